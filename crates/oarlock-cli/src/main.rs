@@ -1,0 +1,2 @@
+//! The `oarlock` command.
+fn main() {}
