@@ -1,2 +1,50 @@
-//! Chores of this repository.
-fn main() {}
+//! Chores of this repository, run as `cargo xtask <command>`.
+//!
+//! It depends on next to nothing, so that it builds in seconds on a machine that has nothing but Rust yet.
+
+mod args;
+mod features;
+mod packages;
+mod parts;
+mod readme;
+mod report;
+mod setup;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use crate::args::Invocation;
+use crate::parts::Part;
+use crate::workspace::{Failure, Workspace};
+
+/// Exit code for a command line that makes no sense, the one `oarlock` itself uses.
+const BAD_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let invocation = match args::parse(std::env::args().skip(1)) {
+        Ok(invocation) => invocation,
+        Err(why) => {
+            eprintln!("xtask: {why}\n\n{}", args::help());
+            return ExitCode::from(BAD_USAGE);
+        }
+    };
+    match run(&invocation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {}", failure.why);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(invocation: &Invocation) -> Result<(), Failure> {
+    match invocation {
+        Invocation::Help => {
+            print!("{}", args::help());
+            Ok(())
+        }
+        Invocation::Setup => setup::run(&Workspace::find()?, Part::ALL),
+        Invocation::Test(options) => test::run(&Workspace::find()?, options),
+    }
+}

@@ -1,0 +1,163 @@
+//! The command line of `cargo xtask`.
+
+use std::fmt::Write as _;
+
+use crate::parts::Part;
+
+/// What the caller asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Invocation {
+    /// Say what can be asked for.
+    Help,
+    /// Install what the tests need, and stop there.
+    Setup,
+    /// Install what the tests need, then run them.
+    Test(TestOptions),
+}
+
+/// The options of `cargo xtask test`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestOptions {
+    /// Run the long tier too.
+    pub(crate) long: bool,
+    /// Run these parts only; empty means every part.
+    pub(crate) only: Vec<Part>,
+}
+
+impl TestOptions {
+    /// Whether `part` was asked for.
+    pub(crate) fn selects(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+/// Reads the arguments that follow `cargo xtask`.
+///
+/// # Errors
+/// A sentence for the caller that says which argument is wrong and what would be right.
+pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation, String> {
+    let mut args = args.into_iter();
+    let Some(command) = args.next() else {
+        return Ok(Invocation::Help);
+    };
+    match command.as_str() {
+        "help" | "-h" | "--help" => Ok(Invocation::Help),
+        "setup" => match args.next().as_deref() {
+            None => Ok(Invocation::Setup),
+            Some("-h" | "--help") => Ok(Invocation::Help),
+            Some(extra) => Err(format!("setup takes no argument, got `{extra}`")),
+        },
+        "test" => parse_test(args),
+        other => Err(format!("there is no command `{other}`")),
+    }
+}
+
+fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    let mut options = TestOptions::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Invocation::Help),
+            "--all" => options.long = true,
+            "--only" => {
+                let name = args.next().ok_or("--only needs the name of a part")?;
+                options.only.push(part(&name)?);
+            }
+            other => match other.strip_prefix("--only=") {
+                Some(name) => options.only.push(part(name)?),
+                None => return Err(format!("test does not know `{other}`")),
+            },
+        }
+    }
+    Ok(Invocation::Test(options))
+}
+
+fn part(name: &str) -> Result<Part, String> {
+    Part::named(name).ok_or_else(|| {
+        let known: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
+        format!(
+            "there is no part `{name}`; the parts are {}",
+            known.join(", ")
+        )
+    })
+}
+
+/// The text of `cargo xtask help`.
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "Chores of this repository.
+
+cargo xtask test [--all] [--only PART]…   install what the tests need, then run every part
+    --all          the long tier too
+    --only PART    this part only; may be repeated
+cargo xtask setup                         install what the tests need, and stop there
+cargo xtask help                          this text
+
+Parts of test, in order:
+",
+    );
+    for part in Part::ALL {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "    {:<10} {}", part.name(), part.purpose());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Invocation, String> {
+        parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn nothing_is_a_question() {
+        assert_eq!(parsed(""), Ok(Invocation::Help));
+        assert_eq!(parsed("help"), Ok(Invocation::Help));
+        assert_eq!(parsed("test --help"), Ok(Invocation::Help));
+    }
+
+    #[test]
+    fn test_runs_every_part_unless_told() {
+        let Ok(Invocation::Test(options)) = parsed("test") else {
+            panic!("`test` is a command");
+        };
+        assert!(!options.long);
+        assert!(Part::ALL.iter().all(|part| options.selects(*part)));
+    }
+
+    #[test]
+    fn only_may_be_repeated() {
+        let Ok(Invocation::Test(options)) = parsed("test --all --only format --only=docs") else {
+            panic!("these options are known");
+        };
+        assert!(options.long);
+        assert_eq!(options.only, [Part::Format, Part::Docs]);
+        assert!(!options.selects(Part::Tests));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, word) in [
+            ("tset", "tset"),
+            ("test --al", "--al"),
+            ("test --only", "--only"),
+            ("test --only fromat", "format, clippy"),
+            ("setup now", "now"),
+        ] {
+            let why = parsed(line).expect_err(line);
+            assert!(why.contains(word), "{line}: {why}");
+        }
+    }
+
+    #[test]
+    fn help_lists_every_command_and_part() {
+        let text = help();
+        for word in ["test", "setup", "help", "--all", "--only"] {
+            assert!(text.contains(word), "{word}");
+        }
+        for part in Part::ALL {
+            assert!(text.contains(part.name()), "{}", part.name());
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The parts of `cargo xtask test`, in the order they run: the quick ones first.
+
+use crate::args::TestOptions;
+use crate::workspace::{Failure, Workspace, stream};
+use crate::{features, readme};
+
+/// Set for the tests of the long tier.
+const LONG: &str = "OARLOCK_LONG";
+
+/// One part of the test run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The code is formatted.
+    Format,
+    /// The linter has nothing to say.
+    Clippy,
+    /// A build without features stays small.
+    Features,
+    /// The tests.
+    Tests,
+    /// The documentation builds without a warning.
+    Docs,
+    /// The first commands of the README work.
+    Readme,
+}
+
+impl Part {
+    /// Every part, in order.
+    pub(crate) const ALL: &[Self] = &[
+        Self::Format,
+        Self::Clippy,
+        Self::Features,
+        Self::Tests,
+        Self::Docs,
+        Self::Readme,
+    ];
+
+    /// The name that `--only` takes.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Clippy => "clippy",
+            Self::Features => "features",
+            Self::Tests => "tests",
+            Self::Docs => "docs",
+            Self::Readme => "readme",
+        }
+    }
+
+    /// The part with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|part| part.name() == name)
+    }
+
+    /// What it makes sure of, in a few words.
+    pub(crate) fn purpose(self) -> &'static str {
+        match self {
+            Self::Format => "the code is formatted",
+            Self::Clippy => "no warning from the compiler or the linter",
+            Self::Features => "without features: no client of a store, no TLS",
+            Self::Tests => "every test of every crate",
+            Self::Docs => "the documentation builds without a warning",
+            Self::Readme => "the first commands of README.md do what it says",
+        }
+    }
+
+    /// The cargo subcommand it needs and the toolchain component that brings it.
+    pub(crate) fn component(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Format => Some(("fmt", "rustfmt")),
+            Self::Clippy => Some(("clippy", "clippy")),
+            _ => None,
+        }
+    }
+
+    /// Whether it needs Debian packages.
+    pub(crate) fn needs_packages(self) -> bool {
+        self == Self::Tests
+    }
+
+    /// Runs it, with its output passed through.
+    pub(crate) fn run(self, workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
+        match self {
+            Self::Format => stream(&mut workspace.cargo(["fmt", "--all", "--check"])),
+            Self::Clippy => stream(&mut workspace.cargo([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ])),
+            Self::Features => features::run(workspace),
+            Self::Tests => tests(workspace, options.long),
+            Self::Docs => stream(
+                workspace
+                    .cargo(["doc", "--workspace", "--no-deps", "--locked"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+            ),
+            Self::Readme => readme::run(workspace),
+        }
+    }
+}
+
+fn tests(workspace: &Workspace, long: bool) -> Result<(), Failure> {
+    // One failing crate does not hide the next.
+    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    // The tests choose their stores themselves, and the flag alone chooses the tier.
+    command.env_remove("OARLOCK_URL").env_remove(LONG);
+    if long {
+        command.env(LONG, "1");
+    }
+    stream(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_answers_to_its_name() {
+        for part in Part::ALL {
+            assert_eq!(Part::named(part.name()), Some(*part));
+        }
+        assert_eq!(Part::named("nothing"), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! `cargo xtask test` as a whole, with stand-ins for cargo and apt: what it runs, in which order, and what a failure does.
+
+// The configured exception for tests does not reach the functions they share.
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Programs that write down what they are asked. They lie in the repository: one written by a test could be refused as
+/// busy, when another test forks while it is still open.
+const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-in");
+
+/// A repository with a README, and stand-ins for the programs that are started in it.
+struct Scene {
+    folder: PathBuf,
+    script: &'static str,
+}
+
+impl Scene {
+    /// `script` is what the stand-ins do after they have written down the call; `$name` is who they are.
+    fn new(name: &str, script: &'static str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // What an earlier run left behind.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("xtask")).expect("a folder for the scene");
+        fs::create_dir_all(folder.join("installed")).expect("a folder for programs");
+        fs::write(
+            folder.join("README.md"),
+            "```sh\ncargo run -- echo \"one at a time\"\ncargo xtask test\n```\n\n```text\none at a time\n```\n",
+        )
+        .expect("a README");
+        Self { folder, script }
+    }
+
+    /// Runs xtask on a machine that has all it needs.
+    fn run(&self, args: &[&str]) -> Output {
+        let installed = self.folder.join("installed");
+        for program in ["flock", "ps"] {
+            fs::write(installed.join(program), "").expect("a program to be found");
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        self.run_with_path(args, &format!("{STAND_IN}:{}:{path}", installed.display()))
+    }
+
+    /// Runs xtask on a machine that has the stand-ins and nothing else but what they install.
+    fn run_on_a_bare_machine(&self, args: &[&str]) -> Output {
+        let installed = self.folder.join("installed");
+        self.run_with_path(args, &format!("{STAND_IN}:{}", installed.display()))
+    }
+
+    fn run_with_path(&self, args: &[&str], path: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .args(args)
+            .env("CARGO_MANIFEST_DIR", self.folder.join("xtask"))
+            .env("CARGO", format!("{STAND_IN}/cargo"))
+            .env("PATH", path)
+            .env("STAND_IN", self.script)
+            .env("STAND_IN_LOG", self.folder.join("log"))
+            .env("INSTALLED", self.folder.join("installed"))
+            .env("OARLOCK_URL", "mem:")
+            .env("OARLOCK_LONG", "1")
+            .env_remove("RUSTDOCFLAGS")
+            .output()
+            .expect("xtask starts")
+    }
+
+    /// How `program` was called, in order.
+    fn calls(&self, program: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.strip_prefix(program)?.strip_prefix(' '))
+            .map(String::from)
+            .collect()
+    }
+}
+
+const HEALTHY: &str =
+    "case \"$1\" in tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac";
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn row<'a>(text: &'a str, part: &str) -> &'a str {
+    let (_, table) = text.rsplit_once("result\n").expect("a table at the end");
+    table
+        .lines()
+        .find(|line| line.starts_with(part))
+        .unwrap_or_else(|| panic!("no row for {part} in\n{table}"))
+}
+
+#[test]
+fn every_part_runs_in_order() {
+    let scene = Scene::new("every_part", HEALTHY);
+    let output = scene.run(&["test"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    let text = stdout(&output);
+    for part in [
+        "setup", "format", "clippy", "features", "tests", "docs", "readme",
+    ] {
+        assert!(row(&text, part).ends_with("ok"), "{text}");
+    }
+    let log = scene.calls("cargo");
+    let first_words: Vec<_> = log
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(
+        first_words,
+        ["fmt", "clippy", "tree", "check", "test", "doc", "run"]
+    );
+    assert!(log[4].ends_with("long= url= doc="), "{}", log[4]);
+    assert!(log[5].ends_with("doc=-D warnings"), "{}", log[5]);
+    assert!(log[6].ends_with("long= url= doc="), "{}", log[6]);
+}
+
+#[test]
+fn a_failing_part_fails_the_run_and_hides_no_other() {
+    let scene = Scene::new(
+        "failing_part",
+        "case \"$1\" in clippy) exit 101;; doc) exit 3;; tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac",
+    );
+    let output = scene.run(&["test"]);
+    assert_eq!(output.status.code(), Some(101));
+    let text = stdout(&output);
+    assert!(
+        row(&text, "clippy").ends_with("FAILED, exit code 101"),
+        "{text}"
+    );
+    assert!(
+        row(&text, "docs").ends_with("FAILED, exit code 3"),
+        "{text}"
+    );
+    for part in ["format", "features", "tests", "readme"] {
+        assert!(row(&text, part).ends_with("ok"), "{text}");
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("clippy failed"), "{words}");
+    assert!(words.contains("docs failed"), "{words}");
+}
+
+#[test]
+fn a_planted_client_fails_the_features_part() {
+    let scene = Scene::new(
+        "planted_client",
+        "case \"$1\" in tree) echo 'oarlock v0.1.0'; echo 'redis v1.0.0';; esac",
+    );
+    let output = scene.run(&["test", "--only", "features"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(row(&stdout(&output), "features").contains("FAILED"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("pulls in redis"));
+}
+
+#[test]
+fn the_readme_must_tell_the_truth() {
+    for (name, cargo) in [
+        ("says_more", "echo 'one at a time'; echo 'and more'"),
+        ("says_nothing", "exit 0"),
+        ("says_and_fails", "echo 'one at a time'; exit 76"),
+    ] {
+        let output = Scene::new(name, cargo).run(&["test", "--only", "readme"]);
+        assert!(!output.status.success(), "{name}");
+        assert!(row(&stdout(&output), "readme").contains("FAILED"), "{name}");
+    }
+}
+
+#[test]
+fn only_and_all_are_obeyed() {
+    let scene = Scene::new("only_and_all", HEALTHY);
+    let output = scene.run(&["test", "--all", "--only", "tests", "--only", "format"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    assert!(row(&stdout(&output), "docs").ends_with("not asked for"));
+    let log = scene.calls("cargo");
+    assert_eq!(log.len(), 2, "{log:?}");
+    assert!(log[0].starts_with("fmt --all --check "), "{log:?}");
+    assert!(log[1].contains(" long=1 "), "{log:?}");
+}
+
+#[test]
+fn bad_usage_runs_nothing() {
+    let scene = Scene::new("bad_usage", HEALTHY);
+    let output = scene.run(&["test", "--only", "fromat"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(scene.calls("cargo").is_empty());
+}
+
+#[test]
+fn root_gets_installed_what_is_missing_and_nothing_else() {
+    let scene = Scene::new(
+        "root_installs",
+        "case \"$name\" in id) echo 0;; apt-get) if [ \"$1\" = install ]; then : >\"$INSTALLED/ps\"; fi;; esac",
+    );
+    fs::write(scene.folder.join("installed/flock"), "").expect("flock is there");
+    let output = scene.run_on_a_bare_machine(&["setup"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    let asked = scene.calls("apt-get");
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(asked[0].starts_with("update "), "{asked:?}");
+    assert!(
+        asked[1].starts_with("install -y --no-install-recommends procps long="),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn an_install_that_brings_nothing_is_a_failure() {
+    let scene = Scene::new("brings_nothing", "case \"$name\" in id) echo 0;; esac");
+    let output = scene.run_on_a_bare_machine(&["setup"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not there"));
+}
+
+#[test]
+fn without_root_the_command_is_printed_and_no_part_runs() {
+    let scene = Scene::new("without_root", "case \"$name\" in id) echo 1000;; esac");
+    let output = scene.run_on_a_bare_machine(&["test", "--only", "tests"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(row(&stdout(&output), "tests").ends_with("not run"));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        words.contains("apt-get install -y --no-install-recommends util-linux procps"),
+        "{words}"
+    );
+    assert!(scene.calls("apt-get").is_empty());
+    assert!(scene.calls("cargo").is_empty());
+}
+
+#[test]
+fn a_package_without_its_program_is_not_installed_again() {
+    let scene = Scene::new(
+        "without_program",
+        "case \"$name\" in id) echo 0;; dpkg-query) echo 'procps installed';; esac",
+    );
+    let output = scene.run_on_a_bare_machine(&["setup"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--reinstall procps"));
+}
