@@ -1,18 +1,19 @@
 //! The Debian packages that the tests need: one line each.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// A Debian package and the file that shows it is there.
+/// A Debian package and the program that shows it is there.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     /// Its name in Debian.
     pub(crate) name: &'static str,
     /// What the tests use it for.
     pub(crate) purpose: &'static str,
-    /// A program looked up like a shell would (and in the `sbin` folders), or an absolute path in which one `*` may
-    /// stand for a whole folder name, such as a version.
+    /// A program in it, looked up as a shell would, and in the `sbin` folders.
     pub(crate) proof: &'static str,
+    /// Where the program is if not there; one `*` may stand for a whole folder name, such as a version.
+    pub(crate) folder: Option<&'static str>,
 }
 
 /// Everything the tests need beyond Rust and a C compiler.
@@ -21,11 +22,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         name: "util-linux",
         purpose: "flock(1), which `oarlock run` is compared with",
         proof: "flock",
+        folder: None,
     },
     Package {
         name: "procps",
         purpose: "ps(1) and kill(1), to look at child processes and to stop them",
         proof: "ps",
+        folder: None,
     },
 ];
 
@@ -34,7 +37,7 @@ pub(crate) const PACKAGES: &[Package] = &[
 pub(crate) struct Wanting<'a> {
     /// Neither installed nor provided by other means.
     pub(crate) missing: Vec<&'a Package>,
-    /// Installed according to Debian, yet without the file that proves it: installing again would do nothing.
+    /// Installed according to Debian, yet without the program that proves it: installing again would do nothing.
     pub(crate) broken: Vec<&'a Package>,
 }
 
@@ -68,19 +71,26 @@ pub(crate) fn installed(answer: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether the file that proves a package is on this machine.
-pub(crate) fn is_there(proof: &str, search: &[PathBuf]) -> bool {
-    if !proof.starts_with('/') {
-        return search.iter().any(|folder| folder.join(proof).is_file());
-    }
-    match proof.split_once("/*/") {
-        None => Path::new(proof).is_file(),
-        Some((above, below)) => std::fs::read_dir(format!("{above}/"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|entry| entry.path().join(below).is_file()),
-    }
+/// Whether the program that proves a package is on this machine.
+pub(crate) fn is_there(package: &Package, search: &[PathBuf]) -> bool {
+    search
+        .iter()
+        .cloned()
+        .chain(package.folder.into_iter().flat_map(matching))
+        .any(|folder| folder.join(package.proof).is_file())
+}
+
+/// The folders that a path with at most one `*` stands for.
+fn matching(folder: &str) -> Vec<PathBuf> {
+    let Some((above, below)) = folder.split_once("/*/") else {
+        return vec![PathBuf::from(folder)];
+    };
+    std::fs::read_dir(above)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join(below))
+        .collect()
 }
 
 /// Where programs are looked up: `PATH`, then the folders of servers, which a plain user's `PATH` lacks in Debian.
@@ -95,27 +105,20 @@ pub(crate) fn search_path() -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    const fn package(name: &'static str, proof: &'static str) -> Package {
+        Package {
+            name,
+            purpose: "",
+            proof,
+            folder: None,
+        }
+    }
+
     const NEEDED: &[Package] = &[
-        Package {
-            name: "present",
-            purpose: "",
-            proof: "a",
-        },
-        Package {
-            name: "absent",
-            purpose: "",
-            proof: "b",
-        },
-        Package {
-            name: "own-build",
-            purpose: "",
-            proof: "c",
-        },
-        Package {
-            name: "gutted",
-            purpose: "",
-            proof: "d",
-        },
+        package("present", "a"),
+        package("absent", "b"),
+        package("own-build", "c"),
+        package("gutted", "d"),
     ];
 
     fn names(packages: &[&Package]) -> Vec<&'static str> {
@@ -147,17 +150,38 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_a_name_a_path_or_a_path_with_any_version() {
-        let here = env!("CARGO_MANIFEST_DIR");
-        let src = [PathBuf::from(here).join("src")];
-        assert!(is_there("main.rs", &src));
-        assert!(!is_there("no-such-file", &src));
-        assert!(!is_there("src", &[PathBuf::from(here)]), "a folder");
-        assert!(is_there(&format!("{here}/Cargo.toml"), &[]));
-        assert!(!is_there(&format!("{here}/no-such-file"), &[]));
-        assert!(is_there(&format!("{here}/*/main.rs"), &[]));
-        assert!(!is_there(&format!("{here}/*/no-such-file"), &[]));
-        assert!(!is_there("/no-such-folder/*/main.rs", &[]));
+    fn a_program_is_found_by_its_name() {
+        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let search = [here.clone(), here.join("src")];
+        assert!(is_there(&package("", "main.rs"), &search));
+        assert!(!is_there(&package("", "no-such-file"), &search));
+        assert!(!is_there(&package("", "src"), &search), "a folder");
+    }
+
+    #[test]
+    fn a_program_is_found_in_its_own_folder_whatever_the_version() {
+        const HERE: &str = env!("CARGO_MANIFEST_DIR");
+        for (folder, proof, expected) in [
+            (concat!(env!("CARGO_MANIFEST_DIR"), "/src"), "main.rs", true),
+            (
+                concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"),
+                "cargo",
+                true,
+            ),
+            (
+                concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"),
+                "rustc",
+                false,
+            ),
+            (HERE, "main.rs", false),
+            ("/no-such-folder/*/bin", "main.rs", false),
+        ] {
+            let package = Package {
+                folder: Some(folder),
+                ..package("", proof)
+            };
+            assert_eq!(is_there(&package, &[]), expected, "{package:?}");
+        }
     }
 
     #[test]
@@ -166,7 +190,15 @@ mod tests {
         for package in PACKAGES {
             assert!(seen.insert(package.name), "{} twice", package.name);
             assert!(!package.purpose.is_empty(), "{}", package.name);
-            assert!(package.proof.matches('*').count() <= 1, "{}", package.name);
+            assert!(!package.proof.contains('/'), "{}", package.name);
+            let folder = package.folder.unwrap_or("/");
+            assert!(folder.starts_with('/'), "{}", package.name);
+            assert_eq!(
+                folder.matches('*').count(),
+                folder.matches("/*/").count(),
+                "{}",
+                package.name
+            );
         }
     }
 }

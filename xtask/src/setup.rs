@@ -55,7 +55,7 @@ fn add_component(workspace: &Workspace, subcommand: &str, component: &str) -> Re
 
 fn install_packages() -> Result<(), Failure> {
     let search = packages::search_path();
-    let is_proven = |package: &Package| packages::is_there(package.proof, &search);
+    let is_proven = |package: &Package| packages::is_there(package, &search);
     let wanting = packages::wanting(PACKAGES, &installed(PACKAGES), is_proven);
     for package in PACKAGES {
         let state = if wanting.missing.contains(&package) {
