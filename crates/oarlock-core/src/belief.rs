@@ -1,0 +1,251 @@
+//! What a holder may believe of its lock, without asking anybody.
+//!
+//! Belief ends first: it is counted from *before* the request was sent that last extended the lease, minus a margin
+//! for clocks that run at different rates. When it has ended it never comes back.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, Moment, sleep_until};
+use crate::state::Ending;
+
+/// Why a lock was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease could have run out: it was not renewed in time.
+    Expired,
+    /// The store no longer knows the claim.
+    Gone,
+    /// Somebody broke it.
+    Broken(Ending),
+    /// The session or process it was tethered to ended.
+    Session,
+    /// It was held as long as it may be held.
+    MaxHold,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("the lease ran out before it could be renewed"),
+            Self::Gone => f.write_str("the store no longer knows this claim"),
+            Self::Broken(Ending { by, why }) => {
+                write!(f, "broken by {}", crate::text::plain(by))?;
+                if !why.is_empty() {
+                    write!(f, ": {}", crate::text::plain(why))?;
+                }
+                Ok(())
+            }
+            Self::Session => f.write_str("the session with the store ended"),
+            Self::MaxHold => f.write_str("it was held for as long as allowed"),
+        }
+    }
+}
+
+/// How a holder sees its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belief {
+    /// All is well.
+    Held,
+    /// Still held, but a renewal was missed or an end was asked for: finish soon.
+    Suspect,
+    /// No longer.
+    Lost,
+}
+
+/// How much earlier than the lease belief ends: two hundredths of it, at least 5 ms.
+#[must_use]
+pub fn drift_margin(ttl: Duration) -> Duration {
+    (ttl / 50).max(Duration::from_millis(5))
+}
+
+/// The belief in one hold, shared by its guard and the watchdog.
+#[derive(Debug)]
+pub(crate) struct BeliefCell {
+    clock: Arc<dyn Clock>,
+    /// Nanoseconds on `clock`; only written under `change`.
+    deadline: AtomicU64,
+    suspect: AtomicBool,
+    reason: OnceLock<LossReason>,
+    at_deadline: Mutex<LossReason>,
+    lost: CancellationToken,
+    change: Mutex<()>,
+}
+
+impl BeliefCell {
+    /// Belief in a lease of `ttl` whose request left at `from`.
+    pub(crate) fn new(clock: Arc<dyn Clock>, from: Moment, ttl: Duration) -> Self {
+        Self {
+            clock,
+            deadline: AtomicU64::new((from + ttl - drift_margin(ttl)).as_nanos()),
+            suspect: AtomicBool::new(false),
+            reason: OnceLock::new(),
+            at_deadline: Mutex::new(LossReason::Expired),
+            lost: CancellationToken::new(),
+            change: Mutex::new(()),
+        }
+    }
+
+    /// When belief ends unless it is extended.
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Whether the lock may still be believed in. No I/O: one look at the clock.
+    pub(crate) fn is_held(&self) -> bool {
+        if self.reason.get().is_some() {
+            return false;
+        }
+        if self.clock.now() < self.deadline() {
+            return true;
+        }
+        !self.end_if_due()
+    }
+
+    pub(crate) fn belief(&self) -> Belief {
+        if !self.is_held() {
+            Belief::Lost
+        } else if self.suspect.load(Ordering::Acquire) {
+            Belief::Suspect
+        } else {
+            Belief::Held
+        }
+    }
+
+    pub(crate) fn reason(&self) -> Option<LossReason> {
+        if self.is_held() { None } else { self.reason.get().cloned() }
+    }
+
+    /// The token that is cancelled when belief ends.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Extends belief by a lease of `ttl` whose request left at `from`. False if it was already over: what has ended
+    /// never comes back, even if the store says it is still there.
+    pub(crate) fn extend(&self, from: Moment, ttl: Duration) -> bool {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reason.get().is_some() || self.clock.now() >= self.deadline() {
+            return false;
+        }
+        self.deadline.store((from + ttl - drift_margin(ttl)).as_nanos(), Ordering::Release);
+        true
+    }
+
+    /// Sets or clears doubt; true if that changed anything.
+    pub(crate) fn set_suspect(&self, suspect: bool) -> bool {
+        self.suspect.swap(suspect, Ordering::AcqRel) != suspect
+    }
+
+    /// What to say if the deadline passes.
+    pub(crate) fn expect_end(&self, reason: LossReason) {
+        *self.at_deadline.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Ends belief if its time has come; true if it is over.
+    pub(crate) fn end_if_due(&self) -> bool {
+        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reason.get().is_none() && self.clock.now() < self.deadline() {
+            return false;
+        }
+        let reason = self.at_deadline.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let _ = self.reason.set(reason);
+        drop(change);
+        self.lost.cancel();
+        true
+    }
+
+    /// Ends belief now; true if this is what ended it.
+    pub(crate) fn end(&self, reason: LossReason) -> bool {
+        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.reason.set(reason).is_ok();
+        drop(change);
+        self.lost.cancel();
+        ended
+    }
+
+    /// Waits for the end of belief. Needs no help from the watchdog: the deadline alone is enough.
+    pub(crate) async fn lost(&self) -> LossReason {
+        self.ends_within(Duration::ZERO).await;
+        self.reason.get().cloned().unwrap_or(LossReason::Expired)
+    }
+
+    /// Waits until belief will end within `lead` unless it is extended, or has ended.
+    pub(crate) async fn ends_within(&self, lead: Duration) {
+        loop {
+            let look = self.deadline() - lead;
+            if self.clock.now() >= look {
+                if lead.is_zero() {
+                    // The deadline may have moved between the two looks.
+                    if self.end_if_due() {
+                        return;
+                    }
+                    continue;
+                }
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.lost.cancelled() => return,
+                () = sleep_until(&*self.clock, look) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TokioClock;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn cell() -> BeliefCell {
+        let clock = Arc::new(TokioClock::new());
+        let now = clock.now();
+        BeliefCell::new(clock, now, TTL)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn belief_ends_by_itself_before_the_lease() {
+        let cell = cell();
+        assert_eq!(cell.belief(), Belief::Held);
+        let started = tokio::time::Instant::now();
+        assert_eq!(cell.lost().await, LossReason::Expired);
+        assert!(started.elapsed() < TTL);
+        assert!(!cell.is_held() && cell.token().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_ended_never_comes_back() {
+        let cell = cell();
+        tokio::time::advance(TTL).await;
+        let now = cell.clock.now();
+        assert!(!cell.extend(now, TTL), "a late answer must not revive it");
+        assert!(!cell.is_held());
+        assert_eq!(cell.reason(), Some(LossReason::Expired));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn belief_counts_from_the_sending() {
+        let cell = cell();
+        let sent = cell.clock.now();
+        tokio::time::advance(TTL / 2).await;
+        assert!(cell.extend(sent, TTL), "a slow answer is still an answer");
+        assert!(cell.deadline() < sent + TTL, "but counts from when the question left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lead_is_given_before_the_end() {
+        let cell = cell();
+        let started = tokio::time::Instant::now();
+        cell.ends_within(Duration::from_secs(4)).await;
+        assert!(cell.is_held());
+        assert!(started.elapsed() < Duration::from_secs(6));
+    }
+}

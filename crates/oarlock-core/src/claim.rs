@@ -1,0 +1,444 @@
+//! What is asked of a store: names, weights, capacities, labels and the claim that carries them.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest resource name, in bytes, that works on every store.
+pub const MAX_NAME_BYTES: usize = 1024;
+
+/// The name of a resource: any text of 1 to 1024 bytes. Stores escape or hash it; people see it as written.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ResourceName(Arc<str>);
+
+impl ResourceName {
+    /// Checks and wraps `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`] if it is empty or longer than [`MAX_NAME_BYTES`].
+    pub fn new(name: impl AsRef<str>) -> Result<Self> {
+        let name = name.as_ref();
+        let problem = if name.is_empty() {
+            "a lock name must not be empty".to_owned()
+        } else if name.len() > MAX_NAME_BYTES {
+            format!("a lock name has at most {MAX_NAME_BYTES} bytes, this one has {}", name.len())
+        } else {
+            return Ok(Self(name.into()));
+        };
+        Err(Error::new(ErrorKind::InvalidName, problem))
+    }
+
+    /// The name as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Borrow<str> for ResourceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ResourceName {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl From<ResourceName> for String {
+    fn from(name: ResourceName) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}
+
+/// The identity of one acquisition: 128 random bits, drawn once, repeated on every retry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClaimId(u128);
+
+impl ClaimId {
+    /// An id with exactly these bits.
+    #[must_use]
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// The bits of this id.
+    #[must_use]
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClaimId({self})")
+    }
+}
+
+impl FromStr for ClaimId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let well_formed = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match u128::from_str_radix(text, 16) {
+            Ok(bits) if well_formed => Ok(Self(bits)),
+            _ => Err(Error::new(ErrorKind::InvalidClaim, "a claim id is 32 hexadecimal digits")),
+        }
+    }
+}
+
+impl TryFrom<String> for ClaimId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<ClaimId> for String {
+    fn from(id: ClaimId) -> Self {
+        id.to_string()
+    }
+}
+
+/// A number that is strictly larger for every later grant of the same resource in one store.
+///
+/// Hand it to what the lock protects and let that side refuse smaller ones: this is what still protects the data when
+/// a holder was paused and does not know yet that it lost the lock. Written as a string in JSON, because not every
+/// reader keeps 53 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Fence(u64);
+
+impl Fence {
+    /// Fences stay below this: such numbers survive Lua, JavaScript and JSON unharmed.
+    pub const LIMIT: u64 = 1 << 53;
+
+    /// A fence with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for Fence {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        text.parse().map(Self).map_err(|_| Error::new(ErrorKind::InvalidClaim, "a fence is a whole number"))
+    }
+}
+
+impl TryFrom<String> for Fence {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Fence> for String {
+    fn from(fence: Fence) -> Self {
+        fence.to_string()
+    }
+}
+
+/// How much weight a resource bears at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// This many units.
+    Units(NonZeroU32),
+    /// Any number of units: readers.
+    Unlimited,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Units(units) => fmt::Display::fmt(units, f),
+            Self::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+/// What a claim says about the capacity of its resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capacity {
+    /// Nothing: whatever is stored is fine.
+    Any,
+    /// Exactly this; a live resource with another explicit capacity is a [`ErrorKind::SpecMismatch`].
+    Fixed(Limit),
+    /// The stored capacity if the resource is live, else this: for changing a limit without stopping the fleet.
+    Adopt(Limit),
+}
+
+/// How much of a resource a claim takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weight {
+    /// Everything: excludes every other claim.
+    All,
+    /// This many units.
+    Units(NonZeroU32),
+}
+
+impl Weight {
+    /// One unit.
+    pub const ONE: Self = Self::Units(NonZeroU32::MIN);
+
+    /// Whether two claims of these weights may ever hold one resource together.
+    #[must_use]
+    pub fn coexists_with(self, other: Self) -> bool {
+        self != Self::All && other != Self::All
+    }
+}
+
+/// What the user called the lock: shown to people, and the choice of recipe in layouts shared with other programs.
+/// The rule itself never looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// One holder.
+    Mutex,
+    /// One holder, polled for without notification.
+    Spin,
+    /// One of many readers.
+    Read,
+    /// The only writer.
+    Write,
+    /// Some units of many.
+    Semaphore,
+    /// The leader of an election.
+    Election,
+}
+
+impl Kind {
+    /// The word shown to people and scripts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::Spin => "spin",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Semaphore => "semaphore",
+            Self::Election => "election",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What a claim lives by, besides its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tether {
+    /// Freed when the process or session dies, where the store can tell.
+    Process,
+    /// Survives the process until the lease runs out: for handing a lock over.
+    Lease,
+}
+
+/// Who asks, for the eyes of others. Strangers read it: keep secrets out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Label {
+    /// The machine's name.
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// The user it runs as.
+    pub user: String,
+    /// Why the lock is wanted, in the user's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The user's own `key=value` pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Label {
+    /// The longest text kept of any part of a label, in bytes.
+    pub const MAX_TEXT_BYTES: usize = 1024;
+    /// The most tags kept.
+    pub const MAX_TAGS: usize = 32;
+
+    /// A label of this process on this machine.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+        Self { host, pid: std::process::id(), user, ..Self::default() }
+    }
+
+    /// This label with a reason.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// This label with one more tag.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.insert(key.into(), value.into());
+        self
+    }
+
+    /// # Errors
+    /// [`ErrorKind::InvalidClaim`] if a part of it is too long to be stored beside every lock.
+    pub fn check(&self) -> Result<()> {
+        let texts = [&self.host, &self.user].into_iter().chain(&self.reason);
+        let mut texts = texts.chain(self.tags.iter().flat_map(|(key, value)| [key, value]));
+        if self.tags.len() > Self::MAX_TAGS {
+            return Err(Error::new(ErrorKind::InvalidClaim, format!("at most {} tags", Self::MAX_TAGS)));
+        }
+        if texts.any(|text| text.len() > Self::MAX_TEXT_BYTES) {
+            let limit = Self::MAX_TEXT_BYTES;
+            return Err(Error::new(
+                ErrorKind::InvalidClaim,
+                format!("a label's texts have at most {limit} bytes each"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One request for (a part of) a resource. The engine builds it; a driver stores it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The identity of this acquisition.
+    pub id: ClaimId,
+    /// What is claimed.
+    pub resource: ResourceName,
+    /// What the user called it.
+    pub kind: Kind,
+    /// What it says about the resource's capacity.
+    pub capacity: Capacity,
+    /// How much it takes.
+    pub weight: Weight,
+    /// Whether it asks for grants in order of arrival.
+    pub fair: bool,
+    /// Whether a refused attempt leaves a waiter record.
+    pub wait: bool,
+    /// How many more wait behind this one inside its process.
+    pub behind: u32,
+    /// What it lives by besides its lease.
+    pub tether: Tether,
+    /// How long a grant lives without renewal.
+    pub ttl: Duration,
+    /// Who asks.
+    pub label: Arc<Label>,
+    /// A value published while it is held.
+    pub value: Option<Arc<str>>,
+}
+
+impl Claim {
+    /// A claim of everything, unfair, without waiting, for 30 seconds.
+    #[must_use]
+    pub fn new(id: ClaimId, resource: ResourceName) -> Self {
+        Self {
+            id,
+            resource,
+            kind: Kind::Mutex,
+            capacity: Capacity::Any,
+            weight: Weight::All,
+            fair: false,
+            wait: false,
+            behind: 0,
+            tether: Tether::Process,
+            ttl: Duration::from_secs(30),
+            label: Arc::default(),
+            value: None,
+        }
+    }
+
+    /// How long a waiter's place lives without being renewed.
+    #[must_use]
+    pub fn place_ttl(&self) -> Duration {
+        self.ttl.min(Self::MAX_PLACE_TTL)
+    }
+
+    /// A dead waiter holds up a fair queue for at most this long.
+    pub const MAX_PLACE_TTL: Duration = Duration::from_secs(10);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded() {
+        assert!(ResourceName::new("").is_err());
+        assert!(ResourceName::new("a".repeat(1024)).is_ok());
+        assert_eq!(ResourceName::new("a".repeat(1025)).unwrap_err().kind(), ErrorKind::InvalidName);
+    }
+
+    #[test]
+    fn claim_ids_read_back_what_they_print() {
+        let id = ClaimId::from_bits(0xfeed);
+        assert_eq!(id.to_string().parse::<ClaimId>().unwrap(), id);
+        for bad in ["", "feed", "+0000000000000000000000000000feed", &"g".repeat(32)] {
+            assert!(bad.parse::<ClaimId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn long_labels_are_refused() {
+        assert!(Label::default().reason("x".repeat(1025)).check().is_err());
+        assert!(Label::default().reason("release 2.3").tag("job", "7").check().is_ok());
+    }
+}

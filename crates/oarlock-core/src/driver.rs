@@ -1,0 +1,351 @@
+//! The contract between the engine and a store: seven verbs, rich data, no policy.
+//!
+//! A driver need **not** be cancel safe, retry, back off, time out, renew, log, count, or know what a read-write lock
+//! is. It must keep these promises:
+//!
+//! 1. `attempt` with the same claim id, any number of times, takes at most one place, and once granted answers with
+//!    the same fence while the grant lives. With `wait = false` a refusal leaves nothing behind.
+//! 2. A claim's place and fence are fixed atomically in the store; leases run on the store's clock.
+//! 3. After `release` has answered, the id holds and waits nowhere. An unknown id is fine.
+//! 4. Every error says whether it may have taken effect.
+//! 5. `watch` may fire for nothing, and must not lose a change made after it resolved. It is only a hint.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+
+use crate::capabilities::Capabilities;
+use crate::claim::{Claim, ClaimId, Fence, ResourceName};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::state::{Ending, Memo, Page, Query};
+
+/// Who a driver is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Info {
+    /// Its URL scheme.
+    pub scheme: &'static str,
+    /// Where its store is, without secrets.
+    pub address: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+impl Info {
+    /// A driver of this scheme at this address.
+    #[must_use]
+    pub fn new(scheme: &'static str, address: impl Into<String>, capabilities: Capabilities) -> Self {
+        Self { scheme, address: address.into(), capabilities }
+    }
+}
+
+/// What keeps a claim alive, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// When the request was sent that last extended it: the keep-alive or heartbeat where liveness is shared.
+    /// `None` = this very request; the engine noted the time before it called.
+    pub from: Option<Moment>,
+    /// How long it lives from there.
+    pub ttl: Duration,
+}
+
+impl Lease {
+    /// A lease that this very request extended.
+    #[must_use]
+    pub const fn of(ttl: Duration) -> Self {
+        Self { from: None, ttl }
+    }
+}
+
+/// The claim holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// Larger than every earlier one of this resource.
+    pub fence: Fence,
+    /// What keeps it alive.
+    pub lease: Lease,
+    /// What the last holder left.
+    pub memo: Option<Memo>,
+}
+
+impl Grant {
+    /// A grant without a memo.
+    #[must_use]
+    pub fn new(fence: Fence, lease: Lease) -> Self {
+        Self { fence, lease, memo: None }
+    }
+}
+
+/// Where a pending claim stands: opaque to the engine, handed back to [`Driver::watch`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub Vec<u8>);
+
+/// The claim does not hold yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pending {
+    /// How many claims stand before this one, holders and waiters; `None` where the store does not tell.
+    pub ahead: Option<u32>,
+    /// Something in the way ends by itself after this long: look again then.
+    pub recheck_after: Option<Duration>,
+    /// What to watch.
+    pub cursor: Cursor,
+}
+
+/// The answer to an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The claim holds.
+    Granted(Grant),
+    /// It does not; with `wait` it has a place now.
+    Pending(Pending),
+}
+
+/// What a renewal does to the fences of a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fences {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Raise the claim's fence to at least this.
+    AtLeast(Fence),
+    /// Reserve this many further fences for the claim.
+    Reserve(u32),
+}
+
+/// One claim to be kept alive, holder or waiter.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Renewal {
+    /// The claim.
+    pub claim: Arc<Claim>,
+    /// What to do with its fences.
+    pub fences: Fences,
+    /// A memo to leave on the resource now.
+    pub memo: Option<Memo>,
+}
+
+impl Renewal {
+    /// Keeps `claim` alive and changes nothing else.
+    #[must_use]
+    pub fn of(claim: Arc<Claim>) -> Self {
+        Self { claim, fences: Fences::Keep, memo: None }
+    }
+}
+
+/// Why the store no longer knows a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gone {
+    /// The store does not say: expired, evicted, or forgotten.
+    Unknown,
+    /// Somebody broke it.
+    Broken(Ending),
+    /// The session or process it was tethered to ended.
+    Session,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// It lives on.
+    Alive {
+        /// From when and how long.
+        lease: Lease,
+        /// The largest fence that belongs to the claim now; `None` for a waiter.
+        fence: Option<Fence>,
+        /// Somebody asked for its end: it will not live longer than this lease.
+        ending: Option<Ending>,
+    },
+    /// It holds and waits nowhere, and never will again.
+    Gone(Gone),
+}
+
+/// Why a claim ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// Its holder is done.
+    Done {
+        /// To be left on the resource.
+        memo: Option<Memo>,
+    },
+    /// Its waiter gave up.
+    Withdrawn,
+    /// Somebody else ends it.
+    Broken {
+        /// Who, and why.
+        ending: Ending,
+        /// How long the holder may still take; zero ends it at once.
+        grace: Duration,
+    },
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The claim was there and is gone.
+    Released,
+    /// It was not there.
+    NotHeld,
+    /// It was asked to end, and will within the grace given.
+    Asked,
+}
+
+/// What a release found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Release {
+    /// What became of the claim.
+    pub outcome: Released,
+    /// Whether somebody waits; `None` where the store does not tell.
+    pub others_waiting: Option<bool>,
+}
+
+impl Release {
+    /// An answer.
+    #[must_use]
+    pub fn new(outcome: Released, others_waiting: Option<bool>) -> Self {
+        Self { outcome, others_waiting }
+    }
+}
+
+/// What a watch is for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Interest {
+    /// The turn of this pending claim, which stood there.
+    Turn(Arc<Claim>, Cursor),
+    /// Any change of this resource.
+    Resource(ResourceName),
+    /// Whatever concerns the claims of this client: one stream, however many locks.
+    Mailbox,
+}
+
+/// A hint that something changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The claim it is about, if the store says.
+    pub claim: Option<ClaimId>,
+}
+
+/// A stream of hints, armed from the moment it was handed out. Dropping it disarms it.
+pub struct Watch(Pin<Box<dyn Stream<Item = Hint> + Send>>);
+
+impl Watch {
+    /// A watch over `hints`.
+    pub fn new(hints: impl Stream<Item = Hint> + Send + 'static) -> Self {
+        Self(Box::pin(hints))
+    }
+
+    /// A watch that never fires, for stores that cannot push.
+    #[must_use]
+    pub fn never() -> Self {
+        struct Never;
+        impl Stream for Never {
+            type Item = Hint;
+
+            fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Hint>> {
+                Poll::Pending
+            }
+        }
+        Self::new(Never)
+    }
+
+    /// The next hint; `None` when the watch has ended and must be armed anew.
+    ///
+    /// # Cancel safety
+    /// Dropping this future loses no hint.
+    pub async fn changed(&mut self) -> Option<Hint> {
+        std::future::poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// What a store must be able to do. See the [module](self) for what it promises.
+pub trait Driver: Send + Sync + 'static {
+    /// Who this is and what it can do.
+    fn info(&self) -> Info;
+
+    /// Takes, keeps or refuses a place. The only truth, and idempotent by claim id. A held claim that asks for less
+    /// weight is made lighter and keeps its fence.
+    fn attempt(&self, claim: &Claim) -> impl Future<Output = Result<Attempt>> + Send;
+
+    /// Keeps holders and waiters alive: one answer per claim, in order. An error means "unknown" for that claim.
+    fn renew(&self, batch: &[Renewal]) -> impl Future<Output = Vec<Result<Renewed>>> + Send;
+
+    /// Ends a claim, holder or waiter, and tells whom it must.
+    fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> impl Future<Output = Result<Release>> + Send;
+
+    /// Arms a watch.
+    fn watch(&self, interest: &Interest) -> impl Future<Output = Result<Watch>> + Send;
+
+    /// Shows what is there.
+    fn inspect(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
+
+    /// Lets go of connections and sessions. Claims still held are freed where that is how the store works.
+    fn close(&self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// A future that owns what it needs, so that it can be finished elsewhere when its caller goes away.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The boxed twin of [`Driver`], implemented for every driver: what the engine holds.
+pub trait DynDriver: Send + Sync {
+    /// See [`Driver::info`].
+    fn info(&self) -> Info;
+    /// See [`Driver::attempt`].
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>) -> BoxFuture<Result<Attempt>>;
+    /// See [`Driver::renew`].
+    fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>>;
+    /// See [`Driver::release`].
+    fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>>;
+    /// See [`Driver::watch`].
+    fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>>;
+    /// See [`Driver::inspect`].
+    fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>>;
+    /// See [`Driver::close`].
+    fn close(self: Arc<Self>) -> BoxFuture<Result<()>>;
+}
+
+impl<D: Driver> DynDriver for D {
+    fn info(&self) -> Info {
+        Driver::info(self)
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>) -> BoxFuture<Result<Attempt>> {
+        Box::pin(async move { Driver::attempt(&*self, &claim).await })
+    }
+
+    fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>> {
+        Box::pin(async move { Driver::renew(&*self, &batch).await })
+    }
+
+    fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>> {
+        Box::pin(async move { Driver::release(&*self, &resource, id, &end).await })
+    }
+
+    fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
+        Box::pin(async move { Driver::watch(&*self, &interest).await })
+    }
+
+    fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>> {
+        Box::pin(async move { Driver::inspect(&*self, &query).await })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async move { Driver::close(&*self).await })
+    }
+}

@@ -1,0 +1,560 @@
+//! The one rule, as a pure state machine: no I/O, time passed in.
+//!
+//! A [`Resource`] has a capacity; granted weights never exceed it. While any live claim asks for fairness, claims are
+//! granted in order of arrival: a claim holds only if it fits together with everything that arrived before it.
+//! Otherwise a claim is granted if it fits now.
+//!
+//! Stores that keep a resource as one piece of data (memory, local files) run this code; the others are tested
+//! against it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
+use crate::clock::Moment;
+use crate::driver::{Attempt, Cursor, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::state::{Ending, HolderState, Memo, ResourceState, WaiterState, Waiters};
+
+/// The time of one step, by the store's clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For leases.
+    pub boot: Moment,
+    /// For fences: microseconds since the Unix epoch.
+    pub wall_micros: u64,
+}
+
+/// What a claim is tethered to; drivers give the number its meaning. Zero = nothing.
+pub type Session = u128;
+
+/// A waiter whose turn has come must answer within this time, or the turn passes on.
+pub const TURN_TTL: Duration = Duration::from_secs(2);
+
+/// A free resource is forgotten, with its fence and memo, this long after its last use.
+pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// How many broken claims are remembered so that their holders can be told by whom and why.
+const MAX_GRAVES: usize = 8;
+
+/// One live claim: a holder or a waiter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The claim.
+    pub id: ClaimId,
+    /// What its user calls it.
+    pub kind: Kind,
+    /// How much it takes or wants.
+    pub weight: Weight,
+    /// Whether it asked for order.
+    pub fair: bool,
+    /// Whether it ends with its session.
+    pub tether: Tether,
+    /// Its lease.
+    pub ttl: Duration,
+    /// Its session.
+    pub session: Session,
+    /// How many more wait behind it in its process.
+    pub behind: u32,
+    /// Who it is.
+    pub label: Arc<Label>,
+    /// What it publishes while it holds.
+    pub value: Option<Arc<str>>,
+    /// When it arrived, and once granted, when that was.
+    pub since: Moment,
+    /// When it ends without renewal.
+    pub expires: Moment,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Somebody asked for its end: renewals no longer extend it.
+    pub ending: Option<Ending>,
+}
+
+/// Holder or waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Holds, with this fence.
+    Held(#[serde(with = "fence_number")] Fence),
+    /// Waits; if its turn has come, until this moment.
+    Waits(Option<Moment>),
+}
+
+/// A claim that was broken, so that its holder can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Grave {
+    id: ClaimId,
+    ending: Ending,
+}
+
+/// Everything a store keeps of one name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resource {
+    capacity: Option<Limit>,
+    entries: Vec<Entry>,
+    last_fence: u64,
+    memo: Option<Memo>,
+    last_used_micros: u64,
+    graves: Vec<Grave>,
+}
+
+/// The claims that should look again after a step, and the sessions they belong to.
+pub type Calls = Vec<(ClaimId, Session)>;
+
+impl Resource {
+    /// Takes, keeps or refuses a place for `claim`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SpecMismatch`], [`ErrorKind::TooHeavy`], [`ErrorKind::Upgrade`], [`ErrorKind::FenceExhausted`];
+    /// nothing has changed then, beyond what time did.
+    pub fn attempt(&mut self, claim: &Claim, session: Session, now: Now, calls: &mut Calls) -> Result<Attempt> {
+        self.expire(now, calls);
+        self.last_used_micros = now.wall_micros;
+        let known = self.position(claim.id);
+        if let Some(at) = known
+            && let Standing::Held(fence) = self.entries[at].standing
+        {
+            return self.reattempt(at, fence, claim, now, calls);
+        }
+
+        let limit = self.admit(claim)?;
+        let at = known.unwrap_or(self.entries.len());
+        let fits = self.fits(at, claim.weight, claim.fair, limit);
+        if !fits && !claim.wait {
+            if known.is_some() {
+                self.remove(at, now, calls);
+            }
+            return Ok(Attempt::Pending(self.pending(at, now)));
+        }
+        let fence = if fits { Some(self.next_fence(now)?) } else { None };
+        if let Capacity::Fixed(limit) | Capacity::Adopt(limit) = claim.capacity {
+            self.capacity.get_or_insert(limit);
+        }
+        if known.is_none() {
+            self.entries.push(Entry::arriving(claim, session, now));
+        }
+        let entry = &mut self.entries[at];
+        entry.behind = claim.behind;
+        let Some(fence) = fence else {
+            entry.expires = now.boot + claim.place_ttl();
+            self.call(now, calls);
+            return Ok(Attempt::Pending(self.pending(at, now)));
+        };
+        entry.standing = Standing::Held(fence);
+        entry.since = now.boot;
+        entry.expires = now.boot + claim.ttl;
+        self.last_fence = fence.get();
+        let mut grant = Grant::new(fence, Lease::of(claim.ttl));
+        grant.memo.clone_from(&self.memo);
+        // A grant may leave room for more, or take the turn away from one that was called.
+        self.call(now, calls);
+        Ok(Attempt::Granted(grant))
+    }
+
+    /// A held claim asks again: a repeated request, or one for less weight.
+    fn reattempt(&mut self, at: usize, fence: Fence, claim: &Claim, now: Now, calls: &mut Calls) -> Result<Attempt> {
+        let entry = &mut self.entries[at];
+        let heavier = match (entry.weight, claim.weight) {
+            (Weight::All, _) => false,
+            (Weight::Units(_), Weight::All) => true,
+            (Weight::Units(held), Weight::Units(asked)) => asked > held,
+        };
+        if heavier {
+            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier"));
+        }
+        entry.weight = claim.weight;
+        entry.kind = claim.kind;
+        if entry.ending.is_none() {
+            entry.expires = now.boot + claim.ttl;
+        }
+        let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
+        grant.memo.clone_from(&self.memo);
+        self.call(now, calls);
+        Ok(Attempt::Granted(grant))
+    }
+
+    /// Keeps a claim alive.
+    pub fn renew(&mut self, renewal: &Renewal, now: Now, calls: &mut Calls) -> Result<Renewed> {
+        self.expire(now, calls);
+        let id = renewal.claim.id;
+        let Some(at) = self.position(id) else {
+            let grave = self.graves.iter().find(|grave| grave.id == id);
+            return Ok(Renewed::Gone(grave.map_or(Gone::Unknown, |grave| Gone::Broken(grave.ending.clone()))));
+        };
+        self.last_used_micros = now.wall_micros;
+        if let Standing::Held(fence) = self.entries[at].standing {
+            let fence = match renewal.fences {
+                Fences::Keep => fence,
+                Fences::AtLeast(least) => self.raise(least.get())?.max(fence),
+                Fences::Reserve(count) => self.raise(self.last_fence.saturating_add(u64::from(count)))?,
+            };
+            // A reserved block belongs to the claim, but its own fence stays what its holder was given.
+            if let Fences::AtLeast(_) = renewal.fences {
+                self.entries[at].standing = Standing::Held(fence);
+            }
+            if let Some(memo) = &renewal.memo {
+                self.memo = Some(memo.clone());
+            }
+            let entry = &mut self.entries[at];
+            if entry.ending.is_none() {
+                entry.expires = now.boot + renewal.claim.ttl;
+            }
+            entry.value.clone_from(&renewal.claim.value);
+            let lease = Lease::of(entry.expires.since(now.boot));
+            return Ok(Renewed::Alive { lease, fence: Some(fence), ending: entry.ending.clone() });
+        }
+        let entry = &mut self.entries[at];
+        entry.behind = renewal.claim.behind;
+        entry.expires = now.boot + renewal.claim.place_ttl();
+        // Its turn must be taken by an attempt; staying alive is not enough to sit on it.
+        let lease = Lease::of(entry.ends().since(now.boot));
+        Ok(Renewed::Alive { lease, fence: None, ending: None })
+    }
+
+    /// Ends a claim, holder or waiter.
+    pub fn release(&mut self, id: ClaimId, end: &End, now: Now, calls: &mut Calls) -> Release {
+        self.expire(now, calls);
+        let Some(at) = self.position(id) else {
+            return Release::new(Released::NotHeld, Some(self.anyone_waits()));
+        };
+        self.last_used_micros = now.wall_micros;
+        match end {
+            End::Done { memo } => {
+                if let (Standing::Held(_), Some(memo)) = (self.entries[at].standing, memo) {
+                    self.memo = Some(memo.clone());
+                }
+            }
+            End::Withdrawn => {}
+            End::Broken { ending, grace } => {
+                let entry = &mut self.entries[at];
+                calls.push((id, entry.session));
+                if !grace.is_zero() {
+                    entry.ending = Some(ending.clone());
+                    entry.expires = entry.expires.min(now.boot + *grace);
+                    return Release::new(Released::Asked, Some(self.anyone_waits()));
+                }
+                self.bury(id, ending.clone());
+            }
+        }
+        self.remove(at, now, calls);
+        Release::new(Released::Released, Some(self.anyone_waits()))
+    }
+
+    /// Removes what has run out.
+    pub fn expire(&mut self, now: Now, calls: &mut Calls) {
+        self.retain(now, calls, |entry| entry.ends() > now.boot);
+    }
+
+    /// Removes claims tethered to a session that `is_alive` denies.
+    pub fn end_sessions(&mut self, now: Now, calls: &mut Calls, mut is_alive: impl FnMut(Session) -> bool) {
+        self.retain(now, calls, |entry| entry.tether == Tether::Lease || is_alive(entry.session));
+    }
+
+    /// Lets every deadline start anew: the clock they were set by is no more (the machine was started again).
+    pub fn void_deadlines(&mut self, now: Now) {
+        for entry in &mut self.entries {
+            entry.since = now.boot;
+            entry.expires = match entry.standing {
+                Standing::Held(_) => now.boot + entry.ttl,
+                Standing::Waits(_) => now.boot + entry.ttl.min(Claim::MAX_PLACE_TTL),
+            };
+            if let Standing::Waits(turn) = &mut entry.standing {
+                *turn = None;
+            }
+        }
+    }
+
+    fn retain(&mut self, now: Now, calls: &mut Calls, mut keep: impl FnMut(&Entry) -> bool) {
+        let before = self.entries.len();
+        let mut broken = Vec::new();
+        self.entries.retain(|entry| {
+            let kept = keep(entry);
+            if !kept && let Some(ending) = &entry.ending {
+                broken.push((entry.id, ending.clone()));
+            }
+            kept
+        });
+        for (id, ending) in broken {
+            self.bury(id, ending);
+        }
+        if self.entries.len() < before {
+            self.after_removal(now, calls);
+        }
+    }
+
+    fn remove(&mut self, at: usize, now: Now, calls: &mut Calls) {
+        self.entries.remove(at);
+        self.after_removal(now, calls);
+    }
+
+    fn after_removal(&mut self, now: Now, calls: &mut Calls) {
+        if self.entries.is_empty() {
+            self.capacity = None;
+        }
+        self.call(now, calls);
+    }
+
+    fn bury(&mut self, id: ClaimId, ending: Ending) {
+        if self.graves.len() == MAX_GRAVES {
+            self.graves.remove(0);
+        }
+        self.graves.push(Grave { id, ending });
+    }
+
+    /// Tells the waiters that fit now that their turn has come, and starts the time they have to take it.
+    fn call(&mut self, now: Now, calls: &mut Calls) {
+        let fair = self.is_fair();
+        let limit = self.limit();
+        let mut load = Load::default();
+        for entry in self.entries.iter().filter(|entry| entry.is_held()) {
+            load.add(entry.weight);
+        }
+        let mut blocked = false;
+        for entry in &mut self.entries {
+            let Standing::Waits(turn) = &mut entry.standing else { continue };
+            if !blocked && load.bears(entry.weight, limit) {
+                load.add(entry.weight);
+                if turn.is_none() {
+                    *turn = Some(now.boot + TURN_TTL);
+                    calls.push((entry.id, entry.session));
+                }
+            } else {
+                *turn = None;
+                blocked |= fair;
+            }
+        }
+    }
+
+    /// Checks what a new claim says of the resource, and gives the capacity that applies to it.
+    fn admit(&self, claim: &Claim) -> Result<Limit> {
+        let limit = match (claim.capacity, self.capacity) {
+            (Capacity::Fixed(asked), Some(stored)) if asked != stored => {
+                return Err(Error::spec_mismatch(stored, asked));
+            }
+            (_, Some(stored)) => stored,
+            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+            (Capacity::Any, None) => self.limit(),
+        };
+        match (claim.weight, limit) {
+            (Weight::Units(units), Limit::Units(most)) if units > most => {
+                Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
+            }
+            _ => Ok(limit),
+        }
+    }
+
+    fn limit(&self) -> Limit {
+        self.capacity.unwrap_or(Limit::Units(std::num::NonZeroU32::MIN))
+    }
+
+    /// Whether a claim of this weight, standing at `at`, may hold now.
+    fn fits(&self, at: usize, weight: Weight, fair: bool, limit: Limit) -> bool {
+        let fair = fair || self.is_fair();
+        let mut load = Load::default();
+        for (position, entry) in self.entries.iter().enumerate() {
+            if position != at && (entry.is_held() || (fair && position < at)) {
+                load.add(entry.weight);
+            }
+        }
+        load.bears(weight, limit)
+    }
+
+    fn pending(&self, at: usize, now: Now) -> Pending {
+        let fair = self.is_fair();
+        let in_the_way = |position: usize, entry: &Entry| entry.is_held() || (fair && position < at);
+        let others = self.entries.iter().enumerate().filter(|(position, _)| *position != at);
+        let ends = others.filter(|(position, entry)| in_the_way(*position, entry)).map(|(_, entry)| entry.ends());
+        let ahead = self.entries.iter().enumerate().filter(|(p, e)| *p != at && (*p < at || e.is_held())).count();
+        Pending {
+            ahead: u32::try_from(ahead).ok(),
+            recheck_after: ends.min().map(|end| end.since(now.boot)),
+            cursor: Cursor::default(),
+        }
+    }
+
+    fn next_fence(&self, now: Now) -> Result<Fence> {
+        let next = self.last_fence.saturating_add(1).max(now.wall_micros);
+        Self::check_fence(next).map(Fence::new)
+    }
+
+    fn raise(&mut self, to: u64) -> Result<Fence> {
+        self.last_fence = self.last_fence.max(Self::check_fence(to)?);
+        Ok(Fence::new(self.last_fence))
+    }
+
+    fn check_fence(number: u64) -> Result<u64> {
+        if number < Fence::LIMIT {
+            return Ok(number);
+        }
+        Err(Error::new(ErrorKind::FenceExhausted, format!("the next fence would be {number}, past 2^53")))
+    }
+
+    fn position(&self, id: ClaimId) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.id == id)
+    }
+
+    fn is_fair(&self) -> bool {
+        self.entries.iter().any(|entry| entry.fair)
+    }
+
+    fn anyone_waits(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.is_held())
+    }
+
+    /// Whether nobody holds or waits.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether it is free and was not used for so long that it may be forgotten.
+    #[must_use]
+    pub fn is_forgettable(&self, now: Now) -> bool {
+        let idle = Duration::from_micros(now.wall_micros.saturating_sub(self.last_used_micros));
+        self.is_free() && idle >= FORGET_AFTER
+    }
+
+    /// The live claims, in order of arrival.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The largest fence given or reserved so far.
+    #[must_use]
+    pub fn last_fence(&self) -> Option<Fence> {
+        (self.last_fence > 0).then(|| Fence::new(self.last_fence))
+    }
+
+    /// What [`inspect`](crate::driver::Driver::inspect) shows of it.
+    #[must_use]
+    pub fn state(&self, name: ResourceName, now: Now) -> ResourceState {
+        let live = self.entries.iter().filter(|entry| entry.ends() > now.boot);
+        let mut holders: Vec<_> = live.clone().filter_map(|entry| entry.as_holder(now)).collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
+        let waiters = live.filter_map(|entry| entry.as_waiter(now)).collect();
+        ResourceState {
+            capacity: self.capacity,
+            fair: self.is_fair(),
+            holders,
+            waiters: Waiters::Listed(waiters),
+            last_fence: self.last_fence(),
+            memo: self.memo.clone(),
+            ..ResourceState::free(name)
+        }
+    }
+}
+
+impl Entry {
+    fn arriving(claim: &Claim, session: Session, now: Now) -> Self {
+        Self {
+            id: claim.id,
+            kind: claim.kind,
+            weight: claim.weight,
+            fair: claim.fair,
+            tether: claim.tether,
+            ttl: claim.ttl,
+            session,
+            behind: claim.behind,
+            label: claim.label.clone(),
+            value: claim.value.clone(),
+            since: now.boot,
+            expires: now.boot + claim.place_ttl(),
+            standing: Standing::Waits(None),
+            ending: None,
+        }
+    }
+
+    /// Whether it holds.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        matches!(self.standing, Standing::Held(_))
+    }
+
+    /// When it ends unless something is done for it.
+    #[must_use]
+    pub fn ends(&self) -> Moment {
+        match self.standing {
+            Standing::Waits(Some(turn)) => turn.min(self.expires),
+            Standing::Waits(None) | Standing::Held(_) => self.expires,
+        }
+    }
+
+    fn as_holder(&self, now: Now) -> Option<HolderState> {
+        let Standing::Held(fence) = self.standing else { return None };
+        Some(HolderState {
+            fence: Some(fence),
+            label: self.label.clone(),
+            held_for: now.boot.since(self.since),
+            lease_left: self.expires.since(now.boot),
+            value: self.value.clone(),
+            ending: self.ending.clone(),
+            ..HolderState::new(self.id, self.kind, self.weight)
+        })
+    }
+
+    fn as_waiter(&self, now: Now) -> Option<WaiterState> {
+        if self.is_held() {
+            return None;
+        }
+        Some(WaiterState {
+            label: self.label.clone(),
+            waited: now.boot.since(self.since),
+            behind: self.behind,
+            ..WaiterState::new(self.id, self.kind, self.weight)
+        })
+    }
+}
+
+/// The weights that stand together.
+#[derive(Default)]
+struct Load {
+    claims: u32,
+    units: u64,
+    all: bool,
+}
+
+impl Load {
+    fn add(&mut self, weight: Weight) {
+        self.claims += 1;
+        match weight {
+            Weight::All => self.all = true,
+            Weight::Units(units) => self.units += u64::from(units.get()),
+        }
+    }
+
+    /// Whether one more claim of this weight keeps within the limit.
+    fn bears(&self, weight: Weight, limit: Limit) -> bool {
+        match weight {
+            Weight::All => self.claims == 0,
+            Weight::Units(units) => {
+                let room = match limit {
+                    Limit::Unlimited => true,
+                    Limit::Units(most) => self.units + u64::from(units.get()) <= u64::from(most.get()),
+                };
+                !self.all && room
+            }
+        }
+    }
+}
+
+/// Fences are strings for people's JSON; in stored state a number is smaller and just as exact.
+mod fence_number {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::claim::Fence;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    pub(super) fn serialize<S: Serializer>(fence: &Fence, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(fence.get())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fence, D::Error> {
+        u64::deserialize(deserializer).map(Fence::new)
+    }
+}
+
+#[cfg(test)]
+mod tests;
