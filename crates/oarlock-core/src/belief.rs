@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -64,36 +64,52 @@ pub fn drift_margin(ttl: Duration) -> Duration {
     (ttl / 50).max(Duration::from_millis(5))
 }
 
+/// When belief in a lease of `ttl` ends, if its request left at `from`.
+fn end_of(from: Moment, ttl: Duration) -> Moment {
+    from + ttl.saturating_sub(drift_margin(ttl))
+}
+
 /// The belief in one hold, shared by its guard and the watchdog.
 #[derive(Debug)]
 pub(crate) struct BeliefCell {
     clock: Arc<dyn Clock>,
-    /// Nanoseconds on `clock`; only written under `change`.
+    /// Nanoseconds on `clock`; only written under `bound`.
     deadline: AtomicU64,
     suspect: AtomicBool,
     reason: OnceLock<LossReason>,
-    at_deadline: Mutex<LossReason>,
     lost: CancellationToken,
-    change: Mutex<()>,
+    bound: Mutex<Bound>,
+}
+
+/// A moment that no renewal gets past, and what it means to reach it.
+#[derive(Debug)]
+struct Bound {
+    at: Moment,
+    reason: LossReason,
 }
 
 impl BeliefCell {
-    /// Belief in a lease of `ttl` whose request left at `from`.
-    pub(crate) fn new(clock: Arc<dyn Clock>, from: Moment, ttl: Duration) -> Self {
+    /// Belief in a lease of `ttl` whose request left at `from`, for no longer than `max_hold`.
+    pub(crate) fn new(clock: Arc<dyn Clock>, from: Moment, ttl: Duration, max_hold: Option<Duration>) -> Self {
+        let bound = Bound { at: max_hold.map_or(Moment::NEVER, |span| from + span), reason: LossReason::MaxHold };
         Self {
             clock,
-            deadline: AtomicU64::new((from + ttl - drift_margin(ttl)).as_nanos()),
+            deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),
             suspect: AtomicBool::new(false),
             reason: OnceLock::new(),
-            at_deadline: Mutex::new(LossReason::Expired),
             lost: CancellationToken::new(),
-            change: Mutex::new(()),
+            bound: Mutex::new(bound),
         }
     }
 
     /// When belief ends unless it is extended.
     pub(crate) fn deadline(&self) -> Moment {
         Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// How long belief lasts without another extension.
+    pub(crate) fn time_left(&self) -> Duration {
+        if self.is_held() { self.deadline().since(self.clock.now()) } else { Duration::ZERO }
     }
 
     /// Whether the lock may still be believed in. No I/O: one look at the clock.
@@ -126,15 +142,29 @@ impl BeliefCell {
         &self.lost
     }
 
+    fn change(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Extends belief by a lease of `ttl` whose request left at `from`. False if it was already over: what has ended
     /// never comes back, even if the store says it is still there.
     pub(crate) fn extend(&self, from: Moment, ttl: Duration) -> bool {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let bound = self.change();
         if self.reason.get().is_some() || self.clock.now() >= self.deadline() {
             return false;
         }
-        self.deadline.store((from + ttl - drift_margin(ttl)).as_nanos(), Ordering::Release);
+        // Answers may overtake each other: an older one takes nothing back.
+        let deadline = end_of(from, ttl).min(bound.at).max(self.deadline());
+        self.deadline.store(deadline.as_nanos(), Ordering::Release);
         true
+    }
+
+    /// The lease of `ttl` whose request left at `from` is the last one.
+    pub(crate) fn end_by(&self, from: Moment, ttl: Duration, reason: LossReason) {
+        let mut bound = self.change();
+        *bound = Bound { at: end_of(from, ttl).min(bound.at), reason };
+        self.deadline.store(bound.at.as_nanos(), Ordering::Release);
+        self.suspect.store(true, Ordering::Release);
     }
 
     /// Sets or clears doubt; true if that changed anything.
@@ -142,31 +172,26 @@ impl BeliefCell {
         self.suspect.swap(suspect, Ordering::AcqRel) != suspect
     }
 
-    /// What to say if the deadline passes.
-    pub(crate) fn expect_end(&self, reason: LossReason) {
-        *self.at_deadline.lock().unwrap_or_else(PoisonError::into_inner) = reason;
-    }
-
     /// Ends belief if its time has come; true if it is over.
     pub(crate) fn end_if_due(&self) -> bool {
-        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.reason.get().is_none() && self.clock.now() < self.deadline() {
+        let bound = self.change();
+        let deadline = self.deadline();
+        if self.reason.get().is_none() && self.clock.now() < deadline {
             return false;
         }
-        let reason = self.at_deadline.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reason = if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() };
         let _ = self.reason.set(reason);
-        drop(change);
+        drop(bound);
         self.lost.cancel();
         true
     }
 
-    /// Ends belief now; true if this is what ended it.
-    pub(crate) fn end(&self, reason: LossReason) -> bool {
-        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = self.reason.set(reason).is_ok();
-        drop(change);
+    /// Ends belief now, unless it is over already.
+    pub(crate) fn end(&self, reason: LossReason) {
+        let bound = self.change();
+        let _ = self.reason.set(reason);
+        drop(bound);
         self.lost.cancel();
-        ended
     }
 
     /// Waits for the end of belief. Needs no help from the watchdog: the deadline alone is enough.
@@ -208,7 +233,7 @@ mod tests {
     fn cell() -> BeliefCell {
         let clock = Arc::new(TokioClock::new());
         let now = clock.now();
-        BeliefCell::new(clock, now, TTL)
+        BeliefCell::new(clock, now, TTL, None)
     }
 
     #[tokio::test(start_paused = true)]

@@ -245,6 +245,20 @@ impl Watch {
         Self(Box::pin(hints))
     }
 
+    /// A watch over what arrives on a channel; it ends when every sender is gone.
+    #[must_use]
+    pub fn from_channel(mut hints: tokio::sync::mpsc::UnboundedReceiver<Hint>) -> Self {
+        struct Channel<F>(F);
+        impl<F: FnMut(&mut Context<'_>) -> Poll<Option<Hint>> + Unpin> Stream for Channel<F> {
+            type Item = Hint;
+
+            fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
+                (self.0)(cx)
+            }
+        }
+        Self::new(Channel(move |cx: &mut Context<'_>| hints.poll_recv(cx)))
+    }
+
     /// A watch that never fires, for stores that cannot push.
     #[must_use]
     pub fn never() -> Self {

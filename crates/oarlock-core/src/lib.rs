@@ -1,13 +1,24 @@
 //! The rule, the driver contract and the engine of Oarlock.
+//!
+//! - [`model`]: the one rule, as a pure state machine.
+//! - [`driver`]: what a store must be able to do, in seven verbs.
+//! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Client`] is its face.
+//! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
+//! - [`memory`]: the reference store, with a kit to make it misbehave.
 
 pub mod belief;
 pub mod capabilities;
 pub mod claim;
 pub mod clock;
 pub mod driver;
+pub mod engine;
 pub mod error;
 pub mod event;
+pub mod guard;
+pub mod kinds;
+pub mod memory;
 pub mod model;
+pub mod owner;
 pub mod state;
 pub mod text;
 
@@ -15,5 +26,12 @@ pub use belief::{Belief, LossReason};
 pub use capabilities::Capabilities;
 pub use claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
 pub use driver::{Driver, DynDriver};
+pub use engine::{Client, ClientBuilder, Home};
 pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
+pub use guard::{Guard, Held};
+pub use kinds::mutex::Mutex;
+pub use kinds::rwlock::{RwLock, WriteGuard};
+pub use kinds::semaphore::Semaphore;
+pub use memory::Memory;
+pub use owner::Owner;

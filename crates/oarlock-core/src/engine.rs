@@ -1,0 +1,356 @@
+//! One engine, where all policy lives: waiting, retrying, renewing, giving up, cleaning up.
+
+mod acquire;
+mod backoff;
+mod entropy;
+mod gate;
+mod home;
+mod reaper;
+mod watchdog;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) use acquire::Ask;
+pub use acquire::Wait;
+pub(crate) use backoff::Patience;
+use entropy::Entropy;
+use gate::Gate;
+pub use home::Home;
+pub(crate) use reaper::Orphan;
+use watchdog::Watchdog;
+
+use crate::claim::{Claim, ClaimId, Fence, Label, ResourceName};
+use crate::clock::{BootClock, Clock};
+use crate::driver::{BoxFuture, Driver, DynDriver, End, Info, Interest, Release, Released, Watch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Observer, Observers};
+use crate::state::{Ending, Page, Query, ResourceState};
+
+/// How long a lock lives without renewal, unless said otherwise.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// How long `lock()` waits, unless said otherwise.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// How long one request to a store may take.
+pub const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The shortest lease: below this, belief has no room beside margins and scheduling.
+pub const MIN_TTL: Duration = Duration::from_millis(50);
+
+/// The longest lease.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Locks on one store. Cheap to clone; every clone is the same client.
+///
+/// Dropping the last clone does not free locks: their guards keep what they need.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What the parts of the engine share.
+pub(crate) struct Core {
+    pub(crate) driver: Arc<dyn DynDriver>,
+    pub(crate) info: Info,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) observers: Observers,
+    pub(crate) entropy: Arc<Entropy>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) gate: Gate,
+    pub(crate) home: Home,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) op_timeout: Duration,
+    pub(crate) label: Arc<Label>,
+    closed: AtomicBool,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.watchdog.stop();
+    }
+}
+
+impl Core {
+    pub(crate) fn release(&self, claim: &Claim, end: End) -> BoxFuture<Result<Release>> {
+        self.driver.clone().release(claim.resource.clone(), claim.id, end)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "this client was shut down").on(self.info.scheme));
+        }
+        Ok(())
+    }
+
+    /// A number that tells this client's store from others in this process.
+    pub(crate) fn store_number(&self) -> usize {
+        Arc::as_ptr(&self.driver).cast::<()>().addr()
+    }
+}
+
+impl Client {
+    /// A client over `driver`, with defaults; its background work runs on the caller's runtime, or on a thread of its
+    /// own where there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Os`] if that thread cannot be started.
+    pub fn new(driver: impl Driver) -> Result<Self> {
+        Self::builder(driver).build()
+    }
+
+    /// A client over `driver`, with choices.
+    pub fn builder(driver: impl Driver) -> ClientBuilder {
+        Self::builder_over(Arc::new(driver))
+    }
+
+    /// A client over a driver that is shared or chosen at run time.
+    #[must_use]
+    pub fn builder_over(driver: Arc<dyn DynDriver>) -> ClientBuilder {
+        ClientBuilder {
+            driver,
+            clock: Arc::new(BootClock),
+            observers: Vec::new(),
+            entropy: Entropy::Os,
+            home: None,
+            ttl: DEFAULT_TTL,
+            wait: DEFAULT_WAIT,
+            op_timeout: DEFAULT_OP_TIMEOUT,
+            label: None,
+        }
+    }
+
+    /// Who the driver is and what it can do.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        &self.core.info
+    }
+
+    /// One resource as the store sees it now.
+    ///
+    /// # Errors
+    /// What the store says; [`ErrorKind::Unreachable`] if it does not answer in time.
+    pub async fn inspect(&self, name: &ResourceName) -> Result<ResourceState> {
+        let page = self.page(Query::name(name.clone())).await?;
+        Ok(page.resources.into_iter().next().unwrap_or_else(|| ResourceState::free(name.clone())))
+    }
+
+    /// Every live resource, in order of names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the store cannot list; else as [`inspect`](Self::inspect).
+    pub async fn list(&self) -> Result<Vec<ResourceState>> {
+        let mut query = Query::live();
+        let mut all = Vec::new();
+        loop {
+            let page = self.page(query.clone()).await?;
+            let last = page.resources.last().map(|state| state.name.clone());
+            all.extend(page.resources);
+            if !page.more || last.is_none() {
+                return Ok(all);
+            }
+            query.after = last;
+        }
+    }
+
+    async fn page(&self, query: Query) -> Result<Page> {
+        self.core.check_open()?;
+        self.in_time(self.core.driver.clone().inspect(query), "inspect").await
+    }
+
+    /// Reads may be abandoned: nothing is left behind by not waiting for them.
+    async fn in_time<T>(&self, request: BoxFuture<Result<T>>, verb: &'static str) -> Result<T> {
+        let late = || Error::unreachable("no answer in time").on(self.core.info.scheme).during(verb);
+        tokio::time::timeout(self.core.op_timeout, request).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Hints that `name` changed: look with [`inspect`](Self::inspect) after each.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn watch(&self, name: &ResourceName) -> Result<Watch> {
+        self.core.check_open()?;
+        let interest = Interest::Resource(name.clone());
+        self.in_time(self.core.driver.clone().watch(interest), "watch").await
+    }
+
+    /// Ends somebody else's hold. `fence` is the proof that the caller has looked: if another holds it by now, nothing
+    /// happens.
+    ///
+    /// With a `grace` the holder is asked: it is not renewed any more, hears of it at once where the store can tell,
+    /// and is gone after that time at the latest. A grace shorter than its lease can end the hold before a holder that
+    /// is cut off believes so; what is protected must then be protected by fences.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn break_hold(
+        &self,
+        name: &ResourceName,
+        fence: Fence,
+        ending: Ending,
+        grace: Duration,
+    ) -> Result<Released> {
+        let state = self.inspect(name).await?;
+        let Some(holder) = state.holders.iter().find(|holder| holder.fence == Some(fence)) else {
+            return Ok(Released::NotHeld);
+        };
+        let end = End::Broken { ending, grace };
+        let release = self.core.driver.clone().release(name.clone(), holder.id, end);
+        Ok(self.in_time(release, "break").await?.outcome)
+    }
+
+    /// Waits for the releases that dropped guards and abandoned acquisitions left to be done, at most for `patience`,
+    /// and lets go of the store. Guards that still live are not released: their leases end them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] if something was still left to be done; what the store says when it is closed.
+    pub async fn shutdown(&self, patience: Duration) -> Result<()> {
+        self.core.closed.store(true, Ordering::Release);
+        let flushed = tokio::time::timeout(patience, self.core.home.idle()).await;
+        self.core.watchdog.stop();
+        self.core.driver.clone().close().await?;
+        flushed.map_err(|_| Error::unreachable("some releases were not done in time").on(self.core.info.scheme))
+    }
+
+    pub(crate) fn claim(&self, name: ResourceName) -> Result<Claim> {
+        let id: ClaimId = self.core.entropy.claim_id()?;
+        let mut claim = Claim::new(id, name);
+        claim.ttl = self.core.ttl;
+        claim.label = self.core.label.clone();
+        Ok(claim)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("info", &self.core.info).finish_non_exhaustive()
+    }
+}
+
+/// Choices for a [`Client`].
+#[must_use = "call build()"]
+pub struct ClientBuilder {
+    driver: Arc<dyn DynDriver>,
+    clock: Arc<dyn Clock>,
+    observers: Vec<Arc<dyn Observer>>,
+    entropy: Entropy,
+    home: Option<Home>,
+    ttl: Duration,
+    wait: Duration,
+    op_timeout: Duration,
+    label: Option<Label>,
+}
+
+impl ClientBuilder {
+    /// The clock that belief is counted on.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Somebody to be told of every step.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Ids and jitter from a seed instead of the operating system, to replay a test.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.entropy = Entropy::seeded(seed);
+        self
+    }
+
+    /// Where the background work runs.
+    pub fn home(mut self, home: Home) -> Self {
+        self.home = Some(home);
+        self
+    }
+
+    /// The lease of locks that do not say their own.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The bound on waiting of locks that do not say their own.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long one request to the store may take.
+    pub fn op_timeout(mut self, op_timeout: Duration) -> Self {
+        self.op_timeout = op_timeout;
+        self
+    }
+
+    /// Who asks, for the eyes of others; this process, unless said otherwise.
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// The client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a lease out of bounds, [`ErrorKind::InvalidClaim`] for a label that is too long,
+    /// [`ErrorKind::Os`] if a thread was needed and could not be started.
+    pub fn build(self) -> Result<Client> {
+        check_ttl(self.ttl)?;
+        let label = self.label.unwrap_or_else(Label::of_this_process);
+        label.check()?;
+        let home = match self.home {
+            Some(home) => home,
+            None => Home::here().or_else(|_| Home::own_thread())?,
+        };
+        let observers = Observers::new(self.observers);
+        let entropy = Arc::new(self.entropy);
+        let watchdog = Watchdog::new(
+            self.driver.clone(),
+            self.clock.clone(),
+            observers.clone(),
+            entropy.clone(),
+            self.op_timeout,
+            home.clone(),
+        );
+        let core = Core {
+            info: self.driver.info(),
+            driver: self.driver,
+            clock: self.clock,
+            observers,
+            entropy,
+            watchdog,
+            gate: Gate::default(),
+            home,
+            ttl: self.ttl,
+            wait: self.wait,
+            op_timeout: self.op_timeout,
+            label: Arc::new(label),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Client { core: Arc::new(core) })
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("info", &self.driver.info()).finish_non_exhaustive()
+    }
+}
+
+/// Pauses between failed requests for a lease of `ttl`.
+pub(crate) fn error_backoff(ttl: Duration) -> backoff::Backoff {
+    backoff::Backoff::for_errors(ttl)
+}
+
+pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
+    if (MIN_TTL..=MAX_TTL).contains(&ttl) {
+        return Ok(());
+    }
+    let message = format!("a lease is between {MIN_TTL:?} and {} days long, not {ttl:?}", MAX_TTL.as_secs() / 86_400);
+    Err(Error::new(ErrorKind::Config, message))
+}

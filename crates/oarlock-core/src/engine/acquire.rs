@@ -1,0 +1,385 @@
+//! The acquire loop: attempt, watch, attempt again, sleep, until granted, refused or out of time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify as Bell;
+
+use super::backoff::{Backoff, Patience};
+use super::gate::Pass;
+use super::{Client, Core, Orphan, check_ttl};
+use crate::belief::BeliefCell;
+use crate::claim::{Claim, Weight};
+use crate::clock::{Moment, sleep_until};
+use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
+use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
+use crate::event::Step;
+use crate::guard::{Guard, Held};
+use crate::owner::{Holds, Owner};
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// At most this long.
+    AtMost(Duration),
+    /// As long as it takes. Say it only where you mean it.
+    Forever,
+}
+
+/// Everything that is asked for: what the kinds fill in and the loop works off.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) client: Client,
+    /// What every claim of this asking looks like; each acquisition draws its own id.
+    pub(crate) claim: Claim,
+    pub(crate) wait: Wait,
+    /// False for an explicit lease.
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) patience: Patience,
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Ask {
+    /// Acquires without waiting; `None` if it is busy.
+    pub(crate) async fn attempt(mut self) -> Result<Option<Guard>> {
+        self.wait = Wait::No;
+        self.acquire().await
+    }
+
+    /// Acquires within the wait asked for.
+    pub(crate) async fn lock(self) -> Result<Guard> {
+        let core = self.client.core.clone();
+        let claim = self.claim.clone();
+        let started = core.clock.now();
+        match self.acquire().await? {
+            Some(guard) => Ok(guard),
+            None => Err(busy(&core, &claim, started).await),
+        }
+    }
+
+    async fn acquire(mut self) -> Result<Option<Guard>> {
+        let core = self.client.core.clone();
+        self.check(&core)?;
+        let started = core.clock.now();
+        let give_up = match self.wait {
+            Wait::No => started,
+            Wait::AtMost(span) => started + span,
+            Wait::Forever => Moment::NEVER,
+        };
+        self.claim.wait = give_up > started;
+        let alone = self.check_owner(&core)?;
+        if alone {
+            self.claim.wait = false;
+        }
+
+        let pass = match self.enter_gate(&core, give_up).await {
+            Some(pass) => pass,
+            None => return Ok(None),
+        };
+        let granted = self.stand_in_line(&core, pass, started, give_up).await?;
+        if granted.is_none() && alone {
+            let message = "this owner holds it already, and would wait for a claim that waits for it";
+            return Err(Error::new(ErrorKind::SelfDeadlock, message).about(&self.claim.resource));
+        }
+        Ok(granted)
+    }
+
+    fn check(&self, core: &Core) -> Result<()> {
+        core.check_open()?;
+        check_ttl(self.claim.ttl)?;
+        self.claim.label.check()?;
+        let can = &core.info.capabilities;
+        let missing = if self.claim.fair && !can.fair {
+            "grant in order of arrival"
+        } else if self.claim.weight != Weight::All && !can.units {
+            "share a resource between claims"
+        } else {
+            return Ok(());
+        };
+        let message = format!("this store cannot {missing}");
+        Err(Error::new(ErrorKind::Unsupported, message).on(core.info.scheme).about(&self.claim.resource))
+    }
+
+    /// True if the owner holds the name already, in a way that this claim may join but must not wait for.
+    fn check_owner(&self, core: &Core) -> Result<bool> {
+        let Some(owner) = &self.owner else { return Ok(false) };
+        match owner.holds(core.store_number(), &self.claim.resource, self.claim.weight) {
+            Holds::Incompatible if self.claim.wait => {
+                let message = "this owner holds it already: it would wait for itself";
+                Err(Error::new(ErrorKind::SelfDeadlock, message).about(&self.claim.resource))
+            }
+            Holds::Compatible if self.claim.fair => Ok(self.claim.wait),
+            Holds::Nothing | Holds::Compatible | Holds::Incompatible => Ok(false),
+        }
+    }
+
+    /// The outer `None`: out of time. The inner: no gate for this one.
+    #[expect(clippy::option_option, reason = "the two absences mean different things, as said above")]
+    async fn enter_gate(&self, core: &Core, give_up: Moment) -> Option<Option<Pass>> {
+        if !self.claim.wait || self.claim.fair {
+            return Some(None);
+        }
+        let enter = core.gate.enter(&self.claim.resource, self.claim.weight);
+        tokio::select! {
+            biased;
+            pass = enter => Some(Some(pass)),
+            () = sleep_until(&*core.clock, give_up) => None,
+        }
+    }
+
+    /// Stands before the store until granted (`Some`), refused (`None`) or failed.
+    async fn stand_in_line(
+        &self,
+        core: &Arc<Core>,
+        pass: Option<Pass>,
+        started: Moment,
+        give_up: Moment,
+    ) -> Result<Option<Guard>> {
+        let mut place = Place::new(core, self.next_claim(core, pass.as_ref())?);
+        core.observers.emit(&place.claim, || Step::Requested);
+        let notify = core.info.capabilities.notify;
+        let mut pauses = Backoff::for_waiting(self.patience, notify, self.claim.ttl);
+        let mut errors = Backoff::for_errors(self.claim.ttl);
+        let mut turn = Turn::default();
+        loop {
+            let answer = place.attempt().await;
+            let pause = match answer {
+                Ok(Attempt::Granted(grant)) => match self.granted(core, &mut place, &grant, started) {
+                    Some(guard) => return Ok(Some(guard)),
+                    // The answer took longer than the lease: it is worth nothing, and neither is its claim.
+                    None => Duration::ZERO,
+                },
+                Ok(Attempt::Pending(_)) if !self.claim.wait => {
+                    place.settle();
+                    return Ok(None);
+                }
+                Ok(Attempt::Pending(pending)) => {
+                    errors.reset();
+                    place.queue(pending.ahead, pass.as_ref());
+                    if self.patience == Patience::Hint && turn.arm(core, &place.claim, &pending).await {
+                        // Whatever changed before the watch was armed is seen by looking once more.
+                        continue;
+                    }
+                    let pause = core.entropy.jitter(pauses.next());
+                    let recheck = pending.recheck_after.map(|after| after + Duration::from_millis(1));
+                    recheck.map_or(pause, |after| after.min(pause))
+                }
+                Err(error) if error.retry() == Retry::Never => return Err(place.fail(error)),
+                Err(error) => {
+                    let pause = if error.retry() == Retry::Now { Duration::ZERO } else { errors.next() };
+                    if !self.claim.wait || core.clock.now() + pause >= give_up {
+                        return Err(place.fail(error));
+                    }
+                    core.observers.emit(&place.claim, || Step::Retrying { error });
+                    core.entropy.jitter(pause)
+                }
+            };
+            if place.is_spent() {
+                turn = Turn::default();
+                place = Place::new(core, self.next_claim(core, pass.as_ref())?);
+            }
+            let now = core.clock.now();
+            if now >= give_up {
+                place.withdraw().await;
+                return Ok(None);
+            }
+            turn.wait(core, &place.bell, (now + pause).min(give_up)).await;
+        }
+    }
+
+    fn next_claim(&self, core: &Core, pass: Option<&Pass>) -> Result<Claim> {
+        let mut claim = self.claim.clone();
+        claim.id = core.entropy.claim_id()?;
+        claim.behind = pass.map_or(0, Pass::behind);
+        Ok(claim)
+    }
+
+    fn granted(&self, core: &Arc<Core>, place: &mut Place, grant: &Grant, started: Moment) -> Option<Guard> {
+        let now = core.clock.now();
+        let from = grant.lease.from.map_or(place.sent, |from| from.min(now));
+        let belief = BeliefCell::new(core.clock.clone(), from, grant.lease.ttl, self.max_hold);
+        if !belief.is_held() {
+            place.abandon();
+            return None;
+        }
+        place.settle();
+        let held = Held::new(place.claim.clone(), grant, belief, now, now.since(started));
+        core.observers.emit(&place.claim, || Step::Granted { fence: held.fence(), waited: held.waited() });
+        Some(Guard::new(core.clone(), held, from, self.renew, self.owner.clone()))
+    }
+}
+
+/// A claim before it is granted. Dropping it, at any moment, leaves nothing in the store.
+struct Place {
+    core: Arc<Core>,
+    claim: Arc<Claim>,
+    bell: Arc<Bell>,
+    /// The attempt under way: owned here, so that it can be handed over whole.
+    under_way: Option<BoxFuture<Result<Attempt>>>,
+    leaving: Option<BoxFuture<Result<Release>>>,
+    sent: Moment,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// The store has nothing of it.
+    Clean,
+    /// The store may know it.
+    Known,
+    /// The store has it queued, and the watchdog keeps it alive.
+    Queued,
+    /// It was handed to the reaper: another claim must take its place.
+    Spent,
+}
+
+impl Place {
+    fn new(core: &Arc<Core>, claim: Claim) -> Self {
+        Self {
+            core: core.clone(),
+            claim: Arc::new(claim),
+            bell: Arc::default(),
+            under_way: None,
+            leaving: None,
+            sent: Moment::ZERO,
+            standing: Standing::Clean,
+        }
+    }
+
+    /// One attempt. If the store does not answer in time the claim is given up, because its answer may still come.
+    async fn attempt(&mut self) -> Result<Attempt> {
+        if self.standing == Standing::Clean {
+            self.standing = Standing::Known;
+        }
+        self.sent = self.core.clock.now();
+        let request = self.under_way.insert(self.core.driver.clone().attempt(self.claim.clone()));
+        match tokio::time::timeout(self.core.op_timeout, request).await {
+            Ok(answer) => {
+                self.under_way = None;
+                answer
+            }
+            Err(_) => {
+                self.abandon();
+                let error = Error::unreachable("no answer in time").on(self.core.info.scheme).during("attempt");
+                Err(error.about(&self.claim.resource))
+            }
+        }
+    }
+
+    fn queue(&mut self, ahead: Option<u32>, pass: Option<&Pass>) {
+        if self.standing != Standing::Queued {
+            self.standing = Standing::Queued;
+            let lane = pass.map(Pass::lane);
+            self.core.watchdog.wait(self.claim.clone(), self.bell.clone(), lane, self.sent);
+        }
+        self.core.observers.emit(&self.claim, || Step::Waiting { ahead });
+    }
+
+    /// The store has nothing of it that is not somebody's: a guard has it, or the refusal left nothing.
+    fn settle(&mut self) {
+        self.core.watchdog.forget(self.claim.id);
+        self.standing = Standing::Clean;
+    }
+
+    /// Leaves the queue and waits for the store to say so, so that whoever looks next does not see it there.
+    async fn withdraw(&mut self) {
+        if !matches!(self.standing, Standing::Known | Standing::Queued) {
+            return;
+        }
+        self.core.watchdog.forget(self.claim.id);
+        let request = self.leaving.insert(self.core.release(&self.claim, End::Withdrawn));
+        if let Ok(Ok(_)) = tokio::time::timeout(self.core.op_timeout, request).await {
+            self.standing = Standing::Clean;
+            self.core.observers.emit(&self.claim, || Step::Withdrawn);
+        }
+    }
+
+    /// Gives the error its place, after which nothing may be left of this claim.
+    fn fail(&mut self, error: Error) -> Error {
+        if error.applied() == Applied::No && self.standing == Standing::Known && self.under_way.is_none() {
+            self.standing = Standing::Clean;
+        }
+        error
+    }
+
+    fn is_spent(&self) -> bool {
+        self.standing == Standing::Spent
+    }
+
+    /// Hands the claim to the reaper, with the attempt that is still under way.
+    fn abandon(&mut self) {
+        self.core.watchdog.forget(self.claim.id);
+        self.standing = Standing::Spent;
+        Orphan {
+            claim: self.claim.clone(),
+            attempt: self.under_way.take(),
+            release: self.leaving.take(),
+            end: End::Withdrawn,
+        }
+        .adopt(&self.core);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if matches!(self.standing, Standing::Known | Standing::Queued) {
+            self.abandon();
+        }
+    }
+}
+
+/// The watch for a claim's turn.
+#[derive(Default)]
+struct Turn {
+    watch: Option<(Cursor, Watch)>,
+}
+
+impl Turn {
+    /// Arms a watch unless one for this cursor is armed; true if the store must be asked once more because of that.
+    async fn arm(&mut self, core: &Core, claim: &Arc<Claim>, pending: &Pending) -> bool {
+        if self.watch.as_ref().is_some_and(|(cursor, _)| *cursor == pending.cursor) {
+            return false;
+        }
+        let interest = Interest::Turn(claim.clone(), pending.cursor.clone());
+        let armed = tokio::time::timeout(core.op_timeout, core.driver.clone().watch(interest)).await;
+        // Without a watch the pauses still bring us back.
+        self.watch = armed.ok().and_then(Result::ok).map(|watch| (pending.cursor.clone(), watch));
+        self.watch.is_some()
+    }
+
+    /// Sleeps until a hint, the bell, or `until`.
+    async fn wait(&mut self, core: &Core, bell: &Bell, until: Moment) {
+        let hint = async {
+            match &mut self.watch {
+                Some((_, watch)) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            hint = hint => hint.is_none(),
+            () = bell.notified() => false,
+            () = sleep_until(&*core.clock, until) => false,
+        };
+        if ended {
+            self.watch = None;
+        }
+    }
+}
+
+/// The error of a wait that ended: who holds it, since when, how many wait.
+async fn busy(core: &Arc<Core>, claim: &Claim, started: Moment) -> Error {
+    let client = Client { core: core.clone() };
+    // If the store does not tell, the wait has still ended.
+    let state = client.inspect(&claim.resource).await.ok();
+    let busy = Busy {
+        holders: state.as_ref().map_or(0, |state| state.holders.len()),
+        ahead: state.as_ref().and_then(|state| state.waiters.count()),
+        holder: state.and_then(|state| state.holders.into_iter().next()),
+        waited: core.clock.now().since(started),
+    };
+    Error::busy_with(busy).on(core.info.scheme).about(&claim.resource)
+}

@@ -1,0 +1,55 @@
+//! How long to wait before looking again.
+
+use std::time::Duration;
+
+use crate::capabilities::Notify;
+
+/// How a claim waits between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// For a hint, with a slow look now and then.
+    Hint,
+    /// By timer only, tightly.
+    Spin,
+}
+
+/// Pauses that double up to a bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    next: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, most: Duration) -> Self {
+        Self { first: first.min(most), next: first.min(most), most }
+    }
+
+    /// Between failed requests, for a lease of `ttl`: the first retry comes quickly, and several fit into the lease.
+    pub(crate) fn for_errors(ttl: Duration) -> Self {
+        Self::new(Duration::from_millis(20), (ttl / 6).min(Duration::from_secs(5)))
+    }
+
+    /// Between looks of a waiter whose store gives hints (or not), for a lease of `ttl`.
+    pub(crate) fn for_waiting(patience: Patience, notify: Notify, ttl: Duration) -> Self {
+        let slow = ttl / 3;
+        match (patience, notify) {
+            (Patience::Spin, _) => Self::new(Duration::from_millis(1), slow.min(Duration::from_millis(50))),
+            (Patience::Hint, Notify::Push) => Self::new(slow, slow),
+            (Patience::Hint, Notify::Poll) => {
+                Self::new(Duration::from_millis(10), slow.min(Duration::from_millis(250)))
+            }
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.most);
+        pause
+    }
+}

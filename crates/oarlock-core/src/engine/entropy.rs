@@ -1,0 +1,42 @@
+//! Where ids and jitter come from.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::claim::ClaimId;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The operating system's randomness, or a seed that replays a test.
+#[derive(Debug)]
+pub(crate) enum Entropy {
+    Os,
+    Seeded(Mutex<fastrand::Rng>),
+}
+
+impl Entropy {
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self::Seeded(Mutex::new(fastrand::Rng::with_seed(seed)))
+    }
+
+    pub(crate) fn claim_id(&self) -> Result<ClaimId> {
+        let bits = match self {
+            Self::Seeded(rng) => rng.lock().unwrap_or_else(PoisonError::into_inner).u128(..),
+            Self::Os => {
+                let mut bytes = [0; 16];
+                getrandom::fill(&mut bytes)
+                    .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
+                u128::from_ne_bytes(bytes)
+            }
+        };
+        Ok(ClaimId::from_bits(bits))
+    }
+
+    /// Between three quarters of `span` and all of it.
+    pub(crate) fn jitter(&self, span: Duration) -> Duration {
+        let draw = match self {
+            Self::Seeded(rng) => rng.lock().unwrap_or_else(PoisonError::into_inner).f64(),
+            Self::Os => fastrand::f64(),
+        };
+        span.mul_f64(0.75 + draw / 4.0)
+    }
+}

@@ -1,0 +1,121 @@
+//! The local queue before the store: a process shows the store one contender of a name, not a thousand.
+//!
+//! A claim queues here only behind a *pending* claim of the same name that it cannot coexist with, and passes as soon
+//! as that one is granted or gives up. Fair claims do not come here: their order is the store's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+use crate::claim::{ResourceName, Weight};
+
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
+}
+
+/// The queue of one name.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    turn: Arc<RwLock<()>>,
+    queued: AtomicU32,
+}
+
+/// The right to stand before the store; dropping it lets the next one come.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    _turn: Turn,
+    ticket: Ticket,
+}
+
+#[derive(Debug)]
+enum Turn {
+    Shared { _guard: OwnedRwLockReadGuard<()> },
+    Alone { _guard: OwnedRwLockWriteGuard<()> },
+}
+
+/// A presence in a lane, queued or passed; the lane goes with its last one.
+#[derive(Debug)]
+struct Ticket {
+    lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
+    name: ResourceName,
+    lane: Arc<Lane>,
+}
+
+impl Gate {
+    /// Waits for the turn of a claim of this weight.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub(crate) async fn enter(&self, name: &ResourceName, weight: Weight) -> Pass {
+        let ticket = self.ticket(name);
+        let turn = match weight {
+            Weight::All => Turn::Alone { _guard: ticket.lane.turn.clone().write_owned().await },
+            Weight::Units(_) => Turn::Shared { _guard: ticket.lane.turn.clone().read_owned().await },
+        };
+        Pass { _turn: turn, ticket }
+    }
+
+    fn ticket(&self, name: &ResourceName) -> Ticket {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = lanes.entry(name.clone()).or_default().clone();
+        lane.queued.fetch_add(1, Ordering::Relaxed);
+        Ticket { lanes: self.lanes.clone(), name: name.clone(), lane }
+    }
+}
+
+impl Pass {
+    /// How many stand behind this one here.
+    pub(crate) fn behind(&self) -> u32 {
+        self.ticket.lane.behind()
+    }
+
+    /// The queue behind this one.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        self.ticket.lane.clone()
+    }
+}
+
+impl Lane {
+    /// How many stand behind the one that passed.
+    pub(crate) fn behind(&self) -> u32 {
+        self.queued.load(Ordering::Relaxed).saturating_sub(1)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Under the lock, so that nobody takes a ticket of a lane that is being removed.
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lane.queued.fetch_sub(1, Ordering::Relaxed) == 1 {
+            lanes.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_what_cannot_coexist_queues() {
+        let gate = Gate::default();
+        let name = ResourceName::new("r").unwrap();
+        let reader = gate.enter(&name, Weight::ONE).await;
+        let other = gate.enter(&name, Weight::ONE).await;
+        assert_eq!(reader.behind(), 1);
+        let writer = gate.enter(&name, Weight::All);
+        tokio::pin!(writer);
+        assert!(futures_ready(&mut writer).await.is_none());
+        drop((reader, other));
+        let pass = futures_ready(&mut writer).await.expect("the way is free");
+        drop(pass);
+        assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
+    }
+
+    async fn futures_ready<F: Future + Unpin>(future: F) -> Option<F::Output> {
+        tokio::time::timeout(std::time::Duration::from_millis(1), future).await.ok()
+    }
+}

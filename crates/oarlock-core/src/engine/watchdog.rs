@@ -1,0 +1,396 @@
+//! One task per client that keeps every holder and waiter alive, in batches, and ends belief on time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Backoff;
+use super::entropy::Entropy;
+use super::gate::Lane;
+use super::home::Home;
+use crate::belief::{BeliefCell, LossReason};
+use crate::claim::{Claim, ClaimId};
+use crate::clock::{Clock, Moment, sleep_until};
+use crate::driver::{DynDriver, Gone, Interest, Lease, Renewal, Renewed, Watch};
+use crate::error::{Error, Result};
+use crate::event::{Observers, Step};
+use crate::state::Ending;
+
+/// The most claims in one request.
+const BATCH: usize = 1024;
+
+/// Renewals that fall due within this part of a lease go out together.
+const SLACK_DIVISOR: u32 = 12;
+
+/// What the watchdog needs, and what it watches over.
+#[derive(Clone)]
+pub(crate) struct Watchdog(Arc<Shared>);
+
+struct Shared {
+    driver: Arc<dyn DynDriver>,
+    clock: Arc<dyn Clock>,
+    observers: Observers,
+    entropy: Arc<Entropy>,
+    op_timeout: Duration,
+    home: Home,
+    kept: Mutex<Kept>,
+    /// When the task will look next; whoever is due earlier wakes it.
+    next_look: AtomicU64,
+    wake: Notify,
+    stop: CancellationToken,
+}
+
+#[derive(Default)]
+struct Kept {
+    by_id: HashMap<ClaimId, Charge>,
+    by_time: BTreeSet<(Moment, ClaimId)>,
+    started: bool,
+}
+
+/// One claim in its care.
+struct Charge {
+    claim: Arc<Claim>,
+    who: Who,
+    /// When to look at it next.
+    look: Moment,
+    /// When to renew it; `None` while a renewal is under way, and where none is wanted.
+    renew_at: Option<Moment>,
+    errors: Backoff,
+}
+
+#[derive(Clone)]
+enum Who {
+    Holder(Arc<BeliefCell>),
+    Waiter {
+        /// Rung when it should look again.
+        bell: Arc<Notify>,
+        /// Those who wait behind it in this process, for others to see.
+        lane: Option<Arc<Lane>>,
+    },
+}
+
+impl Watchdog {
+    pub(crate) fn new(
+        driver: Arc<dyn DynDriver>,
+        clock: Arc<dyn Clock>,
+        observers: Observers,
+        entropy: Arc<Entropy>,
+        op_timeout: Duration,
+        home: Home,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            driver,
+            clock,
+            observers,
+            entropy,
+            op_timeout,
+            home,
+            kept: Mutex::default(),
+            next_look: AtomicU64::new(Moment::NEVER.as_nanos()),
+            wake: Notify::new(),
+            stop: CancellationToken::new(),
+        }))
+    }
+
+    /// Watches over a holder, and renews it unless its lease is explicit.
+    pub(crate) fn hold(&self, claim: Arc<Claim>, belief: Arc<BeliefCell>, from: Moment, renew: bool) {
+        let renew_at = renew.then(|| from + self.0.entropy.jitter(claim.ttl / 3));
+        self.keep(claim, Who::Holder(belief), renew_at);
+    }
+
+    /// Keeps a waiter's place; `bell` rings when it should look again.
+    pub(crate) fn wait(&self, claim: Arc<Claim>, bell: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
+        let renew_at = Some(from + self.0.entropy.jitter(claim.place_ttl() / 3));
+        self.keep(claim, Who::Waiter { bell, lane }, renew_at);
+    }
+
+    fn keep(&self, claim: Arc<Claim>, who: Who, renew_at: Option<Moment>) {
+        let id = claim.id;
+        let errors = Backoff::for_errors(claim.ttl);
+        let mut charge = Charge { claim, who, look: Moment::NEVER, renew_at, errors };
+        charge.look = charge.next_look();
+        let mut kept = self.0.lock();
+        if !kept.started {
+            kept.started = true;
+            self.0.home.spawn_daemon(run(self.0.clone()));
+        }
+        kept.remove(id);
+        self.0.put(&mut kept, id, charge);
+    }
+
+    /// Uses `claim` from now on, for one that changed its weight.
+    pub(crate) fn replace(&self, claim: Arc<Claim>) {
+        if let Some(charge) = self.0.lock().by_id.get_mut(&claim.id) {
+            charge.claim = claim;
+        }
+    }
+
+    /// Lets a claim go: it is not renewed after this.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.0.lock().remove(id);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.0.stop.cancel();
+    }
+}
+
+impl Kept {
+    fn remove(&mut self, id: ClaimId) -> Option<Charge> {
+        let charge = self.by_id.remove(&id)?;
+        self.by_time.remove(&(charge.look, id));
+        Some(charge)
+    }
+}
+
+impl Charge {
+    /// The earlier of its renewal and the end of belief.
+    fn next_look(&self) -> Moment {
+        let renewal = self.renew_at.unwrap_or(Moment::NEVER);
+        match &self.who {
+            Who::Holder(belief) => renewal.min(belief.deadline()),
+            Who::Waiter { .. } => renewal,
+        }
+    }
+
+    /// The claim as it is to be renewed now.
+    fn to_renew(&self) -> Arc<Claim> {
+        match &self.who {
+            Who::Waiter { lane: Some(lane), .. } => {
+                Arc::new(Claim { behind: lane.behind(), ..Claim::clone(&self.claim) })
+            }
+            Who::Waiter { .. } | Who::Holder(_) => self.claim.clone(),
+        }
+    }
+
+    /// The lease that its renewals extend.
+    fn ttl(&self) -> Duration {
+        match self.who {
+            Who::Holder(_) => self.claim.ttl,
+            Who::Waiter { .. } => self.claim.place_ttl(),
+        }
+    }
+}
+
+/// The task: sleeps until something is due, a hint arrives, or somebody wakes it.
+async fn run(shared: Arc<Shared>) {
+    let mut mailbox = Mailbox::default();
+    loop {
+        let next = shared.note_next_look();
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => return,
+            () = shared.wake.notified() => {}
+            claim = mailbox.hint(&shared) => shared.look_again_at(claim),
+            () = sleep_until(&*shared.clock, next) => {}
+        }
+        let mut due = shared.due();
+        while !due.is_empty() {
+            let batch = due.split_off(due.len().saturating_sub(BATCH));
+            shared.home.spawn_daemon(shared.clone().renew(batch));
+        }
+    }
+}
+
+/// The client's mailbox, armed anew whenever it ends.
+#[derive(Default)]
+struct Mailbox {
+    watch: Option<Watch>,
+    retry_at: Option<Moment>,
+}
+
+impl Mailbox {
+    async fn hint(&mut self, shared: &Shared) -> Option<ClaimId> {
+        loop {
+            if let Some(watch) = &mut self.watch {
+                match watch.changed().await {
+                    Some(hint) => return hint.claim,
+                    None => self.watch = None,
+                }
+            }
+            if let Some(retry_at) = self.retry_at {
+                sleep_until(&*shared.clock, retry_at).await;
+            }
+            self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(Duration::from_secs(1)));
+            // Renewals notice whatever a missing mailbox does not tell.
+            self.watch = shared.driver.clone().watch(Interest::Mailbox).await.ok();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, kept: &mut Kept, id: ClaimId, charge: Charge) {
+        kept.by_time.insert((charge.look, id));
+        if charge.look.as_nanos() < self.next_look.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+        kept.by_id.insert(id, charge);
+    }
+
+    fn note_next_look(&self) -> Moment {
+        let kept = self.lock();
+        let next = kept.by_time.first().map_or(Moment::NEVER, |(look, _)| *look);
+        self.next_look.store(next.as_nanos(), Ordering::Relaxed);
+        next
+    }
+
+    /// A hint: renew this claim (or all) now, and let waiters look for themselves.
+    fn look_again_at(&self, claim: Option<ClaimId>) {
+        let now = self.clock.now();
+        let mut kept = self.lock();
+        let ids: Vec<_> = claim.map_or_else(|| kept.by_id.keys().copied().collect(), |id| vec![id]);
+        for id in ids {
+            let Some(mut charge) = kept.remove(id) else { continue };
+            match &charge.who {
+                Who::Waiter { bell, .. } => bell.notify_one(),
+                Who::Holder(_) => charge.renew_at = charge.renew_at.map(|_| now),
+            }
+            charge.look = charge.next_look();
+            self.put(&mut kept, id, charge);
+        }
+    }
+
+    /// Ends what is over and takes out what is to be renewed now.
+    fn due(&self) -> Vec<Arc<Claim>> {
+        let now = self.clock.now();
+        let mut batch = Vec::new();
+        let mut lost = Vec::new();
+        let mut kept = self.lock();
+        while let Some((look, id)) = kept.by_time.first().copied() {
+            let Some(charge) = kept.by_id.get_mut(&id) else {
+                kept.by_time.remove(&(look, id));
+                continue;
+            };
+            if look > now + charge.ttl() / SLACK_DIVISOR {
+                break;
+            }
+            if let Who::Holder(belief) = &charge.who
+                && (belief.deadline() <= now || belief.token().is_cancelled())
+                && belief.end_if_due()
+            {
+                lost.push((charge.claim.clone(), belief.reason()));
+                kept.remove(id);
+                continue;
+            }
+            if charge.renew_at.is_none() && look > now {
+                break;
+            }
+            if charge.renew_at.take().is_some() {
+                batch.push(charge.to_renew());
+            }
+            let look_next = charge.next_look();
+            charge.look = look_next;
+            kept.by_time.remove(&(look, id));
+            kept.by_time.insert((look_next, id));
+        }
+        drop(kept);
+        for (claim, reason) in lost {
+            self.observers.emit(&claim, || Step::Lost { reason: reason.unwrap_or(LossReason::Expired) });
+        }
+        batch
+    }
+
+    /// Sends one batch and applies the answers. A slow answer is given up on for the plan, but not thrown away:
+    /// it counts from when its question left.
+    async fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) {
+        let sent = self.clock.now();
+        let shortest = claims.iter().map(|claim| claim.place_ttl()).min().unwrap_or(self.op_timeout);
+        let patience = self.op_timeout.min(shortest / 3);
+        let batch = claims.iter().cloned().map(Renewal::of).collect();
+        let mut request = self.driver.clone().renew(batch);
+        let answers = match tokio::time::timeout(patience, &mut request).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                for claim in &claims {
+                    self.apply(claim.id, sent, Err(Error::unreachable("no answer to a renewal in time")));
+                }
+                request.await
+            }
+        };
+        for (claim, answer) in claims.iter().zip(answers) {
+            self.apply(claim.id, sent, answer);
+        }
+    }
+
+    fn apply(&self, id: ClaimId, sent: Moment, answer: Result<Renewed>) {
+        let mut kept = self.lock();
+        // Released meanwhile: whatever the answer is, it is nobody's any more.
+        let Some(mut charge) = kept.remove(id) else { return };
+        let claim = charge.claim.clone();
+        let (keep, step) = match (answer, charge.who.clone()) {
+            (Ok(Renewed::Alive { lease, ending, .. }), Who::Holder(belief)) => {
+                self.extend(&mut charge, &belief, sent, lease, ending)
+            }
+            (Ok(Renewed::Alive { .. }), Who::Waiter { .. }) => {
+                self.plan(&mut charge, sent);
+                (true, None)
+            }
+            (Ok(Renewed::Gone(gone)), Who::Holder(belief)) => {
+                let reason = match gone {
+                    Gone::Unknown => LossReason::Gone,
+                    Gone::Broken(ending) => LossReason::Broken(ending),
+                    Gone::Session => LossReason::Session,
+                };
+                belief.end(reason);
+                (false, belief.reason().map(|reason| Step::Lost { reason }))
+            }
+            (Ok(Renewed::Gone(_)), Who::Waiter { bell, .. }) => {
+                bell.notify_one();
+                self.plan(&mut charge, sent);
+                (true, Some(Step::Requeued))
+            }
+            (Err(error), who) => {
+                charge.renew_at = Some(self.clock.now() + self.entropy.jitter(charge.errors.next()));
+                match who {
+                    Who::Holder(belief) if belief.set_suspect(true) => (true, Some(Step::Suspect { error })),
+                    Who::Holder(_) | Who::Waiter { .. } => (true, None),
+                }
+            }
+        };
+        if keep {
+            charge.look = charge.next_look();
+            self.put(&mut kept, id, charge);
+        }
+        drop(kept);
+        if let Some(step) = step {
+            self.observers.emit(&claim, || step);
+        }
+    }
+
+    fn plan(&self, charge: &mut Charge, sent: Moment) {
+        charge.errors.reset();
+        charge.renew_at = Some(sent + self.entropy.jitter(charge.ttl() / 3));
+    }
+
+    fn extend(
+        &self,
+        charge: &mut Charge,
+        belief: &BeliefCell,
+        sent: Moment,
+        lease: Lease,
+        ending: Option<Ending>,
+    ) -> (bool, Option<Step>) {
+        let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));
+        if let Some(ending) = ending {
+            // It was renewed for the last time: what is left is for finishing.
+            belief.end_by(from, lease.ttl, LossReason::Broken(ending.clone()));
+            charge.renew_at = None;
+            let left = belief.deadline().since(self.clock.now());
+            return (true, Some(Step::Ending { ending, left }));
+        }
+        if !belief.extend(from, lease.ttl) {
+            return (true, None);
+        }
+        self.plan(charge, sent);
+        let step = if belief.set_suspect(false) { Step::Recovered } else { Step::Renewed };
+        (true, Some(step))
+    }
+}

@@ -1,0 +1,345 @@
+//! A lock in hand.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::belief::{Belief, BeliefCell, LossReason};
+use crate::claim::{Claim, ClaimId, Fence, Kind, ResourceName, Weight};
+use crate::clock::{Moment, sleep_until};
+use crate::driver::{Attempt, BoxFuture, End, Grant, Release};
+use crate::engine::{Core, Orphan};
+use crate::error::{Error, Result, Retry};
+use crate::event::Step;
+use crate::owner::Owner;
+use crate::state::Memo;
+
+/// What can be known of a lock in hand: cheap to clone, hands out no power over it.
+#[derive(Clone)]
+pub struct Held(Arc<Inner>);
+
+struct Inner {
+    claim: Mutex<Arc<Claim>>,
+    resource: ResourceName,
+    id: ClaimId,
+    fence: Fence,
+    memo: Option<Memo>,
+    belief: Arc<BeliefCell>,
+    granted_at: Moment,
+    waited: Duration,
+}
+
+impl Held {
+    pub(crate) fn new(claim: Arc<Claim>, grant: &Grant, belief: BeliefCell, now: Moment, waited: Duration) -> Self {
+        Self(Arc::new(Inner {
+            resource: claim.resource.clone(),
+            id: claim.id,
+            claim: Mutex::new(claim),
+            fence: grant.fence,
+            memo: grant.memo.clone(),
+            belief: Arc::new(belief),
+            granted_at: now,
+            waited,
+        }))
+    }
+
+    fn claim(&self) -> Arc<Claim> {
+        self.0.claim.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is held.
+    #[must_use]
+    pub fn resource(&self) -> &ResourceName {
+        &self.0.resource
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.claim().kind
+    }
+
+    /// The identity of this acquisition.
+    #[must_use]
+    pub fn id(&self) -> ClaimId {
+        self.0.id
+    }
+
+    /// The number that later holders exceed: hand it to what the lock protects.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.0.fence
+    }
+
+    /// What the last holder left on the resource.
+    #[must_use]
+    pub fn memo(&self) -> Option<&[u8]> {
+        self.0.memo.as_deref()
+    }
+
+    /// How long it took to get.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.0.waited
+    }
+
+    /// Whether the lock may still be believed in. No I/O.
+    ///
+    /// # Guarantees
+    /// It turns false before the store can grant the lock to another (except by a forced break), and never turns true
+    /// again. It may turn false although the store would still count it as held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.belief.is_held()
+    }
+
+    /// Held, suspect (a renewal was missed, or an end was asked for), or lost. No I/O.
+    #[must_use]
+    pub fn belief(&self) -> Belief {
+        self.0.belief.belief()
+    }
+
+    /// How long belief lasts if no further renewal succeeds.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.0.belief.time_left()
+    }
+
+    /// Resolves when the lock is lost, and says why; never resolves for one that was released first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn lost(&self) -> LossReason {
+        self.0.belief.lost().await
+    }
+
+    /// Resolves when belief will end within `lead` unless a renewal succeeds: time to stop in order.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn ends_within(&self, lead: Duration) {
+        self.0.belief.ends_within(lead).await;
+    }
+
+    /// Why the lock was lost, if it was.
+    #[must_use]
+    pub fn loss(&self) -> Option<LossReason> {
+        self.0.belief.reason()
+    }
+
+    /// A token that is cancelled when the lock is lost. Cancelling it does nothing to the lock.
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.0.belief.token().child_token()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("resource", &self.0.resource)
+            .field("fence", &self.0.fence)
+            .field("belief", &self.belief())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lock in hand; it is let go when this is dropped.
+///
+/// # Guarantees
+/// - [`is_held`](Held::is_held) ends before the store can grant the lock to another.
+/// - [`fence`](Held::fence) is larger than that of every earlier grant of the resource.
+/// - Dropping it never blocks and never panics, in or out of a runtime: the release happens in the background, and
+///   the lease ends what that cannot reach. [`release`](Self::release) gives certainty.
+#[must_use = "a guard that is dropped at once lets the lock go at once"]
+pub struct Guard {
+    held: Held,
+    core: Arc<Core>,
+    owner: Option<Owner>,
+    /// Requests under way, owned here so that they can be handed over whole.
+    changing: Option<BoxFuture<Result<Attempt>>>,
+    leaving: Option<BoxFuture<Result<Release>>>,
+    done: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(core: Arc<Core>, held: Held, from: Moment, renew: bool, owner: Option<Owner>) -> Self {
+        let claim = held.claim();
+        if let Some(owner) = &owner {
+            owner.gained(core.store_number(), &claim.resource, claim.weight, claim.id);
+        }
+        core.watchdog.hold(claim, held.0.belief.clone(), from, renew);
+        Self { held, core, owner, changing: None, leaving: None, done: false }
+    }
+
+    /// What can be known of this lock, for other tasks.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` was done.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Client, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Client::new(Memory::new())?;
+    /// let guard = locks.mutex("report")?.lock().await?;
+    /// let sum = guard.with(|held| async move { held.fence().get() % 7 }).await?;
+    /// # assert!(sum < 7);
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn with<T, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        let lost = |reason| Err(Error::lost(reason).about(self.resource()));
+        let body = body(self.held());
+        tokio::select! {
+            biased;
+            reason = self.lost() => lost(reason),
+            done = body => match self.loss() {
+                None => Ok(done),
+                Some(reason) => lost(reason),
+            },
+        }
+    }
+
+    /// Lets the lock go and waits for the store to say so.
+    ///
+    /// The answer is the store's: [`Released`](crate::driver::Released::Released) if it was held until now,
+    /// [`NotHeld`](crate::driver::Released::NotHeld) if it was already gone.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the release goes on in the background.
+    ///
+    /// # Errors
+    /// What the store says; the release is then tried again in the background for as long as the lease could last.
+    pub async fn release(self) -> Result<Release> {
+        self.release_with(None).await
+    }
+
+    /// Lets the lock go and leaves a memo on the resource for the next holder.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Self::release).
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub async fn release_leaving(self, memo: impl Into<Memo>) -> Result<Release> {
+        self.release_with(Some(memo.into())).await
+    }
+
+    async fn release_with(mut self, memo: Option<Memo>) -> Result<Release> {
+        self.stop_keeping();
+        let claim = self.held.claim();
+        let request = self.leaving.insert(self.core.release(&claim, End::Done { memo }));
+        match tokio::time::timeout(self.core.op_timeout, request).await {
+            Ok(Ok(release)) => {
+                self.done = true;
+                let held_for = self.core.clock.now().since(self.held.0.granted_at);
+                let outcome = release.outcome;
+                self.core.observers.emit(&claim, || Step::Released { outcome, held_for });
+                Ok(release)
+            }
+            Ok(Err(error)) => {
+                // It has answered; the reaper asks anew.
+                self.leaving = None;
+                Err(error)
+            }
+            Err(_) => {
+                let error = Error::unreachable("no answer in time; still trying in the background");
+                Err(error.on(self.core.info.scheme).during("release").about(self.resource()))
+            }
+        }
+    }
+
+    /// Makes the hold lighter without a gap; the fence stays.
+    pub(crate) async fn lighten(mut self, kind: Kind, weight: Weight) -> Result<Self> {
+        let lighter = Arc::new(Claim { kind, weight, ..Claim::clone(&self.held.claim()) });
+        let mut errors = crate::engine::error_backoff(lighter.ttl);
+        loop {
+            let sent = self.core.clock.now();
+            let request = self.changing.insert(self.core.driver.clone().attempt(lighter.clone()));
+            let answer = tokio::select! {
+                biased;
+                answer = request => answer,
+                reason = self.held.lost() => return Err(Error::lost(reason).about(&lighter.resource)),
+            };
+            self.changing = None;
+            match answer {
+                Ok(Attempt::Granted(grant)) if grant.fence == self.fence() => {
+                    let from = grant.lease.from.unwrap_or(sent);
+                    if !self.held.0.belief.extend(from, grant.lease.ttl) {
+                        let reason = self.held.loss().unwrap_or(LossReason::Expired);
+                        return Err(Error::lost(reason).about(&lighter.resource));
+                    }
+                    *self.held.0.claim.lock().unwrap_or_else(PoisonError::into_inner) = lighter.clone();
+                    self.core.watchdog.replace(lighter.clone());
+                    if let Some(owner) = &self.owner {
+                        owner.lost(lighter.id);
+                        owner.gained(self.core.store_number(), &lighter.resource, weight, lighter.id);
+                    }
+                    return Ok(self);
+                }
+                // Another fence or a refusal: the hold had ended in the store.
+                Ok(_) => {
+                    self.held.0.belief.end(LossReason::Gone);
+                    return Err(Error::lost(LossReason::Gone).about(&lighter.resource));
+                }
+                Err(error) if error.retry() == Retry::Never => return Err(error),
+                Err(_) => {
+                    let pause = self.core.entropy.jitter(errors.next());
+                    sleep_until(&*self.core.clock, self.core.clock.now() + pause).await;
+                }
+            }
+        }
+    }
+
+    /// Renewal ends with the release, and never outlives it.
+    fn stop_keeping(&self) {
+        self.core.watchdog.forget(self.id());
+        if let Some(owner) = &self.owner {
+            owner.lost(self.id());
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.stop_keeping();
+        Orphan {
+            claim: self.held.claim(),
+            attempt: self.changing.take(),
+            release: self.leaving.take(),
+            end: End::Done { memo: None },
+        }
+        .adopt(&self.core);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.held, f)
+    }
+}

@@ -1,0 +1,120 @@
+//! The kinds of lock: thin names for a capacity, a weight and an order. All waiting and keeping is the engine's.
+
+pub mod mutex;
+pub mod rwlock;
+pub mod semaphore;
+
+/// The choices that every kind has, as methods of its own so that nobody needs to import a trait.
+macro_rules! tunable {
+    ($kind:ty) => {
+        impl $kind {
+            /// How long the lock lives without renewal. It is renewed every third of that.
+            #[must_use]
+            pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
+                self.ask.claim.ttl = ttl;
+                self
+            }
+
+            /// An explicit lease: the lock ends after `ttl`, and is **not** renewed.
+            #[must_use]
+            pub fn lease(mut self, ttl: std::time::Duration) -> Self {
+                self.ask.claim.ttl = ttl;
+                self.ask.renew = false;
+                self
+            }
+
+            /// Gives up waiting after `wait`. Without this, after the client's default of 30 seconds.
+            #[must_use]
+            pub fn wait(mut self, wait: std::time::Duration) -> Self {
+                self.ask.wait = crate::engine::Wait::AtMost(wait);
+                self
+            }
+
+            /// Never gives up waiting.
+            #[must_use]
+            pub fn wait_forever(mut self) -> Self {
+                self.ask.wait = crate::engine::Wait::Forever;
+                self
+            }
+
+            /// Bounds how long the lock can be held, renewals or not.
+            #[must_use]
+            pub fn max_hold(mut self, span: std::time::Duration) -> Self {
+                self.ask.max_hold = Some(span);
+                self
+            }
+
+            /// On whose behalf: waiting for what the same owner holds is an error, not a hang.
+            #[must_use]
+            pub fn owner(mut self, owner: &crate::Owner) -> Self {
+                self.ask.owner = Some(owner.clone());
+                self
+            }
+
+            /// Who asks, for the eyes of others.
+            #[must_use]
+            pub fn label(mut self, label: crate::Label) -> Self {
+                self.ask.claim.label = std::sync::Arc::new(label);
+                self
+            }
+
+            /// Why, for the eyes of others.
+            #[must_use]
+            pub fn reason(mut self, reason: impl Into<String>) -> Self {
+                std::sync::Arc::make_mut(&mut self.ask.claim.label).reason = Some(reason.into());
+                self
+            }
+
+            /// What the lock lives by, besides its lease.
+            #[must_use]
+            pub fn tether(mut self, tether: crate::Tether) -> Self {
+                self.ask.claim.tether = tether;
+                self
+            }
+        }
+    };
+}
+pub(crate) use tunable;
+
+use crate::claim::ResourceName;
+use crate::engine::{Ask, Client, Patience, Wait};
+use crate::error::Result;
+
+impl Client {
+    /// A lock that one can hold.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
+    pub fn mutex(&self, name: impl AsRef<str>) -> Result<mutex::Mutex> {
+        Ok(mutex::Mutex::new(self.ask(name.as_ref())?))
+    }
+
+    /// A lock that many can read-hold or one can write-hold.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
+    pub fn rwlock(&self, name: impl AsRef<str>) -> Result<rwlock::RwLock> {
+        Ok(rwlock::RwLock::new(self.ask(name.as_ref())?))
+    }
+
+    /// A lock of `permits` units, of which each holder takes some.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for no permits at all.
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<semaphore::Semaphore> {
+        semaphore::Semaphore::new(self.ask(name.as_ref())?, permits)
+    }
+
+    fn ask(&self, name: &str) -> Result<Ask> {
+        Ok(Ask {
+            claim: self.claim(ResourceName::new(name)?)?,
+            wait: Wait::AtMost(self.core.wait),
+            renew: true,
+            max_hold: None,
+            patience: Patience::Hint,
+            owner: None,
+            client: self.clone(),
+        })
+    }
+}

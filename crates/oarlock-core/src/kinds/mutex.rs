@@ -1,0 +1,77 @@
+//! One holder.
+
+use super::tunable;
+use crate::claim::Kind;
+use crate::engine::{Ask, Patience};
+use crate::error::Result;
+use crate::guard::Guard;
+
+/// A lock that one can hold.
+///
+/// Unfair unless asked otherwise: whoever asks when it is free gets it, which is fast, and can starve somebody under
+/// constant contention. [`fair`](Self::fair) grants in order of arrival, which costs a hand-over per grant. While any
+/// claim on a name asks for fairness, all of them are served in order.
+///
+/// A mutex and the writer of a read-write lock of the same name exclude each other, and every reader or permit.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Client, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = Client::new(Memory::new())?;
+/// let guard = locks.mutex("deploy/prod")?.reason("release 2.3").lock().await?;
+/// assert!(locks.mutex("deploy/prod")?.try_lock().await?.is_none());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    ask: Ask,
+}
+
+tunable!(Mutex);
+
+impl Mutex {
+    pub(crate) fn new(ask: Ask) -> Self {
+        Self { ask }
+    }
+
+    /// Grants in order of arrival.
+    #[must_use]
+    pub fn fair(mut self) -> Self {
+        self.ask.claim.fair = true;
+        self
+    }
+
+    /// Waits by timer only, without notification, in short bounded pauses.
+    #[must_use]
+    pub fn spin(mut self) -> Self {
+        self.ask.claim.kind = Kind::Spin;
+        self.ask.patience = Patience::Spin;
+        self
+    }
+
+    /// Takes the lock if it is free; `None` if it is busy.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is held or left behind: the request is finished and undone in the background.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        self.ask.clone().attempt().await
+    }
+
+    /// Takes the lock, waiting as long as was asked for.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped you lose your place in the queue; nothing is held or left behind.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the wait ends, with who holds it, since when, and how many
+    /// wait; [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock) if the same owner holds it; what the store
+    /// says.
+    pub async fn lock(&self) -> Result<Guard> {
+        self.ask.clone().lock().await
+    }
+}

@@ -1,0 +1,357 @@
+//! The reference store: the model behind a mutex, in this process, and the kit that makes it misbehave.
+//!
+//! Each [`Memory`] is one connection; [`Memory::connect`] opens another to the same store, as a second process would.
+//! Its [`Kit`] lets a test lose a lock, pause renewals, drop a reply, cut the line, or step the clock, so that users
+//! can test *their own* reaction to loss.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::capabilities::{Capabilities, Liveness};
+use crate::claim::{Claim, ClaimId, ResourceName};
+use crate::clock::{BootClock, Clock, Moment};
+use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{Calls, Now, Resource, Session};
+use crate::state::{Page, Query, ResourceState, Select};
+
+/// One connection to a store in memory.
+#[derive(Debug)]
+pub struct Memory {
+    store: Arc<Store>,
+    line: Arc<Line>,
+}
+
+/// What is shared by all connections.
+#[derive(Debug)]
+struct Store {
+    clock: Arc<StepClock>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    resources: BTreeMap<ResourceName, Resource>,
+    turns: HashMap<ClaimId, mpsc::UnboundedSender<Hint>>,
+    mailboxes: HashMap<Session, mpsc::UnboundedSender<Hint>>,
+    observers: HashMap<ResourceName, Vec<mpsc::UnboundedSender<Hint>>>,
+    sessions: Session,
+}
+
+/// One client's way to the store, and what is wrong with it.
+#[derive(Debug)]
+struct Line {
+    session: Session,
+    faults: watch::Sender<Faults>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    cut: bool,
+    dead: bool,
+    renewals_paused: bool,
+    drop_reply: Option<Verb>,
+}
+
+/// The verbs whose reply can be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// [`Driver::attempt`].
+    Attempt,
+    /// [`Driver::renew`].
+    Renew,
+    /// [`Driver::release`].
+    Release,
+}
+
+impl Memory {
+    /// A new, empty store on the boot clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::on(Arc::new(BootClock))
+    }
+
+    /// A new, empty store on this clock.
+    #[must_use]
+    pub fn on(clock: Arc<dyn Clock>) -> Self {
+        let clock = Arc::new(StepClock { inner: clock, steps_nanos: AtomicU64::new(0) });
+        Self::open(Arc::new(Store { clock, state: Mutex::default() }))
+    }
+
+    /// Another connection to the same store, as another process would open it.
+    #[must_use]
+    pub fn connect(&self) -> Self {
+        Self::open(self.store.clone())
+    }
+
+    fn open(store: Arc<Store>) -> Self {
+        let mut state = store.lock();
+        state.sessions += 1;
+        let session = state.sessions;
+        drop(state);
+        Self { store, line: Arc::new(Line { session, faults: watch::Sender::default() }) }
+    }
+
+    /// What can be done to this connection and its store.
+    #[must_use]
+    pub fn kit(&self) -> Kit {
+        Kit { store: self.store.clone(), line: self.line.clone() }
+    }
+
+    /// Carries a request to the store and its answer back, unless the line fails it.
+    async fn call<T>(&self, verb: Option<Verb>, step: impl FnOnce(&Store) -> T) -> Result<T> {
+        let mut faults = self.line.faults.subscribe();
+        if faults.borrow().cut {
+            // A silent partition: nothing comes back until it heals, and then the request is known to be lost.
+            let _ = faults.wait_for(|faults| !faults.cut || faults.dead).await;
+            return Err(Error::unreachable("the line was cut").on("mem"));
+        }
+        let now = faults.borrow().clone();
+        if now.dead {
+            return Err(Error::new(ErrorKind::Closed, "this connection was killed").on("mem"));
+        }
+        if now.renewals_paused && verb == Some(Verb::Renew) {
+            return Err(Error::unreachable("renewals are paused").on("mem"));
+        }
+        let answer = step(&self.store);
+        if verb.is_some() && now.drop_reply == verb {
+            self.line.faults.send_modify(|faults| faults.drop_reply = None);
+            return Err(Error::unreachable("the reply was lost").on("mem"));
+        }
+        Ok(answer)
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Driver for Memory {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.liveness = Liveness::LeaseAndProcess;
+        Info::new("mem", "this process", capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let session = self.line.session;
+        self.call(Some(Verb::Attempt), |store| {
+            let attempt =
+                store.step(&claim.resource, |resource, now, calls| resource.attempt(claim, session, now, calls));
+            if let Ok(Attempt::Granted(_)) = attempt {
+                store.lock().turns.remove(&claim.id);
+            }
+            attempt
+        })
+        .await?
+        .map_err(|error| error.on("mem").during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let renewed = self
+            .call(Some(Verb::Renew), |store| {
+                let renew = |renewal: &Renewal| {
+                    store.step(&renewal.claim.resource, |resource, now, calls| resource.renew(renewal, now, calls))
+                };
+                batch.iter().map(renew).collect()
+            })
+            .await;
+        renewed.unwrap_or_else(|error| vec![Err(error); batch.len()])
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.call(Some(Verb::Release), |store| {
+            let release = store.step(resource, |resource, now, calls| resource.release(id, end, now, calls));
+            store.lock().turns.remove(&id);
+            release
+        })
+        .await
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let (hints, watch) = mpsc::unbounded_channel();
+        self.call(None, |store| {
+            let mut state = store.lock();
+            match interest {
+                Interest::Turn(claim, _) => {
+                    state.turns.insert(claim.id, hints);
+                }
+                Interest::Resource(name) => state.observers.entry(name.clone()).or_default().push(hints),
+                Interest::Mailbox => {
+                    state.mailboxes.insert(self.line.session, hints);
+                }
+            }
+        })
+        .await?;
+        Ok(Watch::from_channel(watch))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.call(None, |store| {
+            let now = store.now();
+            let state = store.lock();
+            let show = |name: &ResourceName| match state.resources.get(name) {
+                Some(resource) => resource.state(name.clone(), now),
+                None => ResourceState::free(name.clone()),
+            };
+            let resources = match &query.select {
+                Select::Name(name) => vec![show(name)],
+                Select::Live => state.resources.keys().map(show).filter(|state| !state.is_free()).collect(),
+            };
+            Page::cut(resources, query)
+        })
+        .await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.kit().kill();
+        Ok(())
+    }
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Now {
+        Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    /// One atomic step on one resource; whoever it concerns is told.
+    fn step<T>(&self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Calls) -> T) -> T {
+        let now = self.now();
+        let mut calls = Calls::new();
+        let mut state = self.lock();
+        let resource = match state.resources.get_mut(name) {
+            Some(resource) => resource,
+            None => state.resources.entry(name.clone()).or_default(),
+        };
+        let answer = step(resource, now, &mut calls);
+        let forget = resource.is_forgettable(now);
+        state.tell(name, &calls);
+        if forget {
+            state.resources.remove(name);
+        }
+        answer
+    }
+}
+
+impl State {
+    fn tell(&mut self, name: &ResourceName, calls: &Calls) {
+        for (id, session) in calls {
+            let hint = Hint { claim: Some(*id) };
+            let turn = self.turns.get(id).or_else(|| self.mailboxes.get(session));
+            if turn.is_some_and(|listener| listener.send(hint).is_err()) {
+                self.turns.remove(id);
+            }
+        }
+        if let Some(observers) = self.observers.get_mut(name) {
+            observers.retain(|observer| observer.send(Hint { claim: None }).is_ok());
+            if observers.is_empty() {
+                self.observers.remove(name);
+            }
+        }
+    }
+}
+
+/// What a test can do to a connection and its store.
+#[derive(Clone, Debug)]
+pub struct Kit {
+    store: Arc<Store>,
+    line: Arc<Line>,
+}
+
+impl Kit {
+    /// The store's clock. Give it to the client too, and [`step_clock`](Self::step_clock) moves both.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock.clone()
+    }
+
+    /// Takes `name` away from whoever holds it, as an operator or an eviction would; its holders are told at once.
+    pub fn lose(&self, name: &ResourceName) {
+        self.store.step(name, |resource, now, calls| {
+            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
+            for id in held {
+                let session = resource.entries().iter().find(|entry| entry.id == id).map_or(0, |entry| entry.session);
+                resource.release(id, &End::Withdrawn, now, calls);
+                calls.push((id, session));
+            }
+        });
+    }
+
+    /// Fails every renewal of this connection from now on.
+    pub fn pause_renewals(&self) {
+        self.line.faults.send_modify(|faults| faults.renewals_paused = true);
+    }
+
+    /// Lets renewals through again.
+    pub fn resume_renewals(&self) {
+        self.line.faults.send_modify(|faults| faults.renewals_paused = false);
+    }
+
+    /// Lets the next `verb` of this connection take effect, but loses the answer.
+    pub fn drop_reply(&self, verb: Verb) {
+        self.line.faults.send_modify(|faults| faults.drop_reply = Some(verb));
+    }
+
+    /// Cuts this connection off: requests neither arrive nor fail.
+    pub fn cut(&self) {
+        self.line.faults.send_modify(|faults| faults.cut = true);
+    }
+
+    /// Ends a [`cut`](Self::cut).
+    pub fn heal(&self) {
+        self.line.faults.send_modify(|faults| faults.cut = false);
+    }
+
+    /// Ends this connection as the death of its process would.
+    pub fn kill(&self) {
+        self.line.faults.send_modify(|faults| faults.dead = true);
+        let dead = self.line.session;
+        let names: Vec<_> = self.store.lock().resources.keys().cloned().collect();
+        for name in &names {
+            self.store.step(name, |resource, now, calls| {
+                resource.end_sessions(now, calls, |session| session != dead);
+            });
+        }
+        self.store.lock().mailboxes.remove(&dead);
+    }
+
+    /// Lets the store's clock jump ahead.
+    pub fn step_clock(&self, span: Duration) {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        self.store.clock.steps_nanos.fetch_add(nanos, Ordering::SeqCst);
+    }
+}
+
+/// A clock that can be told to jump ahead.
+#[derive(Debug)]
+struct StepClock {
+    inner: Arc<dyn Clock>,
+    steps_nanos: AtomicU64,
+}
+
+impl StepClock {
+    fn steps(&self) -> Duration {
+        Duration::from_nanos(self.steps_nanos.load(Ordering::SeqCst))
+    }
+}
+
+impl Clock for StepClock {
+    fn now(&self) -> Moment {
+        self.inner.now() + self.steps()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let steps = u64::try_from(self.steps().as_micros()).unwrap_or(u64::MAX);
+        self.inner.wall_micros().saturating_add(steps)
+    }
+}

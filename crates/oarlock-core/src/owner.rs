@@ -1,0 +1,61 @@
+//! Who asks, where that must be known: so that nobody waits for itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::claim::{ClaimId, ResourceName, Weight};
+
+/// An explicit identity for several acquisitions, such as one job or one request.
+///
+/// Waiting for a lock that the same owner holds already is an error instead of a wait without end. Tasks and threads
+/// are not owners by themselves: async work moves between them.
+#[derive(Clone, Debug, Default)]
+pub struct Owner(Arc<Mutex<Vec<Holding>>>);
+
+#[derive(Debug)]
+struct Holding {
+    store: usize,
+    name: ResourceName,
+    weight: Weight,
+    claim: ClaimId,
+}
+
+/// What an owner holds of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Nothing,
+    /// Something that another claim of the weight asked about could join.
+    Compatible,
+    Incompatible,
+}
+
+impl Owner {
+    /// A new identity.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Holding>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn holds(&self, store: usize, name: &ResourceName, weight: Weight) -> Holds {
+        let holdings = self.lock();
+        let mut of_this_name = holdings.iter().filter(|h| h.store == store && h.name == *name).peekable();
+        if of_this_name.peek().is_none() {
+            Holds::Nothing
+        } else if of_this_name.all(|holding| holding.weight.coexists_with(weight)) {
+            Holds::Compatible
+        } else {
+            Holds::Incompatible
+        }
+    }
+
+    pub(crate) fn gained(&self, store: usize, name: &ResourceName, weight: Weight, claim: ClaimId) {
+        self.lock().push(Holding { store, name: name.clone(), weight, claim });
+    }
+
+    pub(crate) fn lost(&self, claim: ClaimId) {
+        self.lock().retain(|holding| holding.claim != claim);
+    }
+}
