@@ -6,6 +6,7 @@ mod entropy;
 mod gate;
 mod home;
 mod reaper;
+mod uncut;
 mod watchdog;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use entropy::Entropy;
 use gate::Gate;
 pub use home::Home;
 pub(crate) use reaper::Orphan;
+use uncut::Uncut;
 use watchdog::Watchdog;
 
 use crate::claim::{Claim, ClaimId, Fence, Label, ResourceName};
@@ -80,6 +82,16 @@ impl Core {
         self.driver.clone().release(claim.resource.clone(), claim.id, end)
     }
 
+    /// Waits for a request whose answer leaves nothing to undo, as long as one may take.
+    pub(crate) async fn in_time<T>(&self, request: BoxFuture<Result<T>>, verb: &'static str) -> Result<T>
+    where
+        T: Send + 'static,
+    {
+        let late = || Error::unreachable("no answer in time").on(self.info.scheme).during(verb);
+        let request = Uncut::new(&self.home, request);
+        tokio::time::timeout(self.op_timeout, request).await.unwrap_or_else(|_| Err(late()))
+    }
+
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "this client was shut down").on(self.info.scheme));
@@ -109,7 +121,6 @@ impl Client {
     }
 
     /// A client over a driver that is shared or chosen at run time.
-    #[must_use]
     pub fn builder_over(driver: Arc<dyn DynDriver>) -> ClientBuilder {
         ClientBuilder {
             driver,
@@ -159,13 +170,7 @@ impl Client {
 
     async fn page(&self, query: Query) -> Result<Page> {
         self.core.check_open()?;
-        self.in_time(self.core.driver.clone().inspect(query), "inspect").await
-    }
-
-    /// Reads may be abandoned: nothing is left behind by not waiting for them.
-    async fn in_time<T>(&self, request: BoxFuture<Result<T>>, verb: &'static str) -> Result<T> {
-        let late = || Error::unreachable("no answer in time").on(self.core.info.scheme).during(verb);
-        tokio::time::timeout(self.core.op_timeout, request).await.unwrap_or_else(|_| Err(late()))
+        self.core.in_time(self.core.driver.clone().inspect(query), "inspect").await
     }
 
     /// Hints that `name` changed: look with [`inspect`](Self::inspect) after each.
@@ -175,7 +180,7 @@ impl Client {
     pub async fn watch(&self, name: &ResourceName) -> Result<Watch> {
         self.core.check_open()?;
         let interest = Interest::Resource(name.clone());
-        self.in_time(self.core.driver.clone().watch(interest), "watch").await
+        self.core.in_time(self.core.driver.clone().watch(interest), "watch").await
     }
 
     /// Ends somebody else's hold. `fence` is the proof that the caller has looked: if another holds it by now, nothing
@@ -200,7 +205,7 @@ impl Client {
         };
         let end = End::Broken { ending, grace };
         let release = self.core.driver.clone().release(name.clone(), holder.id, end);
-        Ok(self.in_time(release, "break").await?.outcome)
+        Ok(self.core.in_time(release, "break").await?.outcome)
     }
 
     /// Waits for the releases that dropped guards and abandoned acquisitions left to be done, at most for `patience`,

@@ -167,12 +167,18 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, held: Held, from: Moment, renew: bool, owner: Option<Owner>) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        held: Held,
+        lease: (Moment, Duration),
+        renew: bool,
+        owner: Option<Owner>,
+    ) -> Self {
         let claim = held.claim();
         if let Some(owner) = &owner {
             owner.gained(core.store_number(), &claim.resource, claim.weight, claim.id);
         }
-        core.watchdog.hold(claim, held.0.belief.clone(), from, renew);
+        core.watchdog.hold(claim, held.0.belief.clone(), lease, renew);
         Self { held, core, owner, changing: None, leaving: None, done: false }
     }
 

@@ -75,10 +75,7 @@ impl Ask {
             self.claim.wait = false;
         }
 
-        let pass = match self.enter_gate(&core, give_up).await {
-            Some(pass) => pass,
-            None => return Ok(None),
-        };
+        let Some(pass) = self.enter_gate(&core, give_up).await else { return Ok(None) };
         let granted = self.stand_in_line(&core, pass, started, give_up).await?;
         if granted.is_none() && alone {
             let message = "this owner holds it already, and would wait for a claim that waits for it";
@@ -117,7 +114,6 @@ impl Ask {
     }
 
     /// The outer `None`: out of time. The inner: no gate for this one.
-    #[expect(clippy::option_option, reason = "the two absences mean different things, as said above")]
     async fn enter_gate(&self, core: &Core, give_up: Moment) -> Option<Option<Pass>> {
         if !self.claim.wait || self.claim.fair {
             return Some(None);
@@ -208,7 +204,7 @@ impl Ask {
         place.settle();
         let held = Held::new(place.claim.clone(), grant, belief, now, now.since(started));
         core.observers.emit(&place.claim, || Step::Granted { fence: held.fence(), waited: held.waited() });
-        Some(Guard::new(core.clone(), held, from, self.renew, self.owner.clone()))
+        Some(Guard::new(core.clone(), held, (from, grant.lease.ttl), self.renew, self.owner.clone()))
     }
 }
 
@@ -344,9 +340,9 @@ impl Turn {
             return false;
         }
         let interest = Interest::Turn(claim.clone(), pending.cursor.clone());
-        let armed = tokio::time::timeout(core.op_timeout, core.driver.clone().watch(interest)).await;
+        let armed = core.in_time(core.driver.clone().watch(interest), "watch").await;
         // Without a watch the pauses still bring us back.
-        self.watch = armed.ok().and_then(Result::ok).map(|watch| (pending.cursor.clone(), watch));
+        self.watch = armed.ok().map(|watch| (pending.cursor.clone(), watch));
         self.watch.is_some()
     }
 

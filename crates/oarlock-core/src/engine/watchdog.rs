@@ -12,6 +12,7 @@ use super::backoff::Backoff;
 use super::entropy::Entropy;
 use super::gate::Lane;
 use super::home::Home;
+use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment, sleep_until};
@@ -57,6 +58,8 @@ struct Charge {
     who: Who,
     /// When to look at it next.
     look: Moment,
+    /// The lease that the store gave last: it may differ from the one asked for.
+    ttl: Duration,
     /// When to renew it; `None` while a renewal is under way, and where none is wanted.
     renew_at: Option<Moment>,
     errors: Backoff,
@@ -97,21 +100,23 @@ impl Watchdog {
     }
 
     /// Watches over a holder, and renews it unless its lease is explicit.
-    pub(crate) fn hold(&self, claim: Arc<Claim>, belief: Arc<BeliefCell>, from: Moment, renew: bool) {
-        let renew_at = renew.then(|| from + self.0.entropy.jitter(claim.ttl / 3));
-        self.keep(claim, Who::Holder(belief), renew_at);
+    pub(crate) fn hold(&self, claim: Arc<Claim>, belief: Arc<BeliefCell>, lease: (Moment, Duration), renew: bool) {
+        let (from, ttl) = lease;
+        let renew_at = renew.then(|| from + self.0.entropy.jitter(ttl / 3));
+        self.keep(claim, Who::Holder(belief), ttl, renew_at);
     }
 
     /// Keeps a waiter's place; `bell` rings when it should look again.
     pub(crate) fn wait(&self, claim: Arc<Claim>, bell: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
-        let renew_at = Some(from + self.0.entropy.jitter(claim.place_ttl() / 3));
-        self.keep(claim, Who::Waiter { bell, lane }, renew_at);
+        let ttl = claim.place_ttl();
+        let renew_at = Some(from + self.0.entropy.jitter(ttl / 3));
+        self.keep(claim, Who::Waiter { bell, lane }, ttl, renew_at);
     }
 
-    fn keep(&self, claim: Arc<Claim>, who: Who, renew_at: Option<Moment>) {
+    fn keep(&self, claim: Arc<Claim>, who: Who, ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
-        let errors = Backoff::for_errors(claim.ttl);
-        let mut charge = Charge { claim, who, look: Moment::NEVER, renew_at, errors };
+        let errors = Backoff::for_errors(ttl);
+        let mut charge = Charge { claim, who, look: Moment::NEVER, ttl, renew_at, errors };
         charge.look = charge.next_look();
         let mut kept = self.0.lock();
         if !kept.started {
@@ -166,14 +171,6 @@ impl Charge {
             Who::Waiter { .. } | Who::Holder(_) => self.claim.clone(),
         }
     }
-
-    /// The lease that its renewals extend.
-    fn ttl(&self) -> Duration {
-        match self.who {
-            Who::Holder(_) => self.claim.ttl,
-            Who::Waiter { .. } => self.claim.place_ttl(),
-        }
-    }
 }
 
 /// The task: sleeps until something is due, a hint arrives, or somebody wakes it.
@@ -200,10 +197,15 @@ async fn run(shared: Arc<Shared>) {
 #[derive(Default)]
 struct Mailbox {
     watch: Option<Watch>,
+    arming: Option<Uncut<Result<Watch>>>,
     retry_at: Option<Moment>,
 }
 
 impl Mailbox {
+    /// The next hint.
+    ///
+    /// # Cancel safety
+    /// Whatever was under way goes on with the next call.
     async fn hint(&mut self, shared: &Shared) -> Option<ClaimId> {
         loop {
             if let Some(watch) = &mut self.watch {
@@ -212,12 +214,18 @@ impl Mailbox {
                     None => self.watch = None,
                 }
             }
+            if let Some(arming) = &mut self.arming {
+                // Renewals notice whatever a missing mailbox does not tell.
+                self.watch = arming.await.ok();
+                self.arming = None;
+                self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(Duration::from_secs(1)));
+                continue;
+            }
             if let Some(retry_at) = self.retry_at {
                 sleep_until(&*shared.clock, retry_at).await;
             }
-            self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(Duration::from_secs(1)));
-            // Renewals notice whatever a missing mailbox does not tell.
-            self.watch = shared.driver.clone().watch(Interest::Mailbox).await.ok();
+            let request = shared.driver.clone().watch(Interest::Mailbox);
+            self.arming = Some(Uncut::new(&shared.home, request));
         }
     }
 }
@@ -269,7 +277,7 @@ impl Shared {
                 kept.by_time.remove(&(look, id));
                 continue;
             };
-            if look > now + charge.ttl() / SLACK_DIVISOR {
+            if look > now + charge.ttl / SLACK_DIVISOR {
                 break;
             }
             if let Who::Holder(belief) = &charge.who
@@ -302,7 +310,7 @@ impl Shared {
     /// it counts from when its question left.
     async fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) {
         let sent = self.clock.now();
-        let shortest = claims.iter().map(|claim| claim.place_ttl()).min().unwrap_or(self.op_timeout);
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or(self.op_timeout);
         let patience = self.op_timeout.min(shortest / 3);
         let batch = claims.iter().cloned().map(Renewal::of).collect();
         let mut request = self.driver.clone().renew(batch);
@@ -329,8 +337,9 @@ impl Shared {
             (Ok(Renewed::Alive { lease, ending, .. }), Who::Holder(belief)) => {
                 self.extend(&mut charge, &belief, sent, lease, ending)
             }
-            (Ok(Renewed::Alive { .. }), Who::Waiter { .. }) => {
-                self.plan(&mut charge, sent);
+            (Ok(Renewed::Alive { lease, .. }), Who::Waiter { .. }) => {
+                charge.ttl = lease.ttl.min(claim.place_ttl());
+                self.plan(&mut charge, lease.from.unwrap_or(sent));
                 (true, None)
             }
             (Ok(Renewed::Gone(gone)), Who::Holder(belief)) => {
@@ -365,9 +374,9 @@ impl Shared {
         }
     }
 
-    fn plan(&self, charge: &mut Charge, sent: Moment) {
+    fn plan(&self, charge: &mut Charge, from: Moment) {
         charge.errors.reset();
-        charge.renew_at = Some(sent + self.entropy.jitter(charge.ttl() / 3));
+        charge.renew_at = Some(from + self.entropy.jitter(charge.ttl / 3));
     }
 
     fn extend(
@@ -389,7 +398,8 @@ impl Shared {
         if !belief.extend(from, lease.ttl) {
             return (true, None);
         }
-        self.plan(charge, sent);
+        charge.ttl = lease.ttl;
+        self.plan(charge, from);
         let step = if belief.set_suspect(false) { Step::Recovered } else { Step::Renewed };
         (true, Some(step))
     }
