@@ -1,1 +1,5 @@
-//! oarlock-conformance
+//! What every Oarlock driver must do, as a public test suite.
+
+pub mod history;
+
+pub use history::{History, Hold, Rules, Verdict, Violation};
