@@ -74,10 +74,7 @@ fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, Stri
 fn part(name: &str) -> Result<Part, String> {
     Part::named(name).ok_or_else(|| {
         let known: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
-        format!(
-            "there is no part `{name}`; the parts are {}",
-            known.join(", ")
-        )
+        format!("there is no part `{name}`; the parts are {}", known.join(", "))
     })
 }
 

@@ -55,20 +55,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     ]);
     let line = shown(&tree);
     println!("$ {line}");
-    let output = tree
-        .output()
-        .with_context(|| format!("cannot start `{line}`"))?;
+    let output = tree.output().with_context(|| format!("cannot start `{line}`"))?;
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
     succeeded(output.status, &line)?;
     let count = scan(&String::from_utf8_lossy(&output.stdout)).map_err(Failure::new)?;
     println!("{count} crates, none of them a client or TLS");
-    stream(&mut workspace.cargo([
-        "check",
-        "-p",
-        "oarlock",
-        "--no-default-features",
-        "--locked",
-    ]))
+    stream(&mut workspace.cargo(["check", "-p", "oarlock", "--no-default-features", "--locked"]))
 }
 
 /// Counts the different crates of a dependency tree, printed with or without its branches.
@@ -82,25 +74,16 @@ fn scan(tree: &str) -> Result<usize, String> {
     }
     crates.sort_unstable();
     crates.dedup();
-    let found: Vec<_> = crates
-        .iter()
-        .copied()
-        .filter(|name| FORBIDDEN.contains(name))
-        .collect();
+    let found: Vec<_> = crates.iter().copied().filter(|name| FORBIDDEN.contains(name)).collect();
     if found.is_empty() {
         Ok(crates.len())
     } else {
-        Err(format!(
-            "oarlock without features must stay free of clients and TLS, but pulls in {}",
-            found.join(", ")
-        ))
+        Err(format!("oarlock without features must stay free of clients and TLS, but pulls in {}", found.join(", ")))
     }
 }
 
 fn crate_name(line: &str) -> Option<&str> {
-    line.trim_start_matches(|c: char| !c.is_ascii_alphanumeric())
-        .split_whitespace()
-        .next()
+    line.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).split_whitespace().next()
 }
 
 #[cfg(test)]

@@ -85,20 +85,13 @@ fn matching(folder: &str) -> Vec<PathBuf> {
     let Some((above, below)) = folder.split_once("/*/") else {
         return vec![PathBuf::from(folder)];
     };
-    std::fs::read_dir(above)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path().join(below))
-        .collect()
+    std::fs::read_dir(above).into_iter().flatten().flatten().map(|entry| entry.path().join(below)).collect()
 }
 
 /// Where programs are looked up: `PATH`, then the folders of servers, which a plain user's `PATH` lacks in Debian.
 pub(crate) fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
-        .collect()
+    std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from)).collect()
 }
 
 #[cfg(test)]
@@ -106,20 +99,11 @@ mod tests {
     use super::*;
 
     const fn package(name: &'static str, proof: &'static str) -> Package {
-        Package {
-            name,
-            purpose: "",
-            proof,
-            folder: None,
-        }
+        Package { name, purpose: "", proof, folder: None }
     }
 
-    const NEEDED: &[Package] = &[
-        package("present", "a"),
-        package("absent", "b"),
-        package("own-build", "c"),
-        package("gutted", "d"),
-    ];
+    const NEEDED: &[Package] =
+        &[package("present", "a"), package("absent", "b"), package("own-build", "c"), package("gutted", "d")];
 
     fn names(packages: &[&Package]) -> Vec<&'static str> {
         packages.iter().map(|package| package.name).collect()
@@ -128,19 +112,14 @@ mod tests {
     #[test]
     fn only_what_is_missing_is_wanted() {
         let installed = ["present", "gutted"].map(String::from).into();
-        let wanting = wanting(NEEDED, &installed, |package| {
-            ["a", "c"].contains(&package.proof)
-        });
+        let wanting = wanting(NEEDED, &installed, |package| ["a", "c"].contains(&package.proof));
         assert_eq!(names(&wanting.missing), ["absent"]);
         assert_eq!(names(&wanting.broken), ["gutted"]);
     }
 
     #[test]
     fn nothing_is_wanted_when_everything_is_there() {
-        assert_eq!(
-            wanting(NEEDED, &BTreeSet::new(), |_| true),
-            Wanting::default()
-        );
+        assert_eq!(wanting(NEEDED, &BTreeSet::new(), |_| true), Wanting::default());
     }
 
     #[test]
@@ -163,23 +142,12 @@ mod tests {
         const HERE: &str = env!("CARGO_MANIFEST_DIR");
         for (folder, proof, expected) in [
             (concat!(env!("CARGO_MANIFEST_DIR"), "/src"), "main.rs", true),
-            (
-                concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"),
-                "cargo",
-                true,
-            ),
-            (
-                concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"),
-                "rustc",
-                false,
-            ),
+            (concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"), "cargo", true),
+            (concat!(env!("CARGO_MANIFEST_DIR"), "/*/stand-in"), "rustc", false),
             (HERE, "main.rs", false),
             ("/no-such-folder/*/bin", "main.rs", false),
         ] {
-            let package = Package {
-                folder: Some(folder),
-                ..package("", proof)
-            };
+            let package = Package { folder: Some(folder), ..package("", proof) };
             assert_eq!(is_there(&package, &[]), expected, "{package:?}");
         }
     }
@@ -193,12 +161,7 @@ mod tests {
             assert!(!package.proof.contains('/'), "{}", package.name);
             let folder = package.folder.unwrap_or("/");
             assert!(folder.starts_with('/'), "{}", package.name);
-            assert_eq!(
-                folder.matches('*').count(),
-                folder.matches("/*/").count(),
-                "{}",
-                package.name
-            );
+            assert_eq!(folder.matches('*').count(), folder.matches("/*/").count(), "{}", package.name);
         }
     }
 }

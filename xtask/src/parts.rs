@@ -26,14 +26,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// Every part, in order.
-    pub(crate) const ALL: &[Self] = &[
-        Self::Format,
-        Self::Clippy,
-        Self::Features,
-        Self::Tests,
-        Self::Docs,
-        Self::Readme,
-    ];
+    pub(crate) const ALL: &[Self] =
+        &[Self::Format, Self::Clippy, Self::Features, Self::Tests, Self::Docs, Self::Readme];
 
     /// The name that `--only` takes.
     pub(crate) fn name(self) -> &'static str {
@@ -94,9 +88,7 @@ impl Part {
             Self::Features => features::run(workspace),
             Self::Tests => tests(workspace, options.long),
             Self::Docs => stream(
-                workspace
-                    .cargo(["doc", "--workspace", "--no-deps", "--locked"])
-                    .env("RUSTDOCFLAGS", "-D warnings"),
+                workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
             Self::Readme => readme::run(workspace),
         }

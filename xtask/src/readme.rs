@@ -29,8 +29,7 @@ struct Quickstart {
 /// Runs the first command as it is written and compares its output; checks that the second is the one now running.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let path = workspace.root().join("README.md");
-    let page = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
+    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let quickstart = quickstart(&page).map_err(|why| Failure::new(format!("README.md: {why}")))?;
     check_test_command(&quickstart.test).map_err(Failure::new)?;
     println!("$ {}", quickstart.try_it);
@@ -52,10 +51,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     print!("{stdout}");
     succeeded(output.status, &quickstart.try_it).map_err(|failure| match failure.code {
-        TIMED_OUT => Failure {
-            why: format!("`{}` took more than {TIME_LIMIT} s", quickstart.try_it),
-            ..failure
-        },
+        TIMED_OUT => Failure { why: format!("`{}` took more than {TIME_LIMIT} s", quickstart.try_it), ..failure },
         _ => failure,
     })?;
     if stdout == quickstart.prints {
@@ -71,9 +67,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 /// The first `sh` block holds the two commands, the first `text` block after it what the first of them prints.
 fn quickstart(page: &str) -> Result<Quickstart, String> {
     let mut blocks = blocks(page).into_iter();
-    let commands = blocks
-        .find(|block| block.language == "sh")
-        .ok_or("there is no `sh` block")?;
+    let commands = blocks.find(|block| block.language == "sh").ok_or("there is no `sh` block")?;
     let prints = blocks
         .find(|block| block.language == "text")
         .ok_or("no `text` block follows the commands to show what they print")?;
@@ -84,19 +78,12 @@ fn quickstart(page: &str) -> Result<Quickstart, String> {
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .collect();
     let [try_it, test] = commands[..] else {
-        return Err(format!(
-            "the first `sh` block must hold two commands, it holds {}",
-            commands.len()
-        ));
+        return Err(format!("the first `sh` block must hold two commands, it holds {}", commands.len()));
     };
     if prints.lines.iter().all(|line| line.trim().is_empty()) {
         return Err("the `text` block after the commands is empty".to_owned());
     }
-    Ok(Quickstart {
-        try_it: try_it.to_owned(),
-        prints: prints.lines.join("\n") + "\n",
-        test: test.to_owned(),
-    })
+    Ok(Quickstart { try_it: try_it.to_owned(), prints: prints.lines.join("\n") + "\n", test: test.to_owned() })
 }
 
 struct Block<'a> {
@@ -112,10 +99,7 @@ fn blocks(page: &str) -> Vec<Block<'_>> {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(block)) => closed.push(block),
             (Some(language), None) => {
-                open = Some(Block {
-                    language: language.trim(),
-                    lines: Vec::new(),
-                });
+                open = Some(Block { language: language.trim(), lines: Vec::new() });
             }
             (None, Some(mut block)) => {
                 block.lines.push(line);
@@ -129,14 +113,10 @@ fn blocks(page: &str) -> Vec<Block<'_>> {
 
 /// The page must send people to the whole test run, under the name we answer to.
 fn check_test_command(line: &str) -> Result<(), String> {
-    let asked = line
-        .strip_prefix("cargo xtask ")
-        .map(|args| args::parse(args.split_whitespace().map(String::from)));
+    let asked = line.strip_prefix("cargo xtask ").map(|args| args::parse(args.split_whitespace().map(String::from)));
     match asked {
         Some(Ok(Invocation::Test(options))) if options == TestOptions::default() => Ok(()),
-        _ => Err(format!(
-            "README.md: `{line}` is not the command that runs the tests"
-        )),
+        _ => Err(format!("README.md: `{line}` is not the command that runs the tests")),
     }
 }
 
@@ -199,12 +179,7 @@ something else
     #[test]
     fn the_test_command_is_the_whole_run() {
         assert_eq!(check_test_command("cargo xtask test"), Ok(()));
-        for line in [
-            "cargo test",
-            "cargo xtask help",
-            "cargo xtask test --only format",
-            "cargo xtask tset",
-        ] {
+        for line in ["cargo test", "cargo xtask help", "cargo xtask test --only format", "cargo xtask tset"] {
             assert!(check_test_command(line).is_err(), "{line}");
         }
     }

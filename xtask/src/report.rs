@@ -66,14 +66,8 @@ impl Report {
         let Some((_, first)) = failures.first() else {
             return Ok(());
         };
-        let lines: Vec<_> = failures
-            .iter()
-            .map(|(name, failure)| format!("{name} failed: {}", failure.why))
-            .collect();
-        Err(Failure {
-            code: first.code,
-            why: lines.join("\nxtask: "),
-        })
+        let lines: Vec<_> = failures.iter().map(|(name, failure)| format!("{name} failed: {}", failure.why)).collect();
+        Err(Failure { code: first.code, why: lines.join("\nxtask: ") })
     }
 }
 
@@ -82,10 +76,7 @@ mod tests {
     use super::*;
 
     fn failed(code: u8, why: &str) -> Outcome {
-        Outcome::Failed(Failure {
-            code,
-            why: why.to_owned(),
-        })
+        Outcome::Failed(Failure { code, why: why.to_owned() })
     }
 
     #[test]

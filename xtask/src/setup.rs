@@ -39,18 +39,12 @@ fn add_component(workspace: &Workspace, subcommand: &str, component: &str) -> Re
         return Ok(());
     }
     println!("rust component {component}: missing");
-    stream(
-        Command::new("rustup")
-            .args(["component", "add", component])
-            .current_dir(workspace.root()),
+    stream(Command::new("rustup").args(["component", "add", component]).current_dir(workspace.root())).map_err(
+        |failure| Failure {
+            why: format!("the Rust toolchain lacks {component}, and adding it failed: {}", failure.why),
+            ..failure
+        },
     )
-    .map_err(|failure| Failure {
-        why: format!(
-            "the Rust toolchain lacks {component}, and adding it failed: {}",
-            failure.why
-        ),
-        ..failure
-    })
 }
 
 fn install_packages() -> Result<(), Failure> {
@@ -87,10 +81,9 @@ fn install_packages() -> Result<(), Failure> {
     )?;
     match wanting.missing.iter().find(|package| !is_proven(package)) {
         None => Ok(()),
-        Some(package) => Err(Failure::new(format!(
-            "{} was installed, yet `{}` is not there",
-            package.name, package.proof
-        ))),
+        Some(package) => {
+            Err(Failure::new(format!("{} was installed, yet `{}` is not there", package.name, package.proof)))
+        }
     }
 }
 
@@ -107,10 +100,7 @@ fn installed(needed: &[Package]) -> BTreeSet<String> {
 }
 
 fn is_root() -> anyhow::Result<bool> {
-    let output = Command::new("id")
-        .arg("-u")
-        .output()
-        .context("cannot start `id -u`")?;
+    let output = Command::new("id").arg("-u").output().context("cannot start `id -u`")?;
     Ok(output.stdout.trim_ascii() == b"0")
 }
 

@@ -13,11 +13,7 @@ use crate::workspace::{Failure, Workspace};
 /// # Errors
 /// When a part failed: all of them by name, with the exit code of the first.
 pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
-    let asked: Vec<_> = Part::ALL
-        .iter()
-        .copied()
-        .filter(|part| options.selects(*part))
-        .collect();
+    let asked: Vec<_> = Part::ALL.iter().copied().filter(|part| options.selects(*part)).collect();
     let mut report = Report::default();
     let (took, outcome) = timed("setup", || setup::run(workspace, &asked));
     let is_ready = matches!(outcome, Outcome::Passed);

@@ -19,10 +19,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure that no child process gave a code for.
     pub(crate) fn new(why: impl Into<String>) -> Self {
-        Self {
-            code: 1,
-            why: why.into(),
-        }
+        Self { code: 1, why: why.into() }
     }
 }
 
@@ -45,13 +42,8 @@ impl Workspace {
         // The value at run time wins: a built binary may be started for another clone.
         let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-        let root = manifest_dir
-            .parent()
-            .context("the manifest of xtask has no folder above it")?;
-        Ok(Self {
-            root: root.to_owned(),
-            cargo: std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
-        })
+        let root = manifest_dir.parent().context("the manifest of xtask has no folder above it")?;
+        Ok(Self { root: root.to_owned(), cargo: std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")) })
     }
 
     /// The folder that holds `README.md` and the workspace manifest.
@@ -74,9 +66,7 @@ impl Workspace {
 pub(crate) fn stream(command: &mut Command) -> Result<(), Failure> {
     let line = shown(command);
     println!("$ {line}");
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{line}`"))?;
+    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
     succeeded(status, &line)
 }
 
@@ -84,18 +74,13 @@ pub(crate) fn stream(command: &mut Command) -> Result<(), Failure> {
 pub(crate) fn succeeded(status: ExitStatus, line: &str) -> Result<(), Failure> {
     match exit_code(status) {
         0 => Ok(()),
-        code => Err(Failure {
-            code,
-            why: format!("`{line}` ended with exit code {code}"),
-        }),
+        code => Err(Failure { code, why: format!("`{line}` ended with exit code {code}") }),
     }
 }
 
 /// The exit code as a shell tells it: 128+N when signal N ended the process.
 fn exit_code(status: ExitStatus) -> u8 {
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 

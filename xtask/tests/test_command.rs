@@ -76,15 +76,11 @@ impl Scene {
     /// How `program` was called, in order.
     fn calls(&self, program: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| line.strip_prefix(program)?.strip_prefix(' '))
-            .map(String::from)
-            .collect()
+        text.lines().filter_map(|line| line.strip_prefix(program)?.strip_prefix(' ')).map(String::from).collect()
     }
 }
 
-const HEALTHY: &str =
-    "case \"$1\" in tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac";
+const HEALTHY: &str = "case \"$1\" in tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac";
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -92,10 +88,7 @@ fn stdout(output: &Output) -> String {
 
 fn row<'a>(text: &'a str, part: &str) -> &'a str {
     let (_, table) = text.rsplit_once("result\n").expect("a table at the end");
-    table
-        .lines()
-        .find(|line| line.starts_with(part))
-        .unwrap_or_else(|| panic!("no row for {part} in\n{table}"))
+    table.lines().find(|line| line.starts_with(part)).unwrap_or_else(|| panic!("no row for {part} in\n{table}"))
 }
 
 #[test]
@@ -104,20 +97,12 @@ fn every_part_runs_in_order() {
     let output = scene.run(&["test"]);
     assert!(output.status.success(), "{}", stdout(&output));
     let text = stdout(&output);
-    for part in [
-        "setup", "format", "clippy", "features", "tests", "docs", "readme",
-    ] {
+    for part in ["setup", "format", "clippy", "features", "tests", "docs", "readme"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
     let log = scene.calls("cargo");
-    let first_words: Vec<_> = log
-        .iter()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    assert_eq!(
-        first_words,
-        ["fmt", "clippy", "tree", "check", "test", "doc", "run"]
-    );
+    let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "doc", "run"]);
     assert!(log[4].ends_with("long= url= doc="), "{}", log[4]);
     assert!(log[5].ends_with("doc=-D warnings"), "{}", log[5]);
     assert!(log[6].ends_with("long= url= doc="), "{}", log[6]);
@@ -132,14 +117,8 @@ fn a_failing_part_fails_the_run_and_hides_no_other() {
     let output = scene.run(&["test"]);
     assert_eq!(output.status.code(), Some(101));
     let text = stdout(&output);
-    assert!(
-        row(&text, "clippy").ends_with("FAILED, exit code 101"),
-        "{text}"
-    );
-    assert!(
-        row(&text, "docs").ends_with("FAILED, exit code 3"),
-        "{text}"
-    );
+    assert!(row(&text, "clippy").ends_with("FAILED, exit code 101"), "{text}");
+    assert!(row(&text, "docs").ends_with("FAILED, exit code 3"), "{text}");
     for part in ["format", "features", "tests", "readme"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
@@ -150,10 +129,7 @@ fn a_failing_part_fails_the_run_and_hides_no_other() {
 
 #[test]
 fn a_planted_client_fails_the_features_part() {
-    let scene = Scene::new(
-        "planted_client",
-        "case \"$1\" in tree) echo 'oarlock v0.1.0'; echo 'redis v1.0.0';; esac",
-    );
+    let scene = Scene::new("planted_client", "case \"$1\" in tree) echo 'oarlock v0.1.0'; echo 'redis v1.0.0';; esac");
     let output = scene.run(&["test", "--only", "features"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(row(&stdout(&output), "features").contains("FAILED"));
@@ -204,10 +180,7 @@ fn root_gets_installed_what_is_missing_and_nothing_else() {
     let asked = scene.calls("apt-get");
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked[0].starts_with("update "), "{asked:?}");
-    assert!(
-        asked[1].starts_with("install -y --no-install-recommends procps long="),
-        "{asked:?}"
-    );
+    assert!(asked[1].starts_with("install -y --no-install-recommends procps long="), "{asked:?}");
 }
 
 #[test]
@@ -225,20 +198,15 @@ fn without_root_the_command_is_printed_and_no_part_runs() {
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(row(&stdout(&output), "tests").ends_with("not run"));
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        words.contains("apt-get install -y --no-install-recommends procps'"),
-        "{words}"
-    );
+    assert!(words.contains("apt-get install -y --no-install-recommends procps'"), "{words}");
     assert!(scene.calls("apt-get").is_empty());
     assert!(scene.calls("cargo").is_empty());
 }
 
 #[test]
 fn a_package_without_its_program_is_not_installed_again() {
-    let scene = Scene::new(
-        "without_program",
-        "case \"$name\" in id) echo 0;; dpkg-query) echo 'procps installed';; esac",
-    );
+    let scene =
+        Scene::new("without_program", "case \"$name\" in id) echo 0;; dpkg-query) echo 'procps installed';; esac");
     let output = scene.run_without_procps(&["setup"]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--reinstall procps"));

@@ -11,9 +11,7 @@ use oarlock_core::driver::{
 };
 use oarlock_core::model::{Calls, Session};
 use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select};
-use oarlock_core::{
-    Capabilities, Capacity, Claim, ClaimId, Driver, Error, Fence, Limit, ResourceName, Result, Weight,
-};
+use oarlock_core::{Capabilities, Capacity, Claim, ClaimId, Driver, Error, Fence, Limit, ResourceName, Result, Weight};
 
 use super::line::{Hub, Line};
 
@@ -31,7 +29,7 @@ struct Node {
 /// The nodes, in order of arrival, and the sessions that keep some of them.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) hub: Hub,
+    hub: Hub,
     nodes: Vec<Node>,
     sequence: u64,
     sessions: Vec<(Session, Moment)>,
@@ -103,24 +101,33 @@ impl Queue {
 /// One connection to it.
 #[derive(Debug)]
 pub(super) struct QueueDriver {
-    pub(super) line: Arc<Line<Queue>>,
-    pub(super) clock: Arc<dyn Clock>,
+    line: Arc<Line<Queue>>,
+    clock: Arc<dyn Clock>,
     /// The lease of the session, where nodes live by one.
-    pub(super) session_ttl: Option<Duration>,
-    pub(super) client: u64,
-    pub(super) live: Mutex<Live>,
-    pub(super) opened: AtomicU64,
+    session_ttl: Option<Duration>,
+    client: u64,
+    live: Mutex<Live>,
+    opened: AtomicU64,
 }
 
 /// The session a driver believes it has.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Live {
+struct Live {
     session: Session,
     /// When the heartbeat was sent that last extended it.
     beat: Option<Moment>,
 }
 
 impl QueueDriver {
+    pub(super) fn new(
+        line: Arc<Line<Queue>>,
+        clock: Arc<dyn Clock>,
+        session_ttl: Option<Duration>,
+        client: u64,
+    ) -> Self {
+        Self { line, clock, session_ttl, client, live: Mutex::default(), opened: AtomicU64::new(0) }
+    }
+
     fn live(&self) -> Live {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,11 +12,15 @@ use super::line::{Hub, Line};
 
 #[derive(Debug)]
 pub(super) struct Rows {
-    pub(super) hub: Hub,
-    pub(super) resources: BTreeMap<ResourceName, Resource>,
+    hub: Hub,
+    resources: BTreeMap<ResourceName, Resource>,
 }
 
 impl Rows {
+    pub(super) fn new(hub: Hub) -> Self {
+        Self { hub, resources: BTreeMap::new() }
+    }
+
     fn step<T>(&mut self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Calls) -> T) -> T {
         let now = self.hub.now();
         let mut calls = Calls::new();
@@ -50,13 +54,15 @@ impl Driver for RowsDriver {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.session;
-        let step = |store: &mut Rows| store.step(&claim.resource, |r, now, calls| r.attempt(claim, session, now, calls));
+        let step =
+            |store: &mut Rows| store.step(&claim.resource, |r, now, calls| r.attempt(claim, session, now, calls));
         self.line.call(step).await?
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let renew = |store: &mut Rows| {
-            let one = |renewal: &Renewal| store.step(&renewal.claim.resource, |r, now, calls| r.renew(renewal, now, calls));
+            let one =
+                |renewal: &Renewal| store.step(&renewal.claim.resource, |r, now, calls| r.renew(renewal, now, calls));
             batch.iter().map(one).collect::<Vec<_>>()
         };
         self.line.call(renew).await.unwrap_or_else(|error| vec![Err(error); batch.len()])

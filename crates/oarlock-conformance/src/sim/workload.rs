@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl fmt::Display for Outcome {
 #[expect(clippy::expect_used, reason = "a test tool without a runtime has nothing left to say")]
 pub fn run(plan: &Plan) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(World::new(plan).run())
+    runtime.expect("a runtime").block_on(async { World::new(plan).run().await })
 }
 
 /// A store of either kind, and what can be done to the ways to it.
@@ -174,18 +174,292 @@ impl Clock for DriftClock {
 }
 
 impl World {
+    /// Must be called on the paused runtime, whose clock it takes.
     fn new(plan: &Plan) -> Self {
-        // The clock needs the runtime, which polls `run`; until then this is only a plan.
-        let clock = {
-            let runtime = tokio::runtime::Handle::try_current();
-            drop(runtime);
-            TokioClock::new()
-        };
+        let clock = TokioClock::new();
         let hub = Hub::new(plan, clock);
         let store = match plan.style {
-            Style::Rows => Store::Rows(Arc::new(Mutex::new(Rows { hub, resources: Default::default() }))),
+            Style::Rows => Store::Rows(Arc::new(Mutex::new(Rows::new(hub)))),
             Style::Queue | Style::Session => Store::Queue(Arc::new(Mutex::new(Queue::new(hub)))),
         };
         Self { plan: plan.clone(), clock, store, log: Arc::default() }
+    }
+
+    /// A process whose way to the store is as bad as `plan` says.
+    fn process(&self, number: u64, plan: &Plan) -> Result<Process> {
+        let mut rng = fastrand::Rng::with_seed(self.plan.seed ^ number);
+        let rate = 1.0 + self.plan.drift * (rng.f64() * 2.0 - 1.0);
+        let clock: Arc<dyn Clock> = Arc::new(DriftClock { inner: self.clock, origin: self.clock.now(), rate });
+        let (driver, control): (Arc<dyn DynDriver>, Arc<dyn Control>) = match &self.store {
+            Store::Rows(store) => {
+                let line = Arc::new(Line::new(store.clone(), plan, self.clock, number));
+                (Arc::new(RowsDriver { line: line.clone(), session: number.into() }), line)
+            }
+            Store::Queue(store) => {
+                let line = Arc::new(Line::new(store.clone(), plan, self.clock, number));
+                let session_ttl = (plan.style == Style::Session).then_some(plan.ttl);
+                (Arc::new(QueueDriver::new(line.clone(), clock.clone(), session_ttl, number)), line)
+            }
+        };
+        let log = self.log.clone();
+        let client = Client::builder_over(driver)
+            .clock(clock)
+            .seed(self.plan.seed.wrapping_mul(31).wrapping_add(number))
+            .ttl(self.plan.ttl)
+            .op_timeout((self.plan.ttl / 2).max(Duration::from_millis(100)))
+            .observer(move |event: &LockEvent| lock(&log).observe(event))
+            .build()?;
+        Ok(Process { client, control })
+    }
+
+    async fn run(self) -> Outcome {
+        let processes: Result<Vec<_>> =
+            (1..=self.plan.clients).map(|number| self.process(number, &self.plan)).collect();
+        match processes {
+            Ok(processes) => {
+                self.contend(&processes).await;
+                self.judge(&processes).await;
+            }
+            Err(error) => self.complain(format!("no client: {error}")),
+        }
+        let log = std::mem::take(&mut *lock(&self.log));
+        let verdict = log.history.check(&Rules::default());
+        Outcome { tally: log.tally, verdict, complaints: log.complaints, trace: log.trace }
+    }
+
+    fn complain(&self, complaint: String) {
+        lock(&self.log).complaints.push(complaint);
+    }
+
+    async fn contend(&self, processes: &[Process]) {
+        let mut tasks = JoinSet::new();
+        for (process, number) in processes.iter().zip(0..) {
+            for task in 0..self.plan.tasks {
+                let contender = Contender {
+                    plan: self.plan.clone(),
+                    process: process.clone(),
+                    clock: self.clock,
+                    log: self.log.clone(),
+                    number: number * 100 + task,
+                    rng: fastrand::Rng::with_seed(self.plan.seed.rotate_left(7) ^ (number * 100 + task)),
+                };
+                tasks.spawn(contender.work());
+            }
+        }
+        // Every wait in it is bounded, so a run that does not end is a hang.
+        let all = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(Duration::from_secs(3600), all).await.is_err() {
+            self.complain("a task hung".to_owned());
+        }
+    }
+
+    /// After the storm: nothing is left, and the store still works.
+    async fn judge(&self, processes: &[Process]) {
+        for process in processes {
+            lock(&self.log).tally.faults += process.control.faults();
+        }
+        // A request delivered late can leave something behind for at most one lease.
+        tokio::time::sleep(self.plan.ttl * 6).await;
+        let left = match &self.store {
+            Store::Rows(store) => lock(store).leftovers(),
+            Store::Queue(store) => lock(store).leftovers(),
+        };
+        if left > 0 {
+            self.complain(format!("{left} claims were left behind"));
+        }
+        let calm = Plan { lost_request: 0.0, lost_reply: 0.0, late: 0.0, lost_hint: 0.0, ..self.plan.clone() };
+        let Ok(visitor) = self.process(9999, &calm) else { return };
+        for name in 0..self.plan.names {
+            let locked = match visitor.client.mutex(format!("r{name}")) {
+                Ok(mutex) => mutex.try_lock().await,
+                Err(error) => Err(error),
+            };
+            match locked {
+                Ok(Some(guard)) => drop(guard),
+                Ok(None) => self.complain(format!("r{name} is still taken")),
+                Err(error) => self.complain(format!("r{name} does not work any more: {error}")),
+            }
+        }
+        let log = lock(&self.log);
+        let (lost, suspect) = (log.tally.lost, log.tally.suspect);
+        drop(log);
+        if self.plan.is_calm() && lost + suspect > 0 {
+            self.complain(format!("a false alarm: {lost} lost and {suspect} suspect while nothing was wrong"));
+        }
+    }
+}
+
+impl Log {
+    fn observe(&mut self, event: &LockEvent) {
+        use std::fmt::Write;
+        // Writing to a string does not fail.
+        let _ = writeln!(self.trace, "{} {} {:?}", event.resource, event.claim, event.step);
+        match event.step {
+            Step::Lost { .. } => self.tally.lost += 1,
+            Step::Suspect { .. } => self.tally.suspect += 1,
+            Step::Recovered => self.tally.recovered += 1,
+            Step::Requeued => self.tally.requeued += 1,
+            _ => {}
+        }
+    }
+}
+
+/// One task of one process.
+struct Contender {
+    plan: Plan,
+    process: Process,
+    clock: TokioClock,
+    log: Arc<Mutex<Log>>,
+    number: u64,
+    rng: fastrand::Rng,
+}
+
+/// What one acquisition came to.
+enum End {
+    Granted(Guard),
+    Nothing,
+    /// Its process is dead.
+    Dead,
+}
+
+impl Contender {
+    async fn work(mut self) {
+        for _ in 0..self.plan.rounds {
+            let pause = self.plan.ttl.mul_f64(self.rng.f64() * 0.5);
+            tokio::time::sleep(pause).await;
+            self.disturb();
+            let name = format!("r{}", self.rng.u64(..self.plan.names));
+            let weight = self.weight();
+            let asked = self.clock.now();
+            match self.acquire(&name, weight).await {
+                End::Granted(guard) => {
+                    lock(&self.log).tally.granted += 1;
+                    self.hold(name, weight, asked, guard).await;
+                }
+                End::Nothing => {}
+                End::Dead => return,
+            }
+        }
+    }
+
+    /// Something may happen to the process.
+    fn disturb(&mut self) {
+        if self.rng.f64() < self.plan.outage {
+            lock(&self.log).tally.outages += 1;
+            self.process.control.cut(self.plan.ttl.mul_f64(self.rng.f64() * 2.0));
+        }
+        if self.rng.f64() < self.plan.kill {
+            lock(&self.log).tally.kills += 1;
+            self.process.control.kill();
+        }
+    }
+
+    fn weight(&mut self) -> Weight {
+        match self.plan.load {
+            Load::Mutex { .. } | Load::Spin => Weight::All,
+            Load::ReadWrite if self.rng.bool() => Weight::All,
+            Load::ReadWrite => Weight::ONE,
+            Load::Semaphore(permits) => units(self.rng.u32(1..=permits)),
+        }
+    }
+
+    fn capacity(&self) -> Option<Limit> {
+        match self.plan.load {
+            Load::Mutex { .. } | Load::Spin => None,
+            Load::ReadWrite => Some(Limit::Unlimited),
+            Load::Semaphore(permits) => match units(permits) {
+                Weight::Units(units) => Some(Limit::Units(units)),
+                Weight::All => None,
+            },
+        }
+    }
+
+    async fn acquire(&mut self, name: &str, weight: Weight) -> End {
+        let wait = self.plan.ttl.mul_f64(self.rng.f64() * 4.0);
+        let acquiring = ask(self.process.client.clone(), self.plan.load, name.to_owned(), weight, wait);
+        let acquired = if self.rng.f64() < self.plan.cancel {
+            DropAt { future: Box::pin(acquiring), polls_left: self.rng.u32(..12) }.await
+        } else {
+            Some(acquiring.await)
+        };
+        let mut log = lock(&self.log);
+        match acquired {
+            None => log.tally.cancelled += 1,
+            Some(Ok(guard)) => return End::Granted(guard),
+            Some(Err(error)) => match error.kind() {
+                ErrorKind::Busy => log.tally.busy += 1,
+                ErrorKind::Unreachable => log.tally.failed += 1,
+                ErrorKind::Closed => return End::Dead,
+                _ => log.complaints.push(format!("an error that should not be: {error}")),
+            },
+        }
+        End::Nothing
+    }
+
+    async fn hold(&mut self, resource: String, weight: Weight, asked: Moment, guard: Guard) {
+        let granted = self.clock.now();
+        let fence = guard.fence();
+        let stay = self.plan.ttl.mul_f64(self.rng.f64() * 1.5);
+        tokio::select! {
+            biased;
+            _ = guard.lost() => {}
+            () = tokio::time::sleep(stay) => {}
+        }
+        let ended = self.clock.now();
+        let capacity = self.capacity();
+        let owner = self.number;
+        let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended, queued: None };
+        lock(&self.log).history.hold(hold);
+        if self.rng.bool() {
+            drop(guard);
+        } else {
+            // Its answer may be lost like any other; what is left then is looked for at the end.
+            let _ = guard.release().await;
+        }
+    }
+}
+
+async fn ask(client: Client, load: Load, name: String, weight: Weight, wait: Duration) -> Result<Guard> {
+    match load {
+        Load::Mutex { fair: false } => client.mutex(name)?.wait(wait).lock().await,
+        Load::Mutex { fair: true } => client.mutex(name)?.fair().wait(wait).lock().await,
+        Load::Spin => client.mutex(name)?.spin().wait(wait).lock().await,
+        Load::ReadWrite if weight == Weight::All => {
+            client.rwlock(name)?.wait(wait).write().await.map(oarlock_core::WriteGuard::into_guard)
+        }
+        Load::ReadWrite => client.rwlock(name)?.wait(wait).read().await,
+        Load::Semaphore(permits) => {
+            let taken = if let Weight::Units(units) = weight { units.get() } else { permits };
+            client.semaphore(name, permits)?.wait(wait).acquire(taken).await
+        }
+    }
+}
+
+fn units(units: u32) -> Weight {
+    std::num::NonZeroU32::new(units).map_or(Weight::All, Weight::Units)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Drops a future when it has been pending so many times: a cancellation at any await.
+struct DropAt<F> {
+    future: Pin<Box<F>>,
+    polls_left: u32,
+}
+
+impl<F: Future> Future for DropAt<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        if let Poll::Ready(done) = self.future.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        if self.polls_left == 0 {
+            return Poll::Ready(None);
+        }
+        self.polls_left -= 1;
+        Poll::Pending
     }
 }
