@@ -1,1 +1,29 @@
-//! oarlock
+//! A distributed lock over the store you already run.
+//!
+//! [`Locks::connect`] takes a URL and gives a [`Client`] of the store behind it; everything else is the same on every
+//! store. Which stores a build knows is chosen with features; `default` has the embedded one.
+//!
+//! # Examples
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
+//! let locks = oarlock::Locks::connect("mem:").await?;
+//! let guard = locks.mutex("deploy/prod")?.lock().await?;
+//! println!("mine, fence {}", guard.fence());
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+
+mod locks;
+mod registry;
+pub mod span;
+pub mod url;
+
+pub use locks::{Connect, Locks};
+pub use oarlock_core::*;
+pub use registry::built_in;
+pub use url::Url;
+
+/// The README's program is compiled, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

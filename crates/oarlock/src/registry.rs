@@ -1,0 +1,84 @@
+//! Which drivers this build has: one line for each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use crate::url::Url;
+use crate::{DynDriver, Error, ErrorKind, Memory, Result, driver::BoxFuture};
+
+/// What a driver needs besides the URL.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Opening {
+    /// Whether child processes keep the session of the embedded store alive.
+    pub(crate) inherit_session: bool,
+}
+
+type Open = fn(Url, Opening) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
+
+/// The drivers of this build, by the name that [`Url::driver`] gives.
+const DRIVERS: &[(&str, Open)] = &[
+    ("mem", |url, opening| Box::pin(memory(url, opening))),
+    #[cfg(any())]
+    ("local", |url, opening| Box::pin(local(url, opening))),
+];
+
+/// Whether this build has the driver for `url`.
+#[must_use]
+pub fn built_in(url: &Url) -> bool {
+    DRIVERS.iter().any(|(name, _)| *name == url.driver())
+}
+
+pub(crate) async fn open(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
+    let Some((_, open)) = DRIVERS.iter().find(|(name, _)| *name == url.driver()) else {
+        let message = format!("this build has no {} driver, which {} needs", url.driver(), url.scheme());
+        return Err(Error::new(ErrorKind::Config, message));
+    };
+    open(url, opening).await
+}
+
+/// One store per process and prefix, so that two connections to `mem:` contend.
+async fn memory(url: Url, _: Opening) -> Result<Arc<dyn DynDriver>> {
+    static STORES: LazyLock<Mutex<HashMap<String, Memory>>> = LazyLock::new(Mutex::default);
+    let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let store = stores.entry(url.prefix().to_owned()).or_default();
+    Ok(Arc::new(store.connect()))
+}
+
+#[cfg(any())]
+async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
+    let mut dir = match url.path() {
+        "" => oarlock_local::default_dir()?,
+        path => path.into(),
+    };
+    if !url.prefix().is_empty() {
+        // A name space of its own is a store of its own.
+        dir.push(format!("prefix-{}", url.prefix().replace('%', "%25").replace('/', "%2F")));
+    }
+    let mut config = oarlock_local::Config::new(dir);
+    config.inherit = opening.inherit_session;
+    Ok(Arc::new(oarlock_local::Local::open(config).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Locks;
+
+    #[tokio::test]
+    async fn a_known_scheme_without_its_driver_says_so() {
+        let error = Locks::connect("redis://localhost").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("no redis driver"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn mem_is_one_store_per_process_and_prefix() {
+        let (one, two) = (Locks::connect("mem:").await.unwrap(), Locks::connect("mem:").await.unwrap());
+        let apart = Locks::connect("mem:?prefix=apart").await.unwrap();
+        let guard = one.mutex("one store").unwrap().lock().await.unwrap();
+        assert!(two.mutex("one store").unwrap().try_lock().await.unwrap().is_none());
+        assert!(apart.mutex("one store").unwrap().try_lock().await.unwrap().is_some());
+        guard.release().await.unwrap();
+        assert!(two.mutex("one store").unwrap().try_lock().await.unwrap().is_some());
+    }
+}

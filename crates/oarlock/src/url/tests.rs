@@ -1,0 +1,142 @@
+use super::*;
+
+/// A password that must never be seen.
+const CANARY: &str = "c4n4ry";
+
+fn url(text: &str) -> Url {
+    Url::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn refusal(text: &str) -> String {
+    let error = Url::parse(text).expect_err(text);
+    assert_eq!(error.kind(), ErrorKind::Config, "{text}");
+    error.to_string()
+}
+
+#[test]
+fn every_scheme_is_known() {
+    let cases = [
+        ("local:", "local", "local"),
+        ("local:/var/lib/oarlock", "local", "local"),
+        ("mem:", "mem", "mem"),
+        ("redis://h", "redis", "redis"),
+        ("rediss://h/2", "rediss", "redis"),
+        ("valkey://h", "redis", "redis"),
+        ("redis+unix:///run/redis.sock", "redis+unix", "redis"),
+        ("redis+sentinel://h1:26379,h2,h3/main/3", "redis+sentinel", "redis"),
+        ("rediss+sentinel://h1/main", "rediss+sentinel", "redis"),
+        ("redis-sentinel://h1/main", "redis+sentinel", "redis"),
+        ("redis+cluster://h1,h2,h3", "redis+cluster", "redis"),
+        ("rediss+cluster://h1", "rediss+cluster", "redis"),
+        ("redis-cluster://h1", "redis+cluster", "redis"),
+        ("redlock://h1:6379,h2:6379,h3:6379", "redlock", "redlock"),
+        ("redlocks://h1,h2,h3", "redlocks", "redlock"),
+        ("etcd://u:p@h1:2379,h2/prefix", "etcd", "etcd"),
+        ("etcds://h1", "etcds", "etcd"),
+        ("zk://h1:2181,h2/chroot", "zk", "zookeeper"),
+        ("zookeeper://h1", "zk", "zookeeper"),
+        ("postgres://h/db", "postgres", "postgres"),
+        ("postgresql://h/db", "postgres", "postgres"),
+        ("mysql://h/db", "mysql", "mysql"),
+        ("mariadb://h/db", "mysql", "mysql"),
+    ];
+    for (text, scheme, driver) in cases {
+        let url = url(text);
+        assert_eq!((url.scheme(), url.driver()), (scheme, driver), "{text}");
+        let explained = url.explain();
+        assert_eq!(explained.scheme, scheme);
+        let keys: Vec<_> = explained.options.iter().map(|option| option.key.as_str()).collect();
+        assert!(keys.starts_with(&["prefix", "ttl", "connect_timeout", "op_timeout"]), "{text}: {keys:?}");
+    }
+}
+
+#[test]
+fn hosts_have_ports_and_brackets() {
+    let hosts = |text: &str| url(text).hosts().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(hosts("redis+sentinel://h1:1,h2,h3/m"), ["h1:1", "h2:26379", "h3:26379"]);
+    assert_eq!(hosts("etcd://[::1]:9,[fe80::2],h"), ["[::1]:9", "[fe80::2]:2379", "h:2379"]);
+    for bad in ["redis://", "redis://a,b", "redis://h:x", "redis://[::1", "redis://::1", "redis://[::1]x", "zk://a,,b"]
+    {
+        refusal(bad);
+    }
+    assert!(refusal("redlock://a,b").contains("at least 3"));
+    assert!(url("redlock://a,b,c,d").explain().warnings[0].contains("odd"));
+}
+
+#[test]
+fn a_password_is_decoded_and_never_printed() {
+    let texts = [
+        format!("redis://me:{CANARY}@h/1"),
+        format!("redis://:{CANARY}@h"),
+        format!("etcd://me:{CANARY}%2F%40:x@h1,h2/root?ttl=5s"),
+        format!("postgres://me:{CANARY}/@y@h/db"),
+    ];
+    for text in &texts {
+        let url = url(text);
+        assert!(url.password().unwrap().reveal().starts_with(CANARY));
+        let explained = url.explain();
+        assert!(explained.password);
+        for shown in [url.to_string(), format!("{url:?} {url:#?}"), format!("{explained:?}")] {
+            assert!(!shown.contains(CANARY), "{shown}");
+            assert!(shown.contains("***"), "{shown}");
+        }
+    }
+    assert_eq!(url(&texts[2]).password().unwrap().reveal(), format!("{CANARY}/@:x"));
+    let broken = [
+        format!("redis://me:{CANARY}@h:port"),
+        format!("redis://me:{CANARY}@h?tll=1"),
+        format!("redis://me:{CANARY}%zz@h"),
+        format!("redis://me:{CANARY}@a,b"),
+        format!("redis:me:{CANARY}@h"),
+        format!("rediz://me:{CANARY}@h"),
+        format!("redis://me:{CANARY}@h/x"),
+        format!("local://me:{CANARY}@h"),
+        format!("me:{CANARY}@h"),
+        format!("{CANARY}@h"),
+        format!("redis://me:12?{CANARY}@h"),
+    ];
+    for text in broken {
+        let refused = refusal(&text);
+        assert!(!refused.contains(CANARY), "{refused}");
+    }
+}
+
+#[test]
+fn an_unknown_word_gets_the_nearest_known_one() {
+    assert!(refusal("local:?tll=5s").contains("did you mean ttl?"));
+    assert!(refusal("redis://h?layuot=plain").contains("did you mean layout?"));
+    assert!(refusal("postgres://h?optimeout=1").contains("did you mean op_timeout?"));
+    assert!(refusal("local:?layout=plain").contains("no option"));
+    assert!(refusal("rediz://h").contains("did you mean redis?"));
+    assert!(refusal("redis://h?layout=curator").contains("native, plain, redisson"));
+    assert!(refusal("mem:?ttl=1s&ttl=2s").contains("twice"));
+}
+
+#[test]
+fn options_have_defaults() {
+    let url = url("redis://h?ttl=5s&op_timeout=200ms");
+    assert_eq!(url.ttl(), Some(Duration::from_secs(5)));
+    assert_eq!(url.op_timeout(), Some(Duration::from_millis(200)));
+    assert_eq!(url.connect_timeout(), DEFAULT_CONNECT_TIMEOUT);
+    assert_eq!((url.layout(), url.prefix()), (Some("native"), "oarlock:"));
+    assert_eq!(super::Url::parse("redis://h?layout=plain").unwrap().prefix(), "");
+    assert_eq!(super::Url::parse("mem:").unwrap().prefix(), "");
+    let ttl = url.explain().options.into_iter().find(|option| option.key == "ttl").unwrap();
+    assert_eq!((ttl.value.as_str(), ttl.default), ("5s", false));
+    for bad in ["mem:?ttl=0", "mem:?ttl=1ms", "mem:?op_timeout=0", "mem:?connect_timeout=x", "mem:?ttl=99999d"] {
+        refusal(bad);
+    }
+}
+
+#[test]
+fn paths_mean_what_their_scheme_says() {
+    assert_eq!(url("local:/a%20b").path(), "/a b");
+    assert_eq!(url("redis://h/7").number().unwrap(), 7);
+    let sentinel = url("redis+sentinel://h/main/3");
+    assert_eq!((sentinel.master(), sentinel.number().unwrap()), ("main", 3));
+    for bad in
+        ["local:relative", "mem:/x", "redis://h/x", "redis+sentinel://h", "redis+sentinel://h/m/x", "redis+unix://"]
+    {
+        refusal(bad);
+    }
+}
