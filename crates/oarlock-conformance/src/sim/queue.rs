@@ -76,6 +76,8 @@ impl Queue {
             return Err(Error::unreachable("the session has expired").retry_now());
         }
         let expires = if shared { Moment::NEVER } else { self.hub.now().boot + claim.ttl };
+        // A node of an earlier session goes when that one does: it is not ours to believe in.
+        self.nodes.retain(|node| node.id != claim.id || node.session == session);
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == claim.id) {
             node.expires = expires;
             node.weight = claim.weight;

@@ -1,9 +1,10 @@
 //! The tasks that contend in a simulated world, and the judgement over what they did.
 
-use std::fmt;
+use std::cell::Cell;
+use std::fmt::{self, Write};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -101,8 +102,30 @@ impl fmt::Display for Outcome {
 #[must_use]
 #[expect(clippy::expect_used, reason = "a test tool without a runtime has nothing left to say")]
 pub fn run(plan: &Plan) -> Outcome {
+    count_panics();
+    let before = PANICS.get();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async { World::new(plan).run().await })
+    let mut outcome = runtime.expect("a runtime").block_on(async { World::new(plan).run().await });
+    if PANICS.get() > before {
+        outcome.complaints.push("something panicked".to_owned());
+    }
+    outcome
+}
+
+thread_local! {
+    static PANICS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A panic in a background task harms nobody who could tell: count them all.
+fn count_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.set(PANICS.get() + 1);
+            report(panic);
+        }));
+    });
 }
 
 /// A store of either kind, and what can be done to the ways to it.
@@ -201,13 +224,13 @@ impl World {
                 (Arc::new(QueueDriver::new(line.clone(), clock.clone(), session_ttl, number)), line)
             }
         };
-        let log = self.log.clone();
+        let (log, now) = (self.log.clone(), self.clock);
         let client = Client::builder_over(driver)
             .clock(clock)
             .seed(self.plan.seed.wrapping_mul(31).wrapping_add(number))
             .ttl(self.plan.ttl)
             .op_timeout((self.plan.ttl / 2).max(Duration::from_millis(100)))
-            .observer(move |event: &LockEvent| lock(&log).observe(event))
+            .observer(move |event: &LockEvent| lock(&log).observe(number, now.now(), event))
             .build()?;
         Ok(Process { client, control })
     }
@@ -290,10 +313,11 @@ impl World {
 }
 
 impl Log {
-    fn observe(&mut self, event: &LockEvent) {
-        use std::fmt::Write;
+    fn observe(&mut self, process: u64, now: Moment, event: &LockEvent) {
+        let LockEvent { resource, claim, step, .. } = event;
+        let millis = now.as_nanos() / 1_000_000;
         // Writing to a string does not fail.
-        let _ = writeln!(self.trace, "{} {} {:?}", event.resource, event.claim, event.step);
+        let _ = writeln!(self.trace, "{millis} ms, process {process}: {resource} {claim} {step:?}");
         match event.step {
             Step::Lost { .. } => self.tally.lost += 1,
             Step::Suspect { .. } => self.tally.suspect += 1,
@@ -346,7 +370,7 @@ impl Contender {
     fn disturb(&mut self) {
         if self.rng.f64() < self.plan.outage {
             lock(&self.log).tally.outages += 1;
-            self.process.control.cut(self.plan.ttl.mul_f64(self.rng.f64() * 2.0));
+            self.process.control.cut(self.plan.ttl.mul_f64(self.rng.f64() * 4.0));
         }
         if self.rng.f64() < self.plan.kill {
             lock(&self.log).tally.kills += 1;
@@ -399,7 +423,7 @@ impl Contender {
     async fn hold(&mut self, resource: String, weight: Weight, asked: Moment, guard: Guard) {
         let granted = self.clock.now();
         let fence = guard.fence();
-        let stay = self.plan.ttl.mul_f64(self.rng.f64() * 1.5);
+        let stay = self.plan.ttl.mul_f64(self.rng.f64() * 2.0);
         tokio::select! {
             biased;
             _ = guard.lost() => {}

@@ -287,7 +287,9 @@ impl Place {
         }
         self.core.watchdog.forget(self.claim.id);
         let request = self.leaving.insert(self.core.release(&self.claim, End::Withdrawn));
-        if let Ok(Ok(_)) = tokio::time::timeout(self.core.op_timeout, request).await {
+        let Ok(answer) = tokio::time::timeout(self.core.op_timeout, request).await else { return };
+        self.leaving = None;
+        if answer.is_ok() {
             self.standing = Standing::Clean;
             self.core.observers.emit(&self.claim, || Step::Withdrawn);
         }
