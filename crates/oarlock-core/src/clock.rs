@@ -136,7 +136,7 @@ pub fn wall_micros() -> u64 {
 /// tokio's timers stop during suspend, so a long sleep is taken in slices and the clock is read after each.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Sleeps until `clock` reads `until`; at most one second late after a suspend.
+/// Sleeps until `clock` reads `until`; at most one second late after a suspend. For belief, which must end on time.
 pub(crate) async fn sleep_until(clock: &dyn Clock, until: Moment) {
     loop {
         let left = until.since(clock.now());
@@ -144,6 +144,18 @@ pub(crate) async fn sleep_until(clock: &dyn Clock, until: Moment) {
             return;
         }
         tokio::time::sleep(left.min(SLICE)).await;
+    }
+}
+
+/// Sleeps until `clock` reads `until`, without waking in between. For waiters: a suspend prolongs their wait, which
+/// costs nobody anything, while ten thousand of them waking every second would.
+pub(crate) async fn nap_until(clock: &dyn Clock, until: Moment) {
+    loop {
+        let left = until.since(clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
     }
 }
 

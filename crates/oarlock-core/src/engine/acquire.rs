@@ -10,7 +10,7 @@ use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
 use crate::claim::{Claim, Weight};
-use crate::clock::{Moment, sleep_until};
+use crate::clock::{Moment, nap_until};
 use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
 use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 use crate::event::Step;
@@ -122,7 +122,7 @@ impl Ask {
         tokio::select! {
             biased;
             pass = enter => Some(Some(pass)),
-            () = sleep_until(&*core.clock, give_up) => None,
+            () = nap_until(&*core.clock, give_up) => None,
         }
     }
 
@@ -360,7 +360,7 @@ impl Turn {
             biased;
             hint = hint => hint.is_none(),
             () = bell.notified() => false,
-            () = sleep_until(&*core.clock, until) => false,
+            () = nap_until(&*core.clock, until) => false,
         };
         if ended {
             self.watch = None;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Core;
 use super::backoff::Backoff;
 use crate::claim::Claim;
-use crate::clock::sleep_until;
+use crate::clock::nap_until;
 use crate::driver::{Attempt, BoxFuture, End, Release};
 use crate::error::{Result, Retry};
 use crate::event::Step;
@@ -49,7 +49,7 @@ impl Orphan {
                 }
                 Err(_) => {
                     let pause = core.entropy.jitter(backoff.next());
-                    sleep_until(&*core.clock, core.clock.now() + pause).await;
+                    nap_until(&*core.clock, core.clock.now() + pause).await;
                 }
             }
         }
