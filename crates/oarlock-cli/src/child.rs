@@ -1,0 +1,161 @@
+//! The command: a process group of its own that does not outlive us, nor its lock.
+
+pub(crate) mod shim;
+pub(crate) mod supervise;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
+use serde::Serialize;
+use tokio::signal::unix;
+use tokio::time::Instant;
+
+use crate::exit::{Exit, Failure};
+use crate::signals;
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Status {
+    pub(crate) fn exit(self) -> Exit {
+        match self {
+            Self::Code(code) => Exit(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+            Self::Signal(number) => Exit::signal(number),
+        }
+    }
+}
+
+/// What the command did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Ended(Status),
+    Stopped,
+}
+
+pub(crate) struct Child {
+    /// The command, and the group it leads.
+    pid: Pid,
+    changes: unix::Signal,
+}
+
+impl Child {
+    /// Starts `command`. Must be called on the main thread: the kernel binds the parent-death signal to it.
+    pub(crate) fn spawn(
+        command: &[OsString],
+        variables: impl IntoIterator<Item = (&'static str, String)>,
+        foreground: bool,
+    ) -> Result<Self, Failure> {
+        // Orphans of the group come to us, so that we see when none is left; elsewhere we look again and again.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let changes = signals::stream(Signal::CHILD)?;
+        let child = this_program()
+            .arg(shim::WORD)
+            .args(shim::orders(foreground))
+            .args(command)
+            .envs(variables)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Failure::os("cannot start a process", error))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Failure::os("cannot start a process", Errno::SRCH))?;
+        Ok(Self { pid, changes })
+    }
+
+    pub(crate) fn group(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends `signal` to all of the group. Those that have gone need none.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = rustix::process::kill_process_group(self.pid, signal);
+    }
+
+    /// Asks the group to end, also where it is stopped.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+
+    /// The next thing the command does. Dropping the future loses nothing.
+    pub(crate) async fn changed(&mut self) -> Change {
+        loop {
+            if let Some(change) = self.look() {
+                return change;
+            }
+            self.changes.recv().await;
+        }
+    }
+
+    fn look(&self) -> Option<Change> {
+        // An ended command is not reaped yet: as long as it is a zombie nobody else can get the number of its group.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.pid), options) {
+            let status = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Status::Code(code),
+                (None, Some(number)) => Status::Signal(number),
+                (None, None) => Status::Code(-1),
+            };
+            return Some(Change::Ended(status));
+        }
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        if let Ok(Some((_, status))) = rustix::process::waitpid(Some(self.pid), options) {
+            return Some(match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Change::Ended(Status::Code(code)),
+                (None, Some(number)) => Change::Ended(Status::Signal(number)),
+                (None, None) => Change::Stopped,
+            });
+        }
+        None
+    }
+
+    /// Ends what is left of the group after the command has ended: TERM, then KILL at `kill_at`, or at once when `lost`
+    /// resolves.
+    pub(crate) async fn end_group(mut self, kill_at: Instant, lost: impl Future<Output = ()>) {
+        self.terminate();
+        let mut lost = std::pin::pin!(lost);
+        let mut killed = false;
+        let give_up = kill_at + Duration::from_secs(2);
+        loop {
+            while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+            let gone = rustix::process::test_kill_process_group(self.pid) == Err(Errno::SRCH);
+            if gone || (killed && Instant::now() >= give_up) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = &mut lost, if !killed => {
+                    killed = true;
+                    self.signal(Signal::KILL);
+                }
+                () = tokio::time::sleep_until(kill_at), if !killed => {
+                    killed = true;
+                    self.signal(Signal::KILL);
+                }
+                _ = self.changes.recv() => {}
+                // Members whose parent is alive elsewhere do not come to us.
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            }
+        }
+    }
+}
+
+/// This very program, even if its file was replaced since it was started.
+pub(crate) fn this_program() -> Command {
+    const LINK: &str = "/proc/self/exe";
+    let path =
+        if std::path::Path::new(LINK).exists() { LINK.into() } else { std::env::current_exe().unwrap_or_default() };
+    let mut command = Command::new(path);
+    command.arg0("oarlock");
+    command
+}

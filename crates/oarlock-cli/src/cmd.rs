@@ -1,0 +1,11 @@
+//! One file for each subcommand.
+
+pub(crate) mod break_;
+pub(crate) mod completions;
+pub(crate) mod hold;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod url;
+pub(crate) mod wait;

@@ -1,0 +1,105 @@
+//! `oarlock break`: end somebody else's hold.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use oarlock::driver::Released;
+use oarlock::state::{Ending, HolderState};
+use oarlock::{Fence, Label, Locks, ResourceName, text};
+
+use crate::args::BreakArgs;
+use crate::exit::{Code, Exit, Failure};
+use crate::store::{Store, block_on};
+
+/// How much later than the grace a holder may be gone.
+const SLACK: Duration = Duration::from_secs(5);
+
+pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let name = ResourceName::new(&args.name)?;
+    let fence = Fence::new(args.fence);
+    if !args.yes && !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("break asks on a terminal; without one, say --yes"));
+    }
+    block_on(async {
+        store.say_if_implied();
+        let locks = store.look().await?;
+        let holder = find(&locks, &name, fence).await?;
+        if !args.yes && !confirmed(&name, &holder) {
+            store.words.note("nothing was done");
+            return Ok(Code::Success.into());
+        }
+        let ending = Ending { by: who(), why: args.reason.clone() };
+        let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
+        match locks.break_hold(&name, fence, ending, args.grace).await? {
+            Released::NotHeld => {
+                store.words.note(&format!("{held_by} let go of {quoted} before it was asked"));
+            }
+            Released::Released => {
+                store.words.note(&format!("took {quoted} from {held_by}, fence {fence}"));
+            }
+            Released::Asked => {
+                let span = text::span(args.grace);
+                store.words.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
+                await_end(&locks, &name, fence, args.grace, &store, &held_by).await?;
+            }
+        }
+        Ok(Code::Success.into())
+    })
+}
+
+/// The hold that `fence` names, or why there is none.
+async fn find(locks: &Locks, name: &ResourceName, fence: Fence) -> Result<HolderState, Failure> {
+    let state = locks.inspect(name).await?;
+    if let Some(holder) = state.holders.iter().find(|holder| holder.fence == Some(fence)) {
+        return Ok(holder.clone());
+    }
+    let quoted = text::quoted(name.as_str());
+    let now = state.holders.iter().filter_map(|holder| holder.fence).map(|fence| fence.to_string());
+    let now = now.collect::<Vec<_>>().join(", ");
+    let held =
+        if now.is_empty() { "nobody holds it now".to_owned() } else { format!("it is held with fence {now} now") };
+    Err(Failure::new(Code::Busy, format!("not broken: no hold of {quoted} has fence {fence}; {held}.")))
+}
+
+async fn await_end(
+    locks: &Locks,
+    name: &ResourceName,
+    fence: Fence,
+    grace: Duration,
+    store: &Store,
+    held_by: &str,
+) -> Result<(), Failure> {
+    let started = tokio::time::Instant::now();
+    let quoted = text::quoted(name.as_str());
+    loop {
+        let mut watch = locks.watch(name).await?;
+        let state = locks.inspect(name).await?;
+        if !state.holders.iter().any(|holder| holder.fence == Some(fence)) {
+            let how = if started.elapsed() < grace { "let go of" } else { "was made to let go of" };
+            store.words.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
+            return Ok(());
+        }
+        if started.elapsed() > grace + SLACK {
+            let message = format!("{held_by} still holds {quoted} although its grace is over");
+            return Err(Failure::new(Code::Busy, message));
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(100), watch.changed()).await;
+    }
+}
+
+fn who() -> String {
+    let Label { user, host, pid, .. } = Label::of_this_process();
+    if user.is_empty() { format!("{host} (pid {pid})") } else { format!("{user}@{host} (pid {pid})") }
+}
+
+fn confirmed(name: &ResourceName, holder: &HolderState) -> bool {
+    let name = text::quoted(name.as_str());
+    let (who, held) = (text::holder(&holder.label), text::span(holder.held_for));
+    let mut error = std::io::stderr();
+    let asked = write!(error, "{name} is held by {who} for {held}. End that? [y/N] ").and_then(|()| error.flush());
+    let mut answer = String::new();
+    asked.is_ok()
+        && std::io::stdin().lock().read_line(&mut answer).is_ok()
+        && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}

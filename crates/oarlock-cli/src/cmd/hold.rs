@@ -1,0 +1,123 @@
+//! `oarlock hold`: a lock without a command, for scripts and people.
+
+use std::io::{IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use oarlock::{ErrorKind, ResourceName, text};
+use rustix::fs::FileType;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::args::HoldArgs;
+use crate::exit::{Code, Exit, Failure};
+use crate::multi::Multi;
+use crate::observe::Ear;
+use crate::output::{self, Format};
+use crate::settings::Asking;
+use crate::signals::{FORWARDED, Signals};
+use crate::store::{Store, block_on};
+use crate::{progress, words};
+
+const FAREWELL: Duration = Duration::from_secs(5);
+
+pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let names = [ResourceName::new(&args.name)?];
+    let asking = Asking::new(args.lock, &store)?;
+    block_on(async {
+        let mut signals = Signals::new(FORWARDED.iter().copied())?;
+        store.say_if_implied();
+        let until = asking.wait.map(|wait| Instant::now() + wait);
+        let ear = Ear::new(store.words);
+        let locks = tokio::select! {
+            biased;
+            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            locks = store.hold(&asking.label, asking.ttl, until, ear.clone()) => locks?,
+        };
+        let announce = async {
+            progress::announce(&locks, &ear, store.words).await;
+            std::future::pending().await
+        };
+        let exit = tokio::select! {
+            biased;
+            signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),
+            held = Multi::acquire(&locks, &names, &asking, until) => match held {
+                Ok(multi) => hold(&store, &asking, &mut signals, &ear, multi).await,
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    let show = words::shell_word(names[0].as_str());
+                    store.words.note(&format!("{error}. Wait longer with -w, look with \"oarlock show {show}\"."));
+                    Ok(if asking.skip_if_busy { Code::Success.into() } else { Exit(asking.busy_code) })
+                }
+                Err(error) => Err(error.into()),
+            },
+            () = announce => Ok(Code::Internal.into()),
+        };
+        if let Err(error) = locks.shutdown(FAREWELL).await {
+            store.words.warning(&error.to_string());
+        }
+        exit
+    })
+}
+
+async fn hold(store: &Store, asking: &Asking, signals: &mut Signals, ear: &Ear, multi: Multi) -> Result<Exit, Failure> {
+    let said = say(store, &multi);
+    let mut endings = ear.endings();
+    let lost = tokio::select! {
+        biased;
+        () = multi.ends_within(Duration::ZERO) => true,
+        // Somebody asks for the lock: nothing keeps us from letting it go.
+        Ok(()) = endings.changed() => true,
+        _ = signals.stop() => false,
+        () = end_of_input() => false,
+    };
+    let reason = multi.loss().map(|(_, reason)| reason.to_string());
+    let name = multi.iter().next().map(|held| text::quoted(held.resource().as_str())).unwrap_or_default();
+    let done = multi.release().await;
+    for error in &done.errors {
+        store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+    }
+    if lost || !done.gone.is_empty() {
+        let reason = reason.unwrap_or_else(|| "somebody asked for its end".to_owned());
+        store.words.error(&format!("lost: {name}: {reason}"));
+        return Ok(Exit(asking.lost_code));
+    }
+    said.map(|()| Code::Success.into())
+}
+
+fn say(store: &Store, multi: &Multi) -> Result<(), Failure> {
+    for held in multi.iter() {
+        let (name, fence) = (held.resource(), held.fence());
+        let quoted = text::quoted(name.as_str());
+        store.words.note(&format!("holding {quoted}, fence {fence}"));
+        let waited = output::millis(held.waited());
+        match store.words.format {
+            Format::Table => output::print_line(&format!("{}\t{fence}", text::plain(name.as_str())))?,
+            Format::Name => output::print_line(&text::plain(name.as_str()))?,
+            Format::Json | Format::Jsonl => {
+                let value = json!({ "name": name, "fence": fence, "kind": held.kind(), "waited_ms": waited });
+                output::print_line(&value.to_string())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Standard input ends where it is a pipe or a terminal; elsewhere, as from `/dev/null`, its end means nothing.
+async fn end_of_input() {
+    let input = std::io::stdin();
+    let is_pipe = rustix::fs::fstat(input.as_fd())
+        .is_ok_and(|stat| matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket));
+    if !is_pipe && !input.is_terminal() {
+        return std::future::pending().await;
+    }
+    let (ended, end) = oneshot::channel();
+    // A thread of its own, because reading cannot be cancelled; it ends with the process.
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        let mut bytes = [0; 1024];
+        while input.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        let _ = ended.send(());
+    });
+    let _ = end.await;
+}

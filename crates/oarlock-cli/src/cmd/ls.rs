@@ -1,0 +1,110 @@
+//! `oarlock ls`: what is held or waited for.
+
+use oarlock::state::ResourceState;
+use oarlock::text::{holder, plain, span};
+use serde_json::Value;
+
+use crate::args::LsArgs;
+use crate::exit::{Code, Exit, Failure};
+use crate::output::{self, Format};
+use crate::store::{Store, block_on};
+
+pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let mut states = block_on(async {
+        store.say_if_implied();
+        Ok(store.look().await?.list().await?)
+    })?;
+    if let Some(pattern) = &args.pattern {
+        states.retain(|state| matches(pattern, state.name.as_str()));
+    }
+    match store.words.format {
+        Format::Table => output::print(&table(&states))?,
+        Format::Json => output::print_json(&states.iter().map(output::resource_json).collect::<Value>())?,
+        Format::Jsonl => {
+            for state in &states {
+                output::print_line(&output::resource_json(state).to_string())?;
+            }
+        }
+        Format::Name => {
+            for state in &states {
+                output::print_line(&plain(state.name.as_str()))?;
+            }
+        }
+    }
+    Ok(Code::Success.into())
+}
+
+fn table(states: &[ResourceState]) -> String {
+    let head = ["NAME", "KIND", "HOLDER", "SINCE", "LEASE LEFT", "FENCE", "WAITERS"];
+    let mut rows = Vec::new();
+    for state in states {
+        let name = plain(state.name.as_str());
+        let kind = state.kind().map_or_else(|| "-".to_owned(), |kind| kind.to_string());
+        if state.holders.is_empty() {
+            let dash = || "-".to_owned();
+            rows.push(vec![name, kind, dash(), dash(), dash(), dash(), output::waiters(state)]);
+            continue;
+        }
+        for (index, held) in state.holders.iter().enumerate() {
+            rows.push(vec![
+                name.clone(),
+                held.kind.to_string(),
+                holder(&held.label),
+                span(held.held_for),
+                span(held.lease_left),
+                held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string()),
+                if index == 0 { output::waiters(state) } else { String::new() },
+            ]);
+        }
+    }
+    output::table(&head, &rows)
+}
+
+/// Whether `name` is what `pattern` means: `*` is any text, `?` one character, the rest itself.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last star stood, and how much of the name it has taken so far.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match &mut star {
+                Some((at, taken)) => {
+                    *taken += 1;
+                    (p, n) = (*at + 1, *taken);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_mean_what_shells_mean() {
+        let yes =
+            [("*", ""), ("*", "a/b"), ("a*", "abc"), ("*c", "abc"), ("a?c", "abc"), ("a*b*c", "axxbyyc"), ("", "")];
+        for (pattern, name) in yes {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        let no = [("a", "ab"), ("?", ""), ("a*c", "ab"), ("", "a"), ("a*b*c", "acb"), ("*b", "abc")];
+        for (pattern, name) in no {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+        // Must not take exponential time.
+        assert!(!matches(&"*a".repeat(200), &"b".repeat(1000)));
+    }
+}

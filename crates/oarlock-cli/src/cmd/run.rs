@@ -1,0 +1,256 @@
+//! `oarlock run`: a command that runs while its locks are held.
+
+use std::time::{Duration, Instant};
+
+use oarlock::{Error, ErrorKind, Locks, text};
+use rustix::process::Signal;
+
+use crate::args::RunArgs;
+use crate::child::Child;
+use crate::child::supervise::{Ended, Watch};
+use crate::exit::{Code, Exit, Failure};
+use crate::front::Job;
+use crate::multi::Multi;
+use crate::observe::Ear;
+use crate::output::millis;
+use crate::report::{Outcome, Report};
+use crate::settings::RunSettings;
+use crate::signals::{FORWARDED, JOB, Signals};
+use crate::store::block_on;
+use crate::{nest, progress, words};
+
+/// How long to wait for the store to hear that we are done.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+pub(crate) fn main(args: RunArgs, job: Option<Job>) -> Result<Exit, Failure> {
+    let mut settings = RunSettings::new(args)?;
+    let file = settings.report.take();
+    let words = settings.store.words;
+    let mut report = Report::new(&settings.names);
+    let result = block_on(run(&settings, job.as_ref(), &mut report));
+    let exit = match &result {
+        Ok(exit) => *exit,
+        Err(failure) => {
+            report.message = failure.message().map(str::to_owned);
+            if failure.exit() == Code::Unreachable.into() {
+                report.outcome = Outcome::Unreachable;
+            }
+            failure.exit()
+        }
+    };
+    report.exit_code = exit.0;
+    report.write(file, words);
+    result
+}
+
+async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> Result<Exit, Failure> {
+    let RunSettings { asking, store, .. } = settings;
+    // From here on a signal is a message, not our end.
+    let mut signals = Signals::new(FORWARDED.iter().copied().chain(job.iter().flat_map(|_| JOB.iter().copied())))?;
+    store.say_if_implied();
+    let started = Instant::now();
+    let until = asking.wait.map(|wait| started + wait);
+    let ear = Ear::new(store.words);
+    let locks = tokio::select! {
+        biased;
+        signal = wait_for_stop(&mut signals, job) => return Ok(stopped(report, signal)),
+        locks = store.hold(&asking.label, asking.ttl, until, ear.clone()) => locks?,
+    };
+    let result = with_locks(settings, job, report, &locks, &ear, &mut signals, until).await;
+    report.waited_ms = report.waited_ms.max(if report.acquired_at.is_none() { millis(started.elapsed()) } else { 0 });
+    report.renewals = ear.renewals();
+    if let Err(error) = locks.shutdown(FAREWELL).await {
+        store.words.warning(&error.to_string());
+    }
+    result
+}
+
+fn stopped(report: &mut Report, signal: Signal) -> Exit {
+    report.outcome = Outcome::Stopped;
+    Exit::signal(signal.as_raw())
+}
+
+/// Resolves when we are asked to end; follows stops of the job meanwhile.
+async fn wait_for_stop(signals: &mut Signals, job: Option<&Job>) -> Signal {
+    loop {
+        let signal = signals.next().await;
+        match (signal, job) {
+            (Signal::TSTP, Some(job)) => {
+                job.stop(None);
+            }
+            _ if crate::signals::asks_to_stop(signal) => return signal,
+            // There is no command yet that could want the others.
+            _ => {}
+        }
+    }
+}
+
+async fn with_locks(
+    settings: &RunSettings,
+    job: Option<&Job>,
+    report: &mut Report,
+    locks: &Locks,
+    ear: &Ear,
+    signals: &mut Signals,
+    until: Option<Instant>,
+) -> Result<Exit, Failure> {
+    let RunSettings { asking, names, store, .. } = settings;
+    if let Some(nested) = nest::held_by_ancestor(locks, names).await {
+        let name = text::quoted(nested.name.as_str());
+        let message = format!(
+            "busy: {name} is held by the oarlock that runs this command, fence {}; it would wait for itself.",
+            nested.fence
+        );
+        return busy(settings, report, &message);
+    }
+    loop {
+        let acquired = tokio::select! {
+            biased;
+            signal = wait_for_stop(signals, job) => return Ok(stopped(report, signal)),
+            acquired = Multi::acquire(locks, names, asking, until) => acquired,
+            () = forever(progress::announce(locks, ear, store.words)) => continue,
+        };
+        let multi = match acquired {
+            Ok(multi) => multi,
+            Err(error) if error.kind() == ErrorKind::Busy => return busy(settings, report, &busy_words(&error)),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(signal) = not_started(signals, job, &multi).await {
+            let _ = multi.release().await;
+            return Ok(stopped(report, signal));
+        }
+        // Looked at once more: the grant may have been long on its way, or we asleep.
+        if multi.are_held() {
+            return command(settings, job, report, locks, ear, signals, multi).await;
+        }
+        multi.release().await;
+    }
+}
+
+/// Announcing ends; waiting does not.
+async fn forever(work: impl Future<Output = ()>) {
+    work.await;
+    std::future::pending().await
+}
+
+/// A stop that was asked for between the grant and the start of the command. While the job is stopped by the shell the
+/// command is not started either.
+async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &Multi) -> Option<Signal> {
+    loop {
+        tokio::select! {
+            biased;
+            signal = wait_for_stop(signals, job) => return Some(signal),
+            () = std::future::ready(()) => {}
+        }
+        if job.is_none_or(|job| !job.is_stopped()) || !multi.are_held() {
+            return None;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn busy_words(error: &Error) -> String {
+    let show =
+        error.resource().map_or_else(|| "ls".to_owned(), |name| format!("show {}", words::shell_word(name.as_str())));
+    format!("{error}. Wait longer with -w, look with \"oarlock {show}\".")
+}
+
+fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Exit, Failure> {
+    settings.store.words.note(message);
+    report.message = Some(message.to_owned());
+    if settings.asking.skip_if_busy {
+        report.outcome = Outcome::Skipped;
+        return Ok(Code::Success.into());
+    }
+    report.outcome = Outcome::Busy;
+    Ok(Exit(settings.asking.busy_code))
+}
+
+async fn command(
+    settings: &RunSettings,
+    job: Option<&Job>,
+    report: &mut Report,
+    locks: &Locks,
+    ear: &Ear,
+    signals: &mut Signals,
+    multi: Multi,
+) -> Result<Exit, Failure> {
+    let RunSettings { asking, rules, store, .. } = settings;
+    let acquired = Instant::now();
+    note_grant(report, &multi);
+    let mut child = match Child::spawn(
+        &settings.command,
+        variables(settings, locks, &multi),
+        job.is_some_and(Job::is_foreground),
+    ) {
+        Ok(child) => child,
+        Err(failure) => {
+            multi.release().await;
+            return Err(failure);
+        }
+    };
+    if let Some(job) = job {
+        job.hand_over(child.group());
+    }
+    let watch = Watch { multi: &multi, rules: *rules, signals, endings: ear.endings(), job, words: store.words };
+    let Ended { status, mut lost } = watch.over(&mut child).await;
+    report.child_status = Some(status);
+
+    let kill_at = tokio::time::Instant::now() + rules.kill_after;
+    child.end_group(kill_at, multi.ends_within(rules.slack)).await;
+    lost |= !multi.are_held();
+    if !lost {
+        let left = settings.min_hold.saturating_sub(acquired.elapsed());
+        tokio::select! {
+            _ = signals.stop() => {}
+            () = tokio::time::sleep(left) => {}
+            () = multi.ends_within(Duration::ZERO) => {}
+        }
+    }
+    report.held_ms = millis(acquired.elapsed());
+    let reason =
+        multi.loss().map(|(held, reason)| format!("lost: {}: {reason}", text::quoted(held.resource().as_str())));
+    let done = multi.release().await;
+    for error in &done.errors {
+        store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+    }
+    if lost || !done.gone.is_empty() {
+        report.outcome = Outcome::Lost;
+        let names: Vec<_> = settings.names.iter().map(|name| text::quoted(name.as_str())).collect();
+        let message = reason.unwrap_or_else(|| match done.gone.first() {
+            Some(name) => format!("lost: {}: it was gone before it was released", text::quoted(name.as_str())),
+            None => format!("lost: {}: the command was ended before the lock could be", names.join(", ")),
+        });
+        store.words.error(&message);
+        report.message = Some(message);
+        return Ok(Exit(asking.lost_code));
+    }
+    report.outcome = Outcome::Ran;
+    Ok(status.exit())
+}
+
+fn note_grant(report: &mut Report, multi: &Multi) {
+    let now = jiff::Timestamp::now();
+    report.acquired_at = Some(format!("{now:.3}"));
+    report.waited_ms = multi.iter().map(|held| millis(held.waited())).sum();
+    report.fences = multi.iter().map(|held| held.fence()).collect();
+    report.fence = report.fences.first().copied();
+}
+
+fn variables(settings: &RunSettings, locks: &Locks, multi: &Multi) -> Vec<(&'static str, String)> {
+    let label = &settings.asking.label;
+    let mut variables = vec![
+        ("OARLOCK_HOLDER", format!("{}:{}", label.host, label.pid)),
+        ("OARLOCK_TTL_MS", millis(settings.asking.ttl).to_string()),
+        ("OARLOCK_WAITED_MS", multi.iter().map(|held| millis(held.waited())).sum::<u64>().to_string()),
+        ("OARLOCK_BACKEND", locks.info().scheme.to_owned()),
+    ];
+    if let Some(first) = multi.iter().next() {
+        variables.push(("OARLOCK_NAME", first.resource().to_string()));
+        variables.push(("OARLOCK_FENCE", first.fence().to_string()));
+        variables.push(("OARLOCK_KIND", first.kind().to_string()));
+    }
+    let nested = serde_json::to_string(&nest::handed_on(locks, multi)).unwrap_or_default();
+    variables.push((nest::VARIABLE, nested));
+    variables
+}

@@ -1,0 +1,24 @@
+//! `oarlock show`: everything about one lock.
+
+use oarlock::{ResourceName, text};
+
+use crate::args::ShowArgs;
+use crate::exit::{Code, Exit, Failure};
+use crate::output::{self, Format};
+use crate::store::{Store, block_on};
+
+pub(crate) fn main(args: &ShowArgs) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let name = ResourceName::new(&args.name)?;
+    let state = block_on(async {
+        store.say_if_implied();
+        Ok(store.look().await?.inspect(&name).await?)
+    })?;
+    match store.words.format {
+        Format::Table => output::print(&output::resource_text(&state))?,
+        Format::Json => output::print_json(&output::resource_json(&state))?,
+        Format::Jsonl => output::print_line(&output::resource_json(&state).to_string())?,
+        Format::Name => output::print_line(&text::plain(name.as_str()))?,
+    }
+    Ok(Code::Success.into())
+}

@@ -1,0 +1,53 @@
+//! `oarlock url explain`: what a URL means.
+
+use oarlock::Url;
+use oarlock::text::plain;
+use oarlock::url::Explanation;
+use serde_json::json;
+
+use crate::args::{UrlArgs, UrlCommand};
+use crate::exit::{Code, Exit, Failure};
+use crate::output::{self, Format};
+use crate::store::Store;
+
+pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
+    let UrlCommand::Explain { url, output: format } = &args.command;
+    let url = match url {
+        Some(url) => Url::parse(url)?,
+        None => Store::from_environment()?.0,
+    };
+    let explained = url.explain();
+    match format {
+        Format::Table => output::print(&text(&explained))?,
+        Format::Json => output::print_json(&json!(explained))?,
+        Format::Jsonl => output::print_line(&json!(explained).to_string())?,
+        Format::Name => output::print_line(&explained.url)?,
+    }
+    Ok(Code::Success.into())
+}
+
+fn text(explained: &Explanation) -> String {
+    let mut rows = vec![
+        ("url", explained.url.clone()),
+        ("scheme", explained.scheme.clone()),
+        ("store", explained.store.clone()),
+        ("driver", format!("{}{}", explained.driver, if explained.built_in { "" } else { ", not in this build" })),
+        ("encrypted", if explained.tls { "yes" } else { "no" }.to_owned()),
+    ];
+    rows.extend(explained.user.iter().map(|user| ("user", plain(user))));
+    if explained.password {
+        rows.push(("password", "***".to_owned()));
+    }
+    rows.extend(explained.hosts.iter().map(|host| ("host", host.clone())));
+    rows.extend(explained.path.iter().map(|(key, value)| (key.as_str(), plain(value))));
+    for option in &explained.options {
+        let origin = if option.default { " (default)" } else { "" };
+        let choices =
+            if option.choices.len() > 1 { format!(", of {}", option.choices.join(", ")) } else { String::new() };
+        let value = if option.value.is_empty() { "none".to_owned() } else { plain(&option.value) };
+        rows.push((&option.key, format!("{value}{origin}{choices}")));
+    }
+    rows.extend(explained.warnings.iter().map(|warning| ("warning", warning.clone())));
+    let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or_default();
+    rows.iter().map(|(key, value)| format!("{key:width$}  {value}\n")).collect()
+}

@@ -1,0 +1,107 @@
+//! The exit codes, and how failures become one.
+
+use std::process::ExitCode;
+
+use oarlock::{Error, ErrorKind};
+
+/// The codes of our own; a command's codes are its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Success = 0,
+    Usage = 64,
+    Unreachable = 69,
+    Internal = 70,
+    Os = 71,
+    CannotCreate = 73,
+    Busy = 75,
+    Lost = 76,
+    Denied = 77,
+    Config = 78,
+    NotExecutable = 126,
+    NotFound = 127,
+}
+
+impl Code {
+    pub(crate) fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Busy | ErrorKind::SelfDeadlock => Self::Busy,
+            ErrorKind::Lost => Self::Lost,
+            ErrorKind::InvalidName | ErrorKind::InvalidClaim | ErrorKind::TooHeavy => Self::Usage,
+            ErrorKind::Config
+            | ErrorKind::SpecMismatch
+            | ErrorKind::Unsupported
+            | ErrorKind::Foreign
+            | ErrorKind::NewerFormat => Self::Config,
+            ErrorKind::Unreachable | ErrorKind::Closed => Self::Unreachable,
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::CannotCreate => Self::CannotCreate,
+            ErrorKind::Os => Self::Os,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// What this process ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl Exit {
+    /// Ended by signal `number`.
+    pub(crate) fn signal(number: i32) -> Self {
+        Self(u8::try_from(number).ok().and_then(|number| number.checked_add(128)).unwrap_or(255))
+    }
+}
+
+impl From<Code> for Exit {
+    fn from(code: Code) -> Self {
+        Self(code as u8)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.0)
+    }
+}
+
+/// Why we end early, and what there is to say about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { exit: code.into(), message: Some(message.into()) }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Code::Usage, message)
+    }
+
+    pub(crate) fn os(what: &str, error: impl Into<std::io::Error>) -> Self {
+        Self::new(Code::Os, format!("{what}: {}", error.into()))
+    }
+
+    /// Everything was said, or there is nobody left to say it to.
+    pub(crate) fn quiet(exit: impl Into<Exit>) -> Self {
+        Self { exit: exit.into(), message: None }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    pub(crate) fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let hint = error.hint();
+        let message = if hint.is_empty() { error.to_string() } else { format!("{error}. {hint}") };
+        Self::new(Code::of(error.kind()), message)
+    }
+}

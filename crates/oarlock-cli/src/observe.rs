@@ -1,0 +1,109 @@
+//! What the engine tells while we do other things.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use oarlock::state::Ending;
+use oarlock::{ClaimId, LockEvent, Observer, ResourceName, Step, text};
+use tokio::sync::watch;
+
+use crate::words::Words;
+
+/// An ear on every step. Cheap to clone; every clone is the same ear.
+#[derive(Clone, Debug)]
+pub(crate) struct Ear(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    words: Words,
+    renewals: AtomicU64,
+    waiting: Mutex<Waiting>,
+    ending: watch::Sender<Option<Ending>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    ids: HashMap<ResourceName, ClaimId>,
+    last: Option<ResourceName>,
+    trouble: Option<String>,
+}
+
+impl Ear {
+    pub(crate) fn new(words: Words) -> Self {
+        let ending = watch::Sender::new(None);
+        Self(Arc::new(Inner { words, renewals: AtomicU64::new(0), waiting: Mutex::default(), ending }))
+    }
+
+    /// How often a lock was renewed.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.0.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Told when somebody asks for the end of a hold.
+    pub(crate) fn endings(&self) -> watch::Receiver<Option<Ending>> {
+        self.0.ending.subscribe()
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What we wait for now, and as whom.
+    pub(crate) fn waits_for(&self) -> Option<(ResourceName, ClaimId)> {
+        let waiting = self.waiting();
+        let name = waiting.last.clone()?;
+        let id = *waiting.ids.get(&name)?;
+        Some((name, id))
+    }
+
+    /// Why the store does not answer, if it does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.waiting().trouble.clone()
+    }
+}
+
+impl Observer for Ear {
+    fn observe(&self, event: &LockEvent) {
+        let LockEvent { resource, claim, step, .. } = event;
+        match step {
+            Step::Requested | Step::Waiting { .. } => {
+                let mut waiting = self.waiting();
+                waiting.ids.insert(resource.clone(), *claim);
+                waiting.last = Some(resource.clone());
+                waiting.trouble = None;
+            }
+            Step::Retrying { error } => self.waiting().trouble = Some(error.to_string()),
+            Step::Renewed | Step::Recovered => {
+                self.0.renewals.fetch_add(1, Ordering::Relaxed);
+            }
+            Step::Ending { ending, .. } => {
+                self.0.ending.send_replace(Some(ending.clone()));
+            }
+            _ => {}
+        }
+        self.0.words.detail(&format!("{}: {}", text::quoted(resource.as_str()), tell(step)));
+    }
+}
+
+fn tell(step: &Step) -> String {
+    match step {
+        Step::Requested => "asked for".to_owned(),
+        Step::Waiting { ahead: Some(ahead) } => format!("waiting behind {ahead}"),
+        Step::Waiting { ahead: None } => "waiting".to_owned(),
+        Step::Retrying { error } => format!("trying again: {error}"),
+        Step::Requeued => "lost its place and took a new one".to_owned(),
+        Step::Granted { fence, waited } => format!("granted after {}, fence {fence}", text::span(*waited)),
+        Step::Withdrawn => "withdrawn".to_owned(),
+        Step::Renewed => "renewed".to_owned(),
+        Step::Suspect { error } => format!("a renewal failed: {error}"),
+        Step::Recovered => "renewed again".to_owned(),
+        Step::Ending { ending, left } => {
+            format!("asked to end by {} within {}", text::plain(&ending.by), text::span(*left))
+        }
+        Step::Lost { reason } => format!("lost: {reason}"),
+        Step::Released { held_for, .. } => format!("released after {}", text::span(*held_for)),
+        Step::ReleaseFailed { error } => format!("not released: {error}"),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,174 @@
+//! Answers on standard output: a table for people, JSON for programs, bare names for shells.
+
+use std::io::{ErrorKind, Write};
+
+use oarlock::claim::{Label, Limit, Weight};
+use oarlock::state::{HolderState, ResourceState, WaiterState, Waiters};
+use oarlock::text::{plain, span};
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure};
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Columns for people.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+    /// One JSON object a line.
+    Jsonl,
+    /// Names only.
+    Name,
+}
+
+/// Writes to standard output; a reader that has gone away ends us quietly.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::quiet(Code::Success)),
+        Err(error) => Err(Failure::os("cannot write to standard output", error)),
+    }
+}
+
+pub(crate) fn print_line(text: &str) -> Result<(), Failure> {
+    print(&format!("{text}\n"))
+}
+
+pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
+    print_line(&format!("{value:#}"))
+}
+
+/// Rows under a head, each column as wide as it must be.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    let head: Vec<String> = head.iter().map(|&word| word.to_owned()).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// How many wait; `?` where nobody knows.
+pub(crate) fn waiters(state: &ResourceState) -> String {
+    state.waiters.count().map_or_else(|| "?".to_owned(), |count| count.to_string())
+}
+
+pub(crate) fn resource_json(state: &ResourceState) -> Value {
+    let waiters = match &state.waiters {
+        Waiters::Listed(waiters) => waiters.iter().map(waiter_json).collect(),
+        Waiters::Counted(_) | Waiters::Hidden => Value::Null,
+    };
+    json!({
+        "name": state.name,
+        "kind": state.kind(),
+        "capacity": state.capacity.map(limit_json),
+        "fair": state.fair,
+        "holders": state.holders.iter().map(holder_json).collect::<Vec<_>>(),
+        "waiters": waiters,
+        "waiting": state.waiters.count(),
+        "last_fence": state.last_fence,
+    })
+}
+
+fn holder_json(holder: &HolderState) -> Value {
+    json!({
+        "id": holder.id,
+        "kind": holder.kind,
+        "weight": weight_json(holder.weight),
+        "fence": holder.fence,
+        "label": *holder.label,
+        "held_ms": millis(holder.held_for),
+        "lease_left_ms": millis(holder.lease_left),
+        "value": holder.value.as_deref(),
+        "ending": holder.ending,
+    })
+}
+
+fn waiter_json(waiter: &WaiterState) -> Value {
+    json!({
+        "id": waiter.id,
+        "kind": waiter.kind,
+        "weight": weight_json(waiter.weight),
+        "label": *waiter.label,
+        "waited_ms": millis(waiter.waited),
+        "behind": waiter.behind,
+    })
+}
+
+fn limit_json(limit: Limit) -> Value {
+    match limit {
+        Limit::Units(units) => json!(units),
+        Limit::Unlimited => json!("unlimited"),
+    }
+}
+
+fn weight_json(weight: Weight) -> Value {
+    match weight {
+        Weight::Units(units) => json!(units),
+        Weight::All => json!("all"),
+    }
+}
+
+pub(crate) fn millis(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Everything about a resource, for people.
+pub(crate) fn resource_text(state: &ResourceState) -> String {
+    let mut lines = vec![plain(state.name.as_str())];
+    let kind = state.kind().map_or_else(|| "free".to_owned(), |kind| kind.to_string());
+    lines.push(format!("  kind      {kind}{}", if state.fair { ", fair" } else { "" }));
+    if let Some(capacity) = state.capacity {
+        lines.push(format!("  capacity  {capacity}"));
+    }
+    if let Some(fence) = state.last_fence {
+        lines.push(format!("  fence     {fence}, the last one given"));
+    }
+    lines.push(format!("  holders   {}", state.holders.len()));
+    for holder in &state.holders {
+        let fence = holder.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
+        let who = who(&holder.label);
+        let (held, left) = (span(holder.held_for), span(holder.lease_left));
+        lines.push(format!("    {who}, {} for {held}, lease left {left}{fence}", holder.kind));
+        lines.extend(label_lines(&holder.label));
+        if let Some(ending) = &holder.ending {
+            lines.push(format!("      asked to end by {}: {}", plain(&ending.by), plain(&ending.why)));
+        }
+    }
+    lines.push(format!("  waiters   {}", waiters(state)));
+    if let Waiters::Listed(waiters) = &state.waiters {
+        for (place, waiter) in waiters.iter().enumerate() {
+            let behind = match waiter.behind {
+                0 => String::new(),
+                more => format!(", and {more} more in its process"),
+            };
+            let (who, waited) = (who(&waiter.label), span(waiter.waited));
+            lines.push(format!("    {}. {who}, {} for {waited}{behind}", place + 1, waiter.kind));
+            lines.extend(label_lines(&waiter.label));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn who(label: &Label) -> String {
+    let user = if label.user.is_empty() { String::new() } else { format!("{}@", plain(&label.user)) };
+    let mut without_reason = label.clone();
+    without_reason.reason = None;
+    format!("{user}{}", oarlock::text::holder(&without_reason))
+}
+
+fn label_lines(label: &Label) -> impl Iterator<Item = String> + '_ {
+    let reason = label.reason.iter().map(|reason| format!("      reason {}", oarlock::text::quoted(reason)));
+    reason.chain(label.tags.iter().map(|(key, value)| format!("      {}={}", plain(key), plain(value))))
+}

@@ -1,0 +1,100 @@
+//! For whom we wait: one line after a second, and on a terminal a line that keeps up.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use oarlock::state::{ResourceState, Waiters};
+use oarlock::{ClaimId, Locks, text};
+
+use crate::observe::Ear;
+use crate::output::Format;
+use crate::words::Words;
+
+/// Nobody wants to hear of a shorter wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Says for whom we wait until it is dropped.
+pub(crate) async fn announce(locks: &Locks, ear: &Ear, words: Words) {
+    tokio::time::sleep(PATIENCE).await;
+    if words.quiet {
+        return;
+    }
+    let animated = std::io::stderr().is_terminal() && words.format == Format::Table && !words.verbose;
+    if !animated {
+        // Later changes are of interest to a person, not to a log.
+        if let Some(line) = line(locks, ear).await {
+            words.note(&format!("waiting: {line}"));
+        }
+        return;
+    }
+    let spinner = Spinner::new();
+    loop {
+        if let Some(line) = line(locks, ear).await {
+            spinner.0.set_message(format!("waiting: {line}"));
+        }
+        tokio::time::sleep(PATIENCE).await;
+    }
+}
+
+async fn line(locks: &Locks, ear: &Ear) -> Option<String> {
+    if let Some(trouble) = ear.trouble() {
+        return Some(trouble);
+    }
+    let (name, id) = ear.waits_for()?;
+    let state = locks.inspect(&name).await.ok()?;
+    Some(sentence(&state, Some(id)))
+}
+
+/// `"x" is held by ci-7 (pid 4121) for 14 min, fence 88; 2 wait before you`
+pub(crate) fn sentence(state: &ResourceState, us: Option<ClaimId>) -> String {
+    let name = text::quoted(state.name.as_str());
+    let mut line = match state.holders.first() {
+        None => format!("{name} is free"),
+        Some(first) => {
+            let fence = first.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
+            let more = match state.holders.len() {
+                1 => String::new(),
+                holders => format!(", and by {} more", holders - 1),
+            };
+            format!("{name} is held by {} for {}{fence}{more}", text::holder(&first.label), text::span(first.held_for))
+        }
+    };
+    match before(&state.waiters, us) {
+        None => line.push_str("; ? wait before you"),
+        Some(0) => {}
+        Some(1) => line.push_str("; 1 waits before you"),
+        Some(count) => line.push_str(&format!("; {count} wait before you")),
+    }
+    line
+}
+
+fn before(waiters: &Waiters, us: Option<ClaimId>) -> Option<usize> {
+    match waiters {
+        Waiters::Listed(listed) => {
+            let ahead = listed.iter().take_while(|waiter| Some(waiter.id) != us);
+            Some(ahead.map(|waiter| 1 + waiter.behind as usize).sum())
+        }
+        Waiters::Counted(_) | Waiters::Hidden => None,
+    }
+}
+
+/// Gone without a trace when dropped.
+struct Spinner(ProgressBar);
+
+impl Spinner {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self(bar)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

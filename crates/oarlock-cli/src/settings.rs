@@ -1,0 +1,148 @@
+//! The command line as it is meant: checked, with defaults filled in.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::time::Duration;
+
+use oarlock::claim::{Label, ResourceName};
+use oarlock::engine::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
+
+use crate::args::{LockArgs, OnBusy, OnLost, RunArgs};
+use crate::exit::Failure;
+use crate::store::Store;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Exclusive,
+    Spin,
+    Shared,
+    Permits { of: u32, take: u32 },
+}
+
+/// How to ask for a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    pub(crate) mode: Mode,
+    /// `None` = for ever.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) ttl: Duration,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) fair: bool,
+    pub(crate) skip_if_busy: bool,
+    pub(crate) busy_code: u8,
+    pub(crate) lost_code: u8,
+    pub(crate) label: Label,
+}
+
+impl Asking {
+    pub(crate) fn new(args: LockArgs, store: &Store) -> Result<Self, Failure> {
+        let mode = match (args.shared, args.spin, args.permits) {
+            (true, ..) => Mode::Shared,
+            (_, true, _) => Mode::Spin,
+            (.., Some(of)) => Mode::Permits { of, take: args.take.unwrap_or(1) },
+            (.., None) => Mode::Exclusive,
+        };
+        if let Mode::Permits { of, take } = mode
+            && take > of
+        {
+            return Err(Failure::usage(format!("--take {take} is more than the {of} of --permits")));
+        }
+        let wait = match (args.no_wait, args.wait, args.on_busy) {
+            (true, _, Some(OnBusy::Wait)) => return Err(Failure::usage("-n does not go with --on-busy wait")),
+            (true, ..) | (_, None, Some(OnBusy::Fail | OnBusy::Skip)) => Some(Duration::ZERO),
+            (_, wait, _) => wait,
+        };
+        let ttl = args.ttl.or_else(|| store.url.ttl()).unwrap_or(DEFAULT_TTL);
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
+            let (least, most) = (oarlock::text::span(MIN_TTL), oarlock::text::span(MAX_TTL));
+            return Err(Failure::usage(format!("--ttl: a lease is between {least} and {most} long")));
+        }
+        if args.max_hold.is_some_and(|span| span.is_zero()) {
+            return Err(Failure::usage("--max-hold must be more than nothing"));
+        }
+        let mut label = Label::of_this_process();
+        label.reason = args.reason;
+        label.tags.extend(args.meta);
+        label.check()?;
+        Ok(Self {
+            mode,
+            wait,
+            ttl,
+            renew: !args.no_renew,
+            max_hold: args.max_hold,
+            fair: args.fair,
+            skip_if_busy: args.on_busy == Some(OnBusy::Skip),
+            busy_code: args.conflict_exit_code,
+            lost_code: args.lost_exit_code,
+            label,
+        })
+    }
+}
+
+/// How to treat the command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) on_lost: OnLost,
+    pub(crate) kill_after: Duration,
+    /// How much earlier than needed to act, because acting takes time too.
+    pub(crate) slack: Duration,
+}
+
+impl Rules {
+    fn new(on_lost: OnLost, kill_after: Option<Duration>, ttl: Duration) -> Result<Self, Failure> {
+        let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(ttl / 4));
+        if kill_after > ttl / 2 {
+            let (kill_after, ttl) = (oarlock::span::write(kill_after), oarlock::span::write(ttl));
+            return Err(Failure::usage(format!(
+                "--kill-after {kill_after} is more than half of the lease of {ttl}: KILL could come after its end"
+            )));
+        }
+        Ok(Self { on_lost, kill_after, slack: (ttl / 20).min(Duration::from_millis(500)) })
+    }
+}
+
+/// All of `run`.
+#[derive(Debug)]
+pub(crate) struct RunSettings {
+    pub(crate) names: Vec<ResourceName>,
+    pub(crate) asking: Asking,
+    pub(crate) rules: Rules,
+    pub(crate) min_hold: Duration,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) report: Option<File>,
+    pub(crate) store: Store,
+}
+
+impl RunSettings {
+    pub(crate) fn new(args: RunArgs) -> Result<Self, Failure> {
+        let store = Store::new(&args.store)?;
+        let names = names(&args.names)?;
+        let asking = Asking::new(args.lock, &store)?;
+        let rules = Rules::new(args.on_lost, args.kill_after, asking.ttl)?;
+        let command = match args.command {
+            Some(script) => vec!["sh".into(), "-c".into(), script],
+            None => args.argv,
+        };
+        // Made now, so that nothing runs whose report could not be written.
+        let report = match &args.report {
+            Some(path) => Some(File::create(path).map_err(|error| Failure::os("cannot write the report", error))?),
+            None => None,
+        };
+        let min_hold = args.min_hold.unwrap_or_default();
+        Ok(Self { names, asking, rules, min_hold, command, report, store })
+    }
+}
+
+fn names(words: &[String]) -> Result<Vec<ResourceName>, Failure> {
+    let mut seen = BTreeSet::new();
+    let check = |word: &String| {
+        if !seen.insert(word.clone()) {
+            return Err(Failure::usage(format!("{} is given twice", oarlock::text::quoted(word))));
+        }
+        Ok(ResourceName::new(word)?)
+    };
+    words.iter().map(check).collect()
+}

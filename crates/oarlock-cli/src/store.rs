@@ -1,0 +1,101 @@
+//! Which store, and the way to it.
+
+use std::time::{Duration, Instant};
+
+use oarlock::{Connect, ErrorKind, Label, Locks, Observer, Url};
+
+use crate::args::StoreArgs;
+use crate::exit::{Code, Failure};
+use crate::words::Words;
+
+/// The variable that names the store where the command line does not.
+const VARIABLE: &str = "OARLOCK_URL";
+
+/// A store, and how to talk about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) url: Url,
+    /// Nobody named a store.
+    pub(crate) implied: bool,
+    pub(crate) words: Words,
+}
+
+impl Store {
+    pub(crate) fn new(args: &StoreArgs) -> Result<Self, Failure> {
+        let words = Words { quiet: args.quiet, verbose: args.verbose, format: args.output };
+        let (url, implied) = match (&args.url, &args.url_file) {
+            (Some(url), _) => (Url::parse(url)?, false),
+            (None, Some(file)) => {
+                let text = std::fs::read_to_string(file)
+                    .map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?;
+                (Url::parse(text.trim())?, false)
+            }
+            (None, None) => Self::from_environment()?,
+        };
+        Ok(Self { url, implied, words })
+    }
+
+    pub(crate) fn from_environment() -> Result<(Url, bool), Failure> {
+        match std::env::var(VARIABLE) {
+            Ok(url) if !url.is_empty() => Ok((Url::parse(&url)?, false)),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((Url::parse("local:")?, true)),
+            Err(_) => Err(Failure::new(Code::Config, format!("{VARIABLE} is not UTF-8"))),
+        }
+    }
+
+    /// Says which store is used where nobody chose one.
+    pub(crate) fn say_if_implied(&self) {
+        if self.implied {
+            self.words.note(&format!(
+                "using the embedded store of this machine and user; name another with -u or {VARIABLE}"
+            ));
+        }
+    }
+
+    /// Connects, for looking around.
+    pub(crate) async fn look(&self) -> Result<Locks, Failure> {
+        Ok(Connect::to(self.url.clone()).connect().await?)
+    }
+
+    /// Connects to hold locks: renewal on a thread of its own, so that nothing done here holds it up.
+    pub(crate) async fn hold(
+        &self,
+        label: &Label,
+        ttl: Duration,
+        until: Option<Instant>,
+        observer: impl Observer + Clone,
+    ) -> Result<Locks, Failure> {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let connect = Connect::to(self.url.clone())
+                .own_thread(true)
+                .inherit_session(true)
+                .label(label.clone())
+                .ttl(ttl)
+                .observer(observer.clone());
+            match connect.connect().await {
+                Ok(locks) => return Ok(locks),
+                // A store that cannot be reached may come back while we may still wait.
+                Err(error)
+                    if error.kind() == ErrorKind::Unreachable
+                        && until.is_none_or(|until| Instant::now() + pause < until) =>
+                {
+                    self.words.detail(&format!("trying again: {error}"));
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(2));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Runs `work` on this thread.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
+    let result = runtime.block_on(work);
+    // Work that hangs in the store must not hang us.
+    runtime.shutdown_background();
+    result
+}
