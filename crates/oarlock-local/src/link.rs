@@ -1,0 +1,218 @@
+//! One process's way to the store: everything that is open, and the step that all verbs are made of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use oarlock_core::clock::{BootClock, Clock};
+use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::{Error, ErrorKind, ResourceName, Result};
+use tokio::sync::oneshot;
+
+use crate::blockers::Watches;
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::error::{SCHEME, foreign, os};
+use crate::listen::Listener;
+use crate::place::Place;
+use crate::post::Post;
+use crate::session::{Session, Sessions};
+use crate::shard::{Locked, Shard, Shards};
+use crate::state::{Next, Record, StateFile, Unread};
+use crate::watch::Hub;
+use crate::{boot, sweep};
+
+/// How often a file is read anew when somebody writes it at the same time.
+const READS: usize = 8;
+
+/// What is open.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) dir: Arc<Directory>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) session: Session,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) boot: String,
+    clock: Arc<dyn Clock>,
+    pub(crate) shards: Shards,
+    post: Post,
+}
+
+impl Link {
+    pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
+        Self::open_on(config, Arc::new(BootClock)).await
+    }
+
+    /// Opens the store on a clock that tests can move.
+    pub(crate) async fn open_on(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        offload(move || {
+            let dir = Arc::new(Directory::prepare(&config.dir)?);
+            let sessions = Arc::new(Sessions::open(&dir.sessions)?);
+            let (session, socket) = Session::start(sessions.clone(), config.inherit)?;
+            let listener = Listener::new(socket).map_err(|error| os("cannot open a pipe", error))?;
+            let post = Post::open(sessions.clone()).map_err(|error| os("cannot open a socket", error))?;
+            let link = Self {
+                hub: Hub::new(sessions.clone(), listener),
+                boot: boot::id().map_err(|error| os("cannot tell which start of the machine this is", error))?,
+                clock,
+                shards: Shards::new(dir.clone()),
+                post,
+                session,
+                sessions,
+                dir,
+            };
+            sweep::run(&link);
+            Ok(Arc::new(link))
+        })?
+        .await
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    /// One atomic step on one resource; whoever it concerns is told.
+    pub(crate) async fn step<T: Send + 'static>(
+        self: Arc<Self>,
+        name: ResourceName,
+        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T + Send + 'static,
+    ) -> Result<T> {
+        let place = Place::of(&name);
+        let mut shard = self.shards.enter(place.shard).await;
+        if let Some(locked) = shard.try_take()? {
+            return self.finish(&mut shard, locked, &place, &name, run);
+        }
+        // Another process is at it, for microseconds or, if it is stopped, for long: not on the runtime's time.
+        offload(move || {
+            let locked = shard.take()?;
+            self.finish(&mut shard, locked, &place, &name, run)
+        })?
+        .await
+    }
+
+    fn finish<T>(
+        &self,
+        shard: &mut Shard,
+        locked: Locked,
+        place: &Place,
+        name: &ResourceName,
+        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
+    ) -> Result<T> {
+        let mut calls = Calls::new();
+        let answer = self.locked_step(shard, place, name, run, &mut calls);
+        drop(locked);
+        shard.tidy();
+        if !calls.is_empty() {
+            let mine = self.post.send(&calls, self.session.id);
+            self.hub.tell(mine);
+        }
+        answer
+    }
+
+    fn locked_step<T>(
+        &self,
+        shard: &mut Shard,
+        place: &Place,
+        name: &ResourceName,
+        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
+        calls: &mut Calls,
+    ) -> Result<T> {
+        let (file, mut record) = self.load(shard, place)?;
+        if let Some(record) = &record
+            && record.name != *name
+        {
+            return Err(foreign(&self.dir.state(place), "holds another name"));
+        }
+        // Read under the lock, so that time goes forward from one step to the next.
+        let now = self.now();
+        let mut resource = record.as_mut().map(|record| std::mem::take(&mut record.resource)).unwrap_or_default();
+        if record.as_ref().is_some_and(|record| record.boot != self.boot) {
+            resource.void_deadlines(now);
+        }
+        let watches = Watches::of(resource.entries());
+        let answer = run(&mut resource, now, calls);
+        watches.call_changed(resource.entries(), calls);
+        if record.is_none() && resource.is_free() && resource.last_fence().is_none() {
+            return Ok(answer);
+        }
+        let next = Next { name, boot: &self.boot, resource: &resource };
+        let path = || self.dir.state(place);
+        let written = StateFile::write(file, path, record.as_ref(), &next, &mut shard.buffer);
+        match written {
+            Ok(file) => shard.last = Some((place.file.clone(), file)),
+            Err(error) => {
+                calls.clear();
+                return Err(error);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The file of a name and what it says; the shard's lock must be had.
+    pub(crate) fn load(&self, shard: &mut Shard, place: &Place) -> Result<(Option<StateFile>, Option<Record>)> {
+        if let Some((_, file)) = shard.last.take_if(|(kept, _)| *kept == place.file) {
+            match file.read(&mut shard.buffer) {
+                Ok(record) => return Ok((Some(file), record)),
+                Err(Unread::Unlinked) => {}
+                Err(Unread::Damaged(error) | Unread::Failed(error)) => return Err(error),
+            }
+        }
+        shard.check_linked()?;
+        let Some(file) = StateFile::open(self.dir.state(place))? else { return Ok((None, None)) };
+        match file.read(&mut shard.buffer) {
+            Ok(record) => Ok((Some(file), record)),
+            // Only possible if somebody removes files by hand.
+            Err(Unread::Unlinked) => Ok((None, None)),
+            Err(Unread::Damaged(error) | Unread::Failed(error)) => Err(error),
+        }
+    }
+
+    /// What a state file says, without its lock: for showing, never for deciding. `None` if it says nothing.
+    pub(crate) fn peek(&self, place: &Place) -> Result<Option<Record>> {
+        let mut buffer = Vec::new();
+        let mut torn = None;
+        for _ in 0..READS {
+            let Some(file) = StateFile::open(self.dir.state(place))? else { return Ok(None) };
+            match file.read(&mut buffer) {
+                Ok(record) => return Ok(record),
+                Err(Unread::Unlinked) => {}
+                Err(Unread::Damaged(error)) => torn = Some(error),
+                Err(Unread::Failed(error)) => return Err(error),
+            }
+        }
+        match torn {
+            Some(error) => Err(error),
+            None => Err(Error::new(ErrorKind::Os, "the state file is replaced all the time").on(SCHEME).retry_now()),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.hub.close();
+    }
+}
+
+/// Runs what may block on a thread of its own.
+///
+/// Not on the runtime's pool: a runtime waits for its pool when it is dropped, and a stopped process elsewhere must not
+/// keep this one from ending.
+pub(crate) fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<impl Future<Output = Result<T>> + Send> {
+    let (answer, answered) = oneshot::channel();
+    let run = move || {
+        let _ = answer.send(work());
+    };
+    std::thread::Builder::new()
+        .name("oarlock-step".to_owned())
+        .spawn(run)
+        .map_err(|error| os("cannot start a thread", error))?;
+    let gone = |_| Error::new(ErrorKind::Internal, "a step ended without an answer").on(SCHEME).applied_unknown();
+    Ok(async move { answered.await.map_err(gone)? })
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dir.root.display().fmt(f)
+    }
+}

@@ -1,0 +1,175 @@
+//! The one thread of an open store: it hears datagrams and sees files change, whatever the runtime is busy with.
+
+use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::post::{ID_BYTES, MAX_IDS, ids};
+use crate::watch::Hub;
+
+/// Linux drops datagrams to a receiver with this many unread, unless `net.unix.max_dgram_qlen` says otherwise.
+const DEFAULT_QUEUE: usize = 10;
+
+/// The thread, from before it is started until it is stopped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Until somebody listens.
+    idle: Mutex<Option<Idle>>,
+    /// A byte lets the thread look at what there is to poll; closing it ends the thread.
+    bell: Mutex<Option<PipeWriter>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    socket: Option<UnixDatagram>,
+    bell: PipeReader,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: Option<UnixDatagram>) -> std::io::Result<Self> {
+        let (reader, writer) = std::io::pipe()?;
+        Ok(Self { idle: Mutex::new(Some(Idle { socket, bell: reader })), bell: Mutex::new(Some(writer)) })
+    }
+
+    /// Starts the thread, the first time. Without one, as without a wake-up, the engine's slow poll has to do.
+    pub(crate) fn start(&self, hub: &Arc<Hub>) {
+        let Some(idle) = lock(&self.idle).take() else { return };
+        let hub = Arc::downgrade(hub);
+        let run = move || idle.listen(&hub);
+        let _ = std::thread::Builder::new().name("oarlock-local".to_owned()).spawn(run);
+    }
+
+    pub(crate) fn reload(&self) {
+        if let Some(bell) = &mut *lock(&self.bell) {
+            let _ = bell.write(&[0]);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.bell).take();
+    }
+}
+
+impl Idle {
+    fn listen(mut self, hub: &std::sync::Weak<Hub>) {
+        let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen");
+        let queue = queue.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_QUEUE);
+        loop {
+            // Held only while there is news, so that the last one to drop the store ends this thread.
+            let Some(sight) = hub.upgrade().map(|hub| hub.sight.clone()) else { return };
+            let Some(rung) = self.wait(&sight) else { return };
+            let Some(hub) = hub.upgrade() else { return };
+            if rung && self.bell.read(&mut [0; 64]).is_ok_and(|read| read == 0) {
+                return;
+            }
+            if let Some(socket) = &self.socket {
+                hear(socket, queue, &hub);
+            }
+            sight.look(&hub);
+        }
+    }
+
+    /// Waits for anything to happen; says whether the bell rang. `None` if waiting itself fails.
+    fn wait(&self, sight: &Sight) -> Option<bool> {
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        if let Some(socket) = &self.socket {
+            fds.push(PollFd::new(socket, PollFlags::IN));
+        }
+        if let Some(eye) = sight.eye() {
+            fds.push(PollFd::from_borrowed_fd(eye, PollFlags::IN));
+        }
+        loop {
+            match poll(&mut fds, None) {
+                Ok(_) => return fds.first().map(|bell| !bell.revents().is_empty()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// Reads all there is. If the queue may have been full meanwhile, something may have been dropped.
+fn hear(socket: &UnixDatagram, queue: usize, hub: &Hub) {
+    let mut message = [0; MAX_IDS * ID_BYTES];
+    let mut heard = 0;
+    while let Ok(length) = socket.recv(&mut message) {
+        heard += 1;
+        hub.tell(ids(message.get(..length).unwrap_or_default()));
+    }
+    if heard >= queue {
+        hub.tell_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The store's inotify instance, where there is one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight(Arc<OnceLock<Option<std::os::fd::OwnedFd>>>);
+
+impl Sight {
+    pub(crate) fn eye(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.0.get()?.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Sight {
+    /// Watches a file or folder from now on; its number, unless it cannot be watched.
+    pub(crate) fn add(&self, path: &Path) -> Option<i32> {
+        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+        let eye = self.0.get_or_init(|| init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok());
+        // A killed process closes the session file it wrote to; a state file is written in place or renamed.
+        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+        add_watch(eye.as_ref()?, path, flags).ok()
+    }
+
+    /// Watches `number` no longer.
+    pub(crate) fn remove(&self, number: i32) {
+        if let Some(eye) = self.eye() {
+            let _ = rustix::fs::inotify::remove_watch(eye, number);
+        }
+    }
+
+    /// Passes on what was seen.
+    fn look(&self, hub: &Arc<Hub>) {
+        use std::os::unix::ffi::OsStrExt;
+
+        use rustix::fs::inotify::{ReadFlags, Reader};
+        let Some(eye) = self.eye() else { return };
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(eye, &mut buffer);
+        while let Ok(event) = events.next() {
+            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                hub.tell_all();
+            } else if event.events().contains(ReadFlags::IGNORED) {
+                hub.unsaw(event.wd());
+            } else {
+                let file = event.file_name().map(|name| std::ffi::OsStr::from_bytes(name.to_bytes()));
+                let ended = event.events().intersects(ReadFlags::CLOSE_WRITE | ReadFlags::DELETE);
+                hub.saw(event.wd(), file, ended);
+            }
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Sight {
+    /// There is no inotify here.
+    #[expect(clippy::unused_self, reason = "the same shape as where there is one")]
+    pub(crate) fn add(&self, _: &Path) -> Option<i32> {
+        None
+    }
+
+    #[expect(clippy::unused_self, reason = "the same shape as where there is one")]
+    pub(crate) fn remove(&self, _: i32) {}
+
+    #[expect(clippy::unused_self, reason = "the same shape as where there is one")]
+    fn look(&self, _: &Arc<Hub>) {}
+}

@@ -1,0 +1,186 @@
+//! What is kept of one name: a file of two [slots](crate::slot) with the model's own state inside.
+//!
+//! A state file appears, grows and shrinks by a rename, so that no kill leaves one without a whole slot; everything
+//! else is one `pwrite` into the slot that does not count. Both slots are written out when the file is made: a release
+//! needs no space on a full disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use oarlock_core::model::Resource;
+use oarlock_core::{Error, ErrorKind, ResourceName, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::directory;
+use crate::error::{SCHEME, foreign, newer, os_at};
+use crate::slot::{self, Newest, Trouble};
+
+/// The version of the payload that this code writes.
+const FORMAT: u32 = 1;
+
+/// Slots this much larger than their record are made smaller.
+const SHRINK_FACTOR: usize = 16;
+
+/// The payload of a slot, as written.
+#[derive(Serialize)]
+struct Written<'a> {
+    format: u32,
+    name: &'a ResourceName,
+    boot: &'a str,
+    resource: &'a Resource,
+}
+
+/// The payload of a slot, as read.
+#[derive(Deserialize)]
+struct Read {
+    format: u32,
+    name: ResourceName,
+    boot: String,
+    resource: Resource,
+}
+
+/// Enough of a payload to tell that it is not for us.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
+/// What was found of a name.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) name: ResourceName,
+    pub(crate) boot: String,
+    pub(crate) resource: Resource,
+    newest: Newest,
+    slot_size: usize,
+}
+
+/// An open state file.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl StateFile {
+    /// Opens the file of a name, if there is one.
+    pub(crate) fn open(path: PathBuf) -> Result<Option<Self>> {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => Ok(Some(Self { file, path })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(os_at("open", &path, error)),
+        }
+    }
+
+    /// Reads what counts; `None` if nothing was ever written, `Err(Unlinked)` if this file was replaced or forgotten.
+    pub(crate) fn read(&self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
+        let failed = |error| Unread::Failed(os_at("read", &self.path, error));
+        let stat = rustix::fs::fstat(&self.file).map_err(|error| failed(error.into()))?;
+        if stat.st_nlink == 0 {
+            return Err(Unread::Unlinked);
+        }
+        let length = usize::try_from(stat.st_size).unwrap_or(0);
+        buffer.resize(length, 0);
+        self.file.read_exact_at(buffer, 0).map_err(failed)?;
+        let newest = match slot::newest(buffer) {
+            Ok(Some(newest)) => newest,
+            Ok(None) => return Ok(None),
+            Err(Trouble::Newer) => return Err(Unread::Failed(newer(&self.path))),
+            Err(Trouble::Damaged) => return Err(Unread::Damaged(foreign(&self.path, "is not a whole state file"))),
+        };
+        let record = parse(&buffer[newest.payload.clone()], &self.path).map_err(Unread::Failed)?;
+        Ok(Some(Record { newest, slot_size: length / 2, ..record }))
+    }
+
+    /// Writes `resource` after `before`, in place if it fits.
+    ///
+    /// Answers with the file that holds the state from now on.
+    pub(crate) fn write(
+        kept: Option<Self>,
+        path: impl FnOnce() -> PathBuf,
+        before: Option<&Record>,
+        next: &Next<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Self> {
+        let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
+        let sequence = before.map_or(1, |before| before.newest.sequence + 1);
+        slot::begin(buffer);
+        let written = Written { format: FORMAT, name: next.name, boot: next.boot, resource: next.resource };
+        let serialized = serde_json::to_writer(&mut *buffer, &written).is_ok();
+        if !serialized || !slot::seal(buffer, sequence) {
+            return Err(Error::new(ErrorKind::Internal, "the state of this name cannot be written").on(SCHEME));
+        }
+        let fits = |size: usize| buffer.len() <= size && size <= SHRINK_FACTOR * slot::size_for(buffer.len());
+        if let (Some(kept), Some(before)) = (kept, before)
+            && fits(before.slot_size)
+        {
+            let other = 1 - before.newest.slot;
+            let at = u64::try_from(other * before.slot_size).unwrap_or(u64::MAX);
+            // What a failed write leaves is a torn slot, but a failing disk may say so after the fact.
+            let failed = |error| os_at("write", &kept.path, error).applied_unknown();
+            kept.file.write_all_at(buffer, at).map_err(failed)?;
+            return Ok(kept);
+        }
+        let size = slot::size_for(buffer.len());
+        buffer.resize(2 * size, 0);
+        let file = replace(&path, buffer).map_err(|error| os_at("write", &path, error))?;
+        Ok(Self { file, path })
+    }
+}
+
+/// What is to be written.
+pub(crate) struct Next<'a> {
+    pub(crate) name: &'a ResourceName,
+    pub(crate) boot: &'a str,
+    pub(crate) resource: &'a Resource,
+}
+
+/// Why a file could not be read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// Nobody finds it by its name any more.
+    Unlinked,
+    /// No slot is whole: under the lock it is foreign, without it somebody may be writing.
+    Damaged(Error),
+    /// Another way.
+    Failed(Error),
+}
+
+fn parse(payload: &[u8], path: &Path) -> Result<Record> {
+    let read = match serde_json::from_slice::<Read>(payload) {
+        Ok(read) if read.format == FORMAT => read,
+        other => {
+            let format = serde_json::from_slice::<Version>(payload).map(|version| version.format);
+            let is_newer = format.is_ok_and(|format| format > FORMAT);
+            let why = other.err().map_or_else(|| "has no known format".to_owned(), |e| format!("makes no sense ({e})"));
+            return Err(if is_newer { newer(path) } else { foreign(path, &why) });
+        }
+    };
+    let newest = Newest { sequence: 0, slot: 0, payload: 0..0 };
+    Ok(Record { name: read.name, boot: read.boot, resource: read.resource, newest, slot_size: 0 })
+}
+
+/// Puts a whole new file in the place of `path`. The rename is the moment it counts.
+fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
+    let new = path.with_extension("new");
+    let create = || OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let mut file = match create() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                directory::make(folder).map_err(io::Error::other)?;
+            }
+            create()?
+        }
+        created => created?,
+    };
+    file.write_all(content)?;
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}
+
+/// Whether nobody finds this file by its name any more.
+pub(crate) fn is_unlinked(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() == 0)
+}

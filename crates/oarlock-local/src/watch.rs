@@ -1,0 +1,269 @@
+//! Who waits for news inside this process, and the streams on which they get it.
+//!
+//! Claims are told by [datagram](crate::post). Deaths and changes of files are seen by inotify: one instance per open
+//! store, made when first needed. Without inotify (on other systems, or where the user has no instance left) the
+//! engine's slow poll notices both.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use oarlock_core::ClaimId;
+use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::model::Session;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::listen::{Listener, Sight};
+use crate::session::Sessions;
+
+/// Everyone in this process who waits for news.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) sessions: Arc<Sessions>,
+    inner: Mutex<Inner>,
+    pub(crate) sight: Sight,
+    listener: Listener,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    closed: bool,
+    last_key: u64,
+    turns: HashMap<ClaimId, Ear>,
+    mailbox: Option<Ear>,
+    /// By the number inotify gave to a file or folder.
+    files: HashMap<i32, Vec<FileEar>>,
+}
+
+/// Where one watch hears.
+#[derive(Clone, Debug)]
+struct Ear {
+    key: u64,
+    hints: UnboundedSender<Hint>,
+    hint: Hint,
+}
+
+impl Ear {
+    fn tell(&self) {
+        // Whoever dropped the watch wants to hear no more.
+        let _ = self.hints.send(self.hint);
+    }
+}
+
+/// What is watched about a file or folder, and for whom.
+#[derive(Clone, Debug)]
+struct FileEar {
+    ear: Ear,
+    about: About,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum About {
+    /// The end of this session.
+    End(Session),
+    /// The end of any session.
+    AnyEnd,
+    /// Changes of the file of this name in a folder.
+    Change(OsString),
+}
+
+impl Hub {
+    pub(crate) fn new(sessions: Arc<Sessions>, listener: Listener) -> Arc<Self> {
+        Arc::new(Self { sessions, inner: Mutex::default(), sight: Sight::default(), listener })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A watch for the turn of a claim, which also fires when one of these sessions ends.
+    pub(crate) fn turn(self: &Arc<Self>, id: ClaimId, ends: &[Session]) -> Watch {
+        let (ear, ears) = self.ear(Some(id));
+        let mut inner = self.lock();
+        if inner.closed {
+            return ears.into_watch();
+        }
+        inner.turns.insert(id, ear.clone());
+        for session in ends {
+            // A file that is missing belongs to a dead session: the attempt that follows finds that out.
+            self.see(&mut inner, &self.sessions.file(*session), About::End(*session), &ear);
+        }
+        drop(inner);
+        self.listener.start(self);
+        ears.into_watch()
+    }
+
+    /// A watch for whatever concerns the claims of this store's session.
+    pub(crate) fn mailbox(self: &Arc<Self>) -> Watch {
+        let (ear, ears) = self.ear(None);
+        let mut inner = self.lock();
+        if !inner.closed {
+            inner.mailbox = Some(ear);
+        }
+        drop(inner);
+        self.listener.start(self);
+        ears.into_watch()
+    }
+
+    /// A watch for changes of a file in a folder, and for the end of any session: it may have been a holder's.
+    pub(crate) fn file(self: &Arc<Self>, folder: &Path, file: &str) -> Watch {
+        let (ear, mut ears) = self.ear(None);
+        let mut inner = self.lock();
+        if inner.closed {
+            return ears.into_watch();
+        }
+        self.see(&mut inner, folder, About::Change(file.into()), &ear);
+        self.see(&mut inner, self.sessions.path(), About::AnyEnd, &ear);
+        // Nothing else keeps the stream from ending where there is no inotify.
+        ears.silence = Some(ear.hints);
+        drop(inner);
+        self.listener.start(self);
+        ears.into_watch()
+    }
+
+    fn ear(self: &Arc<Self>, claim: Option<ClaimId>) -> (Ear, Ears) {
+        let (hints, heard) = unbounded_channel();
+        let mut inner = self.lock();
+        inner.last_key += 1;
+        let key = inner.last_key;
+        drop(inner);
+        let ear = Ear { key, hints, hint: Hint { claim } };
+        (ear, Ears { key, claim, heard, hub: self.clone(), silence: None })
+    }
+
+    fn see(&self, inner: &mut Inner, path: &Path, about: About, ear: &Ear) {
+        let was_blind = self.sight.eye().is_none();
+        let Some(number) = self.sight.add(path) else { return };
+        inner.files.entry(number).or_default().push(FileEar { ear: ear.clone(), about });
+        if was_blind {
+            self.listener.reload();
+        }
+    }
+
+    /// Passes on that these claims should look again.
+    pub(crate) fn tell(&self, ids: impl IntoIterator<Item = ClaimId>) {
+        let inner = self.lock();
+        for id in ids {
+            if let Some(turn) = inner.turns.get(&id) {
+                turn.tell();
+            } else if let Some(mailbox) = &inner.mailbox {
+                let _ = mailbox.hints.send(Hint { claim: Some(id) });
+            }
+        }
+    }
+
+    /// Some news were lost: everyone looks again.
+    pub(crate) fn tell_all(&self) {
+        let inner = self.lock();
+        inner.turns.values().chain(&inner.mailbox).for_each(Ear::tell);
+        inner.files.values().flatten().for_each(|file| file.ear.tell());
+    }
+
+    /// Something happened to what inotify calls `number`; `file` is the name inside a folder, and `ended` says that it
+    /// was closed or removed.
+    pub(crate) fn saw(self: &Arc<Self>, number: i32, file: Option<&OsStr>, ended: bool) {
+        let inner = self.lock();
+        let Some(ears) = inner.files.get(&number) else { return };
+        let mut session = None;
+        for FileEar { ear, about } in ears {
+            match about {
+                About::Change(name) if file.is_some_and(|file| file == name) => ear.tell(),
+                About::Change(_) => {}
+                About::End(watched) => session = Some(*watched),
+                About::AnyEnd => session = file.and_then(|file| u128::from_str_radix(file.to_str()?, 16).ok()),
+            }
+        }
+        drop(inner);
+        if let Some(session) = session.filter(|_| ended) {
+            self.session_ended(session);
+        }
+    }
+
+    /// The last descriptor of a session's file was closed. The kernel says so just before it drops the lock, so look
+    /// whether it has, and if not wait for it elsewhere: whoever is told too early would find the session alive.
+    fn session_ended(self: &Arc<Self>, session: Session) {
+        if self.sessions.is_dead(session) {
+            self.tell_of_end(session);
+            return;
+        }
+        let hub = self.clone();
+        let wait = move || {
+            hub.sessions.wait_for_end(session);
+            hub.tell_of_end(session);
+        };
+        let _ = std::thread::Builder::new().name("oarlock-end".to_owned()).spawn(wait);
+    }
+
+    fn tell_of_end(&self, session: Session) {
+        let inner = self.lock();
+        let concerned = |about: &About| matches!(about, About::AnyEnd) || *about == About::End(session);
+        inner.files.values().flatten().filter(|file| concerned(&file.about)).for_each(|file| file.ear.tell());
+    }
+
+    /// inotify no longer knows `number`: what it stood for is gone.
+    pub(crate) fn unsaw(&self, number: i32) {
+        for file in self.lock().files.remove(&number).into_iter().flatten() {
+            file.ear.tell();
+        }
+    }
+
+    /// Ends every watch.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        *inner = Inner { closed: true, last_key: inner.last_key, ..Inner::default() };
+        self.listener.stop();
+    }
+
+    fn forget(&self, key: u64, claim: Option<ClaimId>) {
+        let mut inner = self.lock();
+        if let Some(id) = claim
+            && inner.turns.get(&id).is_some_and(|ear| ear.key == key)
+        {
+            inner.turns.remove(&id);
+        }
+        if inner.mailbox.as_ref().is_some_and(|ear| ear.key == key) {
+            inner.mailbox = None;
+        }
+        let sight = &self.sight;
+        inner.files.retain(|number, files| {
+            files.retain(|file| file.ear.key != key);
+            if files.is_empty() {
+                sight.remove(*number);
+            }
+            !files.is_empty()
+        });
+    }
+}
+
+/// The stream of one watch; dropping it disarms the watch.
+struct Ears {
+    key: u64,
+    claim: Option<ClaimId>,
+    heard: UnboundedReceiver<Hint>,
+    hub: Arc<Hub>,
+    silence: Option<UnboundedSender<Hint>>,
+}
+
+impl Ears {
+    fn into_watch(self) -> Watch {
+        Watch::new(self)
+    }
+}
+
+impl Stream for Ears {
+    type Item = Hint;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
+        self.heard.poll_recv(cx)
+    }
+}
+
+impl Drop for Ears {
+    fn drop(&mut self) {
+        self.hub.forget(self.key, self.claim);
+    }
+}

@@ -1,0 +1,31 @@
+//! A process killed at any moment leaves a state that others go on with.
+
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _};
+
+use crate::helper::Helper;
+use crate::{claim, open, temp};
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_updates_loses_nothing() {
+    const KILLS: u64 = 40;
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let mut last = 0;
+    for round in 0..KILLS {
+        let mut helper = Helper::start("update x", dir.path());
+        assert_eq!(helper.says(), "updating");
+        // Not for an event: to be killed at another moment each time.
+        std::thread::sleep(Duration::from_micros(200 + 137 * round));
+        helper.kill();
+        let acknowledged = std::fs::read(dir.path().join("acknowledged")).unwrap();
+        let acknowledged = acknowledged.try_into().map_or(0, u64::from_le_bytes);
+        let claim = claim("x");
+        let Attempt::Granted(grant) = store.attempt(&claim).await.unwrap() else { panic!("held by the dead") };
+        let fence = grant.fence.get();
+        assert!(fence > acknowledged && fence > last, "{fence} after {acknowledged} and {last}");
+        last = fence;
+        crate::release(&store, &claim).await;
+    }
+}

@@ -1,0 +1,167 @@
+//! The death of a process frees what was tethered to it, at once and without polling.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use oarlock_core::driver::{Driver as _, Interest};
+use oarlock_core::{Capacity, Limit, Tether, Weight};
+
+use crate::helper::Helper;
+use crate::{claim, fair, granted, hint, name, open, pending, release, show, take_turn, temp, turn, waiting};
+
+#[tokio::test]
+async fn a_killed_holder_is_followed_at_once() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    for _ in 0..20 {
+        let mut holder = Helper::start("hold x", dir.path());
+        assert_eq!(holder.says(), "held");
+        let next = waiting("x");
+        let at_first = pending(&store, &next).await;
+        assert!(at_first.recheck_after.unwrap() > Duration::from_secs(20), "the lease would not have helped");
+        let mut watch = turn(&store, &next, at_first.cursor).await;
+        pending(&store, &next).await;
+        holder.kill();
+        hint(&mut watch).await;
+        granted(&store, &next).await;
+        release(&store, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dead_holder_is_not_in_the_way_of_a_single_try() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let mut holder = Helper::start("hold x", dir.path());
+    assert_eq!(holder.says(), "held");
+    pending(&store, &claim("x")).await;
+    holder.kill();
+    assert!(show(&store, "x").await.is_free(), "the dead are not shown");
+    granted(&store, &claim("x")).await;
+}
+
+#[tokio::test]
+async fn the_capacity_of_the_dead_binds_nobody() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let dead = open(dir.path()).await;
+    let of = |units: u32| Capacity::Fixed(Limit::Units(NonZeroU32::new(units).unwrap()));
+    let mut theirs = claim("x");
+    (theirs.weight, theirs.capacity) = (Weight::ONE, of(2));
+    granted(&dead, &theirs).await;
+    dead.close().await.unwrap();
+    let mut ours = claim("x");
+    (ours.weight, ours.capacity) = (Weight::ONE, of(3));
+    granted(&store, &ours).await;
+}
+
+#[tokio::test]
+async fn waiters_that_died_with_the_holder_are_passed_over() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let mut holder = Helper::start("hold x", dir.path());
+    assert_eq!(holder.says(), "held");
+    let mut between: Vec<_> = (0..3).map(|_| Helper::start("wait x", dir.path())).collect();
+    for waiter in &mut between {
+        assert_eq!(waiter.says(), "queued");
+    }
+    let last = fair("x");
+    assert_eq!(pending(&store, &last).await.ahead, Some(4));
+    let turn = tokio::spawn(async move { take_turn(&store, &last).await });
+    holder.kill();
+    for waiter in &mut between {
+        waiter.kill();
+    }
+    tokio::time::timeout(crate::PATIENCE, turn).await.unwrap().unwrap();
+}
+
+/// When the one before it leaves, a waiter becomes the one who must notice the death of the holder.
+#[tokio::test]
+async fn the_watch_moves_up_with_the_queue() {
+    let dir = temp();
+    let (ahead, store) = (open(dir.path()).await, open(dir.path()).await);
+    let mut holder = Helper::start("hold x", dir.path());
+    assert_eq!(holder.says(), "held");
+    let (first, second) = (fair("x"), fair("x"));
+    pending(&ahead, &first).await;
+    pending(&store, &second).await;
+    let turn = tokio::spawn(async move { take_turn(&store, &second).await });
+    while show(&ahead, "x").await.waiters.count() != Some(2) {}
+    release(&ahead, &first).await;
+    while show(&ahead, "x").await.waiters.count() != Some(1) {}
+    holder.kill();
+    tokio::time::timeout(crate::PATIENCE, turn).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_tethered_to_its_lease_outlives_its_session() {
+    let dir = temp();
+    let (gone, store) = (open(dir.path()).await, open(dir.path()).await);
+    let mut held = claim("x");
+    held.tether = Tether::Lease;
+    granted(&gone, &held).await;
+    gone.close().await.unwrap();
+    pending(&store, &claim("x")).await;
+    assert_eq!(show(&store, "x").await.holders.len(), 1);
+    release(&store, &held).await;
+    granted(&store, &claim("x")).await;
+}
+
+#[tokio::test]
+async fn closing_frees_at_once_and_is_final() {
+    let dir = temp();
+    let (gone, store) = (open(dir.path()).await, open(dir.path()).await);
+    granted(&gone, &claim("x")).await;
+    let next = waiting("x");
+    let cursor = pending(&store, &next).await.cursor;
+    let mut watch = turn(&store, &next, cursor).await;
+    let mut mailbox = gone.watch(&Interest::Mailbox).await.unwrap();
+    gone.close().await.unwrap();
+    hint(&mut watch).await;
+    granted(&store, &next).await;
+    assert!(mailbox.changed().await.is_none());
+    assert_eq!(gone.attempt(&claim("y")).await.unwrap_err().kind(), oarlock_core::ErrorKind::Closed);
+    let left = std::fs::read_dir(dir.path().join("session")).unwrap().count();
+    assert_eq!(left, 2, "only the file and the socket of the living");
+}
+
+#[tokio::test]
+async fn dropping_a_store_ends_its_session() {
+    let dir = temp();
+    let (gone, store) = (open(dir.path()).await, open(dir.path()).await);
+    granted(&gone, &claim("x")).await;
+    drop(gone);
+    granted(&store, &claim("x")).await;
+}
+
+#[tokio::test]
+async fn a_process_that_inherited_the_session_keeps_it_alive() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let mut holder = Helper::start("hold-and-start x", dir.path());
+    let heir: i32 = holder.says().parse().unwrap();
+    let next = waiting("x");
+    let cursor = pending(&store, &next).await.cursor;
+    let mut watch = turn(&store, &next, cursor).await;
+    holder.kill();
+    pending(&store, &next).await;
+    let heir = rustix::process::Pid::from_raw(heir).unwrap();
+    rustix::process::kill_process(heir, rustix::process::Signal::KILL).unwrap();
+    hint(&mut watch).await;
+    granted(&store, &next).await;
+}
+
+#[tokio::test]
+async fn whoever_watches_a_resource_hears_of_changes_and_of_deaths() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let mut watch = store.watch(&Interest::Resource(name("x"))).await.unwrap();
+    let mut holder = Helper::start("hold x", dir.path());
+    assert_eq!(holder.says(), "held");
+    hint(&mut watch).await;
+    assert_eq!(show(&store, "x").await.holders.len(), 1);
+    holder.kill();
+    while !show(&store, "x").await.is_free() {
+        hint(&mut watch).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! This program again, as another process that can be killed.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use oarlock_core::driver::{Attempt, Driver as _};
+use oarlock_local::{Config, Local};
+
+use crate::{claim, granted, release, take_turn, waiting};
+
+const ROLE: &str = "OARLOCK_LOCAL_TEST_ROLE";
+const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
+
+/// A helper process; killed when dropped.
+pub(crate) struct Helper {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Helper {
+    pub(crate) fn start(role: &str, dir: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "helper::play", "--ignored", "--nocapture"]).env(ROLE, role).env(DIR, dir);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next word the helper says; the words of the test harness are passed over.
+    pub(crate) fn says(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the helper ended");
+            if let Some((_, word)) = line.trim().split_once("helper: ") {
+                return word.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(word: &str) {
+    println!("helper: {word}");
+    std::io::stdout().flush().unwrap();
+}
+
+#[tokio::test]
+#[ignore = "not a test: what a helper process runs"]
+async fn play() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let dir = PathBuf::from(std::env::var_os(DIR).unwrap());
+    let (role, rest) = role.split_once(' ').unwrap_or((&role, ""));
+    match role {
+        "hold" => hold(&dir, rest, false).await,
+        "hold-and-start" => hold(&dir, rest, true).await,
+        "wait" => wait(&dir, rest).await,
+        "update" => update(&dir, rest).await,
+        "count" => count(&dir, rest).await,
+        "sleep" => sleep(),
+        other => panic!("{other}"),
+    }
+}
+
+fn sleep() {
+    say("sleeping");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Holds a name until it is killed; with `start`, a process of its own inherits its session.
+async fn hold(dir: &Path, name: &str, start: bool) {
+    let mut config = Config::new(dir);
+    config.inherit = start;
+    let store = Local::open(config).await.unwrap();
+    let held = claim(name);
+    granted(&store, &held).await;
+    let mut heir = start.then(|| Helper::start("sleep", dir));
+    if let Some(heir) = &mut heir {
+        assert_eq!(heir.says(), "sleeping");
+        say(&heir.pid().to_string());
+    } else {
+        say("held");
+    }
+    sleep();
+}
+
+/// Queues for a name without taking its turn, until it is killed.
+async fn wait(dir: &Path, name: &str) {
+    let store = Local::open(Config::new(dir)).await.unwrap();
+    let mut claim = waiting(name);
+    claim.fair = true;
+    assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));
+    say("queued");
+    sleep();
+}
+
+/// Takes and gives as fast as it can, and says each fence it was given.
+async fn update(dir: &Path, name: &str) {
+    let store = Local::open(Config::new(dir)).await.unwrap();
+    let mut acknowledged = std::fs::File::create(dir.join("acknowledged")).unwrap();
+    say("updating");
+    loop {
+        let mut claim = claim(name);
+        // Long labels make records that span pages, so that some are torn.
+        claim.label = std::sync::Arc::new(oarlock_core::Label::default().reason("x".repeat(1000)));
+        for tag in 0..30 {
+            let label = std::sync::Arc::make_mut(&mut claim.label);
+            *label = label.clone().tag(format!("tag{tag}"), "y".repeat(1000));
+        }
+        let grant = granted(&store, &claim).await;
+        let fence = grant.fence.get().to_le_bytes();
+        std::os::unix::fs::FileExt::write_all_at(&acknowledged, &fence, 0).unwrap();
+        acknowledged.flush().unwrap();
+        release(&store, &claim).await;
+    }
+}
+
+/// Counts up in a file that nothing protects but the lock.
+async fn count(dir: &Path, rest: &str) {
+    let (rounds, name) = rest.split_once(' ').unwrap();
+    let rounds: u32 = rounds.parse().unwrap();
+    let store = Local::open(Config::new(dir.join("store"))).await.unwrap();
+    let counter = dir.join("counter");
+    for _ in 0..rounds {
+        let claim = waiting(name);
+        take_turn(&store, &claim).await;
+        let value: u64 = std::fs::read_to_string(&counter).unwrap().parse().unwrap();
+        // Give the other a chance to interfere.
+        std::thread::yield_now();
+        std::fs::write(&counter, (value + 1).to_string()).unwrap();
+        release(&store, &claim).await;
+    }
+    store.close().await.unwrap();
+    say("counted");
+}

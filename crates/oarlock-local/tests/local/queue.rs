@@ -1,0 +1,102 @@
+//! Queues: their order, and that hundreds of waiters are served without polling.
+
+use std::sync::Arc;
+
+use oarlock_core::driver::{Driver as _, End, Interest};
+use oarlock_core::state::Ending;
+
+use crate::{claim, fair, granted, hint, open, pending, release, take_turn, temp, turn, waiting};
+
+#[tokio::test]
+async fn a_release_calls_the_next_in_line_only() {
+    let dir = temp();
+    let (a, b, c) = (open(dir.path()).await, open(dir.path()).await, open(dir.path()).await);
+    let (held, first, second) = (claim("x"), fair("x"), fair("x"));
+    granted(&a, &held).await;
+    let cursor = pending(&b, &first).await.cursor;
+    let mut next = turn(&b, &first, cursor).await;
+    let cursor = pending(&c, &second).await.cursor;
+    let mut later = turn(&c, &second, cursor).await;
+    release(&a, &held).await;
+    hint(&mut next).await;
+    pending(&c, &second).await;
+    granted(&b, &first).await;
+    release(&b, &first).await;
+    hint(&mut later).await;
+    granted(&c, &second).await;
+}
+
+#[tokio::test]
+async fn a_broken_holder_hears_of_it_in_its_mailbox() {
+    let dir = temp();
+    let (a, b) = (open(dir.path()).await, open(dir.path()).await);
+    let held = claim("x");
+    granted(&a, &held).await;
+    let mut mailbox = a.watch(&Interest::Mailbox).await.unwrap();
+    let ending = Ending { by: "operator".to_owned(), why: "maintenance".to_owned() };
+    let end = End::Broken { ending, grace: std::time::Duration::ZERO };
+    b.release(&held.resource, held.id, &end).await.unwrap();
+    let heard = tokio::time::timeout(crate::PATIENCE, mailbox.changed()).await.unwrap().unwrap();
+    assert_eq!(heard.claim, Some(held.id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_waiters_are_served_in_order() {
+    const STORES: usize = 20;
+    const EACH: usize = 15;
+    let dir = temp();
+    let first = open(dir.path()).await;
+    let held = claim("x");
+    granted(&first, &held).await;
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut expected = Vec::new();
+    let mut tasks = Vec::new();
+    for _ in 0..STORES {
+        let store = Arc::new(open(dir.path()).await);
+        for _ in 0..EACH {
+            let claim = fair("x");
+            pending(&store, &claim).await;
+            expected.push(claim.id);
+            let (store, order) = (store.clone(), order.clone());
+            tasks.push(tokio::spawn(async move {
+                take_turn(&store, &claim).await;
+                order.lock().unwrap().push(claim.id);
+                release(&store, &claim).await;
+            }));
+        }
+    }
+    release(&first, &held).await;
+    for task in tasks {
+        tokio::time::timeout(crate::PATIENCE, task).await.unwrap().unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), expected);
+}
+
+/// Linux drops datagrams beyond ten unread ones; whoever was meant must still look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_calls_reaches_everyone() {
+    let dir = temp();
+    let (a, b) = (open(dir.path()).await, Arc::new(open(dir.path()).await));
+    let names: Vec<_> = (0..100).map(|n| format!("x{n}")).collect();
+    let mut tasks = Vec::new();
+    let mut held = Vec::new();
+    for name in &names {
+        let claim = claim(name);
+        granted(&a, &claim).await;
+        held.push(claim);
+        let next = waiting(name);
+        let cursor = pending(&b, &next).await.cursor;
+        let mut watch = turn(&b, &next, cursor).await;
+        let b = b.clone();
+        tasks.push(tokio::spawn(async move {
+            hint(&mut watch).await;
+            granted(&b, &next).await;
+        }));
+    }
+    for claim in &held {
+        release(&a, claim).await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}

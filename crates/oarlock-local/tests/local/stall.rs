@@ -1,0 +1,60 @@
+//! A process that is stopped inside a step holds up its shard, and nothing else.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use oarlock_core::driver::{Driver as _, Renewal, Renewed};
+use oarlock_core::{Applied, ErrorKind};
+
+use crate::{claim, granted, open, release, temp};
+
+/// The lock file of the shard in use, locked as a stopped process would leave it.
+fn stalled(dir: &std::path::Path) -> File {
+    let mut shards = std::fs::read_dir(dir.join("shard")).unwrap().map(|entry| entry.unwrap().path());
+    let file = File::open(shards.find(|path| path.extension().is_none()).unwrap()).unwrap();
+    file.lock().unwrap();
+    file
+}
+
+#[tokio::test]
+async fn the_runtime_goes_on_and_so_do_other_shards() {
+    let dir = temp();
+    let store = Arc::new(open(dir.path()).await);
+    let stuck = claim("x");
+    granted(&store, &stuck).await;
+    let stall = stalled(dir.path());
+    let late = tokio::spawn({
+        let (store, stuck) = (store.clone(), stuck.clone());
+        async move { release(&store, &stuck).await }
+    });
+    tokio::task::yield_now().await;
+    let elsewhere = claim("y");
+    granted(&store, &elsewhere).await;
+
+    let batch = [&stuck, &elsewhere].map(|claim| Renewal::of(Arc::new(claim.clone())));
+    let renewed = store.renew(&batch).await;
+    let error = renewed[0].as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown));
+    assert!(matches!(renewed[1], Ok(Renewed::Alive { .. })), "{renewed:?}");
+
+    assert!(!late.is_finished());
+    drop(stall);
+    late.await.unwrap();
+}
+
+/// A runtime waits for its own blocking threads when it is dropped; a stopped stranger must not keep it from ending.
+#[test]
+fn a_stalled_step_does_not_keep_the_process() {
+    let dir = temp();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stall = runtime.block_on(async {
+        let store = Arc::new(open(dir.path()).await);
+        granted(&store, &claim("x")).await;
+        let stall = stalled(dir.path());
+        tokio::spawn(async move { store.attempt(&claim("x")).await });
+        tokio::task::yield_now().await;
+        stall
+    });
+    drop(runtime);
+    drop(stall);
+}
