@@ -161,9 +161,17 @@ pub struct Guard {
     core: Arc<Core>,
     owner: Option<Owner>,
     /// Requests under way, owned here so that they can be handed over whole.
-    changing: Option<BoxFuture<Result<Attempt>>>,
-    leaving: Option<BoxFuture<Result<Release>>>,
+    changing: UnderWay<Attempt>,
+    leaving: UnderWay<Release>,
     done: bool,
+}
+
+/// A request that may be under way. Only ever touched through `&mut`; the mutex is what makes a guard `Sync`, so that
+/// futures which borrow it can be spawned.
+type UnderWay<T> = Mutex<Option<BoxFuture<Result<T>>>>;
+
+fn slot<T>(under_way: &mut UnderWay<T>) -> &mut Option<BoxFuture<Result<T>>> {
+    under_way.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Guard {
@@ -179,7 +187,7 @@ impl Guard {
             owner.gained(core.store_number(), &claim.resource, claim.weight, claim.id);
         }
         core.watchdog.hold(claim, held.0.belief.clone(), lease, renew);
-        Self { held, core, owner, changing: None, leaving: None, done: false }
+        Self { held, core, owner, changing: Mutex::default(), leaving: Mutex::default(), done: false }
     }
 
     /// What can be known of this lock, for other tasks.
@@ -248,7 +256,7 @@ impl Guard {
     async fn release_with(mut self, memo: Option<Memo>) -> Result<Release> {
         self.stop_keeping();
         let claim = self.held.claim();
-        let request = self.leaving.insert(self.core.release(&claim, End::Done { memo }));
+        let request = slot(&mut self.leaving).insert(self.core.release(&claim, End::Done { memo }));
         match tokio::time::timeout(self.core.op_timeout, request).await {
             Ok(Ok(release)) => {
                 self.done = true;
@@ -259,7 +267,7 @@ impl Guard {
             }
             Ok(Err(error)) => {
                 // It has answered; the reaper asks anew.
-                self.leaving = None;
+                *slot(&mut self.leaving) = None;
                 Err(error)
             }
             Err(_) => {
@@ -275,13 +283,13 @@ impl Guard {
         let mut errors = crate::engine::error_backoff(lighter.ttl);
         loop {
             let sent = self.core.clock.now();
-            let request = self.changing.insert(self.core.driver.clone().attempt(lighter.clone()));
+            let request = slot(&mut self.changing).insert(self.core.driver.clone().attempt(lighter.clone()));
             let answer = tokio::select! {
                 biased;
                 answer = request => answer,
                 reason = self.held.lost() => return Err(Error::lost(reason).about(&lighter.resource)),
             };
-            self.changing = None;
+            *slot(&mut self.changing) = None;
             match answer {
                 Ok(Attempt::Granted(grant)) if grant.fence == self.fence() => {
                     let from = grant.lease.from.unwrap_or(sent);
@@ -336,8 +344,8 @@ impl Drop for Guard {
         self.stop_keeping();
         Orphan {
             claim: self.held.claim(),
-            attempt: self.changing.take(),
-            release: self.leaving.take(),
+            attempt: slot(&mut self.changing).take(),
+            release: slot(&mut self.leaving).take(),
             end: End::Done { memo: None },
         }
         .adopt(&self.core);
@@ -347,5 +355,17 @@ impl Drop for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.held, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync + 'static>() {}
+        shared::<Guard>();
+        shared::<Held>();
     }
 }
