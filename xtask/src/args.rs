@@ -13,6 +13,8 @@ pub(crate) enum Invocation {
     Setup,
     /// Install what the tests need, then run them.
     Test(TestOptions),
+    /// Break the safety rules on purpose: these, or all.
+    Mutants(Vec<String>),
 }
 
 /// The options of `cargo xtask test`.
@@ -48,6 +50,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
             Some(extra) => Err(format!("setup takes no argument, got `{extra}`")),
         },
         "test" => parse_test(args),
+        "mutants" => Ok(Invocation::Mutants(args.collect())),
         other => Err(format!("there is no command `{other}`")),
     }
 }
@@ -86,6 +89,7 @@ pub(crate) fn help() -> String {
 cargo xtask test [--all] [--only PART]…   install what the tests need, then run every part
     --all          the long tier too
     --only PART    this part only; may be repeated
+cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
 cargo xtask setup                         install what the tests need, and stop there
 cargo xtask help                          this text
 

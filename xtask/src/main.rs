@@ -4,6 +4,7 @@
 
 mod args;
 mod features;
+mod mutants;
 mod packages;
 mod parts;
 mod readme;
@@ -45,6 +46,7 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
             Ok(())
         }
         Invocation::Setup => setup::run(&Workspace::find()?, Part::ALL),
+        Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),
         Invocation::Test(options) => test::run(&Workspace::find()?, options),
     }
 }

@@ -1,0 +1,144 @@
+//! The rules, and how each is broken.
+
+use super::Mutant;
+
+const MODEL: &str = "crates/oarlock-core/src/model.rs";
+const ACQUIRE: &str = "crates/oarlock-core/src/engine/acquire.rs";
+const BELIEF: &str = "crates/oarlock-core/src/belief.rs";
+const GUARD: &str = "crates/oarlock-core/src/guard.rs";
+const REAPER: &str = "crates/oarlock-core/src/engine/reaper.rs";
+const WATCHDOG: &str = "crates/oarlock-core/src/engine/watchdog.rs";
+
+const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
+const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
+
+pub(crate) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "no-withdraw-on-drop",
+        rule: "a dropped acquisition leaves nothing in the store",
+        file: ACQUIRE,
+        from: "if matches!(self.standing, Standing::Known | Standing::Queued) {\n            self.abandon();",
+        to: "if false {\n            self.abandon();",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "no-release-on-drop",
+        rule: "a dropped guard lets go of the lock",
+        file: GUARD,
+        from: "        if self.done {\n            return;\n        }\n        self.stop_keeping();",
+        to: "        self.stop_keeping();\n        if true {\n            return;\n        }",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "late-attempt-after-cancel",
+        rule: "a claim is released after the attempt that is still under way, not before",
+        file: REAPER,
+        from: "let _ = attempt.await;",
+        to: "core.home.spawn(async move { drop(attempt.await) });",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "deadline-from-the-reply",
+        rule: "belief in a grant counts from before its request was sent",
+        file: ACQUIRE,
+        from: "grant.lease.from.map_or(place.sent, |from| from.min(now))",
+        to: "grant.lease.from.map_or(now, |from| from.min(now))",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "renewal-from-the-reply",
+        rule: "belief in a renewal counts from before its request was sent",
+        file: WATCHDOG,
+        from: "let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));",
+        to: "let from = lease.from.map_or(self.clock.now(), |from| from.min(self.clock.now()));",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "belief-comes-back",
+        rule: "what has ended never comes back",
+        file: BELIEF,
+        from: "if self.reason.get().is_some() || self.clock.now() >= self.deadline() {\n            return false;",
+        to: "if false {\n            return false;",
+        test: &["-p", "oarlock-core", "--lib", "belief::"],
+    },
+    Mutant {
+        name: "no-margin",
+        rule: "belief ends before the lease, by a margin for clocks of different rates",
+        file: BELIEF,
+        from: "(ttl / 50).max(Duration::from_millis(5))",
+        to: "Duration::ZERO",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "no-renewal",
+        rule: "a held lock is renewed",
+        file: WATCHDOG,
+        from: "batch.push(charge.to_renew());",
+        to: "drop(charge.to_renew());",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "renewal-not-applied",
+        rule: "a renewal extends the lease in the store",
+        file: MODEL,
+        from: "entry.expires = now.boot + renewal.claim.ttl;",
+        to: "",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "renewal-revives",
+        rule: "an expired claim is never renewed",
+        file: MODEL,
+        from: "pub fn renew(&mut self, renewal: &Renewal, now: Now, calls: &mut Calls) -> Result<Renewed> {\n        self.expire(now, calls);",
+        to: "pub fn renew(&mut self, renewal: &Renewal, now: Now, _calls: &mut Calls) -> Result<Renewed> {",
+        test: RULE,
+    },
+    Mutant {
+        name: "weight-ignored",
+        rule: "granted weights never exceed the capacity",
+        file: MODEL,
+        from: "Weight::Units(units) => self.units += u64::from(units.get()),",
+        to: "Weight::Units(_) => self.units += 0,",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "fence-reused",
+        rule: "every grant has a larger fence",
+        file: MODEL,
+        from: "self.last_fence.saturating_add(1).max(now.wall_micros)",
+        to: "self.last_fence.max(1)",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "fence-from-the-clock-alone",
+        rule: "fences rise even when the wall clock falls",
+        file: MODEL,
+        from: "self.last_fence.saturating_add(1).max(now.wall_micros)",
+        to: "now.wall_micros",
+        test: RULE,
+    },
+    Mutant {
+        name: "expired-waiter-stays",
+        rule: "an expired waiter is evicted",
+        file: MODEL,
+        from: "self.retain(now, calls, |entry| entry.ends() > now.boot);",
+        to: "self.retain(now, calls, |entry| !entry.is_held() || entry.ends() > now.boot);",
+        test: SIMULATION,
+    },
+    Mutant {
+        name: "turn-without-end",
+        rule: "a turn that is not taken passes on",
+        file: MODEL,
+        from: "Standing::Waits(Some(turn)) => turn.min(self.expires),",
+        to: "Standing::Waits(Some(_)) => self.expires,",
+        test: RULE,
+    },
+    Mutant {
+        name: "overtaking",
+        rule: "fair claims are granted in order of arrival",
+        file: MODEL,
+        from: "if position != at && (entry.is_held() || (fair && position < at)) {",
+        to: "if position != at && entry.is_held() {",
+        test: RULE,
+    },
+];
