@@ -76,6 +76,8 @@ pub(crate) struct BeliefCell {
     /// Nanoseconds on `clock`; only written under `bound`.
     deadline: AtomicU64,
     suspect: AtomicBool,
+    /// Its holder let it go: nobody believes in it any more, and nothing was lost. Only written under `bound`.
+    let_go: AtomicBool,
     reason: OnceLock<LossReason>,
     lost: CancellationToken,
     bound: Mutex<Bound>,
@@ -96,6 +98,7 @@ impl BeliefCell {
             clock,
             deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),
             suspect: AtomicBool::new(false),
+            let_go: AtomicBool::new(false),
             reason: OnceLock::new(),
             lost: CancellationToken::new(),
             bound: Mutex::new(bound),
@@ -114,13 +117,26 @@ impl BeliefCell {
 
     /// Whether the lock may still be believed in. No I/O: one look at the clock.
     pub(crate) fn is_held(&self) -> bool {
-        if self.reason.get().is_some() {
+        if self.reason.get().is_some() || self.is_let_go() {
             return false;
         }
         if self.clock.now() < self.deadline() {
             return true;
         }
         !self.end_if_due()
+    }
+
+    fn is_let_go(&self) -> bool {
+        self.let_go.load(Ordering::Acquire)
+    }
+
+    /// Its holder lets it go: belief ends, for everybody who knows of it, without a loss.
+    pub(crate) fn let_go(&self) {
+        let bound = self.change();
+        if self.reason.get().is_none() {
+            self.let_go.store(true, Ordering::Release);
+        }
+        drop(bound);
     }
 
     pub(crate) fn belief(&self) -> Belief {
@@ -150,7 +166,7 @@ impl BeliefCell {
     /// never comes back, even if the store says it is still there.
     pub(crate) fn extend(&self, from: Moment, ttl: Duration) -> bool {
         let bound = self.change();
-        if self.reason.get().is_some() || self.clock.now() >= self.deadline() {
+        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
             return false;
         }
         // Answers may overtake each other: an older one takes nothing back.
@@ -162,6 +178,9 @@ impl BeliefCell {
     /// The lease of `ttl` whose request left at `from` is the last one.
     pub(crate) fn end_by(&self, from: Moment, ttl: Duration, reason: LossReason) {
         let mut bound = self.change();
+        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
+            return;
+        }
         *bound = Bound { at: end_of(from, ttl).min(bound.at), reason };
         self.deadline.store(bound.at.as_nanos(), Ordering::Release);
         self.suspect.store(true, Ordering::Release);
@@ -175,6 +194,9 @@ impl BeliefCell {
     /// Ends belief if its time has come; true if it is over.
     pub(crate) fn end_if_due(&self) -> bool {
         let bound = self.change();
+        if self.is_let_go() {
+            return true;
+        }
         let deadline = self.deadline();
         if self.reason.get().is_none() && self.clock.now() < deadline {
             return false;
@@ -189,25 +211,31 @@ impl BeliefCell {
     /// Ends belief now, unless it is over already.
     pub(crate) fn end(&self, reason: LossReason) {
         let bound = self.change();
+        if self.is_let_go() {
+            return;
+        }
         let _ = self.reason.set(reason);
         drop(bound);
         self.lost.cancel();
     }
 
-    /// Waits for the end of belief. Needs no help from the watchdog: the deadline alone is enough.
+    /// Waits for the loss of what was not let go. Needs no help from the watchdog: the deadline alone is enough.
     pub(crate) async fn lost(&self) -> LossReason {
         self.ends_within(Duration::ZERO).await;
         self.reason.get().cloned().unwrap_or(LossReason::Expired)
     }
 
-    /// Waits until belief will end within `lead` unless it is extended, or has ended.
+    /// Waits until belief will end within `lead` unless it is extended, or has ended; for ever if it was let go.
     pub(crate) async fn ends_within(&self, lead: Duration) {
         loop {
+            if self.is_let_go() {
+                return std::future::pending().await;
+            }
             let look = self.deadline() - lead;
             if self.clock.now() >= look {
                 if lead.is_zero() {
                     // The deadline may have moved between the two looks.
-                    if self.end_if_due() {
+                    if self.end_if_due() && !self.is_let_go() {
                         return;
                     }
                     continue;
@@ -263,6 +291,25 @@ mod tests {
         tokio::time::advance(TTL / 2).await;
         assert!(cell.extend(sent, TTL), "a slow answer is still an answer");
         assert!(cell.deadline() < sent + TTL, "but counts from when the question left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_let_go_is_not_believed_and_not_lost() {
+        let cell = cell();
+        cell.let_go();
+        assert!(!cell.is_held() && cell.time_left().is_zero());
+        assert!(tokio::time::timeout(TTL * 2, cell.lost()).await.is_err(), "nothing was lost");
+        assert_eq!(cell.reason(), None);
+        let now = cell.clock.now();
+        assert!(!cell.extend(now, TTL), "a late answer must not revive it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_request_to_end_does_not_revive_it() {
+        let cell = cell();
+        tokio::time::advance(TTL).await;
+        cell.end_by(cell.clock.now(), TTL, LossReason::MaxHold);
+        assert!(!cell.is_held());
     }
 
     #[tokio::test(start_paused = true)]
