@@ -209,14 +209,18 @@ impl Client {
     }
 
     /// Waits for the releases that dropped guards and abandoned acquisitions left to be done, at most for `patience`,
-    /// and lets go of the store. Guards that still live are not released: their leases end them.
+    /// and lets go of the store. Guards that still live lose their locks ([`LossReason::Session`]), unless they are
+    /// tethered to their lease alone.
+    ///
+    /// [`LossReason::Session`]: crate::LossReason::Session
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] if something was still left to be done; what the store says when it is closed.
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         self.core.closed.store(true, Ordering::Release);
         let flushed = tokio::time::timeout(patience, self.core.home.idle()).await;
-        self.core.watchdog.stop();
+        // Before the store can give them to others.
+        self.core.watchdog.end_session();
         self.core.driver.clone().close().await?;
         flushed.map_err(|_| Error::unreachable("some releases were not done in time").on(self.core.info.scheme))
     }

@@ -14,7 +14,7 @@ use super::gate::Lane;
 use super::home::Home;
 use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
-use crate::claim::{Claim, ClaimId};
+use crate::claim::{Claim, ClaimId, Tether};
 use crate::clock::{Clock, Moment, sleep_until};
 use crate::driver::{DynDriver, Gone, Interest, Lease, Renewal, Renewed, Watch};
 use crate::error::{Error, Result};
@@ -74,6 +74,15 @@ enum Who {
         /// Those who wait behind it in this process, for others to see.
         lane: Option<Arc<Lane>>,
     },
+}
+
+impl Who {
+    fn belief(&self) -> Option<&Arc<BeliefCell>> {
+        match self {
+            Self::Holder(belief) => Some(belief),
+            Self::Waiter { .. } => None,
+        }
+    }
 }
 
 impl Watchdog {
@@ -141,6 +150,23 @@ impl Watchdog {
 
     pub(crate) fn stop(&self) {
         self.0.stop.cancel();
+    }
+
+    /// Stops, and ends belief in what the store will free with the session.
+    pub(crate) fn end_session(&self) {
+        self.stop();
+        let tethered: Vec<_> = {
+            let kept = self.0.lock();
+            let holders = kept.by_id.values().filter(|charge| charge.claim.tether == Tether::Process);
+            holders
+                .filter_map(|charge| charge.who.belief().map(|belief| (charge.claim.clone(), belief.clone())))
+                .collect()
+        };
+        for (claim, belief) in tethered {
+            belief.end(LossReason::Session);
+            self.0.observers.emit(&claim, || Step::Lost { reason: LossReason::Session });
+            self.forget(claim.id);
+        }
     }
 }
 
