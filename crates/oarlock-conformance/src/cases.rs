@@ -1,0 +1,162 @@
+//! The cases, by topic. Each says what it needs; where that is missing it is skipped with the reason.
+
+mod belief;
+mod breaking;
+mod busy;
+mod cancel;
+mod close;
+mod dead_waiters;
+mod downgrade;
+mod exclusion;
+mod expiry;
+mod fencing;
+mod gate;
+mod idempotence;
+mod inspect;
+mod loss;
+mod lost_reply;
+mod memo;
+mod model_run;
+mod names;
+mod order;
+mod owner;
+mod renewal;
+mod restart;
+mod spec;
+mod takeover;
+mod wakeup;
+mod weights;
+
+use std::sync::Arc;
+
+use oarlock_core::Capabilities;
+use oarlock_core::capabilities::{Fencing, Liveness, Notify, WaiterView};
+use oarlock_core::driver::BoxFuture;
+
+use crate::bench::Bench;
+use crate::failure::Outcome;
+use crate::fixture::{Power, Powers};
+
+/// What a case cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Fair,
+    Units,
+    Fences,
+    /// Each claim has a lease of its own.
+    Leases,
+    /// Claims can outlive their process.
+    LeaseTether,
+    /// Waiters are shown, each and in order.
+    Waiters,
+    Push,
+    Listing,
+    Memo,
+    Kill,
+    Cut,
+    DropReply,
+    Restart,
+}
+
+impl Need {
+    fn lacks(self, can: &Capabilities, powers: &Powers) -> Option<&'static str> {
+        let power = |power: Power| match power {
+            Power::Has => None,
+            Power::Lacks(why) => Some(why),
+        };
+        let unless = |able: bool, why: &'static str| if able { None } else { Some(why) };
+        match self {
+            Self::Fair => unless(can.fair, "this store has no queue"),
+            Self::Units => unless(can.units, "this store cannot share a resource"),
+            Self::Fences => unless(can.fencing != Fencing::None, "this store has no fences"),
+            Self::Leases => unless(can.liveness != Liveness::Session, "claims live by their session here"),
+            Self::LeaseTether => unless(can.tether_lease, "claims end with their process here"),
+            Self::Waiters => unless(can.waiters == WaiterView::Listed, "this store does not show its waiters"),
+            Self::Push => unless(can.notify == Notify::Push, "this store does not push"),
+            Self::Listing => unless(can.listing, "this store cannot list names"),
+            Self::Memo => unless(can.memo, "this store keeps no memo"),
+            Self::Kill => power(powers.kill),
+            Self::Cut => power(powers.cut),
+            Self::DropReply => power(powers.drop_reply),
+            Self::Restart => power(powers.restart),
+        }
+    }
+}
+
+/// One thing that every driver must do.
+pub(crate) struct Case {
+    topic: &'static str,
+    name: &'static str,
+    needs: &'static [Need],
+    run: fn(Arc<Bench>) -> BoxFuture<Outcome>,
+}
+
+impl Case {
+    pub(crate) fn name(&self) -> String {
+        format!("{}::{}", self.topic, self.name)
+    }
+
+    /// Whether it disturbs the others.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.needs.contains(&Need::Restart)
+    }
+
+    /// Why it cannot run here.
+    pub(crate) fn lacks(&self, can: &Capabilities, powers: &Powers) -> Option<String> {
+        self.needs.iter().find_map(|need| need.lacks(can, powers)).map(str::to_owned)
+    }
+
+    pub(crate) fn run(&self, bench: Arc<Bench>) -> BoxFuture<Outcome> {
+        (self.run)(bench)
+    }
+}
+
+/// Declares the cases of a topic: the functions of its file, each with what it needs.
+macro_rules! cases {
+    ($topic:literal: $($name:ident $([$($need:ident),+])?),+ $(,)?) => {
+        pub(super) fn cases() -> Vec<$crate::cases::Case> {
+            vec![$($crate::cases::Case {
+                topic: $topic,
+                name: stringify!($name),
+                needs: &[$($($crate::cases::Need::$need),+)?],
+                run: |bench| Box::pin($name(bench)),
+            }),+]
+        }
+    };
+}
+use cases;
+
+/// Every case.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        exclusion::cases,
+        order::cases,
+        weights::cases,
+        spec::cases,
+        names::cases,
+        idempotence::cases,
+        lost_reply::cases,
+        cancel::cases,
+        loss::cases,
+        renewal::cases,
+        expiry::cases,
+        takeover::cases,
+        dead_waiters::cases,
+        fencing::cases,
+        inspect::cases,
+        breaking::cases,
+        downgrade::cases,
+        memo::cases,
+        close::cases,
+        busy::cases,
+        owner::cases,
+        gate::cases,
+        wakeup::cases,
+        belief::cases,
+        restart::cases,
+        model_run::cases,
+    ]
+    .into_iter()
+    .flat_map(|topic| topic())
+    .collect()
+}

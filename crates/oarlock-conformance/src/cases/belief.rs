@@ -1,0 +1,101 @@
+//! Belief ends before the store can grant the lock to another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::clock::Moment;
+use oarlock_core::{Guard, Held, Weight};
+
+use super::cases;
+use crate::bench::{Bench, Peer, now, within};
+use crate::failure::{Failure, Outcome, ensure};
+use crate::history::{History, Hold, Rules};
+use crate::wire::Wire;
+
+cases!("belief":
+    it_ends_before_the_next_grant [Cut],
+    it_ends_before_the_next_grant_on_a_slow_line [Cut],
+);
+
+async fn it_ends_before_the_next_grant(bench: Arc<Bench>) -> Outcome {
+    let mut margins = Vec::new();
+    for round in 0..3 {
+        let holder = bench.peer().await?;
+        // At different moments between two renewals.
+        margins.push(margin(&bench, holder, bench.ttl().mul_f64(0.05 + 0.3 * f64::from(round))).await?);
+    }
+    report(&bench, &margins);
+    Ok(())
+}
+
+/// If belief were counted from the answer instead of the question, it would end too late here.
+async fn it_ends_before_the_next_grant_on_a_slow_line(bench: Arc<Bench>) -> Outcome {
+    let mut margins = Vec::new();
+    for _ in 0..2 {
+        let connection = bench.connection().await?;
+        let wire = Wire::new(connection.driver(), bench.ttl() / 9);
+        let holder = bench.peer_over(Arc::new(wire), connection)?;
+        margins.push(margin(&bench, holder, bench.ttl()).await?);
+    }
+    report(&bench, &margins);
+    Ok(())
+}
+
+fn report(bench: &Bench, margins: &[Duration]) {
+    let list: Vec<_> = margins.iter().map(|margin| format!("{:.1}", margin.as_secs_f64() * 1000.0)).collect();
+    let ttl = bench.ttl().as_millis();
+    bench.note(format!("belief ended {} ms before the rival's grant (lease {ttl} ms)", list.join(", ")));
+}
+
+/// Cuts a holder off after `stay`, while a rival waits: how long before the rival's grant belief ended.
+async fn margin(bench: &Bench, holder: Peer, stay: Duration) -> Outcome<Duration> {
+    let (rival, name) = (bench.peer().await?, bench.name()?);
+    let asked = now();
+    let guard: Guard = holder.mutex(name.as_str())?.lock().await?;
+    let granted = now();
+    let (lock, theirs_asked) = (rival.mutex(name.as_str())?, now());
+    let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
+    rival.waits(&name, 1).await?;
+    tokio::time::sleep(stay).await;
+    ensure!(guard.is_held(), "lost before it was cut off: {:?}", guard.loss());
+    let end = tokio::task::spawn_blocking({
+        let held = guard.held();
+        move || end_of_belief(&held)
+    });
+    holder.connection.cut().await?;
+    let bound = bench.lease_ends_within() * 2;
+    let (theirs, theirs_granted) = within(bound, "the rival", waiter).await???;
+    let ended = within(bench.pace.soon, "the end of belief", end).await??;
+    holder.connection.heal().await?;
+
+    let mut history = History::new();
+    let hold = |owner, guard: &Guard, asked, granted, ended| Hold {
+        resource: name.to_string(),
+        owner,
+        weight: Weight::All,
+        capacity: None,
+        fence: guard.fence(),
+        asked,
+        granted,
+        ended,
+        queued: None,
+    };
+    history.hold(hold(0, &guard, asked, granted, ended));
+    history.hold(hold(1, &theirs, theirs_asked, theirs_granted, now()));
+    history.death(name.as_str(), ended);
+    let rules = Rules::new().takeover_within(bench.lease_ends_within()).least_takeovers(1);
+    let verdict = history.check(&rules);
+    if !verdict.is_ok() {
+        return Err(Failure::new(verdict.to_string()));
+    }
+    theirs.release().await?;
+    Ok(theirs_granted.since(ended))
+}
+
+/// Watches belief as closely as a busy machine allows; the moment returned is never before the end.
+fn end_of_belief(held: &Held) -> Moment {
+    while held.is_held() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    now()
+}

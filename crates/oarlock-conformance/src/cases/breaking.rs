@@ -1,0 +1,94 @@
+//! An operator can end a hold, and the holder hears by whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::Released;
+use oarlock_core::event::Step;
+use oarlock_core::state::Ending;
+use oarlock_core::{Belief, Fence, LossReason};
+
+use super::cases;
+use crate::bench::{Bench, now, within};
+use crate::failure::{Outcome, ensure, ensure_eq};
+
+cases!("breaking":
+    the_holder_hears_by_whom [Fences],
+    a_push_tells_the_holder_at_once [Fences, Push],
+    a_stale_fence_breaks_nothing [Fences],
+    with_grace_the_holder_can_finish [Fences, Leases],
+    after_the_grace_it_is_over [Fences, Leases],
+);
+
+fn ending() -> Ending {
+    Ending { by: "ops@example.org".into(), why: "maintenance".into() }
+}
+
+async fn the_holder_hears_by_whom(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let broken = operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
+    ensure_eq!(broken, Released::Released, "the break");
+    let next = operator.mutex(name.as_str())?.try_lock().await?;
+    ensure!(next.is_some(), "still held after the break");
+    let reason = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
+    ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    Ok(())
+}
+
+/// With a long lease, so that no renewal is near: only the mailbox can tell in time.
+async fn a_push_tells_the_holder_at_once(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    // Whoever holds anything listens; the first hold arms the mailbox.
+    let _other = peer.mutex(bench.name()?.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60)).lock().await?;
+    tokio::time::sleep(bench.ttl()).await;
+    operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
+    let reason = bench.soon("the loss", guard.lost()).await?;
+    ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    Ok(())
+}
+
+async fn a_stale_fence_breaks_nothing(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let first = peer.mutex(name.as_str())?.lock().await?;
+    let stale = first.fence();
+    first.release().await?;
+    let guard = peer.mutex(name.as_str())?.lock().await?;
+    for fence in [stale, Fence::new(guard.fence().get() + 1)] {
+        let broken = operator.break_hold(&name, fence, ending(), Duration::ZERO).await?;
+        ensure_eq!(broken, Released::NotHeld, "a break by another fence");
+    }
+    ensure!(operator.mutex(name.as_str())?.try_lock().await?.is_none(), "a stale fence broke the hold");
+    guard.release().await?;
+    Ok(())
+}
+
+async fn with_grace_the_holder_can_finish(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let grace = bench.ttl() * 4;
+    ensure_eq!(operator.break_hold(&name, guard.fence(), ending(), grace).await?, Released::Asked, "the break");
+    let asked = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Ending { .. })));
+    within(bench.ttl(), "word of the break", asked).await?;
+    ensure_eq!(guard.belief(), Belief::Suspect, "belief of a holder asked to end");
+    let state = operator.inspect(&name).await?;
+    ensure_eq!(state.holders.first().and_then(|h| h.ending.clone()), Some(ending()), "the ending shown");
+    ensure_eq!(guard.release().await?.outcome, Released::Released, "a release within the grace");
+    bench.left_clean(&operator, &name).await
+}
+
+async fn after_the_grace_it_is_over(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let lock = operator.mutex(name.as_str())?;
+    operator.break_hold(&name, guard.fence(), ending(), bench.ttl() / 2).await?;
+    let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
+    let reason = within(bench.lease_ends_within(), "the end", guard.lost()).await?;
+    let ended = now();
+    ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    let (theirs, granted) = within(bench.lease_ends_within(), "the next holder", waiter).await???;
+    ensure!(granted > ended, "the next holder came {:?} before the end of belief", ended.since(granted));
+    theirs.release().await?;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! What is not renewed ends, neither sooner nor much later than its lease.
+
+use std::sync::Arc;
+
+use oarlock_core::driver::{Attempt, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::{Belief, LossReason};
+
+use super::cases;
+use crate::bench::{Bench, now, within};
+use crate::failure::{Outcome, ensure, ensure_eq};
+
+cases!("expiry":
+    a_dead_holder_ends_with_its_lease [Leases],
+    an_explicit_lease_is_not_renewed [Leases],
+    an_expired_claim_is_gone [Leases],
+    a_hold_has_its_bound,
+);
+
+async fn a_dead_holder_ends_with_its_lease(bench: Arc<Bench>) -> Outcome {
+    let (dead, rival, name) = (bench.raw().await?, bench.raw().await?, bench.name()?);
+    let sent = now();
+    let first = dead.granted(&dead.claim(&name)).await?;
+    ensure!(first.lease.ttl <= bench.ttl(), "a longer lease than was asked for: {:?}", first.lease);
+    let claim = rival.claim(&name);
+    let takeover = async {
+        loop {
+            match rival.attempt(&claim).await? {
+                Attempt::Granted(grant) => return Ok::<_, oarlock_core::Error>(grant),
+                Attempt::Pending(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let second = within(bench.lease_ends_within(), "the end of a lease", takeover).await??;
+    let took = now().since(sent);
+    ensure!(took >= bench.ttl(), "the lease of {:?} ended after {took:?}", bench.ttl());
+    ensure!(second.fence > first.fence, "the next fence is not larger");
+    Ok(())
+}
+
+async fn an_explicit_lease_is_not_renewed(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let asked = now();
+    let guard = peer.mutex(name.as_str())?.lease(bench.ttl()).lock().await?;
+    let lock = rival.mutex(name.as_str())?;
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    ensure_eq!(within(bench.ttl(), "the end of belief", guard.lost()).await?, LossReason::Expired, "the reason");
+    let lost = now();
+    ensure!(lost.since(asked) < bench.ttl(), "believed for longer than the lease");
+    ensure!(!waiter.is_finished(), "the rival was served before belief ended");
+    let theirs = within(bench.lease_ends_within(), "the rival", waiter).await???;
+    ensure!(theirs.fence() > guard.fence(), "the next fence is not larger");
+    theirs.release().await?;
+    Ok(())
+}
+
+async fn an_expired_claim_is_gone(bench: Arc<Bench>) -> Outcome {
+    let (raw, name) = (bench.raw().await?, bench.name()?);
+    let claim = raw.claim(&name);
+    raw.granted(&claim).await?;
+    tokio::time::sleep(bench.ttl() + bench.ttl() / 4).await;
+    let answers = raw.driver.clone().renew(vec![Renewal::of(Arc::new(claim.clone()))]).await;
+    let gone = matches!(answers[..], [Ok(Renewed::Gone(Gone::Unknown | Gone::Session))]);
+    ensure!(gone, "a renewal revived an expired claim: {answers:?}");
+    let release = raw.release(&name, claim.id, End::Done { memo: None }).await?;
+    ensure_eq!(release.outcome, Released::NotHeld, "the release of an expired claim");
+    Ok(())
+}
+
+async fn a_hold_has_its_bound(bench: Arc<Bench>) -> Outcome {
+    let (peer, name) = (bench.peer().await?, bench.name()?);
+    let bound = bench.ttl() * 2;
+    let asked = now();
+    let guard = peer.mutex(name.as_str())?.max_hold(bound).lock().await?;
+    let reason = within(bound + bench.pace.soon, "the end of the hold", guard.lost()).await?;
+    ensure_eq!(reason, LossReason::MaxHold, "the reason");
+    let held = now().since(asked);
+    ensure!(held >= bound && guard.belief() == Belief::Lost, "ended after {held:?} instead of {bound:?}");
+    drop(guard);
+    bench.left_clean(&peer, &name).await
+}

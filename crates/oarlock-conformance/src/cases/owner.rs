@@ -1,0 +1,67 @@
+//! Nobody waits for himself.
+
+use std::sync::Arc;
+
+use oarlock_core::{ErrorKind, Owner};
+
+use super::cases;
+use crate::bench::Bench;
+use crate::failure::{Outcome, ensure, ensure_eq};
+
+cases!("owner":
+    waiting_for_oneself_is_an_error,
+    owners_are_apart,
+    a_reader_can_read_again [Units],
+    a_reader_cannot_wait_to_write [Units],
+);
+
+async fn waiting_for_oneself_is_an_error(bench: Arc<Bench>) -> Outcome {
+    let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
+    let lock = peer.mutex(name.as_str())?.owner(&owner);
+    let guard = lock.lock().await?;
+    let refused = bench.soon("the refusal", lock.lock()).await?;
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "waiting for oneself");
+    ensure!(lock.try_lock().await?.is_none(), "a try of what one holds was granted");
+    guard.release().await?;
+    drop(bench.soon("the lock again", lock.lock()).await??);
+    bench.soon("the lock after a drop", lock.lock()).await??.release().await?;
+    Ok(())
+}
+
+async fn owners_are_apart(bench: Arc<Bench>) -> Outcome {
+    let (peer, name) = (bench.peer().await?, bench.name()?);
+    let guard = peer.mutex(name.as_str())?.owner(&Owner::new()).lock().await?;
+    let lock = peer.mutex(name.as_str())?.owner(&Owner::new());
+    let other = tokio::spawn(async move { lock.lock().await });
+    peer.waits(&name, 1).await?;
+    guard.release().await?;
+    bench.soon("the other owner", other).await???.release().await?;
+    Ok(())
+}
+
+async fn a_reader_can_read_again(bench: Arc<Bench>) -> Outcome {
+    let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
+    let lock = peer.rwlock(name.as_str())?.owner(&owner);
+    let first = lock.read().await?;
+    let second = bench.soon("a second read hold", lock.read()).await??;
+    // A writer that waits between the two would make the second wait for the first: that must be an error.
+    let writer = peer.rwlock(name.as_str())?;
+    if bench.info.capabilities.fair {
+        let writer = tokio::spawn(async move { writer.write().await });
+        peer.waits(&name, 1).await?;
+        let refused = bench.soon("the refusal", lock.read()).await?;
+        ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "behind a writer");
+        drop((first, second));
+        bench.soon("the writer", writer).await???.release().await?;
+    }
+    Ok(())
+}
+
+async fn a_reader_cannot_wait_to_write(bench: Arc<Bench>) -> Outcome {
+    let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
+    let lock = peer.rwlock(name.as_str())?.owner(&owner);
+    let _reader = lock.read().await?;
+    let refused = bench.soon("the refusal", lock.write()).await?;
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "an upgrade");
+    Ok(())
+}

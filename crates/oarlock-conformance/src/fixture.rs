@@ -1,0 +1,150 @@
+//! What a store must offer to be tested: a way in, and ways to make it fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, ErrorKind, Result};
+
+/// Whether a fixture can do something to its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Power {
+    /// It can.
+    Has,
+    /// It cannot, and why; cases that need it are skipped with these words.
+    Lacks(&'static str),
+}
+
+/// What a fixture can do to its store and to the ways there.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Powers {
+    /// [`Connection::kill`].
+    pub kill: Power,
+    /// [`Connection::cut`] and [`Connection::heal`].
+    pub cut: Power,
+    /// [`Connection::drop_reply`].
+    pub drop_reply: Power,
+    /// [`Fixture::restart`].
+    pub restart: Power,
+}
+
+impl Powers {
+    /// None at all: only the calm cases run.
+    #[must_use]
+    pub const fn none() -> Self {
+        let lacks = Power::Lacks("this fixture cannot do that");
+        Self { kill: lacks, cut: lacks, drop_reply: lacks, restart: lacks }
+    }
+
+    /// These powers, with sessions that can be killed.
+    #[must_use]
+    pub const fn kill(mut self, power: Power) -> Self {
+        self.kill = power;
+        self
+    }
+
+    /// These powers, with lines that can be cut.
+    #[must_use]
+    pub const fn cut(mut self, power: Power) -> Self {
+        self.cut = power;
+        self
+    }
+
+    /// These powers, with replies that can be dropped.
+    #[must_use]
+    pub const fn drop_reply(mut self, power: Power) -> Self {
+        self.drop_reply = power;
+        self
+    }
+
+    /// These powers, with a server that can be restarted.
+    #[must_use]
+    pub const fn restart(mut self, power: Power) -> Self {
+        self.restart = power;
+        self
+    }
+}
+
+/// The times that suit a store.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Pace {
+    /// The shortest lease that this store keeps well, with room for a busy test machine.
+    pub ttl: Duration,
+    /// The bound for everything that should happen at once.
+    pub soon: Duration,
+}
+
+impl Pace {
+    /// Leases of `ttl`; what should happen at once may take two seconds.
+    #[must_use]
+    pub const fn of(ttl: Duration) -> Self {
+        Self { ttl, soon: Duration::from_secs(2) }
+    }
+
+    /// This pace, with another bound for what should happen at once.
+    #[must_use]
+    pub const fn soon(mut self, soon: Duration) -> Self {
+        self.soon = soon;
+        self
+    }
+}
+
+/// A store under test. Cases run in parallel on it, each with its own connections and its own fresh names.
+pub trait Fixture: Send + Sync + 'static {
+    /// What to call it in the report, such as `redis` or `etcd/go`.
+    fn name(&self) -> String;
+
+    /// What it can do.
+    fn powers(&self) -> Powers {
+        Powers::none()
+    }
+
+    /// The times that suit it.
+    fn pace(&self) -> Pace {
+        Pace::of(Duration::from_millis(600))
+    }
+
+    /// Opens another connection, as another process would. Called on the runtime that the connection will live on.
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>>;
+
+    /// Stops the server and starts it again with its data. All cases that run meanwhile are disturbed, so cases that
+    /// need this run alone, after the others.
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        lacking("restart its server")
+    }
+}
+
+/// One client's way to the store.
+pub trait Connection: Send + Sync + 'static {
+    /// The driver on it.
+    fn driver(&self) -> Arc<dyn DynDriver>;
+
+    /// Ends its session as the death of its process would.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        lacking("kill a session")
+    }
+
+    /// Cuts it off: requests neither arrive nor fail.
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        lacking("cut a line")
+    }
+
+    /// Ends a [`cut`](Self::cut).
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        lacking("heal a line")
+    }
+
+    /// Lets the next `verb` take effect, but loses the answer.
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        let _ = verb;
+        lacking("drop a reply")
+    }
+}
+
+fn lacking(what: &'static str) -> BoxFuture<Result<()>> {
+    let error = Error::new(ErrorKind::Unsupported, format!("this fixture said it can {what}, and cannot"));
+    Box::pin(std::future::ready(Err(error)))
+}

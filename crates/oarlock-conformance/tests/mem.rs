@@ -1,0 +1,70 @@
+//! The suite on the reference store, and an example of a fixture with every power but a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::{Kit, Memory, Verb};
+use oarlock_core::{DynDriver, Result};
+
+struct Mem(Memory);
+
+struct Line {
+    driver: Arc<Memory>,
+    kit: Kit,
+}
+
+impl Fixture for Mem {
+    fn name(&self) -> String {
+        "mem".into()
+    }
+
+    fn powers(&self) -> Powers {
+        let restart = Power::Lacks("a store in memory does not survive a restart");
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(restart)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(Duration::from_millis(600))
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let driver = Arc::new(self.0.connect());
+        let kit = driver.kit();
+        Box::pin(async move { Ok(Arc::new(Line { driver, kit }) as Arc<dyn Connection>) })
+    }
+}
+
+impl Line {
+    fn done(&self, what: impl FnOnce(&Kit)) -> BoxFuture<Result<()>> {
+        what(&self.kit);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.done(Kit::kill)
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.done(Kit::cut)
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        self.done(Kit::heal)
+    }
+
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.done(|kit| kit.drop_reply(verb))
+    }
+}
+
+fn main() {
+    oarlock_conformance::run(Mem(Memory::new()));
+}
