@@ -37,8 +37,12 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
     }
     let folder = workspace.root().join("target/mutants");
     let tree = folder.join("tree");
+    let chosen: Vec<_> =
+        table::MUTANTS.iter().filter(|mutant| only.is_empty() || only.iter().any(|n| n == mutant.name)).collect();
+    copy_tree(workspace, &tree)?;
+    check_healthy(workspace, &chosen, &tree, &folder)?;
     let mut survivors = Vec::new();
-    for mutant in table::MUTANTS.iter().filter(|mutant| only.is_empty() || only.iter().any(|n| n == mutant.name)) {
+    for mutant in chosen {
         copy_tree(workspace, &tree)?;
         let caught = try_mutant(workspace, mutant, &tree, &folder)?;
         println!("{:<9} {:<28} {}", if caught { "caught" } else { "SURVIVED" }, mutant.name, mutant.rule);
@@ -51,6 +55,22 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
         return Ok(());
     }
     Err(Failure::new(format!("nobody noticed: {}", survivors.join(", "))))
+}
+
+/// A test that fails anyway catches nothing: each must pass while no rule is broken.
+fn check_healthy(workspace: &Workspace, chosen: &[&Mutant], tree: &Path, folder: &Path) -> anyhow::Result<()> {
+    let mut seen: Vec<&[&str]> = Vec::new();
+    for mutant in chosen {
+        if seen.contains(&mutant.test) {
+            continue;
+        }
+        seen.push(mutant.test);
+        let mut command = test_command(workspace, mutant, tree, folder);
+        if !command.status()?.success() {
+            bail!("this fails with no rule broken: {}", shown(&command));
+        }
+    }
+    Ok(())
 }
 
 /// Applies one mutant and runs its test. A mutant that does not compile proves nothing, and is an error.

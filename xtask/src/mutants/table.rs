@@ -57,8 +57,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "belief-comes-back",
         rule: "what has ended never comes back",
         file: BELIEF,
-        from: "if self.reason.get().is_some() || self.clock.now() >= self.deadline() {\n            return false;",
-        to: "if false {\n            return false;",
+        from: "self.is_let_go() || self.clock.now() >= self.deadline() {\n            return false;",
+        to: "self.is_let_go() {\n            return false;",
         test: &["-p", "oarlock-core", "--lib", "belief::"],
     },
     Mutant {
