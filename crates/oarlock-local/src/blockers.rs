@@ -3,10 +3,9 @@
 //! If nothing waits before it, the holders'; otherwise that of the waiter just before it, which in turn watches what is
 //! before *it*. So a thousand waiters do not all wake up for one death, and every death has one who notices.
 
-use oarlock_core::Tether;
 use oarlock_core::driver::Cursor;
 use oarlock_core::model::{Calls, Entry, Session};
-use oarlock_core::ClaimId;
+use oarlock_core::{ClaimId, Tether};
 
 /// The sessions to watch for whoever stands at `at`.
 pub(crate) fn watched(entries: &[Entry], at: usize) -> Vec<Session> {
@@ -74,5 +73,107 @@ impl Watches {
                 calls.push((entry.id, entry.session));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oarlock_core::clock::Moment;
+    use oarlock_core::driver::{Attempt, End};
+    use oarlock_core::model::{Now, Resource};
+    use oarlock_core::{Capacity, Claim, Limit, ResourceName, Weight};
+
+    use super::*;
+
+    const NOW: Now = Now { boot: Moment::from_nanos(1), wall_micros: 1 };
+
+    /// A resource on which these sessions asked for everything, in order; a claim has the number of its place.
+    fn queue(sessions: &[Session]) -> Resource {
+        let mut resource = Resource::default();
+        for (at, session) in sessions.iter().enumerate() {
+            let mut claim = claim(at);
+            claim.wait = true;
+            resource.attempt(&claim, *session, NOW, &mut Calls::new()).unwrap();
+        }
+        resource
+    }
+
+    fn claim(at: usize) -> Claim {
+        let mut claim = Claim::new(id(at), ResourceName::new("x").unwrap());
+        claim.fair = true;
+        claim.ttl = Duration::from_secs(30);
+        claim
+    }
+
+    fn id(at: usize) -> ClaimId {
+        ClaimId::from_bits(u128::from(at as u64))
+    }
+
+    #[test]
+    fn the_first_watches_the_holder_and_the_others_the_one_before() {
+        let resource = queue(&[7, 8, 9, 9, 5]);
+        let watch = |at| watched(resource.entries(), at);
+        assert_eq!([watch(1), watch(2), watch(3), watch(4)], [vec![7], vec![8], vec![], vec![9]]);
+        assert_eq!(suspects(resource.entries(), 4, 5), [7, 9]);
+        assert_eq!(suspects(resource.entries(), 5, 7), [5]);
+    }
+
+    #[test]
+    fn a_claim_tethered_to_its_lease_has_no_death_to_watch() {
+        let mut resource = Resource::default();
+        let mut held = claim(0);
+        held.tether = Tether::Lease;
+        resource.attempt(&held, 7, NOW, &mut Calls::new()).unwrap();
+        assert!(suspects(resource.entries(), 1, 8).is_empty());
+    }
+
+    #[test]
+    fn whoever_moves_up_to_somebody_new_is_called() {
+        let mut resource = queue(&[7, 8, 9, 5]);
+        let before = Watches::of(resource.entries());
+        let mut calls = Calls::new();
+        resource.release(id(1), &End::Withdrawn, NOW, &mut calls);
+        before.call_changed(resource.entries(), &mut calls);
+        assert_eq!(calls, [(id(2), 9)]);
+    }
+
+    #[test]
+    fn the_next_need_not_be_called_when_the_one_before_becomes_the_holder() {
+        let mut resource = queue(&[7, 8, 9]);
+        let before = Watches::of(resource.entries());
+        let mut calls = Calls::new();
+        resource.release(id(0), &End::Withdrawn, NOW, &mut calls);
+        let granted = resource.attempt(&claim(1), 8, NOW, &mut Calls::new()).unwrap();
+        assert!(matches!(granted, Attempt::Granted(_)));
+        before.call_changed(resource.entries(), &mut calls);
+        assert_eq!(calls, [(id(1), 8)]);
+    }
+
+    #[test]
+    fn the_first_is_called_for_each_new_holder_beside_the_others() {
+        let mut resource = Resource::default();
+        let mut reader = claim(0);
+        reader.weight = Weight::ONE;
+        reader.fair = false;
+        reader.capacity = Capacity::Fixed(Limit::Unlimited);
+        let mut writer = claim(1);
+        writer.wait = true;
+        writer.fair = false;
+        resource.attempt(&reader, 7, NOW, &mut Calls::new()).unwrap();
+        resource.attempt(&writer, 8, NOW, &mut Calls::new()).unwrap();
+        let before = Watches::of(resource.entries());
+        let mut calls = Calls::new();
+        reader.id = id(2);
+        resource.attempt(&reader, 9, NOW, &mut calls).unwrap();
+        before.call_changed(resource.entries(), &mut calls);
+        assert_eq!(calls, [(id(1), 8)]);
+    }
+
+    #[test]
+    fn a_cursor_carries_sessions_both_ways() {
+        let sessions = vec![1, u128::MAX, 3];
+        assert_eq!(from_cursor(&to_cursor(&sessions)), sessions);
     }
 }

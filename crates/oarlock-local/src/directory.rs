@@ -27,8 +27,7 @@ impl Directory {
         make(&root)?;
         check(&root)?;
         mount::check(&root)?;
-        let dir =
-            Self { sessions: root.join("session"), states: root.join("state"), shards: root.join("shard"), root };
+        let dir = Self { sessions: root.join("session"), states: root.join("state"), shards: root.join("shard"), root };
         for folder in [&dir.sessions, &dir.states, &dir.shards] {
             make(folder)?;
         }
@@ -83,7 +82,10 @@ fn check(root: &Path) -> Result<()> {
         Err(Error::new(ErrorKind::Denied, message).on(SCHEME))
     };
     if stat.uid() != me {
-        return denied(format!("belongs to user {}, not to you ({me}): name a directory of your own, not one", stat.uid()));
+        return denied(format!(
+            "belongs to user {}, not to you ({me}): name a directory of your own, not one",
+            stat.uid()
+        ));
     }
     if stat.mode() & 0o022 != 0 {
         return denied(format!("can be written by others (run: chmod go-w {})", root.display()));

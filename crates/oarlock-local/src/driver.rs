@@ -56,7 +56,8 @@ impl Driver for Local {
         let placed = |error: Error| error.during("attempt").about(&claim.resource);
         self.link.session.check().map_err(placed)?;
         let (link, asked) = (self.link.clone(), claim.clone());
-        let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| link.attempt(&asked, resource, now, calls);
+        let run =
+            move |resource: &mut Resource, now: Now, calls: &mut Calls| link.attempt(&asked, resource, now, calls);
         let answer = self.link.clone().step(claim.resource.clone(), run).await;
         answer.flatten().map_err(|error| placed(error.on(SCHEME)))
     }
@@ -206,12 +207,10 @@ impl Link {
     /// What is shown of a name: without claims that have run out or whose process is gone.
     fn state(&self, record: Record, known: &mut HashMap<u128, bool>) -> ResourceState {
         let now = self.now();
-        let mut resource = record.resource;
-        if record.boot != self.boot {
-            resource.void_deadlines(now);
-        }
+        let name = record.name.clone();
+        let mut resource = self.of_this_boot(record, now);
         let is_alive = |session| *known.entry(session).or_insert_with(|| !self.sessions.is_dead(session));
         resource.end_sessions(now, &mut Calls::new(), is_alive);
-        resource.state(record.name, now)
+        resource.state(name, now)
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) session: Session,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) boot: String,
+    pub(crate) boot: Arc<str>,
     clock: Arc<dyn Clock>,
     pub(crate) shards: Shards,
     post: Post,
@@ -52,7 +52,9 @@ impl Link {
             let post = Post::open(sessions.clone()).map_err(|error| os("cannot open a socket", error))?;
             let link = Self {
                 hub: Hub::new(sessions.clone(), listener),
-                boot: boot::id().map_err(|error| os("cannot tell which start of the machine this is", error))?,
+                boot: boot::id()
+                    .map(Into::into)
+                    .map_err(|error| os("cannot tell which start of the machine this is", error))?,
                 clock,
                 shards: Shards::new(dir.clone()),
                 post,
@@ -116,27 +118,24 @@ impl Link {
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
         calls: &mut Calls,
     ) -> Result<T> {
-        let (file, mut record) = self.load(shard, place)?;
-        if let Some(record) = &record
-            && record.name != *name
-        {
-            return Err(foreign(&self.dir.state(place), "holds another name"));
-        }
+        let (file, record) = self.load(shard, place)?;
         // Read under the lock, so that time goes forward from one step to the next.
         let now = self.now();
-        let mut resource = record.as_mut().map(|record| std::mem::take(&mut record.resource)).unwrap_or_default();
-        if record.as_ref().is_some_and(|record| record.boot != self.boot) {
-            resource.void_deadlines(now);
-        }
+        let version = record.as_ref().map(Record::version);
+        let mut resource = match record {
+            Some(record) if record.name != *name => return Err(foreign(&self.dir.state(place), "holds another name")),
+            Some(record) => self.of_this_boot(record, now),
+            None => Resource::default(),
+        };
         let watches = Watches::of(resource.entries());
         let answer = run(&mut resource, now, calls);
         watches.call_changed(resource.entries(), calls);
-        if record.is_none() && resource.is_free() && resource.last_fence().is_none() {
+        if version.is_none() && resource.is_free() && resource.last_fence().is_none() {
             return Ok(answer);
         }
-        let next = Next { name, boot: &self.boot, resource: &resource };
+        let next = Next { name: name.clone(), boot: self.boot.clone(), resource };
         let path = || self.dir.state(place);
-        let written = StateFile::write(file, path, record.as_ref(), &next, &mut shard.buffer);
+        let written = StateFile::write(file, path, version, next, &mut shard.buffer);
         match written {
             Ok(file) => shard.last = Some((place.file.clone(), file)),
             Err(error) => {
@@ -147,9 +146,18 @@ impl Link {
         Ok(answer)
     }
 
+    /// What a record says, with deadlines that mean something.
+    pub(crate) fn of_this_boot(&self, record: Record, now: Now) -> Resource {
+        let mut resource = record.resource;
+        if record.boot != self.boot {
+            resource.void_deadlines(now);
+        }
+        resource
+    }
+
     /// The file of a name and what it says; the shard's lock must be had.
     pub(crate) fn load(&self, shard: &mut Shard, place: &Place) -> Result<(Option<StateFile>, Option<Record>)> {
-        if let Some((_, file)) = shard.last.take_if(|(kept, _)| *kept == place.file) {
+        if let Some((_, mut file)) = shard.last.take_if(|(kept, _)| *kept == place.file) {
             match file.read(&mut shard.buffer) {
                 Ok(record) => return Ok((Some(file), record)),
                 Err(Unread::Unlinked) => {}
@@ -157,7 +165,7 @@ impl Link {
             }
         }
         shard.check_linked()?;
-        let Some(file) = StateFile::open(self.dir.state(place))? else { return Ok((None, None)) };
+        let Some(mut file) = StateFile::open(self.dir.state(place))? else { return Ok((None, None)) };
         match file.read(&mut shard.buffer) {
             Ok(record) => Ok((Some(file), record)),
             // Only possible if somebody removes files by hand.
@@ -171,7 +179,7 @@ impl Link {
         let mut buffer = Vec::new();
         let mut torn = None;
         for _ in 0..READS {
-            let Some(file) = StateFile::open(self.dir.state(place))? else { return Ok(None) };
+            let Some(mut file) = StateFile::open(self.dir.state(place))? else { return Ok(None) };
             match file.read(&mut buffer) {
                 Ok(record) => return Ok(record),
                 Err(Unread::Unlinked) => {}

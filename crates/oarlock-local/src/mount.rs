@@ -16,7 +16,6 @@ const REFUSED: &[(u32, &str)] = &[
     (0xff53_4d42, "CIFS"),
     (0xfe53_4d42, "SMB2"),
     (0x6573_5546, "FUSE or virtiofs"),
-    (0x6a65_6a63, "FUSE or virtiofs"),
     (0x0102_1997, "9P"),
     (0x5346_414f, "AFS"),
     (0x6b41_4653, "AFS"),
@@ -29,8 +28,10 @@ const REFUSED: &[(u32, &str)] = &[
     (0x1983_0326, "BeeGFS"),
     (0x4750_4653, "GPFS"),
     (0xaad7_aaea, "PanFS"),
-    (0x2405_1905, "UBIFS over a network"),
-    (0x7c7c_6673, "PRL_FS (Parallels)"),
+    (0xbeef_dead, "StorNext"),
+    (0x6163_6673, "ACFS"),
+    (0x0131_11a8, "IBRIX"),
+    (0x7c7c_6673, "Parallels shared folders"),
     (0x786f_4256, "VirtualBox shared folders"),
     (0xbacb_acbc, "VMware shared folders"),
 ];
@@ -42,9 +43,12 @@ pub(crate) fn refused(magic: u32) -> Option<&'static str> {
 
 /// Refuses a directory whose files another kernel may change.
 pub(crate) fn check(dir: &Path) -> Result<()> {
-    let Some(kind) = shared_kind(dir)? else { return Ok(()) };
+    shared_kind(dir)?.map_or(Ok(()), |kind| Err(refuse(dir, kind)))
+}
+
+fn refuse(dir: &Path, kind: &str) -> Error {
     let message = format!("{} is on {kind}, where locks are not reliable: use a local disk", dir.display());
-    Err(Error::new(ErrorKind::Config, message).on(SCHEME))
+    Error::new(ErrorKind::Config, message).on(SCHEME)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -56,12 +60,17 @@ fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
     Ok(refused(magic))
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+/// Elsewhere file systems have names instead of numbers, and those of other machines lack the flag "local".
+#[cfg(target_vendor = "apple")]
 fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
-    /// `MNT_LOCAL`: the file system is stored on this machine.
-    const LOCAL: u64 = 0x1000;
-    let stat = rustix::fs::statvfs(dir).map_err(|error| os_at("look at the file system of", dir, error.into()))?;
-    let _ = (stat, LOCAL, refused);
+    /// `MNT_LOCAL` of statfs(2).
+    const LOCAL: u32 = 0x1000;
+    let stat = rustix::fs::statfs(dir).map_err(|error| os_at("look at the file system of", dir, error.into()))?;
+    Ok((stat.f_flags & LOCAL == 0).then_some("a network file system"))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn shared_kind(_: &Path) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
@@ -81,7 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_file_system() {
+    fn a_shared_mount_is_an_error_that_names_it() {
+        let error = refuse(Path::new("/mnt/team"), "NFS");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert_eq!(error.to_string(), "local: /mnt/team is on NFS, where locks are not reliable: use a local disk");
         assert!(check(&std::env::temp_dir()).is_ok());
     }
 }

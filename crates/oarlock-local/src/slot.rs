@@ -21,6 +21,8 @@ const LAYOUT: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Newest {
     pub(crate) sequence: u64,
+    /// Its checksum.
+    pub(crate) crc: u32,
     /// Which slot it is in: 0 or 1.
     pub(crate) slot: usize,
     /// Where its payload is in the file.
@@ -51,16 +53,16 @@ pub(crate) fn newest(file: &[u8]) -> Result<Option<Newest>, Trouble> {
     let mut best: Option<Newest> = None;
     for slot in 0..2 {
         let start = slot * size;
-        let Some((sequence, payload)) = record(&file[start..start + size])? else { continue };
+        let Some((sequence, crc, payload)) = record(&file[start..start + size])? else { continue };
         if best.as_ref().is_none_or(|best| sequence > best.sequence) {
             let payload = start + payload.start..start + payload.end;
-            best = Some(Newest { sequence, slot, payload });
+            best = Some(Newest { sequence, crc, slot, payload });
         }
     }
     best.map(Some).ok_or(Trouble::Damaged)
 }
 
-fn record(slot: &[u8]) -> Result<Option<(u64, Range<usize>)>, Trouble> {
+fn record(slot: &[u8]) -> Result<Option<(u64, u32, Range<usize>)>, Trouble> {
     let Some((header, rest)) = slot.split_first_chunk::<HEADER>() else { return Ok(None) };
     let (magic, header) = split::<7>(header);
     let ([layout], header) = split::<1>(header);
@@ -75,8 +77,9 @@ fn record(slot: &[u8]) -> Result<Option<(u64, Range<usize>)>, Trouble> {
     let (crc, _) = split::<4>(header);
     let length_bytes = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
     let Some(payload) = rest.get(..length_bytes) else { return Ok(None) };
-    let whole = checksum(sequence, length, payload) == u32::from_le_bytes(crc);
-    Ok(whole.then(|| (u64::from_le_bytes(sequence), HEADER..HEADER + length_bytes)))
+    let crc = u32::from_le_bytes(crc);
+    let whole = checksum(sequence, length, payload) == crc;
+    Ok(whole.then(|| (u64::from_le_bytes(sequence), crc, HEADER..HEADER + length_bytes)))
 }
 
 /// The first `N` bytes, zeros where there are too few, and what follows.
@@ -98,18 +101,23 @@ pub(crate) fn begin(buffer: &mut Vec<u8>) {
     buffer.resize(HEADER, 0);
 }
 
-/// Writes the header of the record in `buffer`; `false` if the payload is too long for the layout.
+/// Writes the header of the record in `buffer`; its checksum, or `None` if the payload is too long for the layout.
 #[must_use]
-pub(crate) fn seal(buffer: &mut [u8], sequence: u64) -> bool {
-    let Some((header, payload)) = buffer.split_at_mut_checked(HEADER) else { return false };
-    let Ok(length) = u32::try_from(payload.len()) else { return false };
+pub(crate) fn seal(buffer: &mut [u8], sequence: u64) -> Option<u32> {
+    let (header, payload) = buffer.split_at_mut_checked(HEADER)?;
+    let length = u32::try_from(payload.len()).ok()?;
     let (sequence, length) = (sequence.to_le_bytes(), length.to_le_bytes());
-    let crc = checksum(sequence, length, payload).to_le_bytes();
-    let fields = MAGIC.into_iter().chain([LAYOUT]).chain(sequence).chain(length).chain(crc);
+    let crc = checksum(sequence, length, payload);
+    let fields = MAGIC.into_iter().chain([LAYOUT]).chain(sequence).chain(length).chain(crc.to_le_bytes());
     for (at, byte) in header.iter_mut().zip(fields) {
         *at = byte;
     }
-    true
+    Some(crc)
+}
+
+/// Where the payload is of a record of this many bytes in the slot that starts there.
+pub(crate) fn payload_at(start: usize, record: usize) -> Range<usize> {
+    start + HEADER..start + record
 }
 
 /// The size of slots for a record of this many bytes, with room to grow.
@@ -129,7 +137,7 @@ mod tests {
         let mut buffer = Vec::new();
         begin(&mut buffer);
         buffer.extend_from_slice(payload);
-        assert!(seal(&mut buffer, sequence));
+        assert!(seal(&mut buffer, sequence).is_some());
         buffer
     }
 

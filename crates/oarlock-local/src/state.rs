@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use oarlock_core::model::Resource;
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
@@ -37,13 +38,13 @@ struct Written<'a> {
 struct Read {
     format: u32,
     name: ResourceName,
-    boot: String,
+    boot: Arc<str>,
     resource: Resource,
 }
 
 /// Enough of a payload to tell that it is not for us.
 #[derive(Deserialize)]
-struct Version {
+struct Format {
     format: u32,
 }
 
@@ -51,7 +52,7 @@ struct Version {
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) name: ResourceName,
-    pub(crate) boot: String,
+    pub(crate) boot: Arc<str>,
     pub(crate) resource: Resource,
     newest: Newest,
     slot_size: usize,
@@ -62,20 +63,22 @@ pub(crate) struct Record {
 pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
+    /// What this process wrote there last: as long as it is still what counts, it need not be parsed.
+    written: Option<Record>,
 }
 
 impl StateFile {
     /// Opens the file of a name, if there is one.
     pub(crate) fn open(path: PathBuf) -> Result<Option<Self>> {
         match OpenOptions::new().read(true).write(true).open(&path) {
-            Ok(file) => Ok(Some(Self { file, path })),
+            Ok(file) => Ok(Some(Self { file, path, written: None })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(os_at("open", &path, error)),
         }
     }
 
     /// Reads what counts; `None` if nothing was ever written, `Err(Unlinked)` if this file was replaced or forgotten.
-    pub(crate) fn read(&self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
         let failed = |error| Unread::Failed(os_at("read", &self.path, error));
         let stat = rustix::fs::fstat(&self.file).map_err(|error| failed(error.into()))?;
         if stat.st_nlink == 0 {
@@ -90,51 +93,75 @@ impl StateFile {
             Err(Trouble::Newer) => return Err(Unread::Failed(newer(&self.path))),
             Err(Trouble::Damaged) => return Err(Unread::Damaged(foreign(&self.path, "is not a whole state file"))),
         };
+        let is_newest = |written: &mut Record| written.newest == newest && written.slot_size == length / 2;
+        if let Some(written) = self.written.take_if(is_newest) {
+            return Ok(Some(written));
+        }
         let record = parse(&buffer[newest.payload.clone()], &self.path).map_err(Unread::Failed)?;
         Ok(Some(Record { newest, slot_size: length / 2, ..record }))
     }
 
-    /// Writes `resource` after `before`, in place if it fits.
+    /// Writes `next` after `before`, in place if it fits.
     ///
     /// Answers with the file that holds the state from now on.
     pub(crate) fn write(
         kept: Option<Self>,
         path: impl FnOnce() -> PathBuf,
-        before: Option<&Record>,
-        next: &Next<'_>,
+        before: Option<Version>,
+        next: Next,
         buffer: &mut Vec<u8>,
     ) -> Result<Self> {
         let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
-        let sequence = before.map_or(1, |before| before.newest.sequence + 1);
+        let sequence = before.map_or(1, |before| before.sequence + 1);
         slot::begin(buffer);
-        let written = Written { format: FORMAT, name: next.name, boot: next.boot, resource: next.resource };
+        let written = Written { format: FORMAT, name: &next.name, boot: &next.boot, resource: &next.resource };
         let serialized = serde_json::to_writer(&mut *buffer, &written).is_ok();
-        if !serialized || !slot::seal(buffer, sequence) {
+        let Some(crc) = slot::seal(buffer, sequence).filter(|_| serialized) else {
             return Err(Error::new(ErrorKind::Internal, "the state of this name cannot be written").on(SCHEME));
-        }
-        let fits = |size: usize| buffer.len() <= size && size <= SHRINK_FACTOR * slot::size_for(buffer.len());
-        if let (Some(kept), Some(before)) = (kept, before)
-            && fits(before.slot_size)
-        {
-            let other = 1 - before.newest.slot;
-            let at = u64::try_from(other * before.slot_size).unwrap_or(u64::MAX);
-            // What a failed write leaves is a torn slot, but a failing disk may say so after the fact.
-            let failed = |error| os_at("write", &kept.path, error).applied_unknown();
-            kept.file.write_all_at(buffer, at).map_err(failed)?;
-            return Ok(kept);
-        }
-        let size = slot::size_for(buffer.len());
-        buffer.resize(2 * size, 0);
-        let file = replace(&path, buffer).map_err(|error| os_at("write", &path, error))?;
-        Ok(Self { file, path })
+        };
+        let length = buffer.len();
+        let fits = |size: usize| length <= size && size <= SHRINK_FACTOR * slot::size_for(length);
+        let (file, slot, slot_size) = match (kept, before) {
+            (Some(kept), Some(before)) if fits(before.slot_size) => {
+                let slot = 1 - before.slot;
+                let at = u64::try_from(slot * before.slot_size).unwrap_or(u64::MAX);
+                // What a failed write leaves is a torn slot, but a failing disk may say so after the fact.
+                let failed = |error| os_at("write", &path, error).applied_unknown();
+                kept.file.write_all_at(buffer, at).map_err(failed)?;
+                (kept.file, slot, before.slot_size)
+            }
+            _ => {
+                let size = slot::size_for(length);
+                buffer.resize(2 * size, 0);
+                let file = replace(&path, buffer).map_err(|error| os_at("write", &path, error).applied_unknown())?;
+                (file, 0, size)
+            }
+        };
+        let newest = Newest { sequence, crc, slot, payload: slot::payload_at(slot * slot_size, length) };
+        let Next { name, boot, resource } = next;
+        Ok(Self { file, path, written: Some(Record { name, boot, resource, newest, slot_size }) })
     }
 }
 
 /// What is to be written.
-pub(crate) struct Next<'a> {
-    pub(crate) name: &'a ResourceName,
-    pub(crate) boot: &'a str,
-    pub(crate) resource: &'a Resource,
+pub(crate) struct Next {
+    pub(crate) name: ResourceName,
+    pub(crate) boot: Arc<str>,
+    pub(crate) resource: Resource,
+}
+
+/// Which record is followed by the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version {
+    sequence: u64,
+    slot: usize,
+    slot_size: usize,
+}
+
+impl Record {
+    pub(crate) fn version(&self) -> Version {
+        Version { sequence: self.newest.sequence, slot: self.newest.slot, slot_size: self.slot_size }
+    }
 }
 
 /// Why a file could not be read.
@@ -152,13 +179,13 @@ fn parse(payload: &[u8], path: &Path) -> Result<Record> {
     let read = match serde_json::from_slice::<Read>(payload) {
         Ok(read) if read.format == FORMAT => read,
         other => {
-            let format = serde_json::from_slice::<Version>(payload).map(|version| version.format);
+            let format = serde_json::from_slice::<Format>(payload).map(|read| read.format);
             let is_newer = format.is_ok_and(|format| format > FORMAT);
             let why = other.err().map_or_else(|| "has no known format".to_owned(), |e| format!("makes no sense ({e})"));
             return Err(if is_newer { newer(path) } else { foreign(path, &why) });
         }
     };
-    let newest = Newest { sequence: 0, slot: 0, payload: 0..0 };
+    let newest = Newest { sequence: 0, crc: 0, slot: 0, payload: 0..0 };
     Ok(Record { name: read.name, boot: read.boot, resource: read.resource, newest, slot_size: 0 })
 }
 

@@ -1,5 +1,7 @@
 //! The embedded store against real files and real processes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in tests, also outside test functions")]
+
 #[path = "local/crash.rs"]
 mod crash;
 #[path = "local/death.rs"]

@@ -96,6 +96,29 @@ async fn a_newer_format_is_refused_and_left_alone() {
     }
 }
 
+/// Deadlines are moments since the machine was started; after the next start they mean nothing.
+#[tokio::test]
+async fn a_restart_of_the_machine_lets_leases_begin_anew() {
+    let dir = temp();
+    let (store, other) = (open(dir.path()).await, open(dir.path()).await);
+    let mut held = claim("x");
+    held.tether = oarlock_core::Tether::Lease;
+    granted(&store, &held).await;
+    let file = only_state_file(dir.path());
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let written = std::fs::read(&file).unwrap();
+    let expired = |json: &str| {
+        let (before, rest) = json.split_once("\"expires\":").unwrap();
+        format!("{before}\"expires\":1{}", &rest[rest.find(',').unwrap()..])
+    };
+    std::fs::write(&file, rewrite(&written, |json| expired(json).replace(boot.trim(), "an earlier boot"))).unwrap();
+    assert_eq!(show(&other, "x").await.holders.len(), 1);
+    let left = crate::pending(&other, &claim("x")).await.recheck_after.unwrap();
+    assert!(left > held.ttl / 2 && left <= held.ttl, "{left:?}");
+    std::fs::write(&file, rewrite(&written, expired)).unwrap();
+    granted(&other, &claim("x")).await;
+}
+
 /// Rewrites the payload of the newest slot, with a checksum that fits.
 fn rewrite(file: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
     let size = file.len() / 2;
