@@ -12,9 +12,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Serialize;
 use tokio::signal::unix;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::exit::{Exit, Failure};
+use crate::front::Job;
 use crate::signals;
 
 /// How a command ended.
@@ -47,6 +49,8 @@ pub(crate) struct Child {
     /// The command, and the group it leads.
     pid: Pid,
     changes: unix::Signal,
+    /// Told of every stop; nobody tells where nobody wants to know.
+    stops: mpsc::UnboundedReceiver<()>,
 }
 
 impl Child {
@@ -54,14 +58,14 @@ impl Child {
     pub(crate) fn spawn(
         command: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, String)>,
-        foreground: bool,
+        job: Option<&Job>,
     ) -> Result<Self, Failure> {
         // Orphans of the group come to us, so that we see when none is left; elsewhere we look again and again.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let changes = signals::stream(Signal::CHILD)?;
         let child = this_program()
             .arg(shim::WORD)
-            .args(shim::orders(foreground))
+            .args(shim::orders(job.is_some_and(Job::is_foreground)))
             .args(command)
             .envs(variables)
             .process_group(0)
@@ -69,7 +73,12 @@ impl Child {
             .map_err(|error| Failure::os("cannot start a process", error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::os("cannot start a process", Errno::SRCH))?;
-        Ok(Self { pid, changes })
+        let (stopped, stops) = mpsc::unbounded_channel();
+        if let Some(job) = job {
+            job.hand_over(pid);
+            tell_stops(pid, stopped);
+        }
+        Ok(Self { pid, changes, stops })
     }
 
     pub(crate) fn group(&self) -> Pid {
@@ -93,7 +102,10 @@ impl Child {
             if let Some(change) = self.look() {
                 return change;
             }
-            self.changes.recv().await;
+            tokio::select! {
+                _ = self.changes.recv() => {}
+                Some(()) = self.stops.recv() => return Change::Stopped,
+            }
         }
     }
 
@@ -107,14 +119,6 @@ impl Child {
                 (None, None) => Status::Code(-1),
             };
             return Some(Change::Ended(status));
-        }
-        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        if let Ok(Some((_, status))) = rustix::process::waitpid(Some(self.pid), options) {
-            return Some(match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Change::Ended(Status::Code(code)),
-                (None, Some(number)) => Change::Ended(Status::Signal(number)),
-                (None, None) => Change::Stopped,
-            });
         }
         None
     }
@@ -148,6 +152,18 @@ impl Child {
             }
         }
     }
+}
+
+/// Tells when `pid` is stopped. The handler that hears of its end does not hear of that, so a thread waits for it; the
+/// thread ends with the command.
+fn tell_stops(pid: Pid, stopped: mpsc::UnboundedSender<()>) {
+    std::thread::spawn(move || {
+        while let Ok(status) = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED) {
+            if status.is_some() && stopped.send(()).is_err() {
+                return;
+            }
+        }
+    });
 }
 
 /// This very program, even if its file was replaced since it was started.

@@ -23,7 +23,7 @@ use crate::store::block_on;
 pub(crate) const WORD: &str = "__keep";
 
 /// How long the kernel may take to stop a job.
-const STOPPING: Duration = Duration::from_millis(200);
+const STOPPING: Duration = Duration::from_secs(1);
 
 fn terminal() -> Option<File> {
     File::options().read(true).write(true).open("/dev/tty").ok()

@@ -18,7 +18,7 @@ type Open = fn(Url, Opening) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
 /// The drivers of this build, by the name that [`Url::driver`] gives.
 const DRIVERS: &[(&str, Open)] = &[
     ("mem", |url, opening| Box::pin(memory(url, opening))),
-    #[cfg(any())]
+    #[cfg(feature = "local")]
     ("local", |url, opening| Box::pin(local(url, opening))),
 ];
 
@@ -44,7 +44,7 @@ async fn memory(url: Url, _: Opening) -> Result<Arc<dyn DynDriver>> {
     Ok(Arc::new(store.connect()))
 }
 
-#[cfg(any())]
+#[cfg(feature = "local")]
 async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
     let mut dir = match url.path() {
         "" => oarlock_local::default_dir()?,

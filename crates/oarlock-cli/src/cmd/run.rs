@@ -178,20 +178,13 @@ async fn command(
     let RunSettings { asking, rules, store, .. } = settings;
     let acquired = Instant::now();
     note_grant(report, &multi);
-    let mut child = match Child::spawn(
-        &settings.command,
-        variables(settings, locks, &multi),
-        job.is_some_and(Job::is_foreground),
-    ) {
+    let mut child = match Child::spawn(&settings.command, variables(settings, locks, &multi), job) {
         Ok(child) => child,
         Err(failure) => {
             multi.release().await;
             return Err(failure);
         }
     };
-    if let Some(job) = job {
-        job.hand_over(child.group());
-    }
     let watch = Watch { multi: &multi, rules: *rules, signals, endings: ear.endings(), job, words: store.words };
     let Ended { status, mut lost } = watch.over(&mut child).await;
     report.child_status = Some(status);

@@ -1,0 +1,19 @@
+//! The promises of the command line, kept by the built binary on the embedded store.
+
+#[cfg(test)]
+mod cli {
+    mod break_;
+    mod codes;
+    mod contention;
+    mod flags;
+    mod group;
+    mod job;
+    mod list;
+    mod lost;
+    mod man;
+    mod messages;
+    mod report;
+    mod signals;
+    mod support;
+    mod urls;
+}

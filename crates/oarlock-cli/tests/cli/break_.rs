@@ -1,0 +1,65 @@
+//! Ending somebody else's hold.
+
+use super::support::{Bench, Running};
+
+#[test]
+fn the_holder_is_asked_first() {
+    let bench = Bench::new();
+    let script = "trap 'echo asked; exit 0' TERM; echo $OARLOCK_FENCE; while :; do sleep 0.02; done";
+    let mut holder = Running::start(bench.oarlock(["run", "x", "-c", script]));
+    let fence = holder.line();
+    let done = bench.run(&["break", "x", "--fence", &fence, "--grace", "20s", "--reason", "urgent", "--yes"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("let go of \"x\"") && !done.err.contains("made to"), "{done:?}");
+    assert_eq!(holder.line(), "asked");
+    let holder = holder.finish();
+    assert_eq!(holder.code, Some(76), "{holder:?}");
+    assert!(holder.err.contains("urgent"), "{holder:?}");
+}
+
+#[test]
+fn a_holder_that_does_not_answer_is_made_to() {
+    let bench = Bench::new();
+    let holder = bench.hold(&["x"]);
+    holder.signal(rustix::process::Signal::STOP);
+    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "300ms", "--yes"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("was made to let go"), "{done:?}");
+    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 0);
+    holder.signal(rustix::process::Signal::CONT);
+    let holder = holder.finish();
+    assert_eq!(holder.code, Some(76), "{holder:?}");
+}
+
+#[test]
+fn no_grace_ends_it_at_once() {
+    let bench = Bench::new();
+    let holder = bench.hold(&["x"]);
+    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "0", "--yes"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("took \"x\" from "), "{done:?}");
+    let holder = holder.finish();
+    assert_eq!(holder.code, Some(76), "{holder:?}");
+}
+
+#[test]
+fn the_fence_is_the_proof_of_having_looked() {
+    let bench = Bench::new();
+    let holder = bench.hold(&["x"]);
+    let wrong = bench.run(&["break", "x", "--fence", &(holder.fence - 1).to_string(), "--yes"]);
+    assert_eq!(wrong.code, Some(75), "{wrong:?}");
+    assert!(wrong.err.contains(&format!("it is held with fence {} now", holder.fence)), "{wrong:?}");
+    let free = bench.run(&["break", "y", "--fence", "1", "--yes"]);
+    assert_eq!(free.code, Some(75));
+    assert!(free.err.contains("nobody holds it"), "{free:?}");
+    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75, "nothing happened");
+}
+
+#[test]
+fn without_a_terminal_it_must_be_said() {
+    let bench = Bench::new();
+    let holder = bench.hold(&["x"]);
+    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string()]);
+    assert_eq!(done.code, Some(64), "{done:?}");
+    assert!(done.err.contains("--yes"), "{done:?}");
+}

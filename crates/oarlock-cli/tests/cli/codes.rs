@@ -1,0 +1,157 @@
+//! Every exit code.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::Stdio;
+
+use super::support::{Bench, finish};
+
+#[test]
+fn the_childs_code_is_ours() {
+    let bench = Bench::new();
+    for code in [0, 3, 75, 255] {
+        assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", &format!("exit {code}")]), code);
+    }
+    assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", "kill -KILL $$"]), 128 + 9);
+    assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", "kill -TERM $$"]), 128 + 15);
+}
+
+#[test]
+fn busy_is_75_or_what_was_asked_for() {
+    let bench = Bench::new();
+    let _holder = bench.hold(&["x"]);
+    let marker = bench.path("ran");
+    let touch = ["x", "--", "touch", &marker];
+    let cases: [(&[&str], i32); 9] = [
+        (&["-n"], 75),
+        (&["--no-wait"], 75),
+        (&["-w", "0"], 75),
+        (&["--wait", "50ms"], 75),
+        (&["-n", "-E", "9"], 9),
+        (&["-n", "--conflict-exit-code", "0"], 0),
+        (&["--on-busy", "fail"], 75),
+        (&["--on-busy", "skip"], 0),
+        (&["-w", "50ms", "--on-busy", "wait"], 75),
+    ];
+    for (flags, code) in cases {
+        let args: Vec<&str> = ["run"].iter().chain(flags).chain(&touch).copied().collect();
+        assert_eq!(bench.code(&args), code, "{flags:?}");
+        assert!(!std::fs::exists(&marker).unwrap(), "{flags:?}");
+    }
+}
+
+#[test]
+fn bad_usage_is_64() {
+    let bench = Bench::new();
+    let long = "a".repeat(1025);
+    let cases: [&[&str]; 29] = [
+        &[],
+        &["nonsense"],
+        &["run"],
+        &["run", "x"],
+        &["run", "--", "true"],
+        &["run", "x", "x", "--", "true"],
+        &["run", "", "--", "true"],
+        &["run", &long, "--", "true"],
+        &["run", "--nonsense", "x", "--", "true"],
+        &["run", "-n", "-w", "1", "x", "--", "true"],
+        &["run", "-w", "soon", "x", "--", "true"],
+        &["run", "-w", "-1", "x", "--", "true"],
+        &["run", "-s", "-x", "x", "--", "true"],
+        &["run", "-s", "-j", "2", "x", "--", "true"],
+        &["run", "-j", "0", "x", "--", "true"],
+        &["run", "-j", "2", "--take", "3", "x", "--", "true"],
+        &["run", "--take", "1", "x", "--", "true"],
+        &["run", "-E", "256", "x", "--", "true"],
+        &["run", "--on-busy", "dance", "x", "--", "true"],
+        &["run", "-n", "--on-busy", "wait", "x", "--", "true"],
+        &["run", "--on-lost", "dance", "x", "--", "true"],
+        &["run", "-t", "10s", "-k", "6s", "x", "--", "true"],
+        &["run", "-t", "1ms", "x", "--", "true"],
+        &["run", "--max-hold", "0", "x", "--", "true"],
+        &["run", "-m", "novalue", "x", "--", "true"],
+        &["run", "-c", "true", "x", "--", "true"],
+        &["run", "-q", "-v", "x", "--", "true"],
+        &["break", "x", "--yes"],
+        &["man", "nonsense"],
+    ];
+    for args in cases {
+        let done = bench.run(args);
+        assert_eq!(done.code, Some(64), "{args:?}: {done:?}");
+        assert!(done.out.is_empty() && !done.err.is_empty(), "{args:?}: {done:?}");
+    }
+    let raw = OsString::from_vec(vec![b'a', 0xff]);
+    let mut command = bench.oarlock(["run"]);
+    command.arg(raw).args(["--", "true"]);
+    assert_eq!(finish(command).code, Some(64));
+}
+
+#[test]
+fn help_and_version_are_no_failure() {
+    let bench = Bench::new();
+    for args in [&["--help"][..], &["-h"], &["run", "--help"], &["--version"], &["help", "break"]] {
+        let done = bench.run(args);
+        assert_eq!(done.code, Some(0), "{args:?}");
+        assert!(!done.out.is_empty());
+    }
+}
+
+#[test]
+fn a_bad_url_or_configuration_is_78() {
+    let bench = Bench::new();
+    let urls = ["nonsense", "rediz://h", "local:relative", "mem:?tll=1", "redis://localhost", "redlock://a,b"];
+    for url in urls {
+        assert_eq!(bench.code(&["run", "-u", url, "x", "--", "true"]), 78, "{url}");
+    }
+    assert_eq!(bench.code(&["run", "--url-file", "/nonexistent", "x", "--", "true"]), 78);
+    let mut homeless = bench.bare(["run", "x", "--", "true"]);
+    homeless.env_remove("HOME");
+    assert_eq!(finish(homeless).code, Some(78));
+    // Two who disagree on the number of permits.
+    let _holder = bench.hold(&["-j", "2", "x"]);
+    assert_eq!(bench.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 78);
+}
+
+#[test]
+fn a_store_that_cannot_be_created_is_73() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("file"), "").unwrap();
+    let url = format!("local:{}/store", bench.path("file"));
+    let done = bench.run(&["run", "-u", &url, "x", "--", "true"]);
+    assert_eq!(done.code, Some(73), "{done:?}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_71_and_nothing_runs() {
+    let bench = Bench::new();
+    let marker = bench.path("ran");
+    assert_eq!(bench.code(&["run", "--report", "/nonexistent/report", "x", "--", "touch", &marker]), 71);
+    assert!(!std::fs::exists(marker).unwrap());
+}
+
+#[test]
+fn a_command_that_cannot_run_is_126_or_127() {
+    let bench = Bench::new();
+    let plain = bench.path("plain");
+    std::fs::write(&plain, "").unwrap();
+    assert_eq!(bench.code(&["run", "x", "--", &plain]), 126);
+    let done = bench.run(&["run", "x", "--", "no-such-command"]);
+    assert_eq!(done.code, Some(127));
+    assert!(done.err.contains("no-such-command"));
+    assert_eq!(bench.show("x")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_closed_output_is_no_failure() {
+    let bench = Bench::new();
+    let _holder = bench.hold(&["x"]);
+    for args in [&["ls"][..], &["show", "x"], &["man"], &["completions", "bash"]] {
+        let mut command = bench.oarlock(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let done = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(!err.contains("panicked"), "{args:?}: {err}");
+        assert_eq!(done.status.code(), Some(0), "{args:?}: {err}");
+    }
+}

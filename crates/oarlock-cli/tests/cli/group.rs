@@ -1,0 +1,64 @@
+//! The command's process group.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::support::{Bench, Running, await_death, is_alive};
+
+#[test]
+fn the_command_leads_a_group_of_its_own() {
+    let bench = Bench::new();
+    let done = bench.run(&["run", "x", "-c", "ps -o pgid= -p $$; echo $$; ps -o pgid= -p $PPID"]);
+    let lines: Vec<_> = done.out.lines().map(str::trim).collect();
+    assert_eq!(lines[0], lines[1], "{done:?}");
+    assert_ne!(lines[0], lines[2], "{done:?}");
+}
+
+#[test]
+fn killing_us_kills_the_command() {
+    let bench = Bench::new();
+    let mut running = Running::start(bench.oarlock(["run", "x", "-c", "echo $$; exec sleep 100"]));
+    let pid = running.line();
+    running.signal(Signal::KILL);
+    await_death(&pid);
+    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0, "and the lock is free");
+}
+
+#[test]
+fn what_is_left_of_the_group_is_ended_before_the_lock() {
+    let bench = Bench::new();
+    let mut running = Running::start(bench.oarlock(["run", "x", "-c", "sleep 100 & echo $!; exit 4"]));
+    let pid = running.line();
+    assert_eq!(running.wait().code(), Some(4), "the command's code stands");
+    assert!(!is_alive(&pid));
+}
+
+#[test]
+fn what_does_not_heed_term_is_killed() {
+    let bench = Bench::new();
+    let script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & wait $! & sleep 0.3; exit 0";
+    let started = Instant::now();
+    let mut running = Running::start(bench.oarlock(["run", "-k", "700ms", "x", "-c", script]));
+    let pid = running.line();
+    assert_eq!(running.wait().code(), Some(0));
+    assert!(!is_alive(&pid));
+    assert!(started.elapsed() >= Duration::from_millis(700), "it had its time");
+}
+
+#[test]
+fn signals_ignored_by_our_parent_stay_ignored() {
+    let bench = Bench::new();
+    let this = env!("CARGO_BIN_EXE_oarlock");
+    let mut command = bench.oarlock(["ls"]);
+    let script = format!("trap '' HUP; exec {this} run x -- sh -c 'echo up; cat >/dev/null'");
+    let environment: Vec<_> = command.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
+    command = std::process::Command::new("setsid");
+    command.args(["sh", "-c", &script]).stdin(std::process::Stdio::piped());
+    command.envs(environment.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    let mut running = Running::start(command);
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::HUP);
+    running.end_input();
+    assert_eq!(running.finish().code, Some(0));
+}

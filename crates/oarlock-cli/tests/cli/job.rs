@@ -1,0 +1,163 @@
+//! Job control, on a real terminal with a real shell.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use rustix::pty::OpenptFlags;
+
+use super::support::{Bench, PATIENCE};
+
+/// A shell on a terminal of its own.
+struct Terminal {
+    master: File,
+    shell: Child,
+    output: Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Terminal {
+    fn open(bench: &Bench) -> Self {
+        let master: OwnedFd = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::grantpt(&master).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+        let slave = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let shell = Command::new("setsid")
+            .args(["--ctty", "bash", "--norc", "--noprofile", "-i"])
+            .env("PS1", "ready> ")
+            .env("OARLOCK_URL", bench.url())
+            .env("oarlock", env!("CARGO_BIN_EXE_oarlock"))
+            .env("TERM", "dumb")
+            .env_remove("PROMPT_COMMAND")
+            .stdin(slave())
+            .stdout(slave())
+            .stderr(slave())
+            .spawn()
+            .unwrap();
+        let master = File::from(master);
+        let mut reader = master.try_clone().unwrap();
+        let (bytes, output) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count) = reader.read(&mut buffer) {
+                if count == 0 || bytes.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut terminal = Self { master, shell, output, seen: String::new() };
+        terminal.expect("ready> ");
+        terminal
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for `text` on the screen, and forgets what stands before it.
+    fn expect(&mut self, text: &str) {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                self.seen.drain(..at + text.len());
+                return;
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("{text:?} did not come; there is {:?}", self.seen),
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn a_stopped_job_keeps_its_lock_and_goes_on() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::open(&bench);
+    terminal.press("$oarlock run -t 1s x -- sh -c 'echo u''p; cat; echo b''ye'\n");
+    terminal.expect("up");
+    terminal.press("\x1a");
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    assert_eq!(bench.code(&["run", "-w", "2500ms", "x", "--", "true"]), 75, "longer than its lease");
+    terminal.press("fg\n");
+    terminal.expect("oarlock run");
+    // Once as typed, once by the command, which has the terminal again.
+    terminal.press("hello\n");
+    terminal.expect("hello");
+    terminal.expect("hello");
+    terminal.press("\x04");
+    terminal.expect("bye");
+    terminal.expect("ready> ");
+    terminal.press("echo rc=$?.\n");
+    terminal.expect("rc=0.");
+    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 0);
+}
+
+#[test]
+fn interrupts_reach_the_command_and_the_terminal_comes_back() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::open(&bench);
+    terminal.press("$oarlock run x -- sh -c 'echo u''p; exec sleep 100'; echo rc=$?.\n");
+    terminal.expect("up");
+    terminal.press("\x03");
+    // The shell that ran us drops the rest of the line when its job dies of an interrupt; ours ended with a code.
+    terminal.expect("rc=130.");
+    terminal.expect("ready> ");
+    // In a script the terminal must be the script's again.
+    terminal.press("sh -c '$oarlock run x -- true; read a; echo got $a.'\n");
+    terminal.press("this\n");
+    terminal.expect("got this.");
+}
+
+#[test]
+fn a_wait_can_be_interrupted_and_stopped() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::open(&bench);
+    let holder = bench.hold(&["x"]);
+    terminal.press("$oarlock run x -- true; echo rc=$?.\n");
+    bench.await_waiters("x", 1);
+    terminal.press("\x03");
+    terminal.expect("rc=130.");
+    assert_eq!(bench.show("x")["waiting"], 0);
+    terminal.expect("ready> ");
+
+    terminal.press("$oarlock run x -- sh -c 'echo u''p'\n");
+    bench.await_waiters("x", 1);
+    terminal.press("\x1a");
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    assert_eq!(bench.show("x")["waiting"], 1, "it keeps its place");
+    assert_eq!(holder.finish().code, Some(0));
+    bench.await_state("x", |state| state["holders"].as_array().unwrap().len() == 1);
+    terminal.press("echo not y''et\n");
+    terminal.expect("not yet");
+    assert!(!terminal.seen.contains("up"), "no command is started while the job is stopped");
+    terminal.press("fg\n");
+    terminal.expect("up");
+    terminal.expect("ready> ");
+}
+
+#[test]
+fn killing_what_the_shell_sees_kills_the_command() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::open(&bench);
+    terminal.press("$oarlock run x -- sh -c 'echo pi''d=$$.; exec sleep 100' &\n");
+    terminal.expect("pid=");
+    terminal.expect(".");
+    terminal.press("kill -9 %1; wait %1\n");
+    terminal.expect("Killed");
+    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+}

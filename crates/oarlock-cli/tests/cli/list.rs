@@ -1,0 +1,81 @@
+//! Looking: `ls`, `show`, `wait`.
+
+use super::support::{Bench, Running};
+
+#[test]
+fn ls_lists_what_is_held() {
+    let bench = Bench::new();
+    let empty = bench.run(&["ls"]);
+    assert_eq!(empty.code, Some(0), "{empty:?}");
+    assert_eq!(empty.out, "NAME  KIND  HOLDER  SINCE  LEASE LEFT  FENCE  WAITERS\n");
+    let holder = bench.hold(&["deploy/prod"]);
+    let _other = bench.hold(&["deploy/test", "-j", "2"]);
+    let _waiter = Running::start(bench.oarlock(["run", "deploy/prod", "--", "true"]));
+    bench.await_waiters("deploy/prod", 1);
+
+    let table = bench.run(&["ls"]).out;
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    let fields: Vec<_> = lines[1].split_whitespace().collect();
+    assert_eq!((fields[0], fields[1]), ("deploy/prod", "mutex"));
+    assert!(fields.contains(&holder.fence.to_string().as_str()), "{table}");
+    assert_eq!(fields.last(), Some(&"1"), "{table}");
+    assert!(lines[2].starts_with("deploy/test  semaphore"), "{table}");
+
+    assert_eq!(bench.run(&["ls", "-o", "name"]).out, "deploy/prod\ndeploy/test\n");
+    assert_eq!(bench.run(&["ls", "*/t?st", "-o", "name"]).out, "deploy/test\n");
+    assert_eq!(bench.run(&["ls", "nothing*", "-o", "name"]).out, "");
+    let all: serde_json::Value = serde_json::from_str(&bench.run(&["ls", "-o", "json"]).out).unwrap();
+    assert_eq!(all[0]["holders"][0]["fence"], holder.fence.to_string(), "a string: not every reader keeps 53 bits");
+    let jsonl = bench.run(&["ls", "-o", "jsonl"]).out;
+    let rows: Vec<serde_json::Value> = jsonl.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((rows.len(), &rows[0]["waiting"]), (2, &1.into()));
+}
+
+#[test]
+fn show_has_the_queue_in_order() {
+    let bench = Bench::new();
+    let free = bench.run(&["show", "x"]);
+    assert_eq!(free.code, Some(0));
+    assert!(free.out.contains("free"), "{free:?}");
+    let _holder = bench.hold(&["x", "--fair", "--reason", "the holder", "-m", "k=v"]);
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        let reason = format!("waiter {number}");
+        waiters.push(Running::start(bench.oarlock(["run", "--fair", "--reason", &reason, "x", "--", "true"])));
+        bench.await_waiters("x", number);
+    }
+    let text = bench.run(&["show", "x"]).out;
+    let places: Vec<_> = ["the holder", "k=v", "waiter 1", "waiter 2", "waiter 3"]
+        .iter()
+        .map(|word| text.find(word).expect(word))
+        .collect();
+    assert!(places.is_sorted(), "{text}");
+    assert!(text.contains("mutex, fair"), "{text}");
+    let state = bench.show("x");
+    for number in 1..=3 {
+        assert_eq!(state["waiters"][number - 1]["label"]["reason"], format!("waiter {number}"));
+    }
+}
+
+#[test]
+fn wait_waits_without_taking() {
+    let bench = Bench::new();
+    assert_eq!(bench.code(&["wait", "x"]), 0, "free at once");
+    assert_eq!(bench.code(&["wait", "x", "--held", "-w", "100ms"]), 75);
+    let until_held = Running::start(bench.oarlock(["wait", "x", "--held"]));
+    let holder = bench.hold(&["x"]);
+    assert_eq!(until_held.finish().code, Some(0));
+    assert_eq!(bench.code(&["wait", "x", "--held"]), 0);
+    let late = bench.run(&["wait", "x", "-w", "100ms"]);
+    assert_eq!(late.code, Some(75));
+    assert!(late.err.starts_with("busy: \"x\" is held by "), "{late:?}");
+    let mut until_free = Running::start(bench.oarlock(["wait", "x", "--free"]));
+    assert!(until_free.is_running());
+    assert_eq!(holder.finish().code, Some(0));
+    assert_eq!(until_free.finish().code, Some(0));
+    let stopped = Running::start(bench.oarlock(["wait", "y", "--held", "-v"]));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    stopped.signal(rustix::process::Signal::INT);
+    assert_eq!(stopped.finish().code, Some(130));
+}

@@ -1,0 +1,99 @@
+//! Locks that are lost while a command runs.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::support::{Bench, Running, await_death, is_alive};
+
+/// A holder that sleeps past its lease: the rival gets the lock, and the sleeper notices when it wakes.
+#[test]
+fn a_paused_holder_ends_when_it_wakes() {
+    let bench = Bench::new();
+    let script = "echo $$; echo $OARLOCK_FENCE; exec sleep 100";
+    let mut sleeper = Running::start(bench.oarlock(["run", "-t", "1s", "x", "-c", script]));
+    let (pid, fence) = (sleeper.line(), sleeper.line().parse::<u64>().unwrap());
+    let mut rival = Running::start(bench.oarlock(["run", "x", "-c", "echo $OARLOCK_FENCE; exec sleep 100"]));
+    bench.await_waiters("x", 1);
+    sleeper.signal(Signal::STOP);
+    let stopped = Instant::now();
+    let later = rival.line().parse::<u64>().unwrap();
+    assert!(stopped.elapsed() > Duration::from_millis(300), "not before the lease");
+    assert!(later > fence);
+    let woken = Instant::now();
+    sleeper.signal(Signal::CONT);
+    let done = sleeper.finish();
+    assert_eq!(done.code, Some(76), "{done:?}");
+    assert!(done.err.contains("lost: \"x\""), "{done:?}");
+    assert!(woken.elapsed() < Duration::from_secs(3), "at once");
+    assert!(!is_alive(&pid));
+    assert_eq!(bench.show("x")["holders"][0]["fence"], later.to_string(), "the rival was not disturbed");
+    rival.signal(Signal::TERM);
+    assert_eq!(rival.finish().code, Some(143));
+}
+
+/// Without renewal the lease is the end: TERM comes early enough that KILL comes before it.
+#[test]
+fn the_command_is_dead_before_the_lease_ends() {
+    let bench = Bench::new();
+    let script = "trap 'echo term' TERM; echo $$; while :; do sleep 0.02; done";
+    let args = ["run", "--no-renew", "-t", "2s", "-k", "500ms", "x", "-c", script];
+    let mut stubborn = Running::start(bench.oarlock(args));
+    let started = Instant::now();
+    let pid = stubborn.line();
+    assert_eq!(stubborn.line(), "term");
+    let termed = started.elapsed();
+    await_death(&pid);
+    let killed = started.elapsed();
+    assert!(killed < Duration::from_secs(2), "{killed:?}");
+    assert!(killed - termed > Duration::from_millis(400), "it had its time: {termed:?}, {killed:?}");
+    assert_eq!(stubborn.finish().code, Some(76));
+}
+
+#[test]
+fn on_lost_kill_gives_no_time() {
+    let bench = Bench::new();
+    let script = "trap 'echo term' TERM; echo up; while :; do sleep 0.02; done";
+    let args = ["run", "--no-renew", "-t", "1s", "--on-lost", "kill", "--lost-exit-code", "7", "x", "-c", script];
+    let done = bench.run(&args);
+    assert_eq!((done.code, done.out.as_str()), (Some(7), "up\n"), "{done:?}");
+}
+
+#[test]
+fn on_lost_warn_lets_it_go_on() {
+    let bench = Bench::new();
+    let mut command = bench.oarlock(["run", "--no-renew", "-t", "300ms", "--on-lost", "warn", "x", "--", "cat"]);
+    command.stdin(std::process::Stdio::piped());
+    let mut cat = Running::start(command);
+    cat.say("up\n");
+    assert_eq!(cat.line(), "up");
+    // Granted only when the lease of the first is over.
+    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+    cat.say("still here\n");
+    assert_eq!(cat.line(), "still here");
+    let done = cat.finish();
+    assert_eq!(done.code, Some(76), "{done:?}");
+    assert!(done.err.contains("goes on without it"), "{done:?}");
+}
+
+#[test]
+fn max_hold_bounds_renewal() {
+    let bench = Bench::new();
+    let started = Instant::now();
+    let done = bench.run(&["run", "-t", "1s", "--max-hold", "2s", "x", "--", "sleep", "100"]);
+    assert_eq!(done.code, Some(76), "{done:?}");
+    let held = started.elapsed();
+    assert!(held > Duration::from_millis(1200), "longer than a lease: {held:?}");
+}
+
+#[test]
+fn renewal_goes_on_while_the_command_is_busy() {
+    let bench = Bench::new();
+    let mut command = bench.oarlock(["run", "-t", "500ms", "x", "--", "cat"]);
+    command.stdin(std::process::Stdio::piped());
+    let mut cat = Running::start(command);
+    cat.say("up\n");
+    cat.line();
+    assert_eq!(bench.code(&["run", "-w", "2", "x", "--", "true"]), 75, "four leases long");
+    assert_eq!(cat.finish().code, Some(0));
+}

@@ -1,0 +1,45 @@
+//! Help, manual pages and completions come from one definition.
+
+use super::support::Bench;
+
+const SUBCOMMANDS: [&str; 9] = ["run", "hold", "ls", "show", "wait", "break", "url", "completions", "man"];
+
+#[test]
+fn every_subcommand_has_a_page() {
+    let bench = Bench::new();
+    let main = bench.run(&["man"]);
+    assert!(main.out.contains(".TH oarlock 1"), "{main:?}");
+    for subcommand in SUBCOMMANDS {
+        assert!(main.out.contains(subcommand), "{subcommand}");
+        let page = bench.run(&["man", subcommand]);
+        assert_eq!(page.code, Some(0));
+        assert!(page.out.contains(".SH SYNOPSIS"), "{page:?}");
+    }
+}
+
+#[test]
+fn every_flag_of_run_is_on_its_page() {
+    let bench = Bench::new();
+    let help = bench.run(&["run", "--help"]).out;
+    let page = bench.run(&["man", "run"]).out.replace("\\-", "-");
+    let flags = "--no-wait --wait --shared --exclusive --permits --take --ttl --no-renew --max-hold --min-hold --fair \
+                 --spin --conflict-exit-code --on-busy --on-lost --lost-exit-code --kill-after --meta --reason \
+                 --command --url --url-file --output --quiet --verbose --report";
+    for flag in flags.split_whitespace() {
+        assert!(help.contains(flag) && page.contains(flag), "{flag}");
+    }
+    for letter in "-n -w -s -x -j -t -E -k -m -c -u -o -q -v".split_whitespace() {
+        assert!(help.contains(&format!("{letter}, --")), "{letter}");
+    }
+    assert!(!help.contains("__exec") && !help.contains("__keep"));
+}
+
+#[test]
+fn every_shell_has_completions() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let done = bench.run(&["completions", shell]);
+        assert_eq!(done.code, Some(0), "{shell}");
+        assert!(done.out.contains("kill-after"), "{shell}");
+    }
+}

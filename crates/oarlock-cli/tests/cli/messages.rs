@@ -1,0 +1,94 @@
+//! What is said, where, and in which words.
+
+use super::support::{Bench, Running, finish};
+
+#[test]
+fn busy_says_who_since_when_and_what_next() {
+    let bench = Bench::new();
+    let holder = bench.hold(&["deploy/prod", "--reason", "release 2.3"]);
+    let _waiters: Vec<Running> =
+        (0..2).map(|_| Running::start(bench.oarlock(["run", "deploy/prod", "--", "true"]))).collect();
+    bench.await_waiters("deploy/prod", 2);
+    let done = bench.run(&["run", "-n", "deploy/prod", "--", "true"]);
+    let (pid, fence) = (holder.pid(), holder.fence);
+    let start = "busy: \"deploy/prod\" is held by ";
+    assert!(done.err.starts_with(start), "{done:?}");
+    let rest = format!("(pid {}, \"release 2.3\") for ", pid.as_raw_nonzero());
+    assert!(done.err.contains(&rest), "{done:?}");
+    let end =
+        format!(", fence {fence}; 2 wait before you. Wait longer with -w, look with \"oarlock show deploy/prod\".\n");
+    assert!(done.err.ends_with(&end), "{done:?}");
+    assert!(done.out.is_empty());
+}
+
+#[test]
+fn a_long_wait_says_for_whom_once() {
+    let bench = Bench::new();
+    let _holder = bench.hold(&["x", "--reason", "lunch"]);
+    let done = bench.run(&["run", "-w", "1500ms", "x", "--", "true"]);
+    let waiting: Vec<_> = done.err.lines().filter(|line| line.starts_with("waiting: ")).collect();
+    assert_eq!(waiting.len(), 1, "{done:?}");
+    assert!(waiting[0].contains("\"x\" is held by ") && waiting[0].contains("\"lunch\""), "{done:?}");
+    assert!(!waiting[0].contains("before you"), "we do not wait for ourselves: {done:?}");
+    assert!(!done.err.contains('\x1b'), "nothing moves where nobody looks: {done:?}");
+    let short = bench.run(&["run", "-w", "200ms", "x", "--", "true"]);
+    assert!(!short.err.contains("waiting:"), "{short:?}");
+}
+
+#[test]
+fn the_embedded_store_is_announced_unless_named() {
+    let bench = Bench::new();
+    let implied = finish(bench.bare(["run", "x", "--", "true"]));
+    assert_eq!(implied.code, Some(0), "{implied:?}");
+    assert_eq!(implied.err.lines().count(), 1, "{implied:?}");
+    assert!(implied.err.contains("embedded store of this machine and user"), "{implied:?}");
+    for args in [&["run", "-q", "x", "--", "true"][..], &["run", "-u", "local:", "x", "--", "true"]] {
+        assert_eq!(finish(bench.bare(args)).err, "", "{args:?}");
+    }
+    let mut named = bench.bare(["run", "x", "--", "true"]);
+    named.env("OARLOCK_URL", "local:");
+    assert_eq!(finish(named).err, "");
+}
+
+#[test]
+fn quiet_is_quiet_and_verbose_is_not() {
+    let bench = Bench::new();
+    let told = bench.run(&["run", "-v", "x", "--", "true"]);
+    for word in ["asked for", "granted after", "released after"] {
+        assert!(told.err.contains(word), "{told:?}");
+    }
+    let _holder = bench.hold(&["x"]);
+    let quiet = bench.run(&["run", "-q", "-w", "1200ms", "x", "--", "true"]);
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(75), ""));
+}
+
+#[test]
+fn words_can_be_json() {
+    let bench = Bench::new();
+    let _holder = bench.hold(&["x"]);
+    for form in ["json", "jsonl"] {
+        let done = bench.run(&["run", "-n", "-o", form, "x", "--", "true"]);
+        let said: serde_json::Value = serde_json::from_str(&done.err).unwrap();
+        assert!(said["message"].as_str().unwrap().starts_with("busy: "), "{done:?}");
+    }
+}
+
+#[test]
+fn hostile_names_and_reasons_do_not_reach_the_terminal() {
+    let bench = Bench::new();
+    let name = "evil\x1b[2J\nname\u{202e}";
+    let _holder = bench.hold(&[name, "--reason", "\x1b]0;owned\x07", "-m", "k=\x1b[31m"]);
+    let outputs = [
+        bench.run(&["run", "-n", name, "--", "true"]),
+        bench.run(&["ls"]),
+        bench.run(&["show", name]),
+        bench.run(&["ls", "-o", "name"]),
+    ];
+    for done in outputs {
+        for text in [&done.out, &done.err] {
+            assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{done:?}");
+        }
+        assert!(format!("{}{}", done.out, done.err).contains("evil"), "{done:?}");
+    }
+    assert_eq!(bench.show(name)["name"], name, "programs see it as it is");
+}
