@@ -4,6 +4,7 @@ mod bench;
 mod cases;
 mod crowd;
 mod failure;
+pub mod faulty;
 pub mod fixture;
 pub mod history;
 mod runner;
