@@ -89,9 +89,11 @@ impl Driver for Local {
         // One shard that a stopped process does not leave must not hold up the renewals in all the others.
         let shortest = batch.iter().map(|renewal| renewal.claim.ttl).min().unwrap_or_default();
         let until = Instant::now() + MAX_RENEWAL_WAIT.min(shortest / 6);
-        while let Ok(Some(joined)) = timeout_at(until, late.join_next()).await {
-            if let Ok((places, renewed)) = joined {
-                settle(&mut answers, &places, renewed);
+        while !late.is_empty() {
+            match timeout_at(until, late.join_next()).await {
+                Ok(Some(Ok((places, renewed)))) => settle(&mut answers, &places, renewed),
+                Ok(_) => {}
+                Err(_) => break,
             }
         }
         let stuck = || Error::unreachable("another process does not leave the shard of this name").on(SCHEME);

@@ -126,11 +126,18 @@ impl Shard {
     pub(crate) fn tidy(&mut self) {
         if !self.keeps && self.kept.fetch_add(2, Ordering::Relaxed) >= MAX_KEPT {
             self.kept.fetch_sub(2, Ordering::Relaxed);
-            self.lock = None;
-            self.last = None;
+            self.close_unless_kept();
             return;
         }
         self.keeps = true;
+    }
+
+    /// Forgets open files, unless they are kept anyway; called after a look that is no step.
+    pub(crate) fn close_unless_kept(&mut self) {
+        if !self.keeps {
+            self.lock = None;
+            self.last = None;
+        }
     }
 
     /// A directory that was removed under us would let two processes lock two different files of the same name.

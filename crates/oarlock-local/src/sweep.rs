@@ -11,6 +11,7 @@ use oarlock_core::model::{Calls, FORGET_AFTER};
 use crate::directory::open_or_create;
 use crate::link::Link;
 use crate::place::Place;
+use crate::shard::Shard;
 
 const EVERY: Duration = Duration::from_secs(60);
 /// How many state files one sweep looks at.
@@ -57,15 +58,19 @@ fn forget(link: &Link, shard: u8, entry: &DirEntry) {
     let Ok(file) = entry.file_name().into_string() else { return };
     let Some(mut locks) = link.shards.try_enter(shard) else { return };
     // A shard that is in use is swept another time.
-    let Ok(Some(_locked)) = locks.try_take() else { return };
-    let path = entry.path();
-    if Path::new(&file).extension().is_some_and(|extension| extension == "new") {
+    if let Ok(Some(_locked)) = locks.try_take() {
+        forget_locked(link, &mut locks, &Place { shard, file }, &entry.path());
+    }
+    locks.close_unless_kept();
+}
+
+fn forget_locked(link: &Link, locks: &mut Shard, place: &Place, path: &Path) {
+    if path.extension().is_some_and(|extension| extension == "new") {
         // Nobody writes it while we have the lock: it was left by a kill.
         let _ = std::fs::remove_file(path);
         return;
     }
-    let place = Place { shard, file };
-    let Ok((_, Some(record))) = link.load(&mut locks, &place) else { return };
+    let Ok((_, Some(record))) = link.load(locks, place) else { return };
     let now = link.now();
     let mut calls = Calls::new();
     let mut resource = link.of_this_boot(record, now);
