@@ -1,0 +1,94 @@
+//! Takes a lock and says what becomes of it, to be stopped, killed and spoken to by tests.
+//!
+//! `taker <url> <name> <lease ms> [fair]`. Says `waiting`, `held <fence> <boot ns>`, `lost <boot ns> <reason>`,
+//! `released <boot ns>`, `failed <why>`; obeys `release` and `quit` on standard input, and ends with it.
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use oarlock::clock::{BootClock, Clock};
+use oarlock::{ErrorKind, Guard, LockEvent, Locks, Step};
+use tokio::sync::mpsc;
+
+fn main() -> ExitCode {
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(run()).map_err(|error| error.to_string()));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            say(&format!("failed {why}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line at a time, whole and at once: the reader may stop or kill us after any of them.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // If nobody listens any more, the end of standard input ends us.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn boot() -> u64 {
+    BootClock.now().as_nanos()
+}
+
+async fn run() -> oarlock::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let usage = || oarlock::Error::new(ErrorKind::Config, "usage: taker <url> <name> <lease ms> [fair]");
+    let (url, name) = (args.next().ok_or_else(usage)?, args.next().ok_or_else(usage)?);
+    let lease = args.next().and_then(|ms| ms.parse().ok()).map(Duration::from_millis).ok_or_else(usage)?;
+    let fair = args.next().is_some_and(|order| order == "fair");
+
+    let mut commands = commands();
+    let waiting = |event: &LockEvent| {
+        if matches!(event.step, Step::Waiting { .. }) {
+            say("waiting");
+        }
+    };
+    let locks = Locks::builder(url)?.observer(waiting).connect().await?;
+    let mut lock = locks.mutex(name)?.ttl(lease).wait_forever();
+    if fair {
+        lock = lock.fair();
+    }
+    let guard = tokio::select! {
+        guard = lock.lock() => guard?,
+        _ = commands.recv() => return locks.shutdown(Duration::from_secs(2)).await,
+    };
+    say(&format!("held {} {}", guard.fence(), boot()));
+    let guard = keep(guard, &mut commands).await;
+    if let Some(guard) = guard {
+        guard.release().await?;
+        say(&format!("released {}", boot()));
+    }
+    locks.shutdown(Duration::from_secs(2)).await
+}
+
+/// Keeps the lock until told otherwise; `None` if it was lost.
+async fn keep(guard: Guard, commands: &mut mpsc::UnboundedReceiver<String>) -> Option<Guard> {
+    tokio::select! {
+        reason = guard.lost() => {
+            say(&format!("lost {} {reason}", boot()));
+            None
+        }
+        _ = commands.recv() => Some(guard),
+    }
+}
+
+/// What is said on standard input; its end counts as `quit`.
+fn commands() -> mpsc::UnboundedReceiver<String> {
+    let (send, commands) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    commands
+}

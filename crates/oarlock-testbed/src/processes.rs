@@ -1,0 +1,83 @@
+//! What must hold between processes, on every store: cases that need a real one to be killed or stopped.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use oarlock::clock::{BootClock, Clock};
+
+use crate::taker::{Said, Taker};
+
+/// The bound for everything that should happen at once.
+const SOON: Duration = Duration::from_secs(5);
+
+/// SIGKILL of a holder: the next waiter is granted within `bound`. Says how long it took.
+///
+/// # Errors
+/// What went wrong.
+pub async fn a_killed_holder_is_followed(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Duration> {
+    let mut holder = Taker::spawn(url, name, ttl, true)?;
+    let (first, _) = holder.holds(SOON).await?;
+    let mut next = Taker::spawn(url, name, ttl, true)?;
+    next.waits(SOON).await?;
+    let killed = BootClock.now();
+    holder.kill()?;
+    let (second, at) = next.holds(bound).await?;
+    ensure!(second > first, "fence {second} after {first}");
+    next.release()?;
+    ensure!(matches!(next.next(SOON).await?, Said::Released { .. }), "it did not let go");
+    Ok(at.since(killed))
+}
+
+/// SIGKILL of the first of two waiters: the second is granted within `bound` of the release. Says how long it took.
+///
+/// # Errors
+/// What went wrong.
+pub async fn a_killed_waiter_is_passed(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Duration> {
+    let mut holder = Taker::spawn(url, name, ttl, true)?;
+    holder.holds(SOON).await?;
+    let mut dead = Taker::spawn(url, name, ttl, true)?;
+    dead.waits(SOON).await?;
+    let mut next = Taker::spawn(url, name, ttl, true)?;
+    next.waits(SOON).await?;
+    dead.kill()?;
+    holder.release()?;
+    let Said::Released { at: released } = holder.next(SOON).await? else { anyhow::bail!("it did not let go") };
+    let (_, at) = next.holds(bound).await?;
+    Ok(at.since(released))
+}
+
+/// What a stopped holder saw, and what its rival did.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// From the stop to the rival's grant.
+    pub taken_over_after: Duration,
+    /// From the wake-up to the holder's word that it lost the lock.
+    pub noticed_after: Duration,
+}
+
+/// SIGSTOP of a holder for longer than its lease: the rival is granted after the lease, with a larger fence, and the
+/// woken holder says at once that it lost.
+///
+/// # Errors
+/// What went wrong.
+pub async fn a_stopped_holder_loses(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Stopped> {
+    let mut holder = Taker::spawn(url, name, ttl, false)?;
+    let (first, _) = holder.holds(SOON).await?;
+    let mut rival = Taker::spawn(url, name, ttl, false)?;
+    rival.waits(SOON).await?;
+    let stopped = BootClock.now();
+    holder.stop()?;
+    let taken = rival.holds(ttl + bound).await;
+    let woken = BootClock.now();
+    // Whatever happened, it must not stay stopped.
+    holder.cont()?;
+    let (second, at) = taken?;
+    ensure!(second > first, "fence {second} after {first}");
+    let said = holder.next(SOON).await?;
+    let Said::Lost { at: noticed, .. } = said else { anyhow::bail!("the woken holder said {said:?}") };
+    let noticed_after = noticed.since(woken);
+    ensure!(noticed_after < Duration::from_secs(1), "it took the woken holder {noticed_after:?} to notice");
+    rival.release()?;
+    ensure!(matches!(rival.next(SOON).await?, Said::Released { .. }), "the rival lost it to the woken holder");
+    Ok(Stopped { taken_over_after: at.since(stopped), noticed_after })
+}

@@ -1,0 +1,182 @@
+//! Another process that holds a lock, to be stopped and killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use oarlock::Fence;
+use oarlock::clock::Moment;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::mpsc;
+
+/// What a taker said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It must wait.
+    Waiting,
+    /// It holds the lock.
+    Held {
+        /// Its fence.
+        fence: Fence,
+        /// When, on the boot clock, which all processes of a machine share.
+        at: Moment,
+    },
+    /// It lost the lock.
+    Lost {
+        /// When it noticed.
+        at: Moment,
+        /// Why.
+        reason: String,
+    },
+    /// It let the lock go.
+    Released {
+        /// When.
+        at: Moment,
+    },
+}
+
+/// A process that takes a lock. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Taker {
+    child: Child,
+    said: mpsc::UnboundedReceiver<String>,
+}
+
+impl Taker {
+    /// Starts a process that takes `name` on the store behind `url`, with a lease of `ttl`.
+    ///
+    /// # Errors
+    /// If the program is not there, or cannot be started.
+    pub fn spawn(url: &str, name: &str, ttl: Duration, fair: bool) -> Result<Self> {
+        let program = program()?;
+        let mut command = Command::new(&program);
+        command.arg(url).arg(name).arg(ttl.as_millis().to_string()).args(fair.then_some("fair"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let lines = child.stdout.take().context("no output to read")?;
+        let (send, said) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(lines).lines().map_while(std::io::Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, said })
+    }
+
+    /// The next thing it says, other than that it waits.
+    ///
+    /// # Errors
+    /// If it says nothing within `bound`, fails, or ends.
+    pub async fn next(&mut self, bound: Duration) -> Result<Said> {
+        let until = Instant::now() + bound;
+        loop {
+            match self.any(until.saturating_duration_since(Instant::now())).await? {
+                Said::Waiting => {}
+                said => return Ok(said),
+            }
+        }
+    }
+
+    /// Waits until it says that it waits.
+    ///
+    /// # Errors
+    /// If it says anything else, or nothing within `bound`.
+    pub async fn waits(&mut self, bound: Duration) -> Result<()> {
+        match self.any(bound).await? {
+            Said::Waiting => Ok(()),
+            other => bail!("expected it to wait, but it said {other:?}"),
+        }
+    }
+
+    /// Waits until it holds the lock.
+    ///
+    /// # Errors
+    /// If it says anything else, or nothing within `bound`.
+    pub async fn holds(&mut self, bound: Duration) -> Result<(Fence, Moment)> {
+        match self.next(bound).await? {
+            Said::Held { fence, at } => Ok((fence, at)),
+            other => bail!("expected it to hold, but it said {other:?}"),
+        }
+    }
+
+    async fn any(&mut self, bound: Duration) -> Result<Said> {
+        let line = tokio::time::timeout(bound, self.said.recv());
+        let line = line.await.with_context(|| format!("the taker said nothing for {bound:?}"))?;
+        parse(&line.context("the taker has ended")?)
+    }
+
+    /// Tells it to let the lock go and end.
+    ///
+    /// # Errors
+    /// If it does not listen any more.
+    pub fn release(&mut self) -> Result<()> {
+        let commands = self.child.stdin.as_mut().context("no way to speak to the taker")?;
+        Ok(commands.write_all(b"release\n").and_then(|()| commands.flush())?)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no such process")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Stops it as a debugger or a paused machine would; it does not notice.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn stop(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cont(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills it without warning.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parse(line: &str) -> Result<Said> {
+    let mut words = line.splitn(3, ' ');
+    let mut word = || words.next().unwrap_or_default();
+    let moment = |text: &str| text.parse().map(Moment::from_nanos).context("not a moment");
+    Ok(match word() {
+        "waiting" => Said::Waiting,
+        "held" => Said::Held { fence: word().parse()?, at: moment(word())? },
+        "lost" => Said::Lost { at: moment(word())?, reason: word().to_owned() },
+        "released" => Said::Released { at: moment(word())? },
+        _ => bail!("the taker said {line:?}"),
+    })
+}
+
+/// The program, beside the tests that were built with it.
+fn program() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("OARLOCK_TAKER") {
+        return Ok(program.into());
+    }
+    let here = std::env::current_exe()?;
+    let mut folders = here.ancestors().skip(1).take(2).map(|folder| folder.join("taker"));
+    folders.find(|program| program.is_file()).context("there is no taker: cargo build -p oarlock-testbed")
+}

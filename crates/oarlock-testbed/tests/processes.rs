@@ -1,0 +1,45 @@
+//! Killed and stopped processes on the embedded store.
+
+use std::path::Path;
+use std::time::Duration;
+
+use oarlock_testbed::processes::{a_killed_holder_is_followed, a_killed_waiter_is_passed, a_stopped_holder_loses};
+
+const SOON: Duration = Duration::from_secs(3);
+
+fn url(dir: &Path) -> String {
+    format!("local:{}", dir.display())
+}
+
+/// The lease is far away: only the death itself can be what frees it.
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_killed_holder_is_followed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = Vec::new();
+    for round in 0..5 {
+        let name = format!("job {round}");
+        times.push(a_killed_holder_is_followed(&url(dir.path()), &name, LONG, SOON).await.unwrap());
+    }
+    println!("from SIGKILL to the next grant: {times:?}");
+}
+
+#[tokio::test]
+async fn a_killed_waiter_is_passed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let took = a_killed_waiter_is_passed(&url(dir.path()), "job", LONG, SOON).await.unwrap();
+    println!("from the release to the grant behind a killed waiter: {took:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_holder_loses_after_its_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let ttl = Duration::from_secs(1);
+    for round in 0..3 {
+        let name = format!("job {round}");
+        let stopped = a_stopped_holder_loses(&url(dir.path()), &name, ttl, SOON).await.unwrap();
+        println!("a lease of {ttl:?}: {stopped:?}");
+        assert!(stopped.taken_over_after >= ttl / 2, "taken over before the lease could end");
+    }
+}
