@@ -69,6 +69,8 @@ struct Resource {
 pub struct Rules {
     /// A grant must follow the death of a holder within this time, if somebody waits.
     pub takeover_within: Option<Duration>,
+    /// Nobody may wait for longer than this while nobody holds, for whatever reason.
+    pub idle_within: Option<Duration>,
     /// Fewer holds than this prove nothing.
     pub least_holds: usize,
     /// Fewer takeovers from the dead than this prove nothing.
@@ -88,6 +90,13 @@ impl Rules {
     #[must_use]
     pub fn takeover_within(mut self, bound: Duration) -> Self {
         self.takeover_within = Some(bound);
+        self
+    }
+
+    /// Nobody may wait for longer than `bound` while nobody holds.
+    #[must_use]
+    pub fn idle_within(mut self, bound: Duration) -> Self {
+        self.idle_within = Some(bound);
         self
     }
 

@@ -10,6 +10,7 @@ pub mod history;
 mod runner;
 pub mod sim;
 pub mod wire;
+pub mod zoo;
 
 pub use failure::{Failure, Outcome};
 pub use fixture::{Connection, Fixture, Pace, Power, Powers};

@@ -1,10 +1,13 @@
-//! After a death somebody who waits is served within a bound.
+//! Somebody who waits is served within a bound after a death, and after anything else that leaves nobody holding.
 
 use oarlock_core::clock::Moment;
 
 use super::{Hold, Resource, Rules, Verdict, Violation};
 
 pub(super) fn check(name: &str, resource: &Resource, rules: &Rules, verdict: &mut Verdict) {
+    if let Some(bound) = rules.idle_within {
+        idle(name, resource, bound, &mut verdict.violations);
+    }
     if resource.deaths.is_empty() {
         return;
     }
@@ -33,8 +36,31 @@ pub(super) fn check(name: &str, resource: &Resource, rules: &Rules, verdict: &mu
             None => unserved.at(died).is_some_and(|until| until >= died + bound),
         };
         if late {
+            let (resource, since, next) = (name.to_owned(), died, next.cloned());
+            verdict.violations.push(Violation::Starved { resource, since, next, bound });
+        }
+    }
+}
+
+/// Looks for gaps in which nobody believed to hold, though somebody waited in them for longer than `bound`.
+fn idle(name: &str, resource: &Resource, bound: std::time::Duration, found: &mut Vec<Violation>) {
+    let mut grants: Vec<&Hold> = resource.holds.iter().collect();
+    grants.sort_by_key(|hold| hold.granted);
+    let served = grants.iter().map(|hold| (hold.asked, hold.granted));
+    let mut waits: Vec<_> = served.chain(resource.waits.iter().map(|wait| (wait.asked, wait.until))).collect();
+    waits.sort_unstable();
+    let reach = Reach::new(waits.iter().copied());
+    let mut held_until = Moment::ZERO;
+    for next in grants.iter().map(|hold| Some(*hold)).chain([None]) {
+        let (from, to) = (held_until, next.map_or(Moment::NEVER, |hold| hold.granted));
+        held_until = next.map_or(held_until, |hold| held_until.max(hold.ended));
+        // Those who waited when the gap began, and those who came in it: each comes in one gap only.
+        let waiting = reach.at(from).map(|until| (from, until));
+        let came = waits[waits.partition_point(|(asked, _)| *asked <= from)..].iter().copied();
+        let mut candidates = waiting.into_iter().chain(came.take_while(|(asked, _)| *asked < to));
+        if let Some((since, _)) = candidates.find(|(since, until)| (*until).min(to).since(*since) > bound) {
             let (resource, next) = (name.to_owned(), next.cloned());
-            verdict.violations.push(Violation::Starved { resource, died, next, bound });
+            found.push(Violation::Starved { resource, since, next, bound });
         }
     }
 }

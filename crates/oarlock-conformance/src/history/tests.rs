@@ -144,6 +144,25 @@ fn the_dead_are_followed_in_time() {
 }
 
 #[test]
+fn nobody_waits_for_what_nobody_holds() {
+    let idle = |rules: &Rules, change: &dyn Fn(&mut History)| {
+        let mut history = History::new();
+        for hold in chain(3) {
+            history.hold(hold);
+        }
+        change(&mut history);
+        history.check(rules).names()
+    };
+    let rules = Rules::new().idle_within(Duration::from_millis(3));
+    assert_eq!(idle(&rules, &|_| {}), [""; 0], "3 ms from hold to hold");
+    assert_eq!(idle(&Rules::new().idle_within(Duration::from_millis(2)), &|_| {}), ["Starved"]);
+    assert_eq!(idle(&rules, &|history| history.waited("job", ms(10), ms(32))), [""; 0]);
+    assert_eq!(idle(&rules, &|history| history.waited("job", ms(10), ms(33))), ["Starved"], "after the last hold");
+    assert_eq!(idle(&rules, &|history| history.waited("job", ms(40), ms(44))), ["Starved"], "long after it");
+    assert_eq!(idle(&rules, &|history| history.waited("never", ms(0), ms(4))), ["Starved"], "never held");
+}
+
+#[test]
 fn names_do_not_meet() {
     let mut holds = chain(2);
     holds.extend(chain(2).into_iter().map(|hold| Hold { resource: "other".into(), ..hold }));

@@ -51,12 +51,12 @@ pub enum Violation {
         /// Was served first.
         overtook: Hold,
     },
-    /// A holder died, somebody waited, and nobody was served in time.
+    /// Nobody held it, somebody waited, and nobody was served in time.
     Starved {
         /// What they waited for.
         resource: String,
-        /// When the holder died.
-        died: Moment,
+        /// When the holder died, or from when on nobody held it though somebody waited.
+        since: Moment,
         /// Who was served at last, if anybody.
         next: Option<Hold>,
         /// How long it should have taken.
@@ -118,12 +118,12 @@ impl fmt::Display for Violation {
                 let (waited, overtook) = (Who(waited), Who(overtook));
                 write!(f, "{overtook} got {what} at {at} before {waited}, who had queued for it first")
             }
-            Self::Starved { resource, died, next, bound } => {
-                let (at, what, bound) = (At(*died), quoted(resource), Ms(*bound));
-                write!(f, "the holder of {what} died at {at}, somebody waited, and ")?;
+            Self::Starved { resource, since, next, bound } => {
+                let (at, what, bound) = (At(*since), quoted(resource), Ms(*bound));
+                write!(f, "nobody held {what} from {at} on, somebody waited, and ")?;
                 match next {
                     Some(next) => {
-                        let took = Ms(next.granted.since(*died));
+                        let took = Ms(next.granted.since(*since));
                         write!(f, "{} got it only after {took} instead of {bound}", Who(next))
                     }
                     None => write!(f, "nobody got it, not even after {bound}"),

@@ -1,0 +1,145 @@
+//! Deliberately broken locks: what the checker and the cases must catch, or they prove nothing.
+//!
+//! Each is the reference store with one rule broken, as real lock implementations have broken it.
+
+mod flawed;
+mod storm;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::{Kit, Memory, Verb};
+use oarlock_core::{ClaimId, DynDriver, ResourceName, Result};
+
+pub use storm::storm;
+
+use crate::fixture::{Connection, Fixture, Power, Powers};
+
+/// Which rule is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// None: the healthy one, which must pass.
+    None,
+    /// A release frees whoever holds, like a plain delete.
+    ReleasesAnyone,
+    /// A renewal says that everything lives, even what the store has given to another.
+    RenewsAnyone,
+    /// A renewal says yes and extends nothing.
+    RenewsNothing,
+    /// Weights and capacities are ignored.
+    IgnoresWeight,
+    /// Every grant has the same fence.
+    RepeatsFences,
+    /// Fences fall.
+    FencesFall,
+    /// The store lets go before the lease it promised is over.
+    ExpiresEarly,
+    /// What is not renewed lives on.
+    NeverExpires,
+    /// A dead waiter stays in the queue.
+    KeepsDeadWaiters,
+    /// A repeated attempt takes a second place.
+    TakesSecondPlaces,
+    /// Nobody is told of a release.
+    LosesWakeUps,
+    /// The lease is said to begin with the answer instead of the question, on a slow line.
+    CountsFromTheReply,
+}
+
+impl Flaw {
+    /// All of them, the healthy one first.
+    pub const ALL: [Self; 13] = [
+        Self::None,
+        Self::ReleasesAnyone,
+        Self::RenewsAnyone,
+        Self::RenewsNothing,
+        Self::IgnoresWeight,
+        Self::RepeatsFences,
+        Self::FencesFall,
+        Self::ExpiresEarly,
+        Self::NeverExpires,
+        Self::KeepsDeadWaiters,
+        Self::TakesSecondPlaces,
+        Self::LosesWakeUps,
+        Self::CountsFromTheReply,
+    ];
+}
+
+/// A store with a flaw: a fixture like any other.
+#[derive(Debug)]
+pub struct Zoo {
+    store: Memory,
+    flaw: Flaw,
+    notes: Arc<Mutex<Notes>>,
+}
+
+/// What flaws need to remember, for all connections.
+#[derive(Debug, Default)]
+struct Notes {
+    queues: HashMap<ResourceName, VecDeque<ClaimId>>,
+    places: HashMap<ClaimId, ClaimId>,
+}
+
+impl Zoo {
+    /// A new store with this flaw.
+    #[must_use]
+    pub fn new(flaw: Flaw) -> Self {
+        Self { store: Memory::new(), flaw, notes: Arc::default() }
+    }
+
+    /// A connection, and the kit that makes it misbehave.
+    #[must_use]
+    pub fn open(&self) -> (Arc<dyn DynDriver>, Kit) {
+        let inner = self.store.connect();
+        let kit = inner.kit();
+        (Arc::new(flawed::Flawed { inner, flaw: self.flaw, notes: self.notes.clone() }), kit)
+    }
+}
+
+impl Fixture for Zoo {
+    fn name(&self) -> String {
+        format!("{:?}", self.flaw)
+    }
+
+    fn powers(&self) -> Powers {
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has)
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let (driver, kit) = self.open();
+        Box::pin(async move { Ok(Arc::new(Line { driver, kit }) as Arc<dyn Connection>) })
+    }
+}
+
+struct Line {
+    driver: Arc<dyn DynDriver>,
+    kit: Kit,
+}
+
+fn done(_: ()) -> BoxFuture<Result<()>> {
+    Box::pin(std::future::ready(Ok(())))
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        done(self.kit.kill())
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        done(self.kit.cut())
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        done(self.kit.heal())
+    }
+
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        done(self.kit.drop_reply(verb))
+    }
+}
