@@ -35,7 +35,7 @@ pub(crate) enum Command {
 /// Which store, and how much to say.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store, such as local:/path or redis://host
+    /// The store, as url explain reads it
     #[arg(short, long, value_name = "URL", conflicts_with = "url_file")]
     pub(crate) url: Option<String>,
     /// Read the URL from FILE, so that no process list shows its password

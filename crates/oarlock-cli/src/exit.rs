@@ -105,3 +105,29 @@ impl From<Error> for Failure {
         Self::new(Code::of(error.kind()), message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_code() {
+        let cases = [
+            (ErrorKind::Busy, 75),
+            (ErrorKind::SelfDeadlock, 75),
+            (ErrorKind::Lost, 76),
+            (ErrorKind::Unreachable, 69),
+            (ErrorKind::Denied, 77),
+            (ErrorKind::Config, 78),
+            (ErrorKind::SpecMismatch, 78),
+            (ErrorKind::InvalidName, 64),
+            (ErrorKind::CannotCreate, 73),
+            (ErrorKind::Os, 71),
+            (ErrorKind::Internal, 70),
+        ];
+        for (kind, code) in cases {
+            assert_eq!(Failure::from(Error::new(kind, "x")).exit(), Exit(code), "{kind:?}");
+        }
+        assert_eq!((Exit::signal(9), Exit::signal(300)), (Exit(137), Exit(255)));
+    }
+}

@@ -29,7 +29,7 @@ use crate::words::Words;
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     match words.get(1).and_then(|word| word.to_str()) {
-        Some(child::shim::WORD) => return child::shim::main(words.get(2..).unwrap_or_default()).into(),
+        Some(child::shim::WORD) => child::shim::main(words.get(2..).unwrap_or_default()).into(),
         Some(front::WORD) => match front::Job::of_keeper(words.get(2)) {
             Ok(job) => {
                 words.drain(1..3);
@@ -59,10 +59,10 @@ fn run(words: Vec<OsString>, job: Option<front::Job>) -> Exit {
     {
         return front::run().unwrap_or_else(|failure| tell(&failure));
     }
-    dispatch(args, job).unwrap_or_else(|failure| tell(&failure))
+    dispatch(args, job.as_ref()).unwrap_or_else(|failure| tell(&failure))
 }
 
-fn dispatch(args: Args, job: Option<front::Job>) -> Result<Exit, Failure> {
+fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
     match args.command {
         Command::Run(run) => cmd::run::main(run, job),
         Command::Hold(hold) => cmd::hold::main(hold),

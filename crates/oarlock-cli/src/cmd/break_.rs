@@ -1,7 +1,7 @@
 //! `oarlock break`: end somebody else's hold.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock::driver::Released;
 use oarlock::state::{Ending, HolderState};
@@ -31,6 +31,8 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         }
         let ending = Ending { by: who(), why: args.reason.clone() };
         let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
+        // The grace counts from the asking, which the store hears later than this.
+        let asked = Instant::now();
         match locks.break_hold(&name, fence, ending, args.grace).await? {
             Released::NotHeld => {
                 store.words.note(&format!("{held_by} let go of {quoted} before it was asked"));
@@ -41,7 +43,7 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
             Released::Asked => {
                 let span = text::span(args.grace);
                 store.words.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
-                await_end(&locks, &name, fence, args.grace, &store, &held_by).await?;
+                await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
             }
         }
         Ok(Code::Success.into())
@@ -66,21 +68,20 @@ async fn await_end(
     locks: &Locks,
     name: &ResourceName,
     fence: Fence,
-    grace: Duration,
+    over: Instant,
     store: &Store,
     held_by: &str,
 ) -> Result<(), Failure> {
-    let started = tokio::time::Instant::now();
     let quoted = text::quoted(name.as_str());
     loop {
         let mut watch = locks.watch(name).await?;
         let state = locks.inspect(name).await?;
         if !state.holders.iter().any(|holder| holder.fence == Some(fence)) {
-            let how = if started.elapsed() < grace { "let go of" } else { "was made to let go of" };
+            let how = if Instant::now() < over { "let go of" } else { "was made to let go of" };
             store.words.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
             return Ok(());
         }
-        if started.elapsed() > grace + SLACK {
+        if Instant::now() > over + SLACK {
             let message = format!("{held_by} still holds {quoted} although its grace is over");
             return Err(Failure::new(Code::Busy, message));
         }

@@ -37,7 +37,7 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
         };
         let announce = async {
             progress::announce(&locks, &ear, store.words).await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let exit = tokio::select! {
             biased;

@@ -22,12 +22,12 @@ use crate::{nest, progress, words};
 /// How long to wait for the store to hear that we are done.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-pub(crate) fn main(args: RunArgs, job: Option<Job>) -> Result<Exit, Failure> {
+pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;
     let file = settings.report.take();
     let words = settings.store.words;
     let mut report = Report::new(&settings.names);
-    let result = block_on(run(&settings, job.as_ref(), &mut report));
+    let result = block_on(run(&settings, job, &mut report));
     let exit = match &result {
         Ok(exit) => *exit,
         Err(failure) => {
@@ -130,7 +130,7 @@ async fn with_locks(
 /// Announcing ends; waiting does not.
 async fn forever(work: impl Future<Output = ()>) {
     work.await;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A stop that was asked for between the grant and the start of the command. While the job is stopped by the shell the
@@ -226,7 +226,7 @@ fn note_grant(report: &mut Report, multi: &Multi) {
     let now = jiff::Timestamp::now();
     report.acquired_at = Some(format!("{now:.3}"));
     report.waited_ms = multi.iter().map(|held| millis(held.waited())).sum();
-    report.fences = multi.iter().map(|held| held.fence()).collect();
+    report.fences = multi.iter().map(oarlock::Held::fence).collect();
     report.fence = report.fences.first().copied();
 }
 

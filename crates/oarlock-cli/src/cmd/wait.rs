@@ -52,9 +52,8 @@ async fn until(locks: &Locks, name: &ResourceName, held: bool) -> Result<(), Fai
             let lease = state.holders.iter().map(|holder| holder.lease_left).min().unwrap_or(POLL);
             // Leases and dead holders end without anybody telling.
             let pause = lease.clamp(Duration::from_millis(20), POLL);
-            match tokio::time::timeout(pause, watch.changed()).await {
-                Ok(None) => break,
-                Ok(Some(_)) | Err(_) => {}
+            if let Ok(None) = tokio::time::timeout(pause, watch.changed()).await {
+                break;
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
