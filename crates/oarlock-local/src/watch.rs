@@ -267,3 +267,25 @@ impl Drop for Ears {
         self.hub.forget(self.key, self.claim);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Session as Own;
+
+    /// The kernel says that a session's file was closed before it drops the lock: whoever is told then finds it alive.
+    #[tokio::test]
+    async fn an_end_is_told_once_the_lock_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Arc::new(Sessions::open(dir.path()).unwrap());
+        let (session, _socket) = Own::start(sessions.clone(), false).unwrap();
+        let hub = Hub::new(sessions.clone(), Listener::new(None).unwrap());
+        let (ear, mut ears) = hub.ear(None);
+        hub.lock().files.insert(1, vec![FileEar { ear, about: About::End(session.id) }]);
+        hub.saw(1, None, true);
+        assert!(ears.heard.try_recv().is_err(), "told while the lock was held");
+        session.end();
+        assert!(ears.heard.recv().await.is_some());
+        assert!(sessions.is_dead(session.id));
+    }
+}

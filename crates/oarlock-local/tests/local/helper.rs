@@ -1,9 +1,11 @@
 //! This program again, as another process that can be killed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
+use oarlock_core::Label;
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_local::{Config, Local};
 
@@ -15,16 +17,22 @@ const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
 /// A helper process; killed when dropped.
 pub(crate) struct Helper {
     child: Child,
+    /// Kept until the end of the test: a helper, or its heir, that waits for input ends then at the latest.
+    _input: Option<ChildStdin>,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Helper {
     pub(crate) fn start(role: &str, dir: &Path) -> Self {
+        Self::start_with(role, dir, Stdio::piped())
+    }
+
+    fn start_with(role: &str, dir: &Path, input: Stdio) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "helper::play", "--ignored", "--nocapture"]).env(ROLE, role).env(DIR, dir);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(input).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
+        Self { _input: child.stdin.take(), child, output }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -93,7 +101,7 @@ async fn hold(dir: &Path, name: &str, start: bool) {
     let store = Local::open(config).await.unwrap();
     let held = claim(name);
     granted(&store, &held).await;
-    let mut heir = start.then(|| Helper::start("sleep", dir));
+    let mut heir = start.then(|| Helper::start_with("sleep", dir, Stdio::inherit()));
     if let Some(heir) = &mut heir {
         assert_eq!(heir.says(), "sleeping");
         say(&heir.pid().to_string());
@@ -113,24 +121,27 @@ async fn wait(dir: &Path, name: &str) {
     sleep();
 }
 
-/// Takes and gives as fast as it can, and says each fence it was given.
-async fn update(dir: &Path, name: &str) {
+/// Takes and gives as fast as it can, and notes each fence it was given.
+///
+/// Long labels make records that span pages, so that some are torn; the state of the second name outgrows its slots
+/// with every grant and shrinks with every release.
+async fn update(dir: &Path, rest: &str) {
     let store = Local::open(Config::new(dir)).await.unwrap();
-    let mut acknowledged = std::fs::File::create(dir.join("acknowledged")).unwrap();
+    let acknowledged = std::fs::File::create(dir.join("acknowledged")).unwrap();
+    let names: Vec<_> = rest.split(' ').zip([500, 1000]).collect();
     say("updating");
     loop {
-        let mut claim = claim(name);
-        // Long labels make records that span pages, so that some are torn.
-        claim.label = std::sync::Arc::new(oarlock_core::Label::default().reason("x".repeat(1000)));
-        for tag in 0..30 {
-            let label = std::sync::Arc::make_mut(&mut claim.label);
-            *label = label.clone().tag(format!("tag{tag}"), "y".repeat(1000));
+        for (at, (name, bytes)) in (0..).zip(&names) {
+            let mut label = Label::default();
+            for tag in 0..30 {
+                label = label.tag(format!("{tag}{}", "x".repeat(*bytes)), "y".repeat(*bytes));
+            }
+            let mut claim = claim(name);
+            claim.label = label.into();
+            let fence = granted(&store, &claim).await.fence.get().to_le_bytes();
+            acknowledged.write_all_at(&fence, 8 * at).unwrap();
+            release(&store, &claim).await;
         }
-        let grant = granted(&store, &claim).await;
-        let fence = grant.fence.get().to_le_bytes();
-        std::os::unix::fs::FileExt::write_all_at(&acknowledged, &fence, 0).unwrap();
-        acknowledged.flush().unwrap();
-        release(&store, &claim).await;
     }
 }
 
