@@ -1,6 +1,5 @@
 //! Faults between the engine and any driver: for stores whose own line cannot be cut, or not verb by verb.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use oarlock_core::driver::{Attempt, BoxFuture, End, Info, Interest, Release, Renewal, Renewed, Watch};
@@ -43,33 +42,28 @@ impl Faulty {
         self.faults.send_modify(|faults| faults.drop_reply = Some(verb));
     }
 
-    fn call<T>(self: Arc<Self>, verb: Option<Verb>, request: BoxFuture<T>) -> impl Future<Output = Result<T>> + Send
-    where
-        T: Send + 'static,
-    {
-        async move {
-            let mut faults = self.faults.subscribe();
-            if faults.borrow().cut {
-                // The sender lives in `self`, so this ends only by healing.
-                let _ = faults.wait_for(|faults| !faults.cut).await;
-                return Err(Error::unreachable("the line was cut"));
-            }
-            let answer = request.await;
-            let mut lost = false;
-            self.faults.send_if_modified(|faults| {
-                lost = verb.is_some() && faults.drop_reply == verb;
-                if lost {
-                    faults.drop_reply = None;
-                }
-                lost
-            });
-            // An answer that is on its way when the line is cut does not arrive, either.
-            if faults.borrow_and_update().cut {
-                let _ = faults.wait_for(|faults| !faults.cut).await;
-                lost = true;
-            }
-            if lost { Err(Error::unreachable("the reply was lost")) } else { Ok(answer) }
+    async fn call<T>(self: Arc<Self>, verb: Option<Verb>, request: BoxFuture<T>) -> Result<T> {
+        let mut faults = self.faults.subscribe();
+        if faults.borrow().cut {
+            // The sender lives in `self`, so this ends only by healing.
+            let _ = faults.wait_for(|faults| !faults.cut).await;
+            return Err(Error::unreachable("the line was cut"));
         }
+        let answer = request.await;
+        let mut lost = false;
+        self.faults.send_if_modified(|faults| {
+            lost = verb.is_some() && faults.drop_reply == verb;
+            if lost {
+                faults.drop_reply = None;
+            }
+            lost
+        });
+        // An answer that is on its way when the line is cut does not arrive, either.
+        if faults.borrow_and_update().cut {
+            let _ = faults.wait_for(|faults| !faults.cut).await;
+            lost = true;
+        }
+        if lost { Err(Error::unreachable("the reply was lost")) } else { Ok(answer) }
     }
 }
 

@@ -20,10 +20,16 @@ const THREADS: usize = 8;
 /// Runs the whole suite on `fixture` under the usual test arguments, prints what the cases had to say, and ends the
 /// process with the verdict. The `main` of a test with `harness = false`.
 pub fn run(fixture: impl Fixture) -> ! {
-    run_with(fixture, &Arguments::from_args()).exit()
+    run_with(fixture, &args()).exit()
 }
 
-/// Runs the suite as `args` ask.
+/// The arguments of this process, for [`run_with`].
+#[must_use]
+pub fn args() -> Arguments {
+    Arguments::from_args()
+}
+
+/// Runs the suite as `args` ask: for a `main` that has something to clean up afterwards.
 pub fn run_with(fixture: impl Fixture, args: &Arguments) -> Conclusion {
     let suite = Arc::new(Suite::new(Arc::new(fixture)));
     let mut args = args.clone();

@@ -118,8 +118,11 @@ struct Line {
     kit: Kit,
 }
 
-fn done(_: ()) -> BoxFuture<Result<()>> {
-    Box::pin(std::future::ready(Ok(())))
+impl Line {
+    fn done(&self, what: impl FnOnce(&Kit)) -> BoxFuture<Result<()>> {
+        what(&self.kit);
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 impl Connection for Line {
@@ -128,18 +131,18 @@ impl Connection for Line {
     }
 
     fn kill(&self) -> BoxFuture<Result<()>> {
-        done(self.kit.kill())
+        self.done(Kit::kill)
     }
 
     fn cut(&self) -> BoxFuture<Result<()>> {
-        done(self.kit.cut())
+        self.done(Kit::cut)
     }
 
     fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.kit.heal())
+        self.done(Kit::heal)
     }
 
     fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        done(self.kit.drop_reply(verb))
+        self.done(|kit| kit.drop_reply(verb))
     }
 }
