@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Some(front::WORD) => match front::Job::of_keeper(words.get(2)) {
             Ok(job) => {
                 words.drain(1..3);
-                run(words, Some(job)).into()
+                run(words, Some(&job)).into()
             }
             Err(failure) => tell(&failure).into(),
         },
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(words: Vec<OsString>, job: Option<front::Job>) -> Exit {
+fn run(words: Vec<OsString>, job: Option<&front::Job>) -> Exit {
     let args = match Args::try_parse_from(words) {
         Ok(args) => args,
         Err(refusal) => {
@@ -59,7 +59,7 @@ fn run(words: Vec<OsString>, job: Option<front::Job>) -> Exit {
     {
         return front::run().unwrap_or_else(|failure| tell(&failure));
     }
-    dispatch(args, job.as_ref()).unwrap_or_else(|failure| tell(&failure))
+    dispatch(args, job).unwrap_or_else(|failure| tell(&failure))
 }
 
 fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {

@@ -20,15 +20,14 @@ pub(crate) async fn announce(locks: &Locks, ear: &Ear, words: Words) {
     if words.quiet {
         return;
     }
-    let animated = std::io::stderr().is_terminal() && words.format == Format::Table && !words.verbose;
-    if !animated {
+    let people_look = std::io::stderr().is_terminal() && words.format == Format::Table && !words.verbose;
+    let Some(spinner) = people_look.then(Spinner::new).flatten() else {
         // Later changes are of interest to a person, not to a log.
         if let Some(line) = line(locks, ear).await {
             words.note(&format!("waiting: {line}"));
         }
         return;
-    }
-    let spinner = Spinner::new();
+    };
     loop {
         if let Some(line) = line(locks, ear).await {
             spinner.0.set_message(format!("waiting: {line}"));
@@ -83,13 +82,17 @@ fn before(waiters: &Waiters, us: Option<ClaimId>) -> Option<usize> {
 struct Spinner(ProgressBar);
 
 impl Spinner {
-    fn new() -> Self {
+    /// `None` on a terminal that cannot redraw a line.
+    fn new() -> Option<Self> {
         let bar = ProgressBar::new_spinner();
+        if bar.is_hidden() {
+            return None;
+        }
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
-        Self(bar)
+        Some(Self(bar))
     }
 }
 

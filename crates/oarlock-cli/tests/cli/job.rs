@@ -21,17 +21,27 @@ struct Terminal {
 
 impl Terminal {
     fn open(bench: &Bench) -> Self {
+        let mut terminal = Self::with(bench, &["bash", "--norc", "--noprofile", "-i"]);
+        terminal.expect("ready> ");
+        terminal
+    }
+
+    /// A terminal whose session is led by this command.
+    fn with(bench: &Bench, command: &[&str]) -> Self {
         let master: OwnedFd = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&master).unwrap();
         rustix::pty::unlockpt(&master).unwrap();
+        let size = rustix::termios::Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&master, size).unwrap();
         let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
         let slave = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         let shell = Command::new("setsid")
-            .args(["--ctty", "bash", "--norc", "--noprofile", "-i"])
+            .arg("--ctty")
+            .args(command)
             .env("PS1", "ready> ")
             .env("OARLOCK_URL", bench.url())
             .env("oarlock", env!("CARGO_BIN_EXE_oarlock"))
-            .env("TERM", "dumb")
+            .env("TERM", "xterm")
             .env_remove("PROMPT_COMMAND")
             .stdin(slave())
             .stdout(slave())
@@ -49,9 +59,7 @@ impl Terminal {
                 }
             }
         });
-        let mut terminal = Self { master, shell, output, seen: String::new() };
-        terminal.expect("ready> ");
-        terminal
+        Self { master, shell, output, seen: String::new() }
     }
 
     fn press(&mut self, keys: &str) {
@@ -133,6 +141,7 @@ fn a_wait_can_be_interrupted_and_stopped() {
     let holder = bench.hold(&["x"]);
     terminal.press("$oarlock run x -- true; echo rc=$?.\n");
     bench.await_waiters("x", 1);
+    terminal.expect("waiting: \"x\" is held by ");
     terminal.press("\x03");
     terminal.expect("rc=130.");
     assert_eq!(bench.show("x")["waiting"], 0);
@@ -164,4 +173,34 @@ fn killing_what_the_shell_sees_kills_the_command() {
     terminal.press("kill -9 %1; wait %1\n");
     terminal.expect("Killed");
     assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+}
+
+#[test]
+fn a_job_that_nobody_could_continue_is_not_stopped() {
+    let bench = Bench::new();
+    let script = "echo up; kill -STOP $$; echo on";
+    let mut terminal = Terminal::with(&bench, &[env!("CARGO_BIN_EXE_oarlock"), "run", "x", "-c", script]);
+    terminal.expect("up");
+    terminal.expect("on");
+    assert_eq!(terminal.shell.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn break_asks_on_a_terminal() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::open(&bench);
+    let holder = bench.hold(&["x"]);
+    let ask = format!("$oarlock break x --fence {}; echo rc=$?.\n", holder.fence);
+    terminal.press(&ask);
+    terminal.expect("End that? [y/N] ");
+    terminal.press("n\n");
+    terminal.expect("nothing was done");
+    terminal.expect("rc=0.");
+    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75);
+    terminal.press(&ask);
+    terminal.expect("End that? [y/N] ");
+    terminal.press("y\n");
+    terminal.expect("let go of");
+    terminal.expect("rc=0.");
+    assert_eq!(holder.finish().code, Some(76));
 }
