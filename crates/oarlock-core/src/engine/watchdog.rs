@@ -340,17 +340,22 @@ impl Shared {
         let patience = self.op_timeout.min(shortest / 3);
         let batch = claims.iter().cloned().map(Renewal::of).collect();
         let mut request = self.driver.clone().renew(batch);
-        let answers = match tokio::time::timeout(patience, &mut request).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                for claim in &claims {
-                    self.apply(claim.id, sent, Err(Error::unreachable("no answer to a renewal in time")));
-                }
-                request.await
+        let in_time = tokio::time::timeout(patience, &mut request).await;
+        let late = in_time.is_err();
+        if late {
+            for claim in &claims {
+                self.apply(claim.id, sent, Err(Error::unreachable("no answer to a renewal in time")));
             }
+        }
+        let answers = match in_time {
+            Ok(answers) => answers,
+            Err(_) => request.await,
         };
         for (claim, answer) in claims.iter().zip(answers) {
-            self.apply(claim.id, sent, answer);
+            // A late failure has counted already, and a later renewal may have worked since.
+            if !late || answer.is_ok() {
+                self.apply(claim.id, sent, answer);
+            }
         }
     }
 
