@@ -2,7 +2,8 @@
 //!
 //! On a network, a request that was sent arrives, whatever becomes of its sender. A driver in memory hides that: its
 //! requests happen in one poll or not at all. Through a [`Wire`] every request travels for a while, arrives even if its
-//! future was dropped, and its answer travels back.
+//! future was dropped, and its answer travels back. Attempts take a longer way, so that a release that is sent too early
+//! overtakes the attempt it should undo.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,8 +27,13 @@ impl Wire {
     }
 
     /// Sends `request` on its way with the first poll; from then on it cannot be recalled.
-    fn send<T: Send + 'static>(&self, request: BoxFuture<T>) -> impl Future<Output = Result<T>> + Send + use<T> {
-        let (there, back) = (self.latency.mul_f64(0.5 + fastrand::f64()), self.latency.mul_f64(0.5 + fastrand::f64()));
+    fn send<T: Send + 'static>(
+        &self,
+        request: BoxFuture<T>,
+        way: u32,
+    ) -> impl Future<Output = Result<T>> + Send + use<T> {
+        let there = self.latency.mul_f64(0.5 + fastrand::f64()) * way;
+        let back = self.latency.mul_f64(0.5 + fastrand::f64());
         async move {
             let arrived = tokio::spawn(async move {
                 tokio::time::sleep(there).await;
@@ -46,28 +52,28 @@ impl DynDriver for Wire {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>) -> BoxFuture<Result<Attempt>> {
-        let answer = self.send(self.inner.clone().attempt(claim));
+        let answer = self.send(self.inner.clone().attempt(claim), 4);
         Box::pin(async move { answer.await? })
     }
 
     fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>> {
         let count = batch.len();
-        let answer = self.send(self.inner.clone().renew(batch));
+        let answer = self.send(self.inner.clone().renew(batch), 1);
         Box::pin(async move { answer.await.unwrap_or_else(|error| vec![Err(error); count]) })
     }
 
     fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>> {
-        let answer = self.send(self.inner.clone().release(resource, id, end));
+        let answer = self.send(self.inner.clone().release(resource, id, end), 1);
         Box::pin(async move { answer.await? })
     }
 
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
-        let answer = self.send(self.inner.clone().watch(interest));
+        let answer = self.send(self.inner.clone().watch(interest), 1);
         Box::pin(async move { answer.await? })
     }
 
     fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>> {
-        let answer = self.send(self.inner.clone().inspect(query));
+        let answer = self.send(self.inner.clone().inspect(query), 1);
         Box::pin(async move { answer.await? })
     }
 

@@ -34,7 +34,7 @@ async fn it_ends_before_the_next_grant_on_a_slow_line(bench: Arc<Bench>) -> Outc
     // Before the first renewal, where belief counts from the attempt; and after some.
     for stay in [Duration::ZERO, Duration::ZERO, bench.ttl(), bench.ttl()] {
         let connection = bench.connection().await?;
-        let wire = Wire::new(connection.driver(), bench.ttl() / 9);
+        let wire = Wire::new(connection.driver(), bench.ttl() / 12);
         let holder = bench.peer_over(Arc::new(wire), connection)?;
         margins.push(margin(&bench, holder, stay).await?);
     }
