@@ -196,6 +196,25 @@ async fn a_state_outgrows_its_slots_and_shrinks_again() {
 }
 
 #[tokio::test]
+async fn a_state_that_cannot_grow_stays_as_it_was() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let held = claim("x");
+    granted(&store, &held).await;
+    let file = only_state_file(dir.path());
+    let before = std::fs::read(&file).unwrap();
+    // A folder where the larger file would be made.
+    std::fs::create_dir(file.with_extension("new")).unwrap();
+    let mut large = waiting("x");
+    large.value = Some("v".repeat(5000).into());
+    assert_eq!(store.attempt(&large).await.unwrap_err().kind(), ErrorKind::Os);
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    std::fs::remove_dir(file.with_extension("new")).unwrap();
+    crate::pending(&store, &large).await;
+    assert_eq!(show(&store, "x").await.waiters.count(), Some(1));
+}
+
+#[tokio::test]
 async fn a_removed_directory_is_noticed() {
     let dir = temp();
     let root = dir.path().join("store");
