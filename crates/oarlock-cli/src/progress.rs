@@ -91,7 +91,7 @@ impl Spinner {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
             bar.set_style(style);
         }
-        bar.enable_steady_tick(Duration::from_millis(120));
+        crate::signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(120)));
         Some(Self(bar))
     }
 }

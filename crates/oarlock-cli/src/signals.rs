@@ -2,6 +2,7 @@
 
 use std::task::Poll;
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -53,6 +54,23 @@ impl Signals {
             }
         }
     }
+}
+
+/// Starts threads that never take a signal, by running `start` with all of them blocked. A signal that the main thread
+/// takes is heard before it does anything else; one that another thread takes is heard some time later.
+pub(crate) fn unheard<T>(start: impl FnOnce() -> T) -> T {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let started = start();
+    if let Ok(before) = before {
+        // It was in force a moment ago.
+        let _ = before.thread_set_mask();
+    }
+    started
+}
+
+/// Lets this thread take no signal from now on.
+pub(crate) fn deafen() {
+    let _ = SigSet::all().thread_block();
 }
 
 pub(crate) fn stream(signal: Signal) -> Result<unix::Signal, Failure> {

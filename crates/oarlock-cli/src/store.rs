@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock::{Connect, ErrorKind, Label, Locks, Observer, Url};
+use oarlock::{Connect, ErrorKind, Home, Label, Locks, Observer, Url};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
+use crate::signals;
 use crate::words::Words;
 
 /// The variable that names the store where the command line does not.
@@ -65,10 +66,11 @@ impl Store {
         until: Option<Instant>,
         observer: impl Observer + Clone,
     ) -> Result<Locks, Failure> {
+        let home = signals::unheard(Home::own_thread)?;
         let mut pause = Duration::from_millis(50);
         loop {
             let connect = Connect::to(self.url.clone())
-                .own_thread(true)
+                .home(home.clone())
                 .inherit_session(true)
                 .label(label.clone())
                 .ttl(ttl)
@@ -92,7 +94,9 @@ impl Store {
 
 /// Runs `work` on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    // Helper threads are started without a word to us; they leave the signals to the main thread from then on.
+    let runtime = builder.enable_all().on_thread_start(signals::deafen).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(work);
     // Work that hangs in the store must not hang us.

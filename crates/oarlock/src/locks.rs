@@ -53,6 +53,7 @@ impl Deref for Locks {
 pub struct Connect {
     url: Url,
     own_thread: bool,
+    home: Option<Home>,
     label: Option<Label>,
     observers: Vec<Box<dyn Observer>>,
     ttl: Option<Duration>,
@@ -67,6 +68,7 @@ impl Connect {
         Self {
             url,
             own_thread: false,
+            home: None,
             label: None,
             observers: Vec::new(),
             ttl: None,
@@ -79,6 +81,12 @@ impl Connect {
     /// Renews on a thread of its own, which a busy runtime cannot hold up.
     pub fn own_thread(mut self, own_thread: bool) -> Self {
         self.own_thread = own_thread;
+        self
+    }
+
+    /// Where connections live and renewal runs; goes before [`own_thread`](Self::own_thread).
+    pub fn home(mut self, home: Home) -> Self {
+        self.home = Some(home);
         self
     }
 
@@ -124,7 +132,10 @@ impl Connect {
     /// # Errors
     /// As [`Locks::connect`].
     pub async fn connect(self) -> Result<Locks> {
-        let home = if self.own_thread { Some(Home::own_thread()?) } else { None };
+        let home = match self.home {
+            None if self.own_thread => Some(Home::own_thread()?),
+            home => home,
+        };
         let opening = tokio::time::timeout(self.url.connect_timeout(), {
             let (url, opening) = (self.url.clone(), self.opening);
             let home = home.clone();

@@ -137,6 +137,8 @@ async fn forever(work: impl Future<Output = ()>) {
 /// command is not started either.
 async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &Multi) -> Option<Signal> {
     loop {
+        // A signal that came with the grant is known to the kernel; this lets the runtime hear of it.
+        tokio::task::yield_now().await;
         tokio::select! {
             biased;
             signal = wait_for_stop(signals, job) => return Some(signal),
