@@ -12,18 +12,26 @@ use std::time::Duration;
 use oarlock_core::driver::{Attempt, BoxFuture, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, DynDriver, Error, ResourceName, Result};
+use tokio::sync::watch;
 
 /// A line with latency before another driver.
 pub struct Wire {
     inner: Arc<dyn DynDriver>,
     latency: Duration,
+    travelling: watch::Sender<usize>,
 }
 
 impl Wire {
     /// A line on which every message takes about `latency`.
     #[must_use]
     pub fn new(inner: Arc<dyn DynDriver>, latency: Duration) -> Self {
-        Self { inner, latency }
+        Self { inner, latency, travelling: watch::Sender::default() }
+    }
+
+    /// Waits until no request is on its way any more, wanted or not.
+    pub async fn quiet(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self.travelling.subscribe().wait_for(|travelling| *travelling == 0).await;
     }
 
     /// Sends `request` on its way with the first poll; from then on it cannot be recalled.
@@ -34,10 +42,14 @@ impl Wire {
     ) -> impl Future<Output = Result<T>> + Send + use<T> {
         let there = self.latency.mul_f64(0.5 + fastrand::f64()) * way;
         let back = self.latency.mul_f64(0.5 + fastrand::f64());
+        let travelling = self.travelling.clone();
         async move {
+            travelling.send_modify(|travelling| *travelling += 1);
             let arrived = tokio::spawn(async move {
                 tokio::time::sleep(there).await;
-                request.await
+                let answer = request.await;
+                travelling.send_modify(|travelling| *travelling -= 1);
+                answer
             });
             let answer = arrived.await.map_err(|error| Error::unreachable("the line is gone").because(error))?;
             tokio::time::sleep(back).await;

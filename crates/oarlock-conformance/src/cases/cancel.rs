@@ -1,10 +1,13 @@
 //! A caller may walk away at any moment; nothing is left behind.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+
+use oarlock_core::ResourceName;
 
 use super::cases;
 use crate::bench::{Bench, Peer};
@@ -21,9 +24,31 @@ cases!("cancel":
 );
 
 /// A peer whose requests, once sent, arrive whatever becomes of their sender.
-async fn peer(bench: &Bench) -> Outcome<Peer> {
-    let connection = bench.connection().await?;
-    bench.peer_over(Arc::new(Wire::new(connection.driver(), Duration::from_millis(2))), connection)
+struct Sender {
+    peer: Peer,
+    wire: Arc<Wire>,
+}
+
+impl Sender {
+    async fn new(bench: &Bench) -> Outcome<Self> {
+        let connection = bench.connection().await?;
+        let wire = Arc::new(Wire::new(connection.driver(), Duration::from_millis(2)));
+        Ok(Self { peer: bench.peer_over(wire.clone(), connection)?, wire })
+    }
+
+    /// Nothing is left of `name`, not even by what was still on its way.
+    async fn left_clean(&self, bench: &Bench, rival: &Peer, name: &ResourceName) -> Outcome {
+        bench.soon("the last request to arrive", self.wire.quiet()).await?;
+        bench.left_clean(rival, name).await
+    }
+}
+
+impl Deref for Sender {
+    type Target = Peer;
+
+    fn deref(&self) -> &Peer {
+        &self.peer
+    }
 }
 
 /// Polls `future` at most `polls` times and then drops it; `None` if it was not done by then. A future that nothing
@@ -49,14 +74,14 @@ async fn dropped_at<F: Future>(future: F, polls: usize, idle: Duration) -> (Opti
 const IDLE: Duration = Duration::from_millis(40);
 
 async fn at_every_await_of_a_free_lock(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival) = (peer(&bench).await?, bench.peer().await?);
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
         let lock = peer.mutex(name.as_str())?.ttl(LONG);
         let (output, _) = dropped_at(lock.lock(), polls, bench.pace.soon).await;
         let done = output.is_some();
         drop(output.transpose()?);
-        bench.left_clean(&rival, &name).await?;
+        peer.left_clean(&bench, &rival, &name).await?;
         if done {
             ensure!(polls > 1, "the lock was had without a single await to be dropped at");
             break;
@@ -69,7 +94,7 @@ async fn at_every_await_of_a_free_lock(bench: Arc<Bench>) -> Outcome {
 const LONG: Duration = Duration::from_secs(60);
 
 async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival) = (peer(&bench).await?, bench.peer().await?);
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for fair in [false, bench.info.capabilities.fair] {
         for polls in 0.. {
             let name = bench.name()?;
@@ -81,7 +106,7 @@ async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
             let (output, idle) = dropped_at(lock.lock(), polls, IDLE).await;
             ensure!(output.is_none(), "a held lock was granted");
             guard.release().await?;
-            bench.left_clean(&rival, &name).await?;
+            peer.left_clean(&bench, &rival, &name).await?;
             if idle {
                 break;
             }
@@ -91,7 +116,7 @@ async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
 }
 
 async fn at_every_await_of_a_hand_over(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival) = (peer(&bench).await?, bench.peer().await?);
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     let fair = bench.info.capabilities.fair;
     for polls in 0.. {
         let name = bench.name()?;
@@ -112,7 +137,7 @@ async fn at_every_await_of_a_hand_over(bench: Arc<Bench>) -> Outcome {
         release.await??;
         let done = output.is_some();
         drop(output.transpose()?);
-        bench.left_clean(&rival, &name).await?;
+        peer.left_clean(&bench, &rival, &name).await?;
         if done {
             break;
         }
@@ -121,14 +146,14 @@ async fn at_every_await_of_a_hand_over(bench: Arc<Bench>) -> Outcome {
 }
 
 async fn at_every_await_of_a_release(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival) = (peer(&bench).await?, bench.peer().await?);
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
         let guard = peer.mutex(name.as_str())?.ttl(LONG).lock().await?;
         let (output, _) = dropped_at(guard.release(), polls, bench.pace.soon).await;
         let done = output.is_some();
         output.transpose()?;
-        bench.left_clean(&rival, &name).await?;
+        peer.left_clean(&bench, &rival, &name).await?;
         if done {
             break;
         }
@@ -137,14 +162,14 @@ async fn at_every_await_of_a_release(bench: Arc<Bench>) -> Outcome {
 }
 
 async fn at_every_await_of_a_downgrade(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival) = (peer(&bench).await?, bench.peer().await?);
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
         let guard = peer.rwlock(name.as_str())?.ttl(LONG).write().await?;
         let (output, _) = dropped_at(guard.downgrade(), polls, bench.pace.soon).await;
         let done = output.is_some();
         drop(output.transpose()?);
-        bench.left_clean(&rival, &name).await?;
+        peer.left_clean(&bench, &rival, &name).await?;
         if done {
             break;
         }
@@ -153,7 +178,7 @@ async fn at_every_await_of_a_downgrade(bench: Arc<Bench>) -> Outcome {
 }
 
 async fn a_thousand_who_walk_away(bench: Arc<Bench>) -> Outcome {
-    let (peer, rival, name) = (peer(&bench).await?, bench.peer().await?, bench.name()?);
+    let (peer, rival, name) = (Sender::new(&bench).await?, bench.peer().await?, bench.name()?);
     let guard = rival.mutex(name.as_str())?.lock().await?;
     let mut tasks = Vec::new();
     for _ in 0..1000 {
@@ -168,5 +193,5 @@ async fn a_thousand_who_walk_away(bench: Arc<Bench>) -> Outcome {
         let _ = task.await;
     }
     guard.release().await?;
-    bench.left_clean(&rival, &name).await
+    peer.left_clean(&bench, &rival, &name).await
 }
