@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Moment, sleep_until};
@@ -80,6 +81,8 @@ pub(crate) struct BeliefCell {
     let_go: AtomicBool,
     reason: OnceLock<LossReason>,
     lost: CancellationToken,
+    /// Rung when belief will end earlier than it seemed.
+    shortened: Notify,
     bound: Mutex<Bound>,
 }
 
@@ -101,6 +104,7 @@ impl BeliefCell {
             let_go: AtomicBool::new(false),
             reason: OnceLock::new(),
             lost: CancellationToken::new(),
+            shortened: Notify::new(),
             bound: Mutex::new(bound),
         }
     }
@@ -184,6 +188,7 @@ impl BeliefCell {
         *bound = Bound { at: end_of(from, ttl).min(bound.at), reason };
         self.deadline.store(bound.at.as_nanos(), Ordering::Release);
         self.suspect.store(true, Ordering::Release);
+        self.shortened.notify_waiters();
     }
 
     /// Sets or clears doubt; true if that changed anything.
@@ -228,6 +233,8 @@ impl BeliefCell {
     /// Waits until belief will end within `lead` unless it is extended, or has ended; for ever if it was let go.
     pub(crate) async fn ends_within(&self, lead: Duration) {
         loop {
+            // Made before the look at the deadline, so that no ring is missed after it.
+            let shortened = self.shortened.notified();
             if self.is_let_go() {
                 return std::future::pending().await;
             }
@@ -245,6 +252,7 @@ impl BeliefCell {
             tokio::select! {
                 biased;
                 () = self.lost.cancelled() => return,
+                () = shortened => {}
                 () = sleep_until(&*self.clock, look) => {}
             }
         }
@@ -310,6 +318,19 @@ mod tests {
         tokio::time::advance(TTL).await;
         cell.end_by(cell.clock.now(), TTL, LossReason::MaxHold);
         assert!(!cell.is_held());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_comes_earlier_is_told_earlier() {
+        let cell = cell();
+        let started = tokio::time::Instant::now();
+        let shorten = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cell.end_by(cell.clock.now(), Duration::from_secs(3), LossReason::MaxHold);
+        };
+        let ((), (), reason) = tokio::join!(shorten, cell.ends_within(Duration::from_secs(2)), cell.lost());
+        assert_eq!(reason, LossReason::MaxHold);
+        assert!(started.elapsed() <= Duration::from_secs(4), "not at the end of the first lease");
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,10 +14,11 @@ use super::gate::Lane;
 use super::home::Home;
 use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
+use crate::capabilities::Liveness;
 use crate::claim::{Claim, ClaimId, Tether};
 use crate::clock::{Clock, Moment, sleep_until};
-use crate::driver::{DynDriver, Gone, Interest, Lease, Renewal, Renewed, Watch};
-use crate::error::{Error, Result};
+use crate::driver::{DynDriver, End, Gone, Interest, Lease, Renewal, Renewed, Watch};
+use crate::error::{Error, Result, Retry};
 use crate::event::{Observers, Step};
 use crate::state::Ending;
 
@@ -211,7 +212,12 @@ async fn run(shared: Arc<Shared>) {
             claim = mailbox.hint(&shared) => shared.look_again_at(claim),
             () = sleep_until(&*shared.clock, next) => {}
         }
-        let mut due = shared.due();
+        let (mut due, lost) = shared.due();
+        if shared.is_session_store() {
+            for claim in lost {
+                shared.home.spawn(shared.clone().let_go(claim));
+            }
+        }
         while !due.is_empty() {
             let batch = due.split_off(due.len().saturating_sub(BATCH));
             shared.home.spawn_daemon(shared.clone().renew(batch));
@@ -292,8 +298,8 @@ impl Shared {
         }
     }
 
-    /// Ends what is over and takes out what is to be renewed now.
-    fn due(&self) -> Vec<Arc<Claim>> {
+    /// Ends what is over and takes out what is to be renewed now: the claims to renew, and those that were lost.
+    fn due(&self) -> (Vec<Arc<Claim>>, Vec<Arc<Claim>>) {
         let now = self.clock.now();
         let mut batch = Vec::new();
         let mut lost = Vec::new();
@@ -326,10 +332,32 @@ impl Shared {
             kept.by_time.insert((look_next, id));
         }
         drop(kept);
-        for (claim, reason) in lost {
+        let lost = lost.into_iter().map(|(claim, reason)| {
             self.observers.emit(&claim, || Step::Lost { reason: reason.unwrap_or(LossReason::Expired) });
+            claim
+        });
+        (batch, lost.collect())
+    }
+
+    /// Whether claims live on in the store after belief in them has ended, because their session does.
+    fn is_session_store(&self) -> bool {
+        self.driver.info().capabilities.liveness == Liveness::Session
+    }
+
+    /// Gives back what was lost without the store's doing: nobody believes in it any more, so nobody should wait for
+    /// it. Tried for as long as a lease; after that the guard's own release, or the end of the session, does it.
+    async fn let_go(self: Arc<Self>, claim: Arc<Claim>) {
+        let until = self.clock.now() + claim.ttl;
+        let mut pauses = Backoff::for_errors(claim.ttl);
+        loop {
+            let release = self.driver.clone().release(claim.resource.clone(), claim.id, End::Withdrawn);
+            match release.await {
+                Err(error) if error.retry() != Retry::Never && self.clock.now() < until => {
+                    sleep_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.next())).await;
+                }
+                Ok(_) | Err(_) => return,
+            }
         }
-        batch
     }
 
     /// Sends one batch and applies the answers. A slow answer is given up on for the plan, but not thrown away:
