@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// A Debian package and the program that shows it is there.
+/// A Debian package and the file that shows it is there.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     /// Its name in Debian.
     pub(crate) name: &'static str,
     /// What the tests use it for.
     pub(crate) purpose: &'static str,
-    /// A program in it, looked up as a shell would, and in the `sbin` folders.
+    /// A program in it, or the archive of one, looked up as a shell would, and in the `sbin` folders.
     pub(crate) proof: &'static str,
     /// Where the program is if not there; one `*` may stand for a whole folder name, such as a version.
     pub(crate) folder: Option<&'static str>,
+    /// The service that installing it would start and enable. The tests start servers of their own.
+    pub(crate) service: Option<&'static str>,
 }
 
 /// Everything the tests need beyond Rust and a C compiler.
@@ -23,12 +25,50 @@ pub(crate) const PACKAGES: &[Package] = &[
         purpose: "flock(1), which `oarlock run` is compared with",
         proof: "flock",
         folder: None,
+        service: None,
     },
     Package {
         name: "procps",
         purpose: "ps(1) and kill(1), to look at child processes and to stop them",
         proof: "ps",
         folder: None,
+        service: None,
+    },
+    Package {
+        name: "redis-server",
+        purpose: "the server behind redis: URLs",
+        proof: "redis-server",
+        folder: None,
+        service: Some("redis-server"),
+    },
+    Package {
+        name: "etcd-server",
+        purpose: "the server behind etcd: URLs",
+        proof: "etcd",
+        folder: None,
+        service: Some("etcd"),
+    },
+    Package {
+        name: "default-jre-headless",
+        purpose: "java(1), which ZooKeeper runs on",
+        proof: "java",
+        folder: None,
+        service: None,
+    },
+    // The package `zookeeper` would add start scripts, and a Java with windows and sound.
+    Package {
+        name: "libzookeeper-java",
+        purpose: "the server behind zk: URLs",
+        proof: "zookeeper.jar",
+        folder: Some("/usr/share/java"),
+        service: None,
+    },
+    Package {
+        name: "postgresql",
+        purpose: "the server behind postgres: URLs",
+        proof: "postgres",
+        folder: Some("/usr/lib/postgresql/*/bin"),
+        service: Some("postgresql"),
     },
 ];
 
@@ -99,7 +139,7 @@ mod tests {
     use super::*;
 
     const fn package(name: &'static str, proof: &'static str) -> Package {
-        Package { name, purpose: "", proof, folder: None }
+        Package { name, purpose: "", proof, folder: None, service: None }
     }
 
     const NEEDED: &[Package] =

@@ -1,5 +1,7 @@
 //! Installs what the tests need, and only what is missing.
 
+mod quiet;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
@@ -74,11 +76,15 @@ fn install_packages() -> Result<(), Failure> {
         return Err(Failure::new(by_hand(&wanting.missing)));
     }
     stream(apt_get().arg("update"))?;
-    stream(
-        apt_get()
-            .args(["install", "-y", "--no-install-recommends"])
-            .args(wanting.missing.iter().map(|package| package.name)),
-    )?;
+    let services: Vec<_> = wanting.missing.iter().filter_map(|package| package.service).collect();
+    quiet::without_services(&services, || {
+        stream(
+            apt_get()
+                // Another install may be under way, as it often is shortly after a boot.
+                .args(["-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends"])
+                .args(wanting.missing.iter().map(|package| package.name)),
+        )
+    })?;
     match wanting.missing.iter().find(|package| !is_proven(package)) {
         None => Ok(()),
         Some(package) => {
