@@ -2,8 +2,10 @@
 
 pub mod ports;
 pub mod processes;
+pub mod proxy;
 pub mod server;
 pub mod taker;
 
+pub use proxy::Proxy;
 pub use server::{Etcd, Postgres, Redis, ZooKeeper};
 pub use taker::{Said, Taker};
