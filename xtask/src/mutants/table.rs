@@ -9,6 +9,10 @@ const GUARD: &str = "crates/oarlock-core/src/guard.rs";
 const REAPER: &str = "crates/oarlock-core/src/engine/reaper.rs";
 const WATCHDOG: &str = "crates/oarlock-core/src/engine/watchdog.rs";
 
+const SHARD: &str = "crates/oarlock-local/src/shard.rs";
+const SESSION: &str = "crates/oarlock-local/src/session.rs";
+const SLOT: &str = "crates/oarlock-local/src/slot.rs";
+
 const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
 const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
 
@@ -140,5 +144,37 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if position != at && (entry.is_held() || (fair && position < at)) {",
         to: "if position != at && entry.is_held() {",
         test: RULE,
+    },
+    Mutant {
+        name: "no-shard-lock",
+        rule: "two processes never change a name of the embedded store at once",
+        file: SHARD,
+        from: "if try_lock(&file).map_err(|error| self.failed(error))? {",
+        to: "if true {",
+        test: &["-p", "oarlock-local", "--test", "local", "two_processes_lose_no_count"],
+    },
+    Mutant {
+        name: "nobody-is-dead",
+        rule: "the embedded store frees what a dead process held, at once",
+        file: SESSION,
+        from: "Ok(file) => is_free(&file),",
+        to: "Ok(_) => false,",
+        test: &["-p", "oarlock-local", "--test", "local", "death::"],
+    },
+    Mutant {
+        name: "everybody-is-dead",
+        rule: "the embedded store takes nothing from a live process",
+        file: SESSION,
+        from: "Ok(file) => is_free(&file),",
+        to: "Ok(_) => true,",
+        test: &["-p", "oarlock-local", "--test", "local", "exclusion::"],
+    },
+    Mutant {
+        name: "crc-ignored",
+        rule: "a torn record is never read as a whole one",
+        file: SLOT,
+        from: "let whole = checksum(sequence, length, payload) == crc;",
+        to: "let whole = true;",
+        test: &["-p", "oarlock-local", "slot::"],
     },
 ];
