@@ -6,9 +6,12 @@
 #[path = "servers/speak.rs"]
 mod speak;
 
-use std::io::{ErrorKind, Read as _};
-use std::net::TcpListener;
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use oarlock_testbed::server::{Program, Server};
@@ -177,6 +180,47 @@ fn a_panic_keeps_the_log() {
     assert!(result.is_err());
     assert!(std::fs::read_to_string(&kept).expect("kept").contains("Ready to accept connections"));
     std::fs::remove_file(kept).expect("clean");
+}
+
+/// Set for the process that is to be killed.
+const VICTIM: &str = "OARLOCK_TESTBED_VICTIM";
+
+/// Does nothing unless started by the next test: then it starts servers, says where, and waits for its end.
+#[test]
+fn servers_of_a_victim() {
+    if std::env::var_os(VICTIM).is_none() {
+        return;
+    }
+    let redis = Redis::start_or_skip().expect("it starts");
+    let postgres = Postgres::start_or_skip().expect("it starts");
+    let addresses = redis.iter().map(Server::addr).chain(postgres.iter().map(Server::addr));
+    println!("\nservers {}", addresses.map(|addr| addr.to_string()).collect::<Vec<_>>().join(" "));
+    // What we were started by holds the other end until we are dead.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn servers_end_with_a_process_that_is_killed() {
+    // The dead do not tidy up. Other users have to pass through.
+    let litter = tempfile::Builder::new().permissions(Permissions::from_mode(0o711)).tempdir().expect("a folder");
+    let mut victim = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "servers_of_a_victim", "--nocapture"])
+        .env(VICTIM, "1")
+        .env("TMPDIR", litter.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a victim");
+    let said = BufReader::new(victim.stdout.as_mut().expect("its output"));
+    let line = said.lines().map_while(Result::ok).find(|line| line.starts_with("servers"));
+    victim.kill().expect("killed");
+    victim.wait().expect("dead");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for addr in line.expect("it started them").split_whitespace().skip(1) {
+        while TcpStream::connect(addr).is_ok() {
+            assert!(Instant::now() < deadline, "a server still listens at {addr}");
+        }
+    }
 }
 
 /// The kernel ends the servers of a test that is killed. They must not end with the thread that asked for them.

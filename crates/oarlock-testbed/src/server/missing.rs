@@ -1,6 +1,7 @@
 //! When a server is not installed: a reason to skip a test, or to fail it.
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 /// A server that is not installed.
@@ -31,7 +32,8 @@ pub(super) fn skip(error: anyhow::Error) -> anyhow::Result<()> {
     if is_required(missing.server, std::env::var_os("CI"), std::env::var("OARLOCK_REQUIRE").ok().as_deref()) {
         return Err(error.context("CI is set, or OARLOCK_REQUIRE lists it: this test must not be skipped"));
     }
-    eprintln!("skipped: {missing}");
+    // What `eprintln!` prints is hidden when the test passes, and a test that is skipped passes.
+    writeln!(io::stderr(), "skipped: {missing}")?;
     Ok(())
 }
 
