@@ -73,9 +73,7 @@ mod tests {
 
     /// A place for a policy where none is yet.
     fn place(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("oarlock-xtask-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        folder.join(name)
+        std::env::temp_dir().join(format!("oarlock-xtask-{}-{name}", std::process::id()))
     }
 
     #[test]
