@@ -10,9 +10,10 @@ use oarlock_conformance::sim::{Plan, Tally, run};
 
 const REPLAY: &str = "cargo test -p oarlock-conformance --test simulation";
 
+#[expect(clippy::expect_used, reason = "a seed that is none must not be ignored")]
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not {text:?}")))
+    Some(text.parse().expect("OARLOCK_SEED and OARLOCK_SEEDS must be numbers"))
 }
 
 fn seeds() -> u64 {
