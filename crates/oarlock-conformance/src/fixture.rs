@@ -92,6 +92,41 @@ impl Pace {
     }
 }
 
+/// Where a store may differ from the model without breaking the rule. Cases that compare the two keep clear of it.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Habits {
+    /// It grants in order of arrival whether or not anybody asks for it, whoever does not take his turn is only passed
+    /// when somebody behind him looks, and the capacity is what live claims say.
+    pub queues: bool,
+    /// How much sooner than at its time a lease may end, counted from the request that began it.
+    pub ends_early: Duration,
+    /// How much later than at its time a lease may end.
+    pub ends_late: Duration,
+}
+
+impl Habits {
+    /// Those of the model itself.
+    #[must_use]
+    pub const fn of_the_model() -> Self {
+        Self { queues: false, ends_early: Duration::ZERO, ends_late: Duration::ZERO }
+    }
+
+    /// These habits, with a queue for everybody.
+    #[must_use]
+    pub const fn queues(mut self) -> Self {
+        self.queues = true;
+        self
+    }
+
+    /// These habits, with leases that end so much earlier or later.
+    #[must_use]
+    pub const fn ends(mut self, early: Duration, late: Duration) -> Self {
+        (self.ends_early, self.ends_late) = (early, late);
+        self
+    }
+}
+
 /// A store under test. Cases run in parallel on it, each with its own connections and its own fresh names.
 pub trait Fixture: Send + Sync + 'static {
     /// What to call it in the report, such as `redis` or `etcd/go`.
@@ -105,6 +140,11 @@ pub trait Fixture: Send + Sync + 'static {
     /// The times that suit it.
     fn pace(&self) -> Pace {
         Pace::of(Duration::from_millis(600))
+    }
+
+    /// What it does in its own way.
+    fn habits(&self) -> Habits {
+        Habits::of_the_model()
     }
 
     /// Opens another connection, as another process would. Called on the runtime that the connection will live on.

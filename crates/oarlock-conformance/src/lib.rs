@@ -52,7 +52,7 @@ pub mod wire;
 pub mod zoo;
 
 pub use failure::{Failure, Outcome};
-pub use fixture::{Connection, Fixture, Pace, Power, Powers};
+pub use fixture::{Connection, Fixture, Habits, Pace, Power, Powers};
 pub use history::{History, Hold, Rules, Verdict, Violation};
 pub use plain::Plain;
 pub use runner::{Ran, args, run, run_case, run_with};

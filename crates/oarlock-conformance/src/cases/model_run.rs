@@ -11,13 +11,15 @@ use std::time::Duration;
 use oarlock_core::capabilities::WaiterView;
 use oarlock_core::clock::{Moment, wall_micros};
 use oarlock_core::driver::{Attempt, End, Renewal, Renewed};
-use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::model::{Calls, Entry, Now, Resource, Standing};
 use oarlock_core::state::{Query, ResourceState, Waiters};
 use oarlock_core::{Capacity, Claim, ClaimId, Fence, Limit, ResourceName, Tether, Weight};
+use tokio::task::JoinSet;
 
 use super::cases;
 use crate::bench::{Bench, Raw, now};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
+use crate::fixture::Habits;
 
 cases!("model_run": mutexes [Leases], queues [Leases, Fair], shares [Leases, Units], queues_of_shares [Leases, Units, Fair]);
 
@@ -37,15 +39,23 @@ async fn queues_of_shares(bench: Arc<Bench>) -> Outcome {
     several(&bench, true, true).await
 }
 
-async fn several(bench: &Bench, fair: bool, units: bool) -> Outcome {
+async fn several(bench: &Arc<Bench>, fair: bool, units: bool) -> Outcome {
     let seed = std::env::var("OARLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
     let first = seed.unwrap_or_else(|| fastrand::u64(..1 << 48));
-    let mut matched = 0;
+    let mut runs = JoinSet::new();
     for seed in first..first + 4 {
-        let mut run = Run::new(bench, seed, fair, units).await?;
-        let outcome = run.steps(60).await;
-        outcome.map_err(|failure| Failure::new(format!("OARLOCK_SEED={seed}: {failure}; {}", run.log.join("; "))))?;
-        matched += run.matched;
+        let bench = bench.clone();
+        runs.spawn(async move {
+            let mut run = Run::new(&bench, seed, fair, units).await?;
+            let outcome = run.steps(60).await;
+            outcome
+                .map_err(|failure| Failure::new(format!("OARLOCK_SEED={seed}: {failure}; {}", run.log.join("; "))))?;
+            Ok::<_, Failure>(run.matched)
+        });
+    }
+    let mut matched = 0;
+    while let Some(run) = runs.join_next().await {
+        matched += run??;
     }
     ensure!(matched > 120, "only {matched} operations could be compared");
     Ok(())
@@ -58,6 +68,7 @@ struct Run {
     model: Resource,
     claims: Vec<Claim>,
     fences: HashMap<ClaimId, Fence>,
+    habits: Habits,
     fair: bool,
     units: bool,
     ttl: Duration,
@@ -80,6 +91,7 @@ impl Run {
             model: Resource::default(),
             claims: Vec::new(),
             fences: HashMap::new(),
+            habits: bench.fixture.habits(),
             fair,
             units,
             ttl: bench.ttl().max(GUARD * 5),
@@ -92,16 +104,21 @@ impl Run {
 
     async fn steps(&mut self, steps: usize) -> Outcome {
         for _ in 0..steps {
-            if self.random.u32(0..10) == 0 {
+            if self.called().is_none() && self.random.u32(0..10) == 0 {
                 let span = self.ttl.mul_f64(self.random.f64());
                 self.log.push(format!("sleep {span:?}"));
                 tokio::time::sleep(span).await;
             }
+            let called = self.called();
             self.keep_clear().await;
             let before = now();
+            if called.is_some_and(|claim| self.model.entries().iter().any(|e| e.id == claim.id && e.ends() <= before)) {
+                self.log.push("a turn was not taken, stopped".into());
+                return Ok(());
+            }
             self.step().await?;
             let after = now();
-            if after.since(before) > GUARD / 2 || self.something_ends(before, after) {
+            if after.since(before) > GUARD / 2 + self.habits.ends_late / 5 || self.something_ends(before, after) {
                 // A busy machine: the store may have been asked on either side of an end.
                 self.log.push("doubtful, stopped".into());
                 return Ok(());
@@ -112,24 +129,39 @@ impl Run {
     }
 
     fn something_ends(&self, from: Moment, to: Moment) -> bool {
-        self.model.entries().iter().any(|entry| entry.ends() > from - GUARD / 2 && entry.ends() < to + GUARD / 2)
+        let (from, to) = (from - GUARD / 2 - self.habits.ends_late, to + GUARD / 2 + self.habits.ends_early);
+        self.model.entries().iter().any(|entry| entry.ends() > from && entry.ends() < to)
+    }
+
+    /// The first whose turn has come, where that turn is not over by itself.
+    fn called(&self) -> Option<Claim> {
+        let called = |entry: &&Entry| matches!(entry.standing, Standing::Waits(Some(_)));
+        let called = self.model.entries().iter().find(called).filter(|_| self.habits.queues)?;
+        self.claims.iter().find(|claim| claim.id == called.id).cloned()
     }
 
     /// Waits until nothing is about to end.
     async fn keep_clear(&mut self) {
         loop {
             let at = now();
-            let near = self.model.entries().iter().map(oarlock_core::model::Entry::ends);
-            let near = near.filter(|end| *end > at - GUARD && *end < at + GUARD * 2).max();
+            let Habits { ends_early, ends_late, .. } = self.habits;
+            let near = self.model.entries().iter().map(Entry::ends);
+            let near = near.filter(|end| *end > at - GUARD - ends_late && *end < at + GUARD * 2 + ends_early).max();
             let Some(near) = near else { return };
-            tokio::time::sleep((near + GUARD).since(at).max(Duration::from_millis(1))).await;
+            tokio::time::sleep((near + GUARD + ends_late).since(at).max(Duration::from_millis(1))).await;
         }
     }
 
     /// One operation on both.
     async fn step(&mut self) -> Outcome {
+        if let Some(claim) = self.called() {
+            return self.attempt(claim).await;
+        }
         match self.random.u32(0..9) {
-            0..=3 => self.attempt().await,
+            0..=3 => {
+                let claim = self.any_claim(0.6);
+                self.attempt(claim).await
+            }
             4..=5 => self.renew().await,
             6..=7 => self.release().await,
             _ => self.look().await,
@@ -145,13 +177,13 @@ impl Run {
         // From the seed, so that a run can be repeated.
         claim.id = ClaimId::from_bits(self.random.u128(..));
         claim.tether = Tether::Lease;
-        claim.fair = self.fair && self.random.bool();
+        claim.fair = self.habits.queues || (self.fair && self.random.bool());
         claim.wait = self.random.u32(0..4) > 0;
         let long = self.random.bool();
         claim.ttl = if long { Duration::from_secs(30) } else { self.ttl };
         if self.units {
             claim.capacity = match self.random.u32(0..8) {
-                0 => Capacity::Any,
+                0 if !self.habits.queues => Capacity::Any,
                 1 => Capacity::Adopt(Limit::Units(NonZeroU32::MIN.saturating_add(1))),
                 2 => Capacity::Fixed(Limit::Unlimited),
                 _ => Capacity::Fixed(Limit::Units(NonZeroU32::MIN.saturating_add(3))),
@@ -179,8 +211,7 @@ impl Run {
         claim.id.to_string()[..4].to_owned()
     }
 
-    async fn attempt(&mut self) -> Outcome {
-        let claim = self.any_claim(0.6);
+    async fn attempt(&mut self, claim: Claim) -> Outcome {
         let words = (Self::short(&claim), claim.weight, claim.capacity, claim.fair, claim.wait, claim.ttl);
         let repeated = self.holds(claim.id);
         let ours = self.model.attempt(&claim, 1, Self::now(), &mut Calls::new());
