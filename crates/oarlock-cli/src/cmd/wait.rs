@@ -1,8 +1,9 @@
 //! `oarlock wait`: until a lock is free or held, without taking it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use oarlock::{Locks, ResourceName};
+use oarlock::state::ResourceState;
+use oarlock::{Locks, ResourceName, text};
 
 use crate::args::WaitArgs;
 use crate::exit::{Code, Exit, Failure};
@@ -20,38 +21,45 @@ pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
         store.say_if_implied();
         let locks = store.look().await?;
-        let time = async {
-            match args.wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
+        let late = args.wait.and_then(|wait| Instant::now().checked_add(wait));
+        let other = tokio::select! {
             biased;
-            signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),
-            seen = until(&locks, &name, args.held) => seen.map(|()| Code::Success.into()),
-            () = time => {
-                let state = locks.inspect(&name).await?;
-                store.words.note(&format!("busy: {}.", progress::sentence(&state, None)));
-                Ok(Code::Busy.into())
-            }
-        }
+            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            other = until(&locks, &name, args.held, late) => other?,
+        };
+        let Some(state) = other else { return Ok(Code::Success.into()) };
+        let message = match state.holders.is_empty() {
+            true => format!("gave up waiting: nobody holds {}.", text::quoted(name.as_str())),
+            false => format!("busy: {}.", progress::sentence(&state, None)),
+        };
+        store.words.note(&message);
+        Ok(Code::Busy.into())
     })
 }
 
-/// Resolves when somebody holds `name`, or nobody does.
-async fn until(locks: &Locks, name: &ResourceName, held: bool) -> Result<(), Failure> {
+/// Resolves when somebody holds `name`, or nobody does; with what was seen last if that is not so at `late`. Looks at
+/// least once.
+async fn until(
+    locks: &Locks,
+    name: &ResourceName,
+    held: bool,
+    late: Option<Instant>,
+) -> Result<Option<ResourceState>, Failure> {
     loop {
         // Armed before looking, so that no change slips through between the two.
         let mut watch = locks.watch(name).await?;
         loop {
             let state = locks.inspect(name).await?;
             if state.holders.is_empty() != held {
-                return Ok(());
+                return Ok(None);
+            }
+            let left = late.map_or(Duration::MAX, |late| late.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(Some(state));
             }
             let lease = state.holders.iter().map(|holder| holder.lease_left).min().unwrap_or(POLL);
             // Leases and dead holders end without anybody telling.
-            let pause = lease.clamp(Duration::from_millis(20), POLL);
+            let pause = lease.clamp(Duration::from_millis(20), POLL).min(left);
             if let Ok(None) = tokio::time::timeout(pause, watch.changed()).await {
                 break;
             }

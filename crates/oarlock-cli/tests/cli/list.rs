@@ -62,11 +62,19 @@ fn show_has_the_queue_in_order() {
 fn wait_waits_without_taking() {
     let bench = Bench::new();
     assert_eq!(bench.code(&["wait", "x"]), 0, "free at once");
-    assert_eq!(bench.code(&["wait", "x", "--held", "-w", "100ms"]), 75);
+    for _ in 0..10 {
+        assert_eq!(bench.code(&["wait", "x", "--free", "-w", "0"]), 0, "it looks before it gives up");
+    }
+    for wait in ["0", "100ms"] {
+        let nobody = bench.run(&["wait", "x", "--held", "-w", wait]);
+        assert_eq!((nobody.code, nobody.err.as_str()), (Some(75), "gave up waiting: nobody holds \"x\".\n"));
+    }
     let until_held = Running::start(bench.oarlock(["wait", "x", "--held"]));
     let holder = bench.hold(&["x"]);
     assert_eq!(until_held.finish().code, Some(0));
     assert_eq!(bench.code(&["wait", "x", "--held"]), 0);
+    assert_eq!(bench.code(&["wait", "x", "--held", "-w", "0"]), 0);
+    assert_eq!(bench.code(&["wait", "x", "--free", "-w", "0"]), 75);
     let late = bench.run(&["wait", "x", "-w", "100ms"]);
     assert_eq!(late.code, Some(75));
     assert!(late.err.starts_with("busy: \"x\" is held by "), "{late:?}");
