@@ -92,15 +92,22 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    fn new(on_lost: OnLost, kill_after: Option<Duration>, ttl: Duration) -> Result<Self, Failure> {
-        let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(ttl / 4));
-        if kill_after > ttl / 2 {
-            let (kill_after, ttl) = (oarlock::span::write(kill_after), oarlock::span::write(ttl));
-            return Err(Failure::usage(format!(
-                "--kill-after {kill_after} is more than half of the lease of {ttl}: KILL could come after its end"
-            )));
+    fn new(on_lost: OnLost, kill_after: Option<Duration>, asking: &Asking) -> Result<Self, Failure> {
+        // How long the lock lives without renewal, and with it at most.
+        let span = asking.max_hold.map_or(asking.ttl, |span| span.min(asking.ttl));
+        let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(span / 4));
+        if kill_after > span / 2 {
+            let (kill_after, shown) = (oarlock::span::write(kill_after), oarlock::span::write(span));
+            let message = if span < asking.ttl {
+                format!("--kill-after {kill_after} is more than half of --max-hold {shown}: it leaves no time to work")
+            } else {
+                format!(
+                    "--kill-after {kill_after} is more than half of the lease of {shown}: KILL could come after its end"
+                )
+            };
+            return Err(Failure::usage(message));
         }
-        Ok(Self { on_lost, kill_after, slack: (ttl / 20).min(Duration::from_millis(500)) })
+        Ok(Self { on_lost, kill_after, slack: (span / 20).min(Duration::from_millis(500)) })
     }
 }
 
@@ -121,7 +128,7 @@ impl RunSettings {
         let store = Store::new(&args.store)?;
         let names = names(&args.names)?;
         let asking = Asking::new(args.lock, &store)?;
-        let rules = Rules::new(args.on_lost, args.kill_after, asking.ttl)?;
+        let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
         let command = match args.command {
             Some(script) => vec!["sh".into(), "-c".into(), script],
             None => args.argv,

@@ -87,6 +87,22 @@ fn max_hold_bounds_renewal() {
 }
 
 #[test]
+fn a_short_max_hold_leaves_time_to_work() {
+    let bench = Bench::new();
+    let done = bench.run(&["run", "--max-hold", "3s", "x", "--", "sleep", "1"]);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
+    let started = Instant::now();
+    let done = bench.run(&["run", "--max-hold", "1s", "x", "--", "sleep", "10"]);
+    let held = started.elapsed();
+    assert_eq!(done.code, Some(76), "{done:?}");
+    assert!(held > Duration::from_millis(500) && held < Duration::from_secs(3), "{held:?}");
+    let done = bench.run(&["run", "--max-hold", "3s", "-k", "2s", "x", "--", "true"]);
+    assert_eq!(done.code, Some(64), "{done:?}");
+    assert!(done.err.contains("more than half of --max-hold 3s"), "{done:?}");
+    assert_eq!(bench.code(&["run", "--max-hold", "3s", "-k", "1500ms", "x", "--", "true"]), 0);
+}
+
+#[test]
 fn renewal_goes_on_while_the_command_is_busy() {
     let bench = Bench::new();
     let mut command = bench.oarlock(["run", "-t", "500ms", "x", "--", "cat"]);
