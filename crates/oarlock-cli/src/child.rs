@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::wait::{self, WaitPidFlag};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Serialize;
@@ -120,7 +121,19 @@ impl Child {
             };
             return Some(Change::Ended(status));
         }
+        self.reap_orphans();
         None
+    }
+
+    /// Takes leave of the orphans of the group that have ended, but not of the command.
+    fn reap_orphans(&self) {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(Some(pid)) = wait::waitid(wait::Id::All, look).map(|status| status.pid()) {
+            // Once the command itself has ended, the rest is done with the group.
+            if pid.as_raw() == self.pid.as_raw_nonzero().get() || wait::waitpid(pid, None).is_err() {
+                return;
+            }
+        }
     }
 
     /// Ends what is left of the group after the command has ended: TERM, then KILL at `kill_at`, or at once when `lost`

@@ -35,6 +35,14 @@ fn what_is_left_of_the_group_is_ended_before_the_lock() {
 }
 
 #[test]
+fn orphans_of_the_command_do_not_stay_as_zombies() {
+    let bench = Bench::new();
+    let script = "for i in $(seq 20); do (sleep 0.05 &); done; sleep 0.5; ps --ppid $PPID -o stat= | grep -c Z; exit 3";
+    let done = bench.run(&["run", "z", "--", "bash", "-c", script]);
+    assert_eq!((done.code, done.out.as_str()), (Some(3), "0\n"), "{done:?}");
+}
+
+#[test]
 fn what_does_not_heed_term_is_killed() {
     let bench = Bench::new();
     let script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & wait $! & sleep 0.3; exit 0";
