@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment, sleep_until};
 use crate::driver::{DynDriver, End, Gone, Interest, Lease, Renewal, Renewed, Watch};
 use crate::error::{Error, Result, Retry};
 use crate::event::{Observers, Step};
-use crate::state::Ending;
+use crate::state::{Ending, Query};
 
 /// The most claims in one request.
 const BATCH: usize = 1024;
@@ -63,6 +63,10 @@ struct Charge {
     ttl: Duration,
     /// When to renew it; `None` while a renewal is under way, and where none is wanted.
     renew_at: Option<Moment>,
+    /// False for an explicit lease: looking at it must not extend it.
+    renews: bool,
+    /// A hint came while a renewal was under way: its answer may be older than the news.
+    again: bool,
     errors: Backoff,
 }
 
@@ -126,7 +130,8 @@ impl Watchdog {
     fn keep(&self, claim: Arc<Claim>, who: Who, ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
-        let mut charge = Charge { claim, who, look: Moment::NEVER, ttl, renew_at, errors };
+        let (look, renews, again) = (Moment::NEVER, renew_at.is_some(), false);
+        let mut charge = Charge { claim, who, look, ttl, renew_at, renews, again, errors };
         charge.look = charge.next_look();
         let mut kept = self.0.lock();
         if !kept.started {
@@ -189,6 +194,14 @@ impl Charge {
         }
     }
 
+    /// The lease that a late answer would endanger. The place of a waiter may be about to end: that is no alarm.
+    fn patient_for(&self) -> Duration {
+        match self.who {
+            Who::Holder(_) => self.ttl,
+            Who::Waiter { .. } => self.claim.ttl,
+        }
+    }
+
     /// The claim as it is to be renewed now.
     fn to_renew(&self) -> Arc<Claim> {
         match &self.who {
@@ -224,6 +237,9 @@ async fn run(shared: Arc<Shared>) {
         }
     }
 }
+
+/// A claim to be renewed, and the lease that its answer must not outlast.
+type Due = (Arc<Claim>, Duration);
 
 /// The client's mailbox, armed anew whenever it ends.
 #[derive(Default)]
@@ -283,7 +299,7 @@ impl Shared {
     }
 
     /// A hint: renew this claim (or all) now, and let waiters look for themselves.
-    fn look_again_at(&self, claim: Option<ClaimId>) {
+    fn look_again_at(self: &Arc<Self>, claim: Option<ClaimId>) {
         let now = self.clock.now();
         let mut kept = self.lock();
         let ids: Vec<_> = claim.map_or_else(|| kept.by_id.keys().copied().collect(), |id| vec![id]);
@@ -291,7 +307,12 @@ impl Shared {
             let Some(mut charge) = kept.remove(id) else { continue };
             match &charge.who {
                 Who::Waiter { bell, .. } => bell.notify_one(),
-                Who::Holder(_) => charge.renew_at = charge.renew_at.map(|_| now),
+                Who::Holder(belief) if !charge.renews => {
+                    self.home.spawn_daemon(self.clone().probe(charge.claim.clone(), belief.clone()));
+                }
+                // Asked to end, it is not extended by being asked again.
+                Who::Holder(belief) if charge.renew_at.is_some() || belief.is_ending() => charge.renew_at = Some(now),
+                Who::Holder(_) => charge.again = true,
             }
             charge.look = charge.next_look();
             self.put(&mut kept, id, charge);
@@ -299,7 +320,7 @@ impl Shared {
     }
 
     /// Ends what is over and takes out what is to be renewed now: the claims to renew, and those that were lost.
-    fn due(&self) -> (Vec<Arc<Claim>>, Vec<Arc<Claim>>) {
+    fn due(&self) -> (Vec<Due>, Vec<Arc<Claim>>) {
         let now = self.clock.now();
         let mut batch = Vec::new();
         let mut lost = Vec::new();
@@ -324,7 +345,7 @@ impl Shared {
                 break;
             }
             if charge.renew_at.take().is_some() {
-                batch.push(charge.to_renew());
+                batch.push((charge.to_renew(), charge.patient_for()));
             }
             let look_next = charge.next_look();
             charge.look = look_next;
@@ -337,6 +358,24 @@ impl Shared {
             claim
         });
         (batch, lost.collect())
+    }
+
+    /// Looks at a hold with an explicit lease, which a renewal would extend.
+    async fn probe(self: Arc<Self>, claim: Arc<Claim>, belief: Arc<BeliefCell>) {
+        let sent = self.clock.now();
+        let Ok(page) = self.driver.clone().inspect(Query::name(claim.resource.clone())).await else { return };
+        let holders = page.resources.into_iter().flat_map(|state| state.holders);
+        let Some(holder) = holders.into_iter().find(|holder| holder.id == claim.id) else {
+            // It is gone, so there is nothing left to extend: the answer says why.
+            let answers = self.driver.clone().renew(vec![Renewal::of(claim.clone())]).await;
+            return answers.into_iter().for_each(|answer| self.apply(claim.id, sent, answer));
+        };
+        if let Some(ending) = holder.ending {
+            belief.end_by(sent, holder.lease_left, LossReason::Broken(ending.clone()));
+            self.wake.notify_one();
+            let left = belief.time_left();
+            self.observers.emit(&claim, || Step::Ending { ending, left });
+        }
     }
 
     /// Whether claims live on in the store after belief in them has ended, because their session does.
@@ -362,10 +401,11 @@ impl Shared {
 
     /// Sends one batch and applies the answers. A slow answer is given up on for the plan, but not thrown away:
     /// it counts from when its question left.
-    async fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) {
+    async fn renew(self: Arc<Self>, due: Vec<Due>) {
         let sent = self.clock.now();
-        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or(self.op_timeout);
+        let shortest = due.iter().map(|(_, lease)| *lease).min().unwrap_or(self.op_timeout);
         let patience = self.op_timeout.min(shortest / 3);
+        let claims: Vec<_> = due.into_iter().map(|(claim, _)| claim).collect();
         let batch = claims.iter().cloned().map(Renewal::of).collect();
         let mut request = self.driver.clone().renew(batch);
         let in_time = tokio::time::timeout(patience, &mut request).await;
@@ -424,6 +464,9 @@ impl Shared {
             }
         };
         if keep {
+            if std::mem::take(&mut charge.again) && charge.renew_at.is_some() {
+                charge.renew_at = Some(self.clock.now());
+            }
             charge.look = charge.next_look();
             self.put(&mut kept, id, charge);
         }
