@@ -1,0 +1,345 @@
+//! What only shows on the wire and in the keys of a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal};
+use oarlock_core::state::Query;
+use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, ResourceName, Retry};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::proxy::{Held, Proxy, Then};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, Value};
+
+/// Where the key of `deploy` is: a part of the layout.
+const KEY: &str = "oarlock:{b6}:deploy";
+const INDEX: &str = "oarlock:{b6}";
+
+/// A server of one's own, and a plain connection to it.
+struct Bed {
+    server: oarlock_testbed::Redis,
+    raw: MultiplexedConnection,
+}
+
+impl Bed {
+    async fn start() -> Option<Self> {
+        let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
+        let raw = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let bed = Self { server, raw };
+        bed.teach().await;
+        Some(bed)
+    }
+
+    /// Lets the server know the scripts, so that the next reply on a connection is the answer of one.
+    async fn teach(&self) {
+        let store = self.open().await;
+        let claim = Claim::new(ClaimId::from_bits(0), ResourceName::new("taught").unwrap());
+        let renewal = Renewal::of(Arc::new(claim.clone()));
+        store.attempt(&claim).await.unwrap();
+        assert!(store.renew(&[renewal]).await[0].is_ok());
+        store.inspect(&Query::name(claim.resource.clone())).await.unwrap();
+        store.release(&claim.resource, claim.id, &DONE).await.unwrap();
+    }
+
+    async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.raw).await.unwrap()
+    }
+
+    fn config(&self) -> Config {
+        let addr = self.server.addr();
+        Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))
+    }
+
+    async fn open(&self) -> Redis {
+        Redis::open(self.config()).await.unwrap()
+    }
+
+    /// A store behind a proxy.
+    async fn through_proxy(&self, silence: Duration) -> (Redis, Proxy) {
+        let proxy = Proxy::start(self.server.addr()).unwrap();
+        let mut config = self.config();
+        config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+        config.silence_timeout = silence;
+        (Redis::open(config).await.unwrap(), proxy)
+    }
+
+    async fn connections(&mut self) -> usize {
+        let list: String = self.ask(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        let subscribed: String = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        // Without the one that asks.
+        list.lines().count() + subscribed.lines().count() - 1
+    }
+}
+
+macro_rules! bed {
+    () => {
+        match Bed::start().await {
+            Some(bed) => bed,
+            None => return,
+        }
+    };
+}
+
+fn deploy() -> ResourceName {
+    ResourceName::new("deploy").unwrap()
+}
+
+fn claim(id: u128) -> Claim {
+    Claim::new(ClaimId::from_bits(id), deploy())
+}
+
+async fn fence(store: &Redis, claim: &Claim) -> Option<u64> {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Granted(grant) => Some(grant.fence.get()),
+        Attempt::Pending(_) => None,
+    }
+}
+
+const DONE: End = End::Done { memo: None };
+
+#[tokio::test]
+async fn a_lost_reply_is_unknown_and_the_repeated_attempt_has_the_same_fence() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert!(dropped.wait().await.is_some());
+    assert_eq!(
+        (error.kind(), error.applied(), error.retry()),
+        (ErrorKind::Unreachable, Applied::Unknown, Retry::Later)
+    );
+    let seen = bed.open().await.inspect(&Query::name(deploy())).await.unwrap();
+    let granted = seen.resources[0].holders[0].fence.unwrap().get();
+    assert_eq!(fence(&store, &claim(1)).await, Some(granted), "a new connection, the same place");
+    store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let first = fence(&store, &claim(1)).await;
+    proxy.drop_next_reply(Then::Close);
+    let renewal = Renewal::of(Arc::new(claim(1)));
+    assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_err());
+    assert!(store.renew(&[renewal]).await[0].is_ok());
+    assert_eq!(fence(&store, &claim(1)).await, first);
+    proxy.drop_next_reply(Then::Close);
+    assert!(store.release(&deploy(), claim(1).id, &DONE).await.is_err());
+    store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+    assert!(fence(&store, &claim(2)).await > first);
+}
+
+#[tokio::test]
+async fn an_engine_rides_over_lost_replies_and_resets() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let client =
+        Client::builder(store).ttl(Duration::from_secs(2)).op_timeout(Duration::from_millis(500)).build().unwrap();
+    proxy.drop_next_reply(Then::Close);
+    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    proxy.cut();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.heal(Held::Reset).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_millis(300)).await;
+    let mut watch = store.watch(&Interest::Mailbox).await.unwrap();
+    let dropped = proxy.drop_next_reply(Then::Silence);
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown));
+    assert!(dropped.wait().await.is_some());
+    assert_eq!(watch.changed().await, None, "what was watched on it has to be armed anew");
+    assert!(fence(&store, &claim(1)).await.is_some());
+    assert_eq!(proxy.seen().accepted, 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_ended_while_idle_costs_no_request() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut watch = store.watch(&Interest::Mailbox).await.unwrap();
+    for _ in 0..2 {
+        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        let _ = watch.changed().await;
+        assert!(fence(&store, &claim(1)).await.is_some());
+        watch = store.watch(&Interest::Mailbox).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn requests_fail_while_the_server_is_away_and_work_when_it_is_back() {
+    let bed = bed!();
+    let store = bed.open().await;
+    let first = fence(&store, &claim(1)).await;
+    bed.server.kill().unwrap();
+    while store.attempt(&claim(1)).await.is_err_and(|error| error.applied() == Applied::Unknown) {}
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    bed.server.restart().unwrap();
+    assert_eq!(fence(&store, &claim(1)).await, first);
+}
+
+#[tokio::test]
+async fn one_connection_however_many_locks() {
+    let mut bed = bed!();
+    let client = Client::new(bed.open().await).unwrap();
+    let mut guards = Vec::new();
+    for number in 0..50 {
+        guards.push(client.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+    }
+    let _watch = client.watch(&deploy()).await.unwrap();
+    assert_eq!(bed.connections().await, 1);
+    client.shutdown(Duration::from_secs(1)).await.unwrap();
+    drop((guards, client));
+    while bed.connections().await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn channels_that_nobody_watches_are_left() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    drop(store.watch(&Interest::Resource(deploy())).await.unwrap());
+    let _mail = store.watch(&Interest::Mailbox).await.unwrap();
+    let channels: Vec<String> = bed.ask(&["PUBSUB", "CHANNELS"]).await;
+    assert!(channels.len() == 1 && channels[0].starts_with("oarlock:mail:"), "{channels:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_is_taught_again() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut batch = Vec::new();
+    for number in 0..20 {
+        let claim = Claim::new(ClaimId::from_bits(number), ResourceName::new(format!("job/{number}")).unwrap());
+        store.attempt(&claim).await.unwrap();
+        batch.push(Renewal::of(Arc::new(claim)));
+    }
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    assert!(store.renew(&batch).await.iter().all(Result::is_ok));
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+}
+
+#[tokio::test]
+async fn what_belongs_to_others_is_refused_and_left_alone() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let foreign: [&[&str]; 4] = [
+        &["SET", KEY, "theirs"],
+        &["HSET", KEY, "owner", "theirs"],
+        &["HSET", KEY, "format", "1", "state", "torn"],
+        &["HSET", KEY, "format", "one", "state", "theirs"],
+    ];
+    let newer: &[&str] = &["HSET", KEY, "format", "2", "state", "of tomorrow"];
+    let cases = foreign.into_iter().map(|words| (words, ErrorKind::Foreign));
+    for (words, kind) in cases.chain([(newer, ErrorKind::NewerFormat)]) {
+        let _: Value = bed.ask(&["DEL", KEY]).await;
+        let _: Value = bed.ask(words).await;
+        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let error = store.attempt(&claim(1)).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.applied(), error.retry()),
+            (kind, Applied::No, Retry::Never),
+            "{words:?}: {error}"
+        );
+        let renewal = Renewal::of(Arc::new(claim(1)));
+        assert_eq!(store.renew(&[renewal]).await[0].as_ref().unwrap_err().kind(), kind);
+        assert_eq!(store.release(&deploy(), claim(1).id, &DONE).await.unwrap_err().kind(), kind);
+        assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), kind);
+        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before);
+    }
+}
+
+#[tokio::test]
+async fn every_key_ends_by_itself() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut long = claim(1);
+    long.ttl = Duration::from_secs(3600);
+    store.attempt(&long).await.unwrap();
+    let mut waits = claim(2);
+    waits.wait = true;
+    assert_eq!(fence(&store, &waits).await, None);
+    let (lease, day) = (3_600_000_i64, 86_400_000_i64);
+    let near = |left: i64, wanted: i64| left > wanted - 60_000 && left <= wanted + 1;
+    for key in [KEY, INDEX] {
+        let left: i64 = bed.ask(&["PTTL", key]).await;
+        assert!(near(left, lease + day), "{key} ends in {left} ms");
+    }
+    for id in [1, 2] {
+        store.release(&deploy(), ClaimId::from_bits(id), &DONE).await.unwrap();
+    }
+    let left: i64 = bed.ask(&["PTTL", KEY]).await;
+    assert!(near(left, day), "{left} ms");
+    let mut fields: Vec<String> = bed.ask(&["HKEYS", KEY]).await;
+    fields.sort_unstable();
+    assert_eq!(fields, ["format", "state"], "labels go with their claims");
+    assert_eq!(bed.ask::<Vec<String>>(&["KEYS", "*deploy*"]).await, [KEY]);
+    assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0);
+}
+
+#[tokio::test]
+async fn names_that_ran_out_leave_the_index_when_it_is_used() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut short = claim(1);
+    short.ttl = Duration::from_millis(50);
+    store.attempt(&short).await.unwrap();
+    let _: Value = bed.ask(&["ZADD", INDEX, "1", "oarlock:{b6}:long ago"]).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert!(store.inspect(&Query::live()).await.unwrap().resources.is_empty(), "not shown");
+    store.attempt(&claim(2)).await.unwrap();
+    assert_eq!(bed.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
+}
+
+/// As docs/backends/redis.md says.
+const RIGHTS: &str = "resetkeys ~oarlock:* resetchannels &oarlock:* -@all +hello +auth +select +evalsha +script|load \
+                      +subscribe +unsubscribe +publish +time +exists +pttl +pexpireat +hmget +hget +hset +hdel +zadd \
+                      +zrem +zremrangebyscore +zrange";
+
+#[tokio::test]
+async fn the_least_rights_are_enough_and_less_is_denied() {
+    let mut bed = bed!();
+    let mut rule = vec!["ACL", "SETUSER", "locker", "on", ">swordfish"];
+    rule.extend(RIGHTS.split_whitespace());
+    let _: Value = bed.ask(&rule).await;
+    let _: Value = bed.ask(&["ACL", "SETUSER", "reader", "on", ">swordfish", "~*", "&*", "+@read", "+hello"]).await;
+    let mut config = bed.config();
+    (config.user, config.password) = (Some("locker".into()), Some("swordfish".into()));
+    config.database = 3;
+    let client = Client::new(Redis::open(config.clone()).await.unwrap()).unwrap();
+    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    let _watch = client.watch(&deploy()).await.unwrap();
+    assert_eq!(client.list().await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+
+    config.password = Some("sesame".into());
+    let error = Redis::open(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+    assert!(!format!("{error} {error:?}").contains("sesame"));
+    (config.user, config.password, config.database) = (Some("reader".into()), Some("swordfish".into()), 0);
+    let error = Redis::open(config).await.unwrap().attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_in_words_and_recovers() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+}
