@@ -20,6 +20,8 @@ const DRIVERS: &[(&str, Open)] = &[
     ("mem", |url, opening| Box::pin(memory(url, opening))),
     #[cfg(feature = "local")]
     ("local", |url, opening| Box::pin(local(url, opening))),
+    #[cfg(feature = "redis")]
+    ("redis", |url, _| Box::pin(redis(url))),
 ];
 
 /// Whether this build has the driver for `url`.
@@ -59,6 +61,30 @@ async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
     Ok(Arc::new(oarlock_local::Local::open(config).await?))
 }
 
+#[cfg(feature = "redis")]
+async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
+    use oarlock_redis::{Address, Config, Redis};
+
+    let address = match (url.scheme(), url.hosts()) {
+        ("redis", [host]) => Address::Tcp(host.name.clone(), host.port),
+        ("redis+unix", _) => Address::Unix(url.path().into()),
+        (scheme, _) => return Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not supported yet"))),
+    };
+    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
+    }
+    let mut config = Config::new(address);
+    config.user = url.user().map(str::to_owned);
+    config.password = url.password().map(|secret| secret.reveal().to_owned());
+    config.database = url.number()?;
+    config.prefix = url.prefix().to_owned();
+    config.connect_timeout = url.connect_timeout();
+    if let Some(op_timeout) = url.op_timeout() {
+        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+    }
+    Ok(Arc::new(Redis::open(config).await?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,9 +92,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_known_scheme_without_its_driver_says_so() {
-        let error = Locks::connect("redis://localhost").await.unwrap_err();
+        let error = Locks::connect("mysql://localhost/locks").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
-        assert!(error.to_string().contains("no redis driver"), "{error}");
+        assert!(error.to_string().contains("no mysql driver"), "{error}");
     }
 
     #[tokio::test]
