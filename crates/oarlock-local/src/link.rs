@@ -179,7 +179,7 @@ impl Link {
         let mut buffer = Vec::new();
         let mut torn = None;
         for _ in 0..READS {
-            let Some(mut file) = StateFile::open(self.dir.state(place))? else { return Ok(None) };
+            let Some(mut file) = StateFile::open_to_show(self.dir.state(place))? else { return Ok(None) };
             match file.read(&mut buffer) {
                 Ok(record) => return Ok(record),
                 Err(Unread::Unlinked) => {}

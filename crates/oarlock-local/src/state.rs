@@ -70,7 +70,17 @@ pub(crate) struct StateFile {
 impl StateFile {
     /// Opens the file of a name, if there is one.
     pub(crate) fn open(path: PathBuf) -> Result<Option<Self>> {
-        match OpenOptions::new().read(true).write(true).open(&path) {
+        Self::open_with(OpenOptions::new().read(true).write(true), path)
+    }
+
+    /// Opens the file of a name only to show what it says: closing a file that could be written to looks like a change
+    /// to everyone who watches it.
+    pub(crate) fn open_to_show(path: PathBuf) -> Result<Option<Self>> {
+        Self::open_with(OpenOptions::new().read(true), path)
+    }
+
+    fn open_with(options: &OpenOptions, path: PathBuf) -> Result<Option<Self>> {
+        match options.open(&path) {
             Ok(file) => Ok(Some(Self { file, path, written: None })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(os_at("open", &path, error)),

@@ -165,3 +165,20 @@ async fn whoever_watches_a_resource_hears_of_changes_and_of_deaths() {
         hint(&mut watch).await;
     }
 }
+
+/// Whoever waits looks after each hint: if looking gave a hint, it would never sleep.
+#[tokio::test]
+async fn looking_at_a_resource_is_no_change_of_it() {
+    let dir = temp();
+    let store = open(dir.path()).await;
+    let held = claim("x");
+    granted(&store, &held).await;
+    let mut watch = store.watch(&Interest::Resource(name("x"))).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(show(&store, "x").await.holders.len(), 1);
+    }
+    let quiet = tokio::time::timeout(Duration::from_millis(300), watch.changed()).await;
+    assert!(quiet.is_err(), "looking gave a hint");
+    release(&store, &held).await;
+    hint(&mut watch).await;
+}
