@@ -196,6 +196,11 @@ impl BeliefCell {
         self.suspect.swap(suspect, Ordering::AcqRel) != suspect
     }
 
+    /// Whether somebody asked for its end.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.change().reason, LossReason::Broken(_))
+    }
+
     /// Ends belief if its time has come; true if it is over.
     pub(crate) fn end_if_due(&self) -> bool {
         let bound = self.change();

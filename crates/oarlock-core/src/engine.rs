@@ -69,11 +69,14 @@ pub(crate) struct Core {
     pub(crate) op_timeout: Duration,
     pub(crate) label: Arc<Label>,
     closed: AtomicBool,
+    /// A task that does nothing for as long as the home's runtime lives.
+    pulse: tokio::task::AbortHandle,
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         self.watchdog.stop();
+        self.pulse.abort();
     }
 }
 
@@ -96,6 +99,10 @@ impl Core {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "this client was shut down").on(self.info.scheme));
         }
+        if self.pulse.is_finished() {
+            let message = "the runtime that this client renews its locks on is gone";
+            return Err(Error::new(ErrorKind::Closed, message).on(self.info.scheme));
+        }
         Ok(())
     }
 
@@ -107,7 +114,7 @@ impl Core {
 
 impl Client {
     /// A client over `driver`, with defaults; its background work runs on the caller's runtime, or on a thread of its
-    /// own where there is none.
+    /// own where there is none. Its futures must be awaited on a tokio runtime with time in any case.
     ///
     /// # Errors
     /// [`ErrorKind::Os`] if that thread cannot be started.
@@ -334,6 +341,7 @@ impl ClientBuilder {
             entropy,
             watchdog,
             gate: Gate::default(),
+            pulse: home.pulse(),
             home,
             ttl: self.ttl,
             wait: self.wait,

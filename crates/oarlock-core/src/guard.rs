@@ -103,6 +103,12 @@ impl Held {
         self.0.belief.belief()
     }
 
+    /// When belief ends if no further renewal succeeds, or when it ran out, by the client's clock.
+    #[must_use]
+    pub fn ends_at(&self) -> Moment {
+        self.0.belief.deadline()
+    }
+
     /// How long belief lasts if no further renewal succeeds.
     #[must_use]
     pub fn time_left(&self) -> Duration {
@@ -184,9 +190,13 @@ impl Guard {
     ) -> Self {
         let claim = held.claim();
         if let Some(owner) = &owner {
-            owner.gained(core.store_number(), &claim.resource, claim.weight, claim.id);
+            owner.gained(core.store_number(), &claim, &held.0.belief);
         }
         core.watchdog.hold(claim, held.0.belief.clone(), lease, renew);
+        if core.check_open().is_err() {
+            // Granted while the client was being shut down: the store frees it with the session.
+            held.0.belief.end(LossReason::Session);
+        }
         Self { held, core, owner, changing: Mutex::default(), leaving: Mutex::default(), done: false }
     }
 
@@ -301,7 +311,7 @@ impl Guard {
                     self.core.watchdog.replace(lighter.clone());
                     if let Some(owner) = &self.owner {
                         owner.lost(lighter.id);
-                        owner.gained(self.core.store_number(), &lighter.resource, weight, lighter.id);
+                        owner.gained(self.core.store_number(), &lighter, &self.held.0.belief);
                     }
                     return Ok(self);
                 }

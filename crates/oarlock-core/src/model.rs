@@ -137,10 +137,11 @@ impl Resource {
         let at = known.unwrap_or(self.entries.len());
         let fits = self.fits(at, claim.weight, claim.fair, limit);
         if !fits && !claim.wait {
+            let pending = self.pending(at, now);
             if known.is_some() {
                 self.remove(at, now, calls);
             }
-            return Ok(Attempt::Pending(self.pending(at, now)));
+            return Ok(Attempt::Pending(pending));
         }
         let fence = if fits { Some(self.next_fence(now)?) } else { None };
         if let Capacity::Fixed(limit) | Capacity::Adopt(limit) = claim.capacity {

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::claim::{ClaimId, ResourceName, Weight};
+use crate::belief::BeliefCell;
+use crate::claim::{Claim, ClaimId, ResourceName, Weight};
 
 /// An explicit identity for several acquisitions, such as one job or one request.
 ///
@@ -17,6 +18,7 @@ struct Holding {
     name: ResourceName,
     weight: Weight,
     claim: ClaimId,
+    belief: Arc<BeliefCell>,
 }
 
 /// What an owner holds of a name.
@@ -41,7 +43,8 @@ impl Owner {
 
     pub(crate) fn holds(&self, store: usize, name: &ResourceName, weight: Weight) -> Holds {
         let holdings = self.lock();
-        let mut of_this_name = holdings.iter().filter(|h| h.store == store && h.name == *name).peekable();
+        let mut of_this_name =
+            holdings.iter().filter(|h| h.store == store && h.name == *name && h.belief.is_held()).peekable();
         if of_this_name.peek().is_none() {
             Holds::Nothing
         } else if of_this_name.all(|holding| holding.weight.coexists_with(weight)) {
@@ -51,8 +54,10 @@ impl Owner {
         }
     }
 
-    pub(crate) fn gained(&self, store: usize, name: &ResourceName, weight: Weight, claim: ClaimId) {
-        self.lock().push(Holding { store, name: name.clone(), weight, claim });
+    pub(crate) fn gained(&self, store: usize, claim: &Claim, belief: &Arc<BeliefCell>) {
+        let Claim { id, resource, weight, .. } = claim;
+        let (name, belief) = (resource.clone(), belief.clone());
+        self.lock().push(Holding { store, name, weight: *weight, claim: *id, belief });
     }
 
     pub(crate) fn lost(&self, claim: ClaimId) {

@@ -105,6 +105,7 @@ impl<S> Line<S> {
             back: self.plan.delay.mul_f64(rng.f64()),
             lost_request: rng.f64() < self.plan.lost_request,
             lost_reply: rng.f64() < self.plan.lost_reply,
+            refused: rng.bool(),
         };
         if rng.f64() < self.plan.late {
             trip.there = self.plan.ttl.mul_f64(1.0 + rng.f64() * 2.0);
@@ -124,7 +125,9 @@ impl<S> Line<S> {
             self.faults.fetch_add(1, Ordering::Relaxed);
         }
         if trip.lost_request {
-            return Err(Error::unreachable("the request was lost"));
+            // A refused connection is known to have had no effect; a lost packet is not known at all.
+            let refused = Error::new(ErrorKind::Unreachable, "the connection was refused").retry_later();
+            return Err(if trip.refused { refused } else { Error::unreachable("the request was lost") });
         }
         let answer = step(&mut self.store());
         tokio::time::sleep(trip.back).await;
@@ -141,4 +144,5 @@ struct Trip {
     back: Duration,
     lost_request: bool,
     lost_reply: bool,
+    refused: bool,
 }

@@ -17,6 +17,9 @@ use crate::event::Step;
 use crate::guard::{Guard, Held};
 use crate::owner::{Holds, Owner};
 
+/// What the last request of a bounded wait may take beyond it.
+const LAST_CHANCE: Duration = Duration::from_secs(1);
+
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -141,10 +144,11 @@ impl Ask {
         let mut errors = Backoff::for_errors(self.claim.ttl);
         let mut turn = Turn::default();
         loop {
-            let answer = place.attempt().await;
+            let answer = place.attempt(give_up).await;
             let pause = match answer {
                 Ok(Attempt::Granted(grant)) => match self.granted(core, &mut place, &grant, started) {
-                    Some(guard) => return Ok(Some(guard)),
+                    // Of a client that was shut down meanwhile it is already lost, and let go by being dropped.
+                    Some(guard) => return core.check_open().map(|()| Some(guard)),
                     // The answer took longer than the lease: it is worth nothing, and neither is its claim.
                     None => Duration::ZERO,
                 },
@@ -218,6 +222,8 @@ struct Place {
     leaving: Option<BoxFuture<Result<Release>>>,
     sent: Moment,
     standing: Standing,
+    /// Some attempt may have taken effect without our knowing.
+    doubtful: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -242,19 +248,24 @@ impl Place {
             leaving: None,
             sent: Moment::ZERO,
             standing: Standing::Clean,
+            doubtful: false,
         }
     }
 
     /// One attempt. If the store does not answer in time the claim is given up, because its answer may still come.
-    async fn attempt(&mut self) -> Result<Attempt> {
+    async fn attempt(&mut self, give_up: Moment) -> Result<Attempt> {
         if self.standing == Standing::Clean {
             self.standing = Standing::Known;
         }
         self.sent = self.core.clock.now();
         let request = self.under_way.insert(self.core.driver.clone().attempt(self.claim.clone()));
-        match tokio::time::timeout(self.core.op_timeout, request).await {
+        // A bounded wait also bounds its last request, but gives it a fair chance.
+        let left = give_up.since(self.sent).max(LAST_CHANCE);
+        let patience = if self.claim.wait { self.core.op_timeout.min(left) } else { self.core.op_timeout };
+        match tokio::time::timeout(patience, request).await {
             Ok(answer) => {
                 self.under_way = None;
+                self.doubtful |= answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown);
                 answer
             }
             Err(_) => {
@@ -287,7 +298,8 @@ impl Place {
         }
         self.core.watchdog.forget(self.claim.id);
         let request = self.leaving.insert(self.core.release(&self.claim, End::Withdrawn));
-        let Ok(answer) = tokio::time::timeout(self.core.op_timeout, request).await else { return };
+        let patience = self.core.op_timeout.min(LAST_CHANCE);
+        let Ok(answer) = tokio::time::timeout(patience, request).await else { return };
         self.leaving = None;
         if answer.is_ok() {
             self.standing = Standing::Clean;
@@ -297,7 +309,8 @@ impl Place {
 
     /// Gives the error its place, after which nothing may be left of this claim.
     fn fail(&mut self, error: Error) -> Error {
-        if error.applied() == Applied::No && self.standing == Standing::Known && self.under_way.is_none() {
+        // An earlier attempt of this claim may have been granted, whatever became of the last one.
+        if error.applied() == Applied::No && !self.doubtful && self.standing == Standing::Known {
             self.standing = Standing::Clean;
         }
         error
@@ -330,9 +343,18 @@ impl Drop for Place {
 }
 
 /// The watch for a claim's turn.
-#[derive(Default)]
 struct Turn {
     watch: Option<(Cursor, Watch)>,
+    /// After a watch that failed or ended, not before this.
+    arm_at: Moment,
+    pauses: Backoff,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        let pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
+        Self { watch: None, arm_at: Moment::ZERO, pauses }
+    }
 }
 
 impl Turn {
@@ -341,11 +363,23 @@ impl Turn {
         if self.watch.as_ref().is_some_and(|(cursor, _)| *cursor == pending.cursor) {
             return false;
         }
+        if core.clock.now() < self.arm_at {
+            return false;
+        }
         let interest = Interest::Turn(claim.clone(), pending.cursor.clone());
         let armed = core.in_time(core.driver.clone().watch(interest), "watch").await;
         // Without a watch the pauses still bring us back.
         self.watch = armed.ok().map(|watch| (pending.cursor.clone(), watch));
+        if self.watch.is_none() {
+            self.arm_later(core);
+        }
         self.watch.is_some()
+    }
+
+    /// A store whose watches fail or end at once must not be asked for them in a tight loop.
+    fn arm_later(&mut self, core: &Core) {
+        self.watch = None;
+        self.arm_at = core.clock.now() + core.entropy.jitter(self.pauses.next());
     }
 
     /// Sleeps until a hint, the bell, or `until`.
@@ -356,14 +390,17 @@ impl Turn {
                 None => std::future::pending().await,
             }
         };
-        let ended = tokio::select! {
+        let until = if self.arm_at > core.clock.now() { until.min(self.arm_at) } else { until };
+        let hinted = tokio::select! {
             biased;
-            hint = hint => hint.is_none(),
-            () = bell.notified() => false,
-            () = nap_until(&*core.clock, until) => false,
+            hint = hint => Some(hint),
+            () = bell.notified() => None,
+            () = nap_until(&*core.clock, until) => None,
         };
-        if ended {
-            self.watch = None;
+        match hinted {
+            Some(None) => self.arm_later(core),
+            Some(Some(_)) => self.pauses.reset(),
+            None => {}
         }
     }
 }

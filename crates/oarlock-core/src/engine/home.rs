@@ -75,6 +75,11 @@ impl Home {
         self.handle.spawn(work);
     }
 
+    /// A task whose end tells that this home's runtime is gone.
+    pub(crate) fn pulse(&self) -> tokio::task::AbortHandle {
+        self.handle.spawn(std::future::pending::<()>()).abort_handle()
+    }
+
     /// Runs `work` here and waits for it: connections made by it belong to this home.
     ///
     /// # Errors

@@ -1,0 +1,192 @@
+//! The engine over a store whose answers are tampered with, under paused time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use oarlock_core::clock::TokioClock;
+use oarlock_core::driver::{Attempt, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::state::{Ending, Page, Query};
+use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ErrorKind, LossReason, Memory, Owner, ResourceName, Result};
+
+/// What is done to the attempts and watches of a driver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tamper {
+    Nothing,
+    /// The answers to attempts take this long.
+    SlowAnswers(Duration),
+    /// The first attempt takes effect and its answer is lost; the second is refused for good.
+    LostThenDenied,
+    /// Watches end as soon as they are armed.
+    WatchesEnd,
+    /// Attempts never answer.
+    Silence,
+}
+
+struct Tampered {
+    inner: Memory,
+    tamper: Tamper,
+    attempts: Arc<AtomicU32>,
+}
+
+impl Driver for Tampered {
+    fn info(&self) -> Info {
+        Driver::info(&self.inner)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let number = self.attempts.fetch_add(1, Ordering::SeqCst);
+        match self.tamper {
+            Tamper::LostThenDenied if number > 0 => return Err(Error::new(ErrorKind::Denied, "no")),
+            Tamper::Silence => std::future::pending::<()>().await,
+            _ => {}
+        }
+        let answer = Driver::attempt(&self.inner, claim).await;
+        match self.tamper {
+            Tamper::SlowAnswers(delay) => tokio::time::sleep(delay).await,
+            Tamper::LostThenDenied => return Err(Error::unreachable("lost")),
+            _ => {}
+        }
+        answer
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        Driver::renew(&self.inner, batch).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        Driver::release(&self.inner, resource, id, end).await
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        if self.tamper == Tamper::WatchesEnd && matches!(interest, Interest::Turn(..)) {
+            let (_, ended) = tokio::sync::mpsc::unbounded_channel::<Hint>();
+            return Ok(Watch::from_channel(ended));
+        }
+        Driver::watch(&self.inner, interest).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        Driver::inspect(&self.inner, query).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        Driver::close(&self.inner).await
+    }
+}
+
+/// A store, an honest client of it, and one that is tampered with.
+struct World {
+    honest: Client,
+    victim: Client,
+    attempts: Arc<AtomicU32>,
+    started: tokio::time::Instant,
+}
+
+#[expect(clippy::unwrap_used, reason = "a test without its clients has nothing to say")]
+fn world(tamper: Tamper) -> World {
+    let clock = Arc::new(TokioClock::new());
+    let store = Memory::on(clock.clone());
+    let attempts = Arc::new(AtomicU32::new(0));
+    let tampered = Tampered { inner: store.connect(), tamper, attempts: attempts.clone() };
+    let client =
+        |driver: Arc<dyn oarlock_core::DynDriver>| Client::builder_over(driver).clock(clock.clone()).build().unwrap();
+    World {
+        honest: client(Arc::new(store)),
+        victim: client(Arc::new(tampered)),
+        attempts,
+        started: tokio::time::Instant::now(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_after_the_shutdown_is_not_believed() {
+    let world = world(Tamper::SlowAnswers(Duration::from_millis(500)));
+    let victim = world.victim.clone();
+    let late = tokio::spawn(async move { victim.mutex("a")?.lock().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.victim.shutdown(Duration::ZERO).await.unwrap();
+    let rival = world.honest.mutex("a").unwrap().try_lock().await.unwrap();
+    assert!(rival.is_some(), "the session has ended");
+    let late = late.await.unwrap();
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_may_have_been_granted_is_released_whatever_failed_last() {
+    let world = world(Tamper::LostThenDenied);
+    let error = world.victim.mutex("a").unwrap().lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    let rival = world.honest.mutex("a").unwrap().lock().await.unwrap();
+    assert!(rival.waited() < Duration::from_secs(1), "waited {:?} for a claim without an owner", rival.waited());
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_at_once_do_not_make_a_tight_loop() {
+    let world = world(Tamper::WatchesEnd);
+    let _held = world.honest.mutex("a").unwrap().lock().await.unwrap();
+    let busy = world.victim.mutex("a").unwrap().wait(Duration::from_secs(10)).lock().await;
+    assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+    let attempts = world.attempts.load(Ordering::SeqCst);
+    assert!(attempts < 60, "{attempts} attempts in ten seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_wait_is_bounded_although_the_store_is_silent() {
+    let world = world(Tamper::Silence);
+    let error = world.victim.mutex("a").unwrap().wait(Duration::from_secs(1)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(world.started.elapsed() < Duration::from_millis(2500), "took {:?}", world.started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_holder_of_an_explicit_lease_hears_of_a_break() {
+    for grace in [Duration::ZERO, Duration::from_secs(5)] {
+        let world = world(Tamper::Nothing);
+        let guard = world.victim.mutex("a").unwrap().lease(Duration::from_secs(600)).lock().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let ends = guard.ends_at();
+        let ending = Ending { by: "ops".into(), why: "stuck".into() };
+        let name = ResourceName::new("a").unwrap();
+        world.honest.break_hold(&name, guard.fence(), ending.clone(), grace).await.unwrap();
+        let reason = tokio::time::timeout(Duration::from_secs(6), guard.lost()).await.expect("told in time");
+        assert_eq!(reason, LossReason::Broken(ending));
+        assert!(guard.ends_at() <= ends, "looking at it must not extend it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_break_is_heard_too() {
+    let world = world(Tamper::Nothing);
+    let guard = world.victim.mutex("a").unwrap().ttl(Duration::from_secs(600)).lock().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let name = ResourceName::new("a").unwrap();
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    world.honest.break_hold(&name, guard.fence(), ending.clone(), Duration::from_secs(300)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(guard.is_held());
+    world.honest.break_hold(&name, guard.fence(), ending, Duration::ZERO).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("told in time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_does_not_deadlock_with_what_it_has_lost() {
+    let world = world(Tamper::Nothing);
+    let owner = Owner::new();
+    let mutex = world.victim.mutex("a").unwrap().owner(&owner).lease(Duration::from_secs(1));
+    let lost = mutex.lock().await.unwrap();
+    let error = mutex.lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SelfDeadlock);
+    lost.lost().await;
+    assert!(mutex.lock().await.is_ok(), "it holds nothing any more");
+}
+
+#[test]
+fn a_client_whose_runtime_is_gone_says_so() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let client = first.block_on(async { Client::new(Memory::new()).unwrap() });
+    drop(first);
+    let error = runtime().block_on(async { client.mutex("a").unwrap().try_lock().await.unwrap_err() });
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
