@@ -141,7 +141,7 @@ pub(crate) struct RunArgs {
     /// What to do to the command when the lock is about to be lost
     #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
-    /// How long after TERM to send KILL; 5s or a quarter of the lease, at most half of it
+    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
     #[arg(short, long, value_name = "DUR", value_parser = span)]
     pub(crate) kill_after: Option<Duration>,
     /// Run STRING with sh -c

@@ -100,8 +100,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let hint = error.hint();
-        let message = if hint.is_empty() { error.to_string() } else { format!("{error}. {hint}") };
+        let (mut message, hint) = (error.to_string(), error.hint());
+        if !hint.is_empty() {
+            message.push_str(if message.ends_with(['.', '?', '!']) { " " } else { ". " });
+            message.push_str(hint);
+        }
         Self::new(Code::of(error.kind()), message)
     }
 }
@@ -128,6 +131,8 @@ mod tests {
         for (kind, code) in cases {
             assert_eq!(Failure::from(Error::new(kind, "x")).exit(), Exit(code), "{kind:?}");
         }
+        let asked = Failure::from(Error::new(ErrorKind::Config, "did you mean mem?"));
+        assert_eq!(asked.message(), Some("did you mean mem? Check the URL and its options."));
         assert_eq!((Exit::signal(9), Exit::signal(300)), (Exit(137), Exit(255)));
     }
 }

@@ -1,7 +1,7 @@
 //! What the engine tells while we do other things.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oarlock::state::Ending;
@@ -17,6 +17,7 @@ pub(crate) struct Ear(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     words: Words,
+    granted: AtomicBool,
     renewals: AtomicU64,
     waiting: Mutex<Waiting>,
     ending: watch::Sender<Option<Ending>>,
@@ -32,7 +33,13 @@ struct Waiting {
 impl Ear {
     pub(crate) fn new(words: Words) -> Self {
         let ending = watch::Sender::new(None);
-        Self(Arc::new(Inner { words, renewals: AtomicU64::new(0), waiting: Mutex::default(), ending }))
+        let (granted, renewals) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self(Arc::new(Inner { words, granted, renewals, waiting: Mutex::default(), ending }))
+    }
+
+    /// Whether any lock was ever granted.
+    pub(crate) fn was_granted(&self) -> bool {
+        self.0.granted.load(Ordering::Acquire)
     }
 
     /// How often a lock was renewed.
@@ -74,6 +81,7 @@ impl Observer for Ear {
                 waiting.trouble = None;
             }
             Step::Retrying { error } => self.waiting().trouble = Some(error.to_string()),
+            Step::Granted { .. } => self.0.granted.store(true, Ordering::Release),
             Step::Renewed | Step::Recovered => {
                 self.0.renewals.fetch_add(1, Ordering::Relaxed);
             }

@@ -49,7 +49,8 @@ async fn line(locks: &Locks, ear: &Ear) -> Option<String> {
 pub(crate) fn sentence(state: &ResourceState, us: Option<ClaimId>) -> String {
     let name = text::quoted(state.name.as_str());
     let mut line = match state.holders.first() {
-        None => format!("{name} is free"),
+        // Nobody has it, and yet we wait.
+        None => format!("nobody holds {name}, and the store has not granted it yet"),
         Some(first) => {
             let fence = first.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
             let more = match state.holders.len() {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock::{Connect, ErrorKind, Home, Label, Locks, Observer, Url};
+use oarlock::{Connect, Error, ErrorKind, Home, Label, Locks, Observer, Url};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
+use crate::observe::Ear;
 use crate::signals;
 use crate::words::Words;
 
@@ -45,7 +46,7 @@ impl Store {
     }
 
     /// Says which store is used where nobody chose one.
-    pub(crate) fn say_if_implied(&self) {
+    fn say_if_implied(&self) {
         if self.implied {
             self.words.note(&format!(
                 "using the embedded store of this machine and user; name another with -u or {VARIABLE}"
@@ -55,7 +56,9 @@ impl Store {
 
     /// Connects, for looking around.
     pub(crate) async fn look(&self) -> Result<Locks, Failure> {
-        Ok(Connect::to(self.url.clone()).connect().await?)
+        let locks = Connect::to(self.url.clone()).connect().await?;
+        self.say_if_implied();
+        Ok(locks)
     }
 
     /// Connects to hold locks: renewal on a thread of its own, so that nothing done here holds it up.
@@ -76,7 +79,10 @@ impl Store {
                 .ttl(ttl)
                 .observer(observer.clone());
             match connect.connect().await {
-                Ok(locks) => return Ok(locks),
+                Ok(locks) => {
+                    self.say_if_implied();
+                    return Ok(locks);
+                }
                 // A store that cannot be reached may come back while we may still wait.
                 Err(error)
                     if error.kind() == ErrorKind::Unreachable
@@ -90,6 +96,14 @@ impl Store {
             }
         }
     }
+}
+
+/// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in
+/// a queue is left to be given up.
+pub(crate) async fn farewell(locks: &Locks, ear: &Ear) -> oarlock::Result<()> {
+    let patience = if ear.was_granted() { Duration::from_secs(5) } else { Duration::from_millis(500) };
+    let done = tokio::time::timeout(patience + Duration::from_millis(500), locks.shutdown(patience));
+    done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not let us go in time")))
 }
 
 /// Runs `work` on this thread.

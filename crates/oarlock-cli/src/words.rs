@@ -35,6 +35,15 @@ impl Words {
         self.say("warning", &text);
     }
 
+    /// The store did not hear that we are done. Where all has failed already that is no news.
+    pub(crate) fn parting(self, error: &oarlock::Error, failed: bool) {
+        if failed {
+            self.detail(&error.to_string());
+        } else {
+            self.warning(&error.to_string());
+        }
+    }
+
     /// Why we end.
     pub(crate) fn error(self, text: &str) {
         self.say("error", text);

@@ -9,6 +9,7 @@ use oarlock::{Fence, Label, Locks, ResourceName, text};
 
 use crate::args::BreakArgs;
 use crate::exit::{Code, Exit, Failure};
+use crate::settings::this_process;
 use crate::store::{Store, block_on};
 
 /// How much later than the grace a holder may be gone.
@@ -22,7 +23,6 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage("break asks on a terminal; without one, say --yes"));
     }
     block_on(async {
-        store.say_if_implied();
         let locks = store.look().await?;
         let holder = find(&locks, &name, fence).await?;
         if !args.yes && !confirmed(&name, &holder) {
@@ -90,8 +90,8 @@ async fn await_end(
 }
 
 fn who() -> String {
-    let Label { user, host, pid, .. } = Label::of_this_process();
-    if user.is_empty() { format!("{host} (pid {pid})") } else { format!("{user}@{host} (pid {pid})") }
+    let Label { user, host, pid, .. } = this_process();
+    format!("{user}@{host} (pid {pid})")
 }
 
 fn confirmed(name: &ResourceName, holder: &HolderState) -> bool {

@@ -16,10 +16,8 @@ use crate::observe::Ear;
 use crate::output::{self, Format};
 use crate::settings::Asking;
 use crate::signals::{FORWARDED, Signals};
-use crate::store::{Store, block_on};
+use crate::store::{Store, block_on, farewell};
 use crate::{progress, words};
-
-const FAREWELL: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -27,7 +25,6 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     let asking = Asking::new(args.lock, &store)?;
     block_on(async {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
-        store.say_if_implied();
         let until = asking.wait.map(|wait| Instant::now() + wait);
         let ear = Ear::new(store.words);
         let locks = tokio::select! {
@@ -53,8 +50,8 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
             },
             () = announce => Ok(Code::Internal.into()),
         };
-        if let Err(error) = locks.shutdown(FAREWELL).await {
-            store.words.warning(&error.to_string());
+        if let Err(error) = farewell(&locks, &ear).await {
+            store.words.parting(&error, exit.is_err());
         }
         exit
     })

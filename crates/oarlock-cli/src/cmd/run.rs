@@ -16,11 +16,8 @@ use crate::output::millis;
 use crate::report::{Outcome, Report};
 use crate::settings::RunSettings;
 use crate::signals::{FORWARDED, JOB, Signals};
-use crate::store::block_on;
+use crate::store::{block_on, farewell};
 use crate::{nest, progress, words};
-
-/// How long to wait for the store to hear that we are done.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;
@@ -47,7 +44,6 @@ async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> 
     let RunSettings { asking, store, .. } = settings;
     // From here on a signal is a message, not our end.
     let mut signals = Signals::new(FORWARDED.iter().copied().chain(job.iter().flat_map(|_| JOB.iter().copied())))?;
-    store.say_if_implied();
     let started = Instant::now();
     let until = asking.wait.map(|wait| started + wait);
     let ear = Ear::new(store.words);
@@ -59,8 +55,8 @@ async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> 
     let result = with_locks(settings, job, report, &locks, &ear, &mut signals, until).await;
     report.waited_ms = report.waited_ms.max(if report.acquired_at.is_none() { millis(started.elapsed()) } else { 0 });
     report.renewals = ear.renewals();
-    if let Err(error) = locks.shutdown(FAREWELL).await {
-        store.words.warning(&error.to_string());
+    if let Err(error) = farewell(&locks, &ear).await {
+        store.words.parting(&error, result.is_err());
     }
     result
 }

@@ -10,10 +10,7 @@ use crate::store::{Store, block_on};
 pub(crate) fn main(args: &ShowArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
-    let state = block_on(async {
-        store.say_if_implied();
-        Ok(store.look().await?.inspect(&name).await?)
-    })?;
+    let state = block_on(async { Ok(store.look().await?.inspect(&name).await?) })?;
     match store.words.format {
         Format::Table => output::print(&output::resource_text(&state))?,
         Format::Json => output::print_json(&output::resource_json(&state))?,

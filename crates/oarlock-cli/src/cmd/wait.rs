@@ -19,7 +19,6 @@ pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
     let name = ResourceName::new(&args.name)?;
     block_on(async {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
-        store.say_if_implied();
         let locks = store.look().await?;
         let late = args.wait.and_then(|wait| Instant::now().checked_add(wait));
         let other = tokio::select! {

@@ -51,6 +51,63 @@ fn the_embedded_store_is_announced_unless_named() {
 }
 
 #[test]
+fn a_store_that_cannot_be_used_is_not_announced() {
+    let bench = Bench::new();
+    for args in [&["run", "x", "--", "true"][..], &["hold", "x"], &["ls"], &["wait", "x"]] {
+        let mut homeless = bench.bare(args);
+        homeless.env_remove("HOME");
+        let done = finish(homeless);
+        assert_eq!((done.code, done.err.lines().count()), (Some(78), 1), "{done:?}");
+        assert!(done.err.contains("no home directory"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_question_ends_with_its_mark() {
+    let bench = Bench::new();
+    let done = bench.run(&["ls", "-u", "men:"]);
+    assert_eq!(done.code, Some(78), "{done:?}");
+    assert!(done.err.contains("did you mean mem? Check"), "{done:?}");
+}
+
+#[test]
+fn a_user_without_a_name_has_a_number() {
+    let bench = Bench::new();
+    let mut nameless = bench.oarlock(["run", "x", "-c", "echo up; exec sleep 100"]);
+    nameless.env_remove("USER").env_remove("LOGNAME");
+    let mut nameless = Running::start(nameless);
+    nameless.line();
+    let uid = rustix::process::getuid().as_raw().to_string();
+    assert_eq!(bench.show("x")["holders"][0]["label"]["user"], uid);
+    nameless.signal(rustix::process::Signal::TERM);
+    assert_eq!(nameless.finish().code, Some(143));
+}
+
+/// Somebody is stopped in the middle of every step: nothing can be granted, and nothing is said that is not so.
+#[test]
+fn a_store_that_stalls_does_not_hold_us_up_twice() {
+    let bench = Bench::new();
+    assert_eq!(bench.code(&["run", "x", "--", "true"]), 0);
+    let shards = bench.dir.path().join("store/shard");
+    let stalled: Vec<std::fs::File> = (0..=255)
+        .map(|shard| {
+            let file = std::fs::File::create(shards.join(format!("{shard:02x}"))).unwrap();
+            file.lock().unwrap();
+            file
+        })
+        .collect();
+    let url = format!("{}?op_timeout=2s", bench.url());
+    let started = std::time::Instant::now();
+    let done = bench.run(&["run", "-n", "-u", &url, "x", "--", "true"]);
+    let took = started.elapsed();
+    assert!(matches!(done.code, Some(69 | 75)), "{done:?}");
+    assert!(!done.err.contains("is free"), "{done:?}");
+    assert!(took < std::time::Duration::from_millis(4500), "{took:?} {done:?}");
+    drop(stalled);
+    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+}
+
+#[test]
 fn quiet_is_quiet_and_verbose_is_not() {
     let bench = Bench::new();
     let told = bench.run(&["run", "-v", "x", "--", "true"]);
