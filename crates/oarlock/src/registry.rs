@@ -56,9 +56,23 @@ async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
         // A name space of its own is a store of its own.
         dir.push(format!("prefix-{}", url.prefix().replace('%', "%25").replace('/', "%2F")));
     }
-    let mut config = oarlock_local::Config::new(dir);
+    let mut config = oarlock_local::Config::new(canonical(dir));
     config.inherit = opening.inherit_session;
     Ok(Arc::new(oarlock_local::Local::open(config).await?))
+}
+
+/// One address for one directory, whichever way leads to it. What does not exist yet has no other names.
+#[cfg(feature = "local")]
+fn canonical(dir: std::path::PathBuf) -> std::path::PathBuf {
+    let mut ways = dir.ancestors();
+    let found = ways.find_map(|way| Some((way.canonicalize().ok()?, dir.strip_prefix(way).ok()?)));
+    match found {
+        // A step back from what is not there yet stays as it was written.
+        Some((real, rest)) if !rest.components().any(|part| part == std::path::Component::ParentDir) => {
+            real.components().chain(rest.components()).collect()
+        }
+        _ => dir,
+    }
 }
 
 #[cfg(feature = "redis")]

@@ -133,6 +133,24 @@ fn a_nested_run_of_the_same_name_answers_at_once() {
 }
 
 #[test]
+fn a_nested_run_knows_its_store_by_another_way() {
+    let bench = Bench::new();
+    let this = env!("CARGO_BIN_EXE_oarlock");
+    let dir = bench.dir.path();
+    std::fs::create_dir(dir.join("side")).unwrap();
+    std::os::unix::fs::symlink(dir.join("store"), dir.join("link")).unwrap();
+    for way in ["side/../store", "link", "./store/", "side/../link/."] {
+        let way = format!("local:{}/{way}", dir.display());
+        for (outer, inner) in [(bench.url(), way.clone()), (way, bench.url())] {
+            let args = ["run", "-u", &outer, "x", "--", this, "run", "-w", "9", "-u", &inner, "x", "--", "true"];
+            let done = bench.run(&args);
+            assert_eq!(done.code, Some(75), "{inner}: {done:?}");
+            assert!(done.err.contains("it would wait for itself"), "{inner}: {done:?}");
+        }
+    }
+}
+
+#[test]
 fn a_stale_variable_of_an_ancestor_is_no_lock() {
     let bench = Bench::new();
     let seen = bench.run(&["run", "x", "-c", "echo \"$OARLOCK_LOCKS\""]);
