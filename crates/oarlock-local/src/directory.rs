@@ -77,18 +77,16 @@ pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
 fn check(root: &Path) -> Result<()> {
     let stat = std::fs::metadata(root).map_err(|error| os_at("look at", root, error))?;
     let me = rustix::process::geteuid().as_raw();
-    let denied = |why: String| {
-        let message = format!("{} {why}, who could take or free any lock", root.display());
-        Err(Error::new(ErrorKind::Denied, message).on(SCHEME))
-    };
+    let dir = root.display();
+    let denied = |message: String| Err(Error::new(ErrorKind::Denied, message).on(SCHEME));
     if stat.uid() != me {
+        let owner = stat.uid();
         return denied(format!(
-            "belongs to user {}, not to you ({me}): name a directory of your own, not one",
-            stat.uid()
+            "{dir} belongs to user {owner}, who could take or free any lock. Name a directory that belongs to you (user {me})"
         ));
     }
     if stat.mode() & 0o022 != 0 {
-        return denied(format!("can be written by others (run: chmod go-w {})", root.display()));
+        return denied(format!("{dir} can be written by others, who could take or free any lock. Run: chmod go-w {dir}"));
     }
     Ok(())
 }
