@@ -17,7 +17,7 @@ use crate::blockers::{from_cursor, suspects, to_cursor, watched};
 use crate::config::Config;
 use crate::directory;
 use crate::error::SCHEME;
-use crate::link::{Link, offload};
+use crate::link::{Link, Needs, offload};
 use crate::place::Place;
 use crate::state::Record;
 
@@ -54,11 +54,12 @@ impl Driver for Local {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let placed = |error: Error| error.during("attempt").about(&claim.resource);
+        // Said at once, whoever holds the shard; the step itself checks again.
         self.link.session.check().map_err(placed)?;
         let (link, asked) = (self.link.clone(), claim.clone());
         let run =
             move |resource: &mut Resource, now: Now, calls: &mut Calls| link.attempt(&asked, resource, now, calls);
-        let answer = self.link.clone().step(claim.resource.clone(), run).await;
+        let answer = self.link.clone().step(claim.resource.clone(), Needs::Session, run).await;
         answer.flatten().map_err(|error| placed(error.on(SCHEME)))
     }
 
@@ -78,7 +79,7 @@ impl Driver for Local {
             let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
                 renewals.iter().map(|renewal| resource.renew(renewal, now, calls)).collect::<Vec<_>>()
             };
-            let mut step = Box::pin(self.link.clone().step(name.clone(), run));
+            let mut step = Box::pin(self.link.clone().step(name.clone(), Needs::Nothing, run));
             match std::future::poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
                 Poll::Ready(renewed) => settle(&mut answers, &places, renewed),
                 Poll::Pending => {
@@ -109,7 +110,7 @@ impl Driver for Local {
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let end = end.clone();
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
-        let answer = self.link.clone().step(resource.clone(), run).await;
+        let answer = self.link.clone().step(resource.clone(), Needs::Nothing, run).await;
         answer.map_err(|error| error.during("release").about(resource))
     }
 
@@ -130,9 +131,15 @@ impl Driver for Local {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let (link, asked) = (self.link.clone(), query.clone());
-        let page = async { offload(move || link.show(&asked))?.await };
-        page.await.map_err(|error: Error| error.during("inspect"))
+        let page = match &query.select {
+            // One small file, read without its lock: a thread would take longer than the look.
+            Select::Name(_) => self.link.show(query),
+            Select::Live => {
+                let (link, asked) = (self.link.clone(), query.clone());
+                async { offload(move || link.show(&asked))?.await }.await
+            }
+        };
+        page.map_err(|error| error.during("inspect"))
     }
 
     async fn close(&self) -> Result<()> {

@@ -24,6 +24,15 @@ use crate::{boot, sweep};
 /// How often a file is read anew when somebody writes it at the same time.
 const READS: usize = 8;
 
+/// Who may make a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// A store whose session is open, and stays so until the step is made.
+    Session,
+    /// Any store, also a closed one.
+    Nothing,
+}
+
 /// What is open.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -76,17 +85,18 @@ impl Link {
     pub(crate) async fn step<T: Send + 'static>(
         self: Arc<Self>,
         name: ResourceName,
+        needs: Needs,
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T + Send + 'static,
     ) -> Result<T> {
         let place = Place::of(&name);
         let mut shard = self.shards.enter(place.shard).await;
         if let Some(locked) = shard.try_take()? {
-            return self.finish(&mut shard, locked, &place, &name, run);
+            return self.finish(&mut shard, locked, &place, (&name, needs), run);
         }
         // Another process is at it, for microseconds or, if it is stopped, for long: not on the runtime's time.
         offload(move || {
             let locked = shard.take()?;
-            self.finish(&mut shard, locked, &place, &name, run)
+            self.finish(&mut shard, locked, &place, (&name, needs), run)
         })?
         .await
     }
@@ -96,11 +106,11 @@ impl Link {
         shard: &mut Shard,
         locked: Locked,
         place: &Place,
-        name: &ResourceName,
+        (name, needs): (&ResourceName, Needs),
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
     ) -> Result<T> {
         let mut calls = Calls::new();
-        let answer = self.locked_step(shard, place, name, run, &mut calls);
+        let answer = self.locked_step(shard, place, (name, needs), run, &mut calls);
         drop(locked);
         shard.tidy();
         if !calls.is_empty() {
@@ -114,10 +124,12 @@ impl Link {
         &self,
         shard: &mut Shard,
         place: &Place,
-        name: &ResourceName,
+        (name, needs): (&ResourceName, Needs),
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
         calls: &mut Calls,
     ) -> Result<T> {
+        // The wait for the shard may have been long, and the store closed meanwhile.
+        let _open = if needs == Needs::Session { Some(self.session.keep_open()?) } else { None };
         let (file, record) = self.load(shard, place)?;
         // Read under the lock, so that time goes forward from one step to the next.
         let now = self.now();

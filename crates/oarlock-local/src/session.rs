@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use oarlock_core::model::Session as SessionId;
 use oarlock_core::{Error, ErrorKind, Result};
@@ -109,7 +109,7 @@ fn is_free(file: &File) -> bool {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     sessions: Arc<Sessions>,
-    file: Mutex<Option<File>>,
+    file: RwLock<Option<File>>,
     inherit: bool,
 }
 
@@ -139,32 +139,37 @@ impl Session {
             if inherit {
                 rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).map_err(|error| failed(error.into()))?;
             }
-            return Ok((Self { id, sessions, file: Mutex::new(Some(file)), inherit }, socket));
+            return Ok((Self { id, sessions, file: RwLock::new(Some(file)), inherit }, socket));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<File>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Option<File>> {
+        self.file.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses to go on once the session has ended, or others must think so.
     pub(crate) fn check(&self) -> Result<()> {
-        let file = self.lock();
-        let Some(file) = &*file else { return Err(closed("this store was closed")) };
+        self.keep_open().map(drop)
+    }
+
+    /// [Checks](Self::check), and keeps the session from being ended by this process until the answer is dropped.
+    pub(crate) fn keep_open(&self) -> Result<KeptOpen<'_>> {
+        let kept = self.read();
+        let Some(file) = &*kept else { return Err(closed("this store was closed")) };
         match is_unlinked(file) {
-            Ok(false) => Ok(()),
+            Ok(false) => Ok(KeptOpen(kept)),
             Ok(true) => Err(closed("its session file was removed while it was in use")),
             Err(error) => Err(os("cannot look at the session file", error)),
         }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().is_none()
+        self.read().is_none()
     }
 
     /// Ends the session, also for processes that inherited it: whoever watches it sees that now.
     pub(crate) fn end(&self) {
-        let Some(file) = self.lock().take() else { return };
+        let Some(file) = self.file.write().unwrap_or_else(PoisonError::into_inner).take() else { return };
         // Unlocked first: the notice that the file was closed goes out before the kernel drops the lock with it.
         let _ = file.unlock();
         self.remove_files();
@@ -175,6 +180,10 @@ impl Session {
         let _ = std::fs::remove_file(self.sessions.socket(self.id));
     }
 }
+
+/// A session that does not end now.
+#[derive(Debug)]
+pub(crate) struct KeptOpen<'a>(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, Option<File>>);
 
 impl Drop for Session {
     fn drop(&mut self) {

@@ -93,6 +93,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::link::Needs;
 
     /// The machine's clock, some hours on.
     #[derive(Debug, Default)]
@@ -120,13 +121,18 @@ mod tests {
 
     async fn attempt(link: &Arc<Link>, claim: &Claim) {
         let (me, asked) = (link.session.id, claim.clone());
-        let step = link.clone().step(claim.resource.clone(), move |r, now, calls| r.attempt(&asked, me, now, calls));
+        let step = link.clone().step(claim.resource.clone(), Needs::Session, move |r, now, calls| {
+            r.attempt(&asked, me, now, calls)
+        });
         assert!(matches!(step.await.unwrap().unwrap(), Attempt::Granted(_)));
     }
 
     async fn release(link: &Arc<Link>, claim: &Claim) {
         let (id, end) = (claim.id, End::Withdrawn);
-        link.clone().step(claim.resource.clone(), move |r, now, calls| r.release(id, &end, now, calls)).await.unwrap();
+        let step = link.clone().step(claim.resource.clone(), Needs::Nothing, move |r, now, calls| {
+            r.release(id, &end, now, calls)
+        });
+        step.await.unwrap();
     }
 
     fn claim(name: &str) -> Claim {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use oarlock_core::driver::{Driver as _, Renewal, Renewed};
 use oarlock_core::{Applied, ErrorKind};
 
-use crate::{claim, granted, open, release, temp};
+use crate::{claim, granted, open, release, show, temp};
 
 /// The lock file of the shard in use, locked as a stopped process would leave it.
 fn stalled(dir: &std::path::Path) -> File {
@@ -57,4 +57,30 @@ fn a_stalled_step_does_not_keep_the_process() {
     });
     drop(runtime);
     drop(stall);
+}
+
+/// A claim of a session that is over would be nobody's.
+#[tokio::test]
+async fn an_attempt_that_was_held_up_until_its_store_was_closed_is_refused() {
+    let dir = temp();
+    let store = Arc::new(open(dir.path()).await);
+    let before = claim("x");
+    granted(&store, &before).await;
+    release(&store, &before).await;
+    let shard = std::fs::read_dir(dir.path().join("state")).unwrap().next().unwrap().unwrap().path();
+    let state = std::fs::read_dir(shard).unwrap().next().unwrap().unwrap().path();
+    let written = std::fs::read(&state).unwrap();
+
+    let stall = stalled(dir.path());
+    let mut late = Box::pin(store.attempt(&before));
+    let held_up = std::future::poll_fn(|cx| std::task::Poll::Ready(late.as_mut().poll(cx).is_pending())).await;
+    assert!(held_up, "the attempt did not wait for the shard");
+    store.close().await.unwrap();
+    drop(stall);
+    let error = late.await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Closed, Applied::No), "{error}");
+    assert_eq!(std::fs::read(&state).unwrap(), written, "something was written");
+    let other = open(dir.path()).await;
+    assert!(show(&other, "x").await.is_free());
+    granted(&other, &claim("x")).await;
 }
