@@ -77,8 +77,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "no-renewal",
         rule: "a held lock is renewed",
         file: WATCHDOG,
-        from: "batch.push(charge.to_renew());",
-        to: "drop(charge.to_renew());",
+        from: "batch.push((charge.to_renew(), charge.patient_for()));",
+        to: "drop((charge.to_renew(), charge.patient_for()));",
         test: SIMULATION,
     },
     Mutant {
@@ -176,5 +176,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "let whole = checksum(sequence, length, payload) == crc;",
         to: "let whole = true;",
         test: &["-p", "oarlock-local", "slot::"],
+    },
+    Mutant {
+        name: "doubt-forgotten",
+        rule: "a claim that may have been granted is released, whatever failed last",
+        file: ACQUIRE,
+        from: "error.applied() == Applied::No && !self.doubtful && self.standing",
+        to: "error.applied() == Applied::No && self.standing",
+        test: &["-p", "oarlock-core", "--test", "engine"],
+    },
+    Mutant {
+        name: "belief-after-shutdown",
+        rule: "a lock granted while its client is shut down is not believed in",
+        file: ACQUIRE,
+        from: "return core.check_open().map(|()| Some(guard)),",
+        to: "return Ok(Some(guard)),",
+        test: &["-p", "oarlock-core", "--test", "engine"],
     },
 ];
