@@ -20,6 +20,7 @@ mod model_run;
 mod names;
 mod order;
 mod owner;
+mod pause;
 mod renewal;
 mod restart;
 mod spec;
@@ -56,6 +57,7 @@ pub(crate) enum Need {
     Cut,
     DropReply,
     Restart,
+    Pause,
 }
 
 impl Need {
@@ -79,6 +81,7 @@ impl Need {
             Self::Cut => power(powers.cut),
             Self::DropReply => power(powers.drop_reply),
             Self::Restart => power(powers.restart),
+            Self::Pause => power(powers.pause),
         }
     }
 }
@@ -98,7 +101,7 @@ impl Case {
 
     /// Whether it disturbs the others.
     pub(crate) fn runs_alone(&self) -> bool {
-        self.needs.contains(&Need::Restart)
+        self.needs.contains(&Need::Restart) || self.needs.contains(&Need::Pause)
     }
 
     /// Why it cannot run here.
@@ -153,6 +156,7 @@ pub(crate) fn all() -> Vec<Case> {
         gate::cases,
         wakeup::cases,
         belief::cases,
+        pause::cases,
         restart::cases,
         model_run::cases,
     ]

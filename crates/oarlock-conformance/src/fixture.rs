@@ -28,6 +28,8 @@ pub struct Powers {
     pub drop_reply: Power,
     /// [`Fixture::restart`].
     pub restart: Power,
+    /// [`Fixture::pause`] and [`Fixture::resume`].
+    pub pause: Power,
 }
 
 impl Powers {
@@ -35,7 +37,7 @@ impl Powers {
     #[must_use]
     pub const fn none() -> Self {
         let lacks = Power::Lacks("this fixture cannot do that");
-        Self { kill: lacks, cut: lacks, drop_reply: lacks, restart: lacks }
+        Self { kill: lacks, cut: lacks, drop_reply: lacks, restart: lacks, pause: lacks }
     }
 
     /// These powers, with sessions that can be killed.
@@ -56,6 +58,13 @@ impl Powers {
     #[must_use]
     pub const fn drop_reply(mut self, power: Power) -> Self {
         self.drop_reply = power;
+        self
+    }
+
+    /// These powers, with a server that can be stopped for a while.
+    #[must_use]
+    pub const fn pause(mut self, power: Power) -> Self {
+        self.pause = power;
         self
     }
 
@@ -154,6 +163,17 @@ pub trait Fixture: Send + Sync + 'static {
     /// need this run alone, after the others.
     fn restart(&self) -> BoxFuture<Result<()>> {
         lacking("restart its server")
+    }
+
+    /// Stops the server without ending it, as a long garbage collection or a paused machine would. Such cases run
+    /// alone too.
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        lacking("pause its server")
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        lacking("resume its server")
     }
 }
 

@@ -56,7 +56,7 @@ impl Fixture for Plain {
 
     fn powers(&self) -> Powers {
         let restart = Power::Lacks("this fixture does not know how its server is started");
-        Powers::none().kill(self.kill).cut(Power::Has).drop_reply(Power::Has).restart(restart)
+        Powers::none().kill(self.kill).cut(Power::Has).drop_reply(Power::Has).restart(restart).pause(restart)
     }
 
     fn pace(&self) -> Pace {

@@ -22,7 +22,12 @@ impl Fixture for Mem {
 
     fn powers(&self) -> Powers {
         let restart = Power::Lacks("a store in memory does not survive a restart");
-        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(restart)
+        Powers::none()
+            .kill(Power::Has)
+            .cut(Power::Has)
+            .drop_reply(Power::Has)
+            .restart(restart)
+            .pause(Power::Lacks("a store in memory stops only with its clients"))
     }
 
     fn pace(&self) -> Pace {

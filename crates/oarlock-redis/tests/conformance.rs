@@ -25,7 +25,7 @@ impl Fixture for Server {
     }
 
     fn powers(&self) -> Powers {
-        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(Power::Has)
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(Power::Has).pause(Power::Has)
     }
 
     fn pace(&self) -> Pace {
@@ -48,6 +48,14 @@ impl Fixture for Server {
             let restarted = tokio::task::spawn_blocking(move || server.restart()).await.map_err(os)?;
             restarted.map_err(os)
         })
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        done(self.0.pause().map_err(os))
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        done(self.0.resume().map_err(os))
     }
 }
 
