@@ -86,7 +86,9 @@ fn check(root: &Path) -> Result<()> {
         ));
     }
     if stat.mode() & 0o022 != 0 {
-        return denied(format!("{dir} can be written by others, who could take or free any lock. Run: chmod go-w {dir}"));
+        return denied(format!(
+            "{dir} can be written by others, who could take or free any lock. Run: chmod go-w {dir}"
+        ));
     }
     Ok(())
 }

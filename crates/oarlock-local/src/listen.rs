@@ -114,6 +114,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Sight(Arc<OnceLock<Option<std::os::fd::OwnedFd>>>);
 
 impl Sight {
+    /// As where there is no inotify, or no instance left.
+    #[cfg(test)]
+    pub(crate) fn blind() -> Self {
+        Self(Arc::new(OnceLock::from(None)))
+    }
+
     pub(crate) fn eye(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.0.get()?.as_ref().map(AsFd::as_fd)
     }

@@ -121,17 +121,17 @@ mod tests {
 
     async fn attempt(link: &Arc<Link>, claim: &Claim) {
         let (me, asked) = (link.session.id, claim.clone());
-        let step = link.clone().step(claim.resource.clone(), Needs::Session, move |r, now, calls| {
-            r.attempt(&asked, me, now, calls)
-        });
+        let step = link
+            .clone()
+            .step(claim.resource.clone(), Needs::Session, move |r, now, calls| r.attempt(&asked, me, now, calls));
         assert!(matches!(step.await.unwrap().unwrap(), Attempt::Granted(_)));
     }
 
     async fn release(link: &Arc<Link>, claim: &Claim) {
         let (id, end) = (claim.id, End::Withdrawn);
-        let step = link.clone().step(claim.resource.clone(), Needs::Nothing, move |r, now, calls| {
-            r.release(id, &end, now, calls)
-        });
+        let step = link
+            .clone()
+            .step(claim.resource.clone(), Needs::Nothing, move |r, now, calls| r.release(id, &end, now, calls));
         step.await.unwrap();
     }
 

@@ -1,8 +1,8 @@
 //! Who waits for news inside this process, and the streams on which they get it.
 //!
 //! Claims are told by [datagram](crate::post). Deaths and changes of files are seen by inotify: one instance per open
-//! store, made when first needed. Without inotify (on other systems, or where the user has no instance left) the
-//! engine's slow poll notices both.
+//! store, made when first needed. Without inotify (on other systems, or where the user has no instance left) a thread
+//! waits for the end of each watched session, and the engine's slow poll notices the rest.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +19,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::listen::{Listener, Sight};
 use crate::session::Sessions;
+
+/// How many sessions are waited for by threads, where there is no inotify; the slow poll has to do for more.
+const MAX_WAITED_FOR: usize = 64;
+/// Enough to wait for a lock and pass it on.
+const WAITER_STACK: usize = 128 * 1024;
 
 /// Everyone in this process who waits for news.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ struct Inner {
     mailbox: Option<Ear>,
     /// By the number inotify gave to a file or folder.
     files: HashMap<i32, Vec<FileEar>>,
+    /// By the session whose end a thread waits for, as inotify does not. A thread waits on when its last ear is gone.
+    waited_for: HashMap<Session, Vec<Ear>>,
 }
 
 /// Where one watch hears.
@@ -90,7 +97,9 @@ impl Hub {
         inner.turns.insert(id, ear.clone());
         for session in ends {
             // A file that is missing belongs to a dead session: the attempt that follows finds that out.
-            self.see(&mut inner, &self.sessions.file(*session), About::End(*session), &ear);
+            if !self.see(&mut inner, &self.sessions.file(*session), About::End(*session), &ear) {
+                self.wait_for(&mut inner, *session, &ear);
+            }
         }
         drop(inner);
         self.listener.start(self);
@@ -135,12 +144,37 @@ impl Hub {
         (ear, Ears { key, claim, heard, hub: self.clone(), silence: None })
     }
 
-    fn see(&self, inner: &mut Inner, path: &Path, about: About, ear: &Ear) {
+    /// Whether inotify tells about it from now on.
+    fn see(&self, inner: &mut Inner, path: &Path, about: About, ear: &Ear) -> bool {
         let was_blind = self.sight.eye().is_none();
-        let Some(number) = self.sight.add(path) else { return };
+        let Some(number) = self.sight.add(path) else { return false };
         inner.files.entry(number).or_default().push(FileEar { ear: ear.clone(), about });
         if was_blind {
             self.listener.reload();
+        }
+        true
+    }
+
+    /// Lets a thread wait for the end of a session that cannot be seen.
+    fn wait_for(self: &Arc<Self>, inner: &mut Inner, session: Session, ear: &Ear) {
+        if let Some(ears) = inner.waited_for.get_mut(&session) {
+            ears.push(ear.clone());
+            return;
+        }
+        if inner.waited_for.len() >= MAX_WAITED_FOR || self.sessions.is_dead(session) {
+            return;
+        }
+        // A closed store does not live on for the sake of a session that goes on.
+        let (sessions, hub) = (self.sessions.clone(), Arc::downgrade(self));
+        let wait = move || {
+            sessions.wait_for_end(session);
+            let Some(hub) = hub.upgrade() else { return };
+            let ears = hub.lock().waited_for.remove(&session);
+            ears.iter().flatten().for_each(Ear::tell);
+        };
+        let thread = std::thread::Builder::new().name("oarlock-end".to_owned()).stack_size(WAITER_STACK);
+        if thread.spawn(wait).is_ok() {
+            inner.waited_for.insert(session, vec![ear.clone()]);
         }
     }
 
@@ -228,6 +262,7 @@ impl Hub {
         if inner.mailbox.as_ref().is_some_and(|ear| ear.key == key) {
             inner.mailbox = None;
         }
+        inner.waited_for.values_mut().for_each(|ears| ears.retain(|ear| ear.key != key));
         let sight = &self.sight;
         inner.files.retain(|number, files| {
             files.retain(|file| file.ear.key != key);
@@ -287,5 +322,26 @@ mod tests {
         session.end();
         assert!(ears.heard.recv().await.is_some());
         assert!(sessions.is_dead(session.id));
+    }
+
+    #[tokio::test]
+    async fn without_inotify_an_end_is_told_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Arc::new(Sessions::open(dir.path()).unwrap());
+        let (session, _socket) = Own::start(sessions.clone(), false).unwrap();
+        let (other, _other_socket) = Own::start(sessions.clone(), false).unwrap();
+        let listener = Listener::new(None).unwrap();
+        let hub = Arc::new(Hub { sessions, inner: Mutex::default(), sight: Sight::blind(), listener });
+        let turn = |id, of: &Own| hub.turn(ClaimId::from_bits(id), &[of.id]);
+        let (mut first, mut second, mut elsewhere) = (turn(1, &session), turn(2, &session), turn(3, &other));
+        drop(turn(4, &session));
+        assert_eq!(hub.lock().waited_for.get(&session.id).map(Vec::len), Some(2));
+        session.end();
+        assert_eq!(first.changed().await, Some(Hint { claim: Some(ClaimId::from_bits(1)) }));
+        assert_eq!(second.changed().await, Some(Hint { claim: Some(ClaimId::from_bits(2)) }));
+        let quiet = tokio::time::timeout(std::time::Duration::from_millis(50), elsewhere.changed()).await;
+        assert!(quiet.is_err(), "told of the end of another session");
+        hub.close();
+        assert_eq!(elsewhere.changed().await, None);
     }
 }
