@@ -56,7 +56,7 @@ impl Directory {
         path
     }
 
-    /// When the store was last swept.
+    /// When the store was last swept, and how far.
     pub(crate) fn swept(&self) -> PathBuf {
         self.root.join("swept")
     }

@@ -43,6 +43,7 @@ pub(crate) struct Link {
     pub(crate) boot: Arc<str>,
     clock: Arc<dyn Clock>,
     pub(crate) shards: Shards,
+    pub(crate) next_sweep: sweep::Next,
     post: Post,
 }
 
@@ -59,20 +60,21 @@ impl Link {
             let (session, socket) = Session::start(sessions.clone(), config.inherit)?;
             let listener = Listener::new(socket).map_err(|error| os("cannot open a pipe", error))?;
             let post = Post::open(sessions.clone()).map_err(|error| os("cannot open a socket", error))?;
-            let link = Self {
+            let link = Arc::new(Self {
                 hub: Hub::new(sessions.clone(), listener),
                 boot: boot::id()
                     .map(Into::into)
                     .map_err(|error| os("cannot tell which start of the machine this is", error))?,
+                next_sweep: sweep::Next::after(clock.now()),
                 clock,
                 shards: Shards::new(dir.clone()),
                 post,
                 session,
                 sessions,
                 dir,
-            };
-            sweep::run(&link);
-            Ok(Arc::new(link))
+            });
+            sweep::run(&Arc::downgrade(&link));
+            Ok(link)
         })?
         .await
     }
@@ -88,6 +90,7 @@ impl Link {
         needs: Needs,
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T + Send + 'static,
     ) -> Result<T> {
+        sweep::now_and_then(&self);
         let place = Place::of(&name);
         let mut shard = self.shards.enter(place.shard).await;
         if let Some(locked) = shard.try_take()? {

@@ -1,11 +1,17 @@
 //! Clearing up after others: files of dead sessions, and of names nobody used for a day.
 //!
-//! Done by whoever opens the store, at most once a minute and a little at a time.
+//! Done by whoever opens the store, and by those who use it for long, at most once a minute and a little at a time. Each
+//! sweep goes on where the last one of anybody stopped.
 
-use std::fs::{DirEntry, Metadata};
+use std::fs::{DirEntry, File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use oarlock_core::clock::Moment;
 use oarlock_core::model::{Calls, FORGET_AFTER};
 
 use crate::directory::open_or_create;
@@ -14,33 +20,71 @@ use crate::place::Place;
 use crate::shard::Shard;
 
 const EVERY: Duration = Duration::from_secs(60);
-/// How many state files one sweep looks at.
-const MAX_FILES: usize = 256;
+/// A sweep ends after the shard in which it has removed this many state files,
+const MAX_FORGOTTEN: usize = 256;
+/// or in which it has seen this many. A shard is always swept to its end: what comes late in its folder has its turn.
+const MAX_SEEN: usize = 4096;
 
-/// Sweeps if it is time. Whatever fails is left to the next one.
-pub(crate) fn run(link: &Link) {
-    let mark = link.dir.swept();
-    if std::fs::metadata(&mark).is_ok_and(|mark| age(&mark).is_some_and(|age| age < EVERY)) {
+/// When this process should think of sweeping next.
+#[derive(Debug)]
+pub(crate) struct Next(AtomicU64);
+
+impl Next {
+    /// Once, whenever it is time.
+    fn is_due(&self, now: Moment) -> bool {
+        let next = self.0.load(Ordering::Relaxed);
+        let after = (now + EVERY).as_nanos();
+        now.as_nanos() >= next && self.0.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn after(now: Moment) -> Self {
+        Self(AtomicU64::new((now + EVERY).as_nanos()))
+    }
+}
+
+/// Sweeps on a thread of its own, if this process has not thought of it for a minute.
+pub(crate) fn now_and_then(link: &Arc<Link>) {
+    if !link.next_sweep.is_due(link.now().boot) {
         return;
     }
-    let Ok(file) = open_or_create(&mark) else { return };
-    let _ = file.set_modified(SystemTime::now());
-    let _ = link.sessions.sweep();
-    // Start anywhere, so that a large store is swept all over in time.
-    let first = link.session.id.to_be_bytes()[0];
-    let mut left = MAX_FILES;
+    let link = Arc::downgrade(link);
+    let _ = std::thread::Builder::new().name("oarlock-sweep".to_owned()).spawn(move || run(&link));
+}
+
+/// Sweeps if nobody has for a minute. Whatever fails is left to the next one.
+///
+/// The store is held for one shard at a time: whoever drops it does not wait for the end of a sweep.
+pub(crate) fn run(store: &Weak<Link>) {
+    let Some((mark, first)) = store.upgrade().and_then(|link| begin(&link)) else { return };
+    let (mut forgotten, mut seen) = (0, 0);
     for shard in (0..=u8::MAX).map(|step| first.wrapping_add(step)) {
+        let Some(link) = store.upgrade() else { return };
         let Ok(folder) = std::fs::read_dir(link.dir.states(shard)) else { continue };
         for entry in folder.flatten() {
-            if left == 0 {
-                return;
-            }
-            left -= 1;
-            if is_old(&entry) {
-                forget(link, shard, &entry);
+            seen += 1;
+            if is_old(&entry) && forget(&link, shard, &entry) {
+                forgotten += 1;
             }
         }
+        if forgotten >= MAX_FORGOTTEN || seen >= MAX_SEEN {
+            let _ = mark.write_all_at(&[shard.wrapping_add(1)], 0);
+            return;
+        }
     }
+}
+
+/// Marks that a sweep begins, and says with which shard; `None` if it is not time. Clears up after sessions.
+fn begin(link: &Link) -> Option<(File, u8)> {
+    let path = link.dir.swept();
+    if std::fs::metadata(&path).is_ok_and(|mark| age(&mark).is_some_and(|age| age < EVERY)) {
+        return None;
+    }
+    let mut mark = open_or_create(&path).ok()?;
+    let _ = mark.set_modified(SystemTime::now());
+    let mut first = [0];
+    let _ = mark.read(&mut first);
+    let _ = link.sessions.sweep();
+    Some((mark, first[0]))
 }
 
 fn age(file: &Metadata) -> Option<Duration> {
@@ -52,42 +96,39 @@ fn is_old(entry: &DirEntry) -> bool {
     entry.metadata().is_ok_and(|file| age(&file).is_some_and(|age| age >= FORGET_AFTER))
 }
 
-/// Removes a state file if nobody used it for a day, under its shard's lock: a process that has it open finds it
+/// Removes a state file if nobody used it for a day, and says whether it did, under its shard's lock: a process that has it open finds it
 /// unlinked when it has the lock next.
-fn forget(link: &Link, shard: u8, entry: &DirEntry) {
-    let Ok(file) = entry.file_name().into_string() else { return };
-    let Some(mut locks) = link.shards.try_enter(shard) else { return };
+fn forget(link: &Link, shard: u8, entry: &DirEntry) -> bool {
+    let Ok(file) = entry.file_name().into_string() else { return false };
+    let Some(mut locks) = link.shards.try_enter(shard) else { return false };
     // A shard that is in use is swept another time.
-    if let Ok(Some(_locked)) = locks.try_take() {
-        forget_locked(link, &mut locks, &Place { shard, file }, &entry.path());
-    }
+    let forgotten = match locks.try_take() {
+        Ok(Some(_locked)) => forget_locked(link, &mut locks, &Place { shard, file }, &entry.path()),
+        _ => false,
+    };
     locks.close_unless_kept();
+    forgotten
 }
 
-fn forget_locked(link: &Link, locks: &mut Shard, place: &Place, path: &Path) {
+fn forget_locked(link: &Link, locks: &mut Shard, place: &Place, path: &Path) -> bool {
     if path.extension().is_some_and(|extension| extension == "new") {
         // Nobody writes it while we have the lock: it was left by a kill.
-        let _ = std::fs::remove_file(path);
-        return;
+        return std::fs::remove_file(path).is_ok();
     }
-    let Ok((_, Some(record))) = link.load(locks, place) else { return };
+    let Ok((_, Some(record))) = link.load(locks, place) else { return false };
     let now = link.now();
     let mut calls = Calls::new();
     let mut resource = link.of_this_boot(record, now);
     resource.expire(now, &mut calls);
     resource.end_sessions(now, &mut calls, |session| !link.sessions.is_dead(session));
-    if resource.is_forgettable(now) {
-        let _ = std::fs::remove_file(path);
-    }
+    resource.is_forgettable(now) && std::fs::remove_file(path).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
-    use oarlock_core::clock::{BootClock, Clock, Moment};
+    use oarlock_core::clock::{BootClock, Clock};
     use oarlock_core::driver::{Attempt, End};
     use oarlock_core::{Claim, ClaimId, ResourceName, Tether};
 
@@ -205,5 +246,54 @@ mod tests {
         assert_eq!(left, [file.clone(), file.with_extension("sock")]);
         assert!(!half_written.exists());
         assert!(!living.sessions.is_dead(living.session.id));
+    }
+
+    /// Makes so many files of names that were never used, as the sweep finds them in the folder of a shard.
+    fn fill(dir: &Path, shard: u8, count: usize) -> Vec<PathBuf> {
+        let folder = dir.join(format!("state/{shard:02x}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let files: Vec<_> = (0..count).map(|n| folder.join(format!("{n:04}.new"))).collect();
+        files.iter().for_each(|file| std::fs::write(file, "").unwrap());
+        files
+    }
+
+    #[tokio::test]
+    async fn files_in_use_do_not_hide_the_old_ones_and_the_next_sweep_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || open(dir.path(), Arc::default());
+        drop(open().await);
+        let young = fill(dir.path(), 3, 2 * MAX_FORGOTTEN);
+        let many = fill(dir.path(), 7, MAX_FORGOTTEN + 1);
+        let late = fill(dir.path(), 9, 1);
+        age_files(dir.path(), &[many.clone(), late.clone()].concat());
+        let left = |files: &[PathBuf]| files.iter().filter(|file| file.exists()).count();
+
+        drop(open().await);
+        assert_eq!([left(&young), left(&many), left(&late)], [young.len(), 0, 1]);
+        // The mark says where to go on.
+        let mark = std::fs::File::options().write(true).open(dir.path().join("swept")).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("swept")).unwrap(), [8]);
+        mark.set_modified(SystemTime::now() - EVERY).unwrap();
+        drop(open().await);
+        assert_eq!([left(&young), left(&late)], [young.len(), 0]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_used_for_long_sweeps_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(Later::default());
+        let link = open(dir.path(), clock.clone()).await;
+        let old = fill(dir.path(), 3, 1);
+        age_files(dir.path(), &old);
+        attempt(&link, &claim("x")).await;
+        assert!(!link.next_sweep.is_due(link.now().boot), "too early");
+        clock.0.store(1, Ordering::SeqCst);
+        attempt(&link, &claim("longer")).await;
+        assert!(!link.next_sweep.is_due(link.now().boot), "twice");
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while old[0].exists() {
+            assert!(std::time::Instant::now() < until, "not swept");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
