@@ -22,6 +22,8 @@ const DRIVERS: &[(&str, Open)] = &[
     ("local", |url, opening| Box::pin(local(url, opening))),
     #[cfg(feature = "redis")]
     ("redis", |url, _| Box::pin(redis(url))),
+    #[cfg(feature = "zookeeper")]
+    ("zookeeper", |url, _| Box::pin(zookeeper(url))),
 ];
 
 /// Whether this build has the driver for `url`.
@@ -97,6 +99,26 @@ async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
     }
     Ok(Arc::new(Redis::open(config).await?))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn zookeeper(url: Url) -> Result<Arc<dyn DynDriver>> {
+    use oarlock_zookeeper::{Config, ZooKeeper};
+
+    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
+    }
+    // What goes before every name is a node of its own here.
+    let (path, prefix) = (url.path().trim_end_matches('/'), url.prefix().trim_end_matches([':', '/']));
+    let root = if prefix.is_empty() { path.to_owned() } else { format!("{path}/{prefix}") };
+    let mut config = Config::new(url.hosts().iter().map(ToString::to_string)).root(root);
+    if let (Some(user), Some(password)) = (url.user(), url.password()) {
+        config = config.digest(user, password.reveal());
+    }
+    if let Some(ttl) = url.ttl() {
+        config = config.session_timeout(ttl);
+    }
+    Ok(Arc::new(ZooKeeper::open(config).await?))
 }
 
 #[cfg(test)]

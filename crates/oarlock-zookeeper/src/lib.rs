@@ -1,0 +1,14 @@
+#![doc = include_str!("docs.md")]
+
+mod config;
+mod driver;
+mod error;
+mod link;
+mod names;
+mod queue;
+mod record;
+mod show;
+mod watch;
+
+pub use config::Config;
+pub use driver::ZooKeeper;

@@ -1,0 +1,346 @@
+//! The rule on a list of children: a pure function.
+//!
+//! A claim is a child `<claim id>-<weight>-<capacity>-<sequence>`, so that one listing decides: weight `a` (all) or
+//! `u<units>`, capacity `n` (not said), `i` (unlimited) or a number. A held claim that was made lighter has a second
+//! child `<claim id>~<weight>`. Whatever else is there is nobody's claim.
+//!
+//! Claims stand in order of their sequence. A claim holds if it fits together with all before it; so the holders are
+//! always the first few, and whoever holds goes on holding whatever happens behind it.
+
+use std::num::NonZeroU32;
+
+use oarlock_core::{ClaimId, Limit, Weight};
+
+/// The child that keeps a memo.
+pub(crate) const MEMO: &str = "m";
+
+/// One claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) node: String,
+    pub(crate) id: ClaimId,
+    pub(crate) weight: Weight,
+    pub(crate) capacity: Option<Limit>,
+    sequence: i32,
+}
+
+/// The claims on one resource, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) entries: Vec<Entry>,
+    /// How many of them hold.
+    pub(crate) held: usize,
+    /// Children that say that a claim was made lighter.
+    pub(crate) marks: Vec<(ClaimId, String)>,
+    pub(crate) has_memo: bool,
+}
+
+/// What a waiter has to watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle<'a> {
+    /// This child: its end, or its becoming lighter or granted.
+    Node(&'a str),
+    /// Any change among the children.
+    Any,
+}
+
+impl Queue {
+    pub(crate) fn read(children: &[String]) -> Self {
+        let mut queue = Self::default();
+        for child in children {
+            if let Some(entry) = Entry::parse(child) {
+                queue.entries.push(entry);
+            } else if let Some((id, _)) = parse_mark(child) {
+                queue.marks.push((id, child.clone()));
+            }
+            queue.has_memo |= child == MEMO;
+        }
+        for (id, weight) in children.iter().filter_map(|child| parse_mark(child)) {
+            for entry in queue.entries.iter_mut().filter(|entry| entry.id == id && is_lighter(weight, entry.weight)) {
+                entry.weight = weight;
+            }
+        }
+        // The server's counter wraps: only differences between living neighbours mean anything.
+        let base = queue.entries.first().map_or(0, |entry| entry.sequence);
+        queue.entries.sort_by_key(|entry| entry.sequence.wrapping_sub(base));
+        queue.held = queue.count_holders();
+        queue
+    }
+
+    fn count_holders(&self) -> usize {
+        let (mut units, mut limit) = (0_u64, None);
+        for (at, entry) in self.entries.iter().enumerate() {
+            if disagree(limit, entry.capacity) || (at > 0 && self.entries[at - 1].weight == Weight::All) {
+                return at;
+            }
+            limit = limit.or(entry.capacity);
+            match entry.weight {
+                Weight::All if at > 0 => return at,
+                Weight::All => {}
+                Weight::Units(more) => {
+                    units += u64::from(more.get());
+                    let full = matches!(limit, Some(Limit::Units(most)) if units > u64::from(most.get()));
+                    // A single claim was found light enough when it came.
+                    if full && at > 0 {
+                        return at;
+                    }
+                }
+            }
+        }
+        self.entries.len()
+    }
+
+    pub(crate) fn position(&self, node: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.node == node)
+    }
+
+    /// What the claims before `at` say of the capacity.
+    pub(crate) fn capacity_before(&self, at: usize) -> Option<Limit> {
+        self.entries.iter().take(at).find_map(|entry| entry.capacity)
+    }
+
+    /// Everything that belongs to a claim.
+    pub(crate) fn nodes_of(&self, id: ClaimId) -> impl Iterator<Item = &str> {
+        let entries = self.entries.iter().filter(move |entry| entry.id == id).map(|entry| entry.node.as_str());
+        entries.chain(self.marks.iter().filter(move |(of, _)| *of == id).map(|(_, node)| node.as_str()))
+    }
+
+    /// What must change before the waiter at `at` can hold: the nearest earlier claim that cannot coexist with it; if
+    /// there is none, the first waiter watches everything, and each later one the one before it.
+    pub(crate) fn obstacle(&self, at: usize) -> Obstacle<'_> {
+        let Some(mine) = self.entries.get(at) else { return Obstacle::Any };
+        let in_the_way =
+            |other: &&Entry| !mine.weight.coexists_with(other.weight) || disagree(mine.capacity, other.capacity);
+        let ahead = &self.entries[..at];
+        match ahead.iter().rev().find(in_the_way) {
+            Some(other) => Obstacle::Node(&other.node),
+            None if at > self.held => ahead.last().map_or(Obstacle::Any, |other| Obstacle::Node(&other.node)),
+            None => Obstacle::Any,
+        }
+    }
+}
+
+impl Entry {
+    /// The name of a new child, but for the sequence that the server adds.
+    pub(crate) fn prefix(id: ClaimId, weight: Weight, capacity: Option<Limit>) -> String {
+        let capacity = match capacity {
+            None => "n".to_owned(),
+            Some(Limit::Unlimited) => "i".to_owned(),
+            Some(Limit::Units(units)) => units.to_string(),
+        };
+        format!("{id}-{}-{capacity}-", write_weight(weight))
+    }
+
+    fn parse(node: &str) -> Option<Self> {
+        let mut parts = node.splitn(4, '-');
+        let id = parts.next()?.parse().ok()?;
+        let weight = parse_weight(parts.next()?)?;
+        let capacity = match parts.next()? {
+            "n" => None,
+            "i" => Some(Limit::Unlimited),
+            units => Some(Limit::Units(units.parse().ok()?)),
+        };
+        // The sequence has ten digits, and a sign once the counter has wrapped.
+        let sequence = parts.next().filter(|digits| digits.len() >= 10)?.parse().ok()?;
+        Some(Self { node: node.to_owned(), id, weight, capacity, sequence })
+    }
+}
+
+/// The name of the child that makes a claim lighter.
+pub(crate) fn mark(id: ClaimId, weight: Weight) -> String {
+    format!("{id}~{}", write_weight(weight))
+}
+
+fn parse_mark(node: &str) -> Option<(ClaimId, Weight)> {
+    let (id, weight) = node.split_once('~')?;
+    Some((id.parse().ok()?, parse_weight(weight)?))
+}
+
+fn write_weight(weight: Weight) -> String {
+    match weight {
+        Weight::All => "a".to_owned(),
+        Weight::Units(units) => format!("u{units}"),
+    }
+}
+
+fn parse_weight(text: &str) -> Option<Weight> {
+    match text.strip_prefix('u') {
+        Some(units) => Some(Weight::Units(units.parse::<NonZeroU32>().ok()?)),
+        None => (text == "a").then_some(Weight::All),
+    }
+}
+
+/// Whether `asked` is less than `held`.
+pub(crate) fn is_lighter(asked: Weight, held: Weight) -> bool {
+    match (asked, held) {
+        (Weight::Units(asked), Weight::Units(held)) => asked < held,
+        (Weight::Units(_), Weight::All) => true,
+        (Weight::All, _) => false,
+    }
+}
+
+fn disagree(one: Option<Limit>, other: Option<Limit>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one != other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Claims with ids 1, 2, 3… as `weight capacity sequence`.
+    fn queue(claims: &[(&str, &str, i32)]) -> Queue {
+        let node = |(at, (weight, capacity, sequence)): (usize, &(&str, &str, i32))| {
+            format!("{:032x}-{weight}-{capacity}-{sequence:010}", at + 1)
+        };
+        Queue::read(&claims.iter().enumerate().map(node).collect::<Vec<_>>())
+    }
+
+    fn ids(queue: &Queue) -> Vec<u128> {
+        queue.entries.iter().map(|entry| entry.id.bits()).collect()
+    }
+
+    fn watched(queue: &Queue, at: usize) -> Option<u128> {
+        match queue.obstacle(at) {
+            Obstacle::Node(node) => Some(Entry::parse(node).unwrap().id.bits()),
+            Obstacle::Any => None,
+        }
+    }
+
+    #[test]
+    fn one_of_those_that_want_all_holds() {
+        let queue = queue(&[("a", "n", 7), ("a", "n", 3), ("a", "n", 5)]);
+        assert_eq!((ids(&queue), queue.held), (vec![2, 3, 1], 1));
+        assert_eq!((watched(&queue, 1), watched(&queue, 2)), (Some(2), Some(3)));
+    }
+
+    #[test]
+    fn units_hold_up_to_the_capacity_and_in_order() {
+        let queue = queue(&[("u2", "4", 1), ("u1", "4", 2), ("u2", "4", 3), ("u1", "4", 4)]);
+        assert_eq!(queue.held, 2, "the heavy one at the head holds back the light one behind it");
+        assert_eq!(watched(&queue, 2), None, "the first waiter watches everything");
+        assert_eq!(watched(&queue, 3), Some(3), "later ones the one before");
+    }
+
+    #[test]
+    fn readers_share_until_a_writer_comes() {
+        let queue = queue(&[("u1", "i", 1), ("u1", "i", 2), ("a", "i", 3), ("u1", "i", 4), ("u1", "i", 5)]);
+        assert_eq!(queue.held, 2);
+        assert_eq!((watched(&queue, 2), watched(&queue, 4)), (Some(2), Some(3)));
+    }
+
+    #[test]
+    fn a_lighter_writer_lets_readers_in() {
+        let children = ["0000000001", "0000000002"].map(|sequence| {
+            let (id, weight) = if sequence.ends_with('1') { (1, "a") } else { (2, "u1") };
+            format!("{id:032x}-{weight}-i-{sequence}")
+        });
+        let with_mark = [children[0].clone(), children[1].clone(), mark(ClaimId::from_bits(1), Weight::ONE)];
+        assert_eq!((Queue::read(&children).held, Queue::read(&with_mark).held), (1, 2));
+        let queue = Queue::read(&with_mark);
+        assert_eq!(queue.nodes_of(ClaimId::from_bits(1)).count(), 2);
+    }
+
+    #[test]
+    fn two_capacities_never_hold_together() {
+        let queue = queue(&[("u1", "3", 1), ("u1", "5", 2), ("u1", "3", 3)]);
+        assert_eq!((queue.held, watched(&queue, 1), watched(&queue, 2)), (1, Some(1), Some(2)));
+        assert_eq!(queue.capacity_before(2), NonZeroU32::new(3).map(Limit::Units));
+    }
+
+    #[test]
+    fn the_counter_may_wrap() {
+        let queue = queue(&[("a", "n", i32::MIN), ("a", "n", i32::MAX - 1), ("a", "n", i32::MAX)]);
+        assert_eq!(ids(&queue), vec![2, 3, 1]);
+    }
+
+    #[test]
+    fn strangers_are_no_claims() {
+        let id = ClaimId::from_bits(9);
+        let strange = ["000", "m", "lock-0000000001", &format!("{id}-a-n-1"), &format!("{id}-u0-n-0000000001"), "x~a"];
+        let queue = Queue::read(&strange.map(str::to_owned));
+        assert_eq!((queue.entries.len(), queue.marks.len(), queue.held, queue.has_memo), (0, 0, 0, true));
+    }
+
+    /// Whoever holds goes on holding when anybody else leaves: a grant is never taken back by the rule.
+    #[test]
+    fn holding_never_ends_by_others_leaving() {
+        let weights = ["a", "u1", "u2", "u3"];
+        let capacities = ["3", "3", "3", "5", "n"];
+        let mut seed = 7_u32;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) as usize % below
+        };
+        for _ in 0..5000 {
+            let claims: Vec<_> = (1..7)
+                .map(|sequence| {
+                    let weight = weights[random(4)];
+                    // Only claims of everything may keep silent about the capacity.
+                    let capacity = if weight == "a" { capacities[random(5)] } else { capacities[random(4)] };
+                    (weight, capacity, sequence)
+                })
+                .collect();
+            let before = queue(&claims);
+            let leaver = random(claims.len());
+            let nodes: Vec<_> = before.entries.iter().map(|entry| entry.node.clone()).collect();
+            let rest: Vec<_> =
+                nodes.iter().enumerate().filter(|(at, _)| *at != leaver).map(|(_, n)| n.clone()).collect();
+            let after = Queue::read(&rest);
+            for node in nodes.iter().take(before.held).filter(|node| **node != nodes[leaver]) {
+                assert!(after.position(node).unwrap() < after.held, "{nodes:?} without {leaver}");
+            }
+            let most = |queue: &Queue| {
+                let held = &queue.entries[..queue.held];
+                let units: u32 = held.iter().map(|e| if let Weight::Units(u) = e.weight { u.get() } else { 0 }).sum();
+                let limit = held.iter().find_map(|entry| entry.capacity);
+                let alone = held.len() == 1 || held.iter().all(|entry| entry.weight != Weight::All);
+                alone && (held.len() == 1 || !matches!(limit, Some(Limit::Units(most)) if units > most.get()))
+            };
+            assert!(most(&before) && most(&after));
+        }
+    }
+
+    /// The same comings and goings in the model, where everybody asks for order, give the same holders.
+    #[test]
+    fn it_agrees_with_the_model() {
+        use oarlock_core::clock::Moment;
+        use oarlock_core::driver::{Attempt, End};
+        use oarlock_core::model::{Calls, Now, Resource};
+        use oarlock_core::{Capacity, Claim, ResourceName};
+
+        let now = Now { boot: Moment::from_nanos(1), wall_micros: 1 };
+        let units = |units| NonZeroU32::new(units).map_or(Weight::All, Weight::Units);
+        let limit = Limit::Units(NonZeroU32::MIN.saturating_add(3));
+        let mut seed = 11_u32;
+        let mut random = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        let (mut granted, mut refused) = (0, 0);
+        for _ in 0..200 {
+            let (mut model, mut children, mut claims) = (Resource::default(), Vec::new(), Vec::new());
+            for step in 0..60_i32 {
+                if claims.is_empty() || random(3) > 0 {
+                    let id = ClaimId::from_bits(u128::from(step.unsigned_abs()) + 1);
+                    let mut claim = Claim::new(id, ResourceName::new("x").unwrap());
+                    (claim.fair, claim.wait, claim.weight) = (true, true, units(random(5)));
+                    claim.capacity = Capacity::Fixed(limit);
+                    children.push(format!("{}{step:010}", Entry::prefix(id, claim.weight, Some(limit))));
+                    claims.push(claim);
+                } else {
+                    let gone = claims.remove(random(u32::try_from(claims.len()).unwrap()) as usize);
+                    model.release(gone.id, &End::Withdrawn, now, &mut Calls::new());
+                    children.retain(|child| !child.starts_with(&gone.id.to_string()));
+                }
+                let queue = Queue::read(&children);
+                for (at, claim) in claims.iter().enumerate() {
+                    let answer = model.attempt(claim, 1, now, &mut Calls::new()).unwrap();
+                    let holds = matches!(answer, Attempt::Granted(_));
+                    assert_eq!(at < queue.held, holds, "{children:?}, number {at}");
+                    if holds { granted += 1 } else { refused += 1 }
+                }
+            }
+        }
+        assert!(granted > 1000 && refused > 1000, "{granted} granted, {refused} refused");
+    }
+}

@@ -1,0 +1,106 @@
+//! What is there, for the eyes of others.
+
+use std::time::{Duration, SystemTime};
+
+use oarlock_core::state::{HolderState, Memo, Page, Query, ResourceState, Select, WaiterState, Waiters};
+use oarlock_core::{ErrorKind, Fence, ResourceName, Result};
+use zookeeper_client as zk;
+
+use crate::link::{Session, if_there};
+use crate::names::unescape;
+use crate::queue::{Entry, MEMO, Queue};
+use crate::record::{ClaimRecord, ResourceRecord, read};
+
+impl Session {
+    pub(crate) async fn show(&self, query: &Query) -> Result<Page> {
+        let resources = match &query.select {
+            Select::Name(name) => {
+                let children = self.list_fresh(&self.parent(name)).await?;
+                vec![self.state(name.clone(), &children).await?]
+            }
+            Select::Live => self.live().await?,
+        };
+        Ok(Page::cut(resources, query))
+    }
+
+    async fn live(&self) -> Result<Vec<ResourceState>> {
+        let nodes = self.list_fresh(self.root()).await?;
+        let nodes: Vec<_> = nodes.into_iter().filter(|node| !node.starts_with('.')).collect();
+        // All questions are on their way before the first answer is read.
+        let lists: Vec<_> = nodes
+            .into_iter()
+            .map(|node| {
+                let parent = format!("{}/{node}", self.root());
+                let home = node.starts_with('#').then(|| self.client.get_data(&parent));
+                (self.client.get_children(&parent), home, node, parent)
+            })
+            .collect();
+        let mut live = Vec::new();
+        for (list, home, node, parent) in lists {
+            let home = match home {
+                Some(home) => if_there(home.await)?,
+                None => None,
+            };
+            let Some((children, _)) = if_there(list.await)? else { continue };
+            let written = || read::<ResourceRecord>(&parent, &home?.0).ok().map(|record| record.name);
+            let Some(name) = unescape(&node).or_else(written) else { continue };
+            if !Queue::read(&children).entries.is_empty() {
+                live.push(self.state(name, &children).await?);
+            }
+        }
+        live.retain(|state| !state.is_free());
+        Ok(live)
+    }
+
+    async fn state(&self, name: ResourceName, children: &[String]) -> Result<ResourceState> {
+        let (parent, queue) = (self.parent(&name), Queue::read(children));
+        let looks: Vec<_> =
+            queue.entries.iter().map(|entry| self.client.get_data(&format!("{parent}/{}", entry.node))).collect();
+        let memo = queue.has_memo.then(|| self.client.get_data(&format!("{parent}/{MEMO}")));
+        let mut state = ResourceState::free(name);
+        let mut waiters = Vec::new();
+        for (at, (entry, look)) in queue.entries.iter().zip(looks).enumerate() {
+            // Whoever left between the list and the look is not there.
+            let Some((data, stat)) = if_there(look.await)? else { continue };
+            let record = match read::<ClaimRecord>(&format!("{parent}/{}", entry.node), &data) {
+                // It counts, whatever it says: one scribbled node must not hide all the others.
+                Err(error) if error.kind() == ErrorKind::Foreign => ClaimRecord::silent(),
+                record => record?,
+            };
+            if at < queue.held {
+                state.holders.push(holder(entry, record, &stat));
+            } else {
+                waiters.push(waiter(entry, record, &stat));
+            }
+        }
+        state.capacity = queue.capacity_before(queue.entries.len());
+        state.fair = !queue.entries.is_empty();
+        state.last_fence = state.holders.iter().filter_map(|holder| holder.fence).max();
+        state.waiters = Waiters::Listed(waiters);
+        if let Some(memo) = memo {
+            state.memo = if_there(memo.await)?.map(|(bytes, _)| Memo::from(bytes));
+        }
+        Ok(state)
+    }
+}
+
+fn holder(entry: &Entry, record: ClaimRecord, stat: &zk::Stat) -> HolderState {
+    let mut holder = HolderState::new(entry.id, record.kind, entry.weight);
+    holder.fence = u64::try_from(stat.czxid).ok().map(Fence::new);
+    (holder.label, holder.value) = (record.label, record.value);
+    (holder.held_for, holder.lease_left) = (age(stat), record.lease);
+    holder.ending = record.ending.map(|(ending, _)| ending);
+    holder
+}
+
+fn waiter(entry: &Entry, record: ClaimRecord, stat: &zk::Stat) -> WaiterState {
+    let mut waiter = WaiterState::new(entry.id, record.kind, entry.weight);
+    (waiter.label, waiter.waited, waiter.behind) = (record.label, age(stat), record.behind);
+    waiter
+}
+
+/// How long a node has been there, if the server's clock and ours agree.
+fn age(stat: &zk::Stat) -> Duration {
+    let made = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(made)
+}

@@ -1,0 +1,93 @@
+//! Hints: one watch of the server for each, armed before it is handed out.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use futures_util::stream;
+use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::{ResourceName, Result};
+use zookeeper_client as zk;
+
+use crate::error::from_zk;
+use crate::link::{Session, if_there};
+
+const LOOK_AGAIN: Hint = Hint { claim: None };
+
+/// Fires once, and ends.
+fn once(event: impl Future + Send + 'static) -> Watch {
+    Watch::new(Box::pin(stream::once(async move {
+        event.await;
+        LOOK_AGAIN
+    })))
+}
+
+impl Session {
+    /// Watches one node of a queue, or all of them if none is named.
+    pub(crate) async fn watch_turn(&self, resource: &ResourceName, node: &str) -> Result<Watch> {
+        let parent = self.parent(resource);
+        let watcher = if node.is_empty() {
+            if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher)
+        } else {
+            let path = format!("{parent}/{node}");
+            if_there(self.client.get_and_watch_data(&path).await)?.map(|(_, _, watcher)| watcher)
+        };
+        // What is gone already is news already.
+        Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
+    }
+
+    /// Watches the comings and goings at a resource, which need not exist.
+    pub(crate) async fn watch_resource(&self, resource: &ResourceName) -> Result<Watch> {
+        let parent = self.parent(resource);
+        let listed = if_there(self.client.list_and_watch_children(&parent).await)?;
+        if let Some((_, watcher)) = listed {
+            return Ok(once(watcher.changed()));
+        }
+        let (made, watcher) = self.client.check_and_watch_stat(&parent).await.map_err(from_zk)?;
+        Ok(if made.is_some() { once(std::future::ready(())) } else { once(watcher.changed()) })
+    }
+
+    /// Watches the node through which others get the attention of this client, and the session itself.
+    pub(crate) async fn watch_mailbox(self: Arc<Self>) -> Result<Watch> {
+        let ephemeral = self.options(zk::CreateMode::Ephemeral);
+        match self.client.create(&self.mailbox(self.id), b"", &ephemeral).await {
+            Ok(_) | Err(zk::Error::NodeExists) => {}
+            Err(error) => return Err(from_zk(error)),
+        }
+        let states = self.client.state_watcher();
+        let post = self.arm_mailbox().await?;
+        let mailbox = Mailbox { session: Arc::downgrade(&self), states, post: Some(post) };
+        Ok(Watch::new(Box::pin(stream::unfold(mailbox, Mailbox::next))))
+    }
+
+    async fn arm_mailbox(&self) -> Result<Post> {
+        let (_, _, watcher) = self.client.get_and_watch_data(&self.mailbox(self.id)).await.map_err(from_zk)?;
+        Ok(Box::pin(watcher.changed()))
+    }
+}
+
+type Post = Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>;
+
+struct Mailbox {
+    /// The session ends with its driver, not with this.
+    session: Weak<Session>,
+    states: zk::StateWatcher,
+    post: Option<Post>,
+}
+
+impl Mailbox {
+    async fn next(mut self) -> Option<(Hint, Self)> {
+        let mut post = self.post.take()?;
+        tokio::select! {
+            event = &mut post => {
+                if let Some(session) = self.session.upgrade() && event.event_type != zk::EventType::Session {
+                    // Armed again before anybody is told: whatever comes next is not missed.
+                    self.post = session.arm_mailbox().await.ok();
+                }
+            }
+            // Lost and found connections are worth a renewal; an ended session is the end of this, too.
+            state = self.states.changed() => self.post = (!state.is_terminated()).then_some(post),
+        }
+        Some((LOOK_AGAIN, self))
+    }
+}

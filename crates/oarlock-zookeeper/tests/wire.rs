@@ -1,0 +1,200 @@
+//! What only a real line to a real server can show: lost bytes, ended sessions, other people's nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use oarlock_core::driver::{Attempt, End, Gone, Grant, Released, Renewal, Renewed};
+use oarlock_core::state::{Ending, Query, ResourceState};
+use oarlock_core::{Claim, ClaimId, Client, Driver, ErrorKind, LossReason, ResourceName};
+use oarlock_testbed::Proxy;
+use oarlock_testbed::proxy::{Held, Then};
+use oarlock_zookeeper::{Config, ZooKeeper};
+use zookeeper_client as zk;
+
+const SESSION: Duration = Duration::from_millis(1500);
+
+type Server = oarlock_testbed::ZooKeeper;
+
+fn server() -> Result<Option<Server>> {
+    Server::start_or_skip()
+}
+
+async fn through(proxy: &Proxy) -> Result<ZooKeeper> {
+    Ok(ZooKeeper::open(Config::new([proxy.addr().to_string()]).session_timeout(SESSION)).await?)
+}
+
+async fn straight(server: &Server) -> Result<ZooKeeper> {
+    Ok(ZooKeeper::open(Config::new([server.addr().to_string()]).session_timeout(SESSION)).await?)
+}
+
+fn claim(name: &str, bits: u128) -> Result<Claim> {
+    Ok(Claim::new(ClaimId::from_bits(bits), ResourceName::new(name)?))
+}
+
+async fn granted(driver: &ZooKeeper, claim: &Claim) -> Result<Grant> {
+    match driver.attempt(claim).await? {
+        Attempt::Granted(grant) => Ok(grant),
+        Attempt::Pending(pending) => anyhow::bail!("not granted: {pending:?}"),
+    }
+}
+
+async fn renewed(driver: &ZooKeeper, claim: &Claim) -> Result<Renewed> {
+    let mut answers = driver.renew(&[Renewal::of(Arc::new(claim.clone()))]).await;
+    Ok(answers.pop().context("no answer")??)
+}
+
+async fn state(driver: &ZooKeeper, name: &str) -> Result<ResourceState> {
+    let page = driver.inspect(&Query::name(ResourceName::new(name)?)).await?;
+    page.resources.into_iter().next().context("no state")
+}
+
+/// The node is made, its reply is lost with the connection: the next attempt finds it, and takes no second place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_making_was_not_heard_of_is_found_again() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (proxy, watcher) = (Proxy::start(server.addr())?, straight(&server).await?);
+    let driver = through(&proxy).await?;
+    // The parent is there, so that the next request is the making of the node.
+    granted(&watcher, &claim("job", 1)?).await?;
+    watcher.release(&ResourceName::new("job")?, ClaimId::from_bits(1), &End::Withdrawn).await?;
+    let mut lost = 0;
+    for bits in 2..12 {
+        let mine = claim("job", bits)?;
+        let dropped = proxy.drop_next_reply(Then::Silence);
+        let first = driver.attempt(&mine).await;
+        drop(dropped);
+        proxy.heal(Held::Deliver)?;
+        let left = state(&watcher, "job").await?.holders;
+        let second = granted(&driver, &mine).await?;
+        if first.is_err() {
+            lost += usize::from(left.iter().any(|holder| holder.id == mine.id && holder.fence == Some(second.fence)));
+        }
+        let state = state(&watcher, "job").await?;
+        ensure!(state.holders.len() == 1 && state.waiters.count() == Some(0), "{state:?}");
+        ensure!(state.holders[0].fence == Some(second.fence), "another fence");
+        driver.release(&mine.resource, mine.id, &End::Done { memo: None }).await?;
+    }
+    ensure!(lost > 0, "no reply was lost after its node was made: nothing was tested");
+    Ok(())
+}
+
+/// The session ends while the line is cut. Its claims are gone for that reason, and the next attempt opens another.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_end_with_their_session_and_the_next_attempt_opens_another() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (proxy, rival) = (Proxy::start(server.addr())?, straight(&server).await?);
+    let driver = through(&proxy).await?;
+    let (mine, mut theirs) = (claim("job", 1)?, claim("job", 2)?);
+    theirs.wait = true;
+    let first = granted(&driver, &mine).await?;
+    proxy.cut();
+    let takeover = async {
+        while let Attempt::Pending(_) = rival.attempt(&theirs).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(SESSION * 4, takeover).await??;
+    proxy.heal(Held::Deliver)?;
+    let gone = tokio::time::timeout(SESSION * 2, renewed(&driver, &mine)).await??;
+    ensure!(gone == Renewed::Gone(Gone::Session), "{gone:?}");
+    ensure!(matches!(driver.attempt(&mine).await?, Attempt::Pending(_)), "granted beside another");
+    rival.release(&theirs.resource, theirs.id, &End::Done { memo: None }).await?;
+    let again = granted(&driver, &mine).await?;
+    ensure!(again.fence > first.fence, "the fence did not rise");
+    Ok(())
+}
+
+/// Whatever stands among the claims without being one is in nobody's way, and is left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_among_the_claims_are_ignored() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let driver = straight(&server).await?;
+    let mine = claim("job", 1)?;
+    granted(&driver, &mine).await?;
+    driver.release(&mine.resource, mine.id, &End::Withdrawn).await?;
+    let raw = zk::Client::connect(&server.addr().to_string()).await?;
+    let persistent = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+    for child in ["000", "lock-0000000000", "_c_x-lock-0000000001"] {
+        raw.create(&format!("/oarlock/job/{child}"), b"127.0.0.1", &persistent).await?;
+    }
+    granted(&driver, &mine).await?;
+    let shown = state(&driver, "job").await?;
+    ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
+    let released = driver.release(&mine.resource, mine.id, &End::Done { memo: None }).await?;
+    ensure!(released.outcome == Released::Released && released.others_waiting == Some(false), "{released:?}");
+    ensure!(raw.list_children("/oarlock/job").await?.len() == 3, "a stranger was removed");
+    Ok(())
+}
+
+/// A holder cut off from its name by hand, and not by us, is told by its next renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_deleted_by_hand_is_a_lost_claim() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let driver = straight(&server).await?;
+    let mine = claim("job", 1)?;
+    granted(&driver, &mine).await?;
+    let raw = zk::Client::connect(&server.addr().to_string()).await?;
+    for child in raw.list_children("/oarlock/job").await? {
+        raw.delete(&format!("/oarlock/job/{child}"), None).await?;
+    }
+    let gone = renewed(&driver, &mine).await?;
+    ensure!(gone == Renewed::Gone(Gone::Unknown), "{gone:?}");
+    Ok(())
+}
+
+/// A session of its own keeps a claim alive after belief in it has ended; the engine gives it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_explicit_lease_frees_the_lock_although_the_session_lives_on() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (one, two) = (Client::new(straight(&server).await?)?, Client::new(straight(&server).await?)?);
+    let guard = one.mutex("job")?.lease(Duration::from_millis(300)).lock().await?;
+    let theirs = two.mutex("job")?.wait(SESSION).lock().await?;
+    ensure!(guard.loss() == Some(LossReason::Expired), "{:?}", guard.loss());
+    ensure!(theirs.fence() > guard.fence(), "the fence did not rise");
+    Ok(())
+}
+
+/// With a grace the holder is asked, hears by whom, and lets go when its time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_asked_to_end_hears_of_it_and_ends() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (one, two) = (Client::new(straight(&server).await?)?, Client::new(straight(&server).await?)?);
+    let guard = one.mutex("job")?.lock().await?;
+    let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+    let name = ResourceName::new("job")?;
+    let grace = Duration::from_millis(500);
+    let asked = two.break_hold(&name, guard.fence(), ending.clone(), grace).await?;
+    ensure!(asked == Released::Asked, "{asked:?}");
+    let shown = two.inspect(&name).await?.holders.pop().and_then(|holder| holder.ending);
+    ensure!(shown == Some(ending.clone()), "{shown:?}");
+    let reason = tokio::time::timeout(grace * 3, guard.lost()).await?;
+    ensure!(reason == LossReason::Broken(ending), "{reason:?}");
+    two.mutex("job")?.wait(SESSION).lock().await?.release().await?;
+    Ok(())
+}
+
+/// Whoever finds a newer layout keeps away from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_root_is_left_alone() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let raw = zk::Client::connect(&server.addr().to_string()).await?;
+    let persistent = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+    raw.create("/oarlock", br#"{"format":2}"#, &persistent).await?;
+    let opened = ZooKeeper::open(Config::new([server.addr().to_string()])).await;
+    ensure!(opened.is_err_and(|error| error.kind() == ErrorKind::NewerFormat), "a newer layout was opened");
+    Ok(())
+}
+
+/// Every node made with credentials is closed to others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_its_locks_for_itself() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let config = Config::new([server.addr().to_string()]).root("/team/locks").session_timeout(SESSION);
+    let ours = ZooKeeper::open(config.clone().digest("ada", "secret")).await?;
+    granted(&ours, &claim("job", 1)?).await?;
+    let stranger = ZooKeeper::open(config).await;
+    ensure!(stranger.is_err_and(|error| error.kind() == ErrorKind::Denied), "a stranger was let in");
+    Ok(())
+}
