@@ -20,6 +20,8 @@ const DRIVERS: &[(&str, Open)] = &[
     ("mem", |url, opening| Box::pin(memory(url, opening))),
     #[cfg(feature = "local")]
     ("local", |url, opening| Box::pin(local(url, opening))),
+    #[cfg(feature = "postgres")]
+    ("postgres", |url, _| Box::pin(postgres(url))),
     #[cfg(feature = "redis")]
     ("redis", |url, _| Box::pin(redis(url))),
     #[cfg(feature = "zookeeper")]
@@ -99,6 +101,27 @@ async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
     }
     Ok(Arc::new(Redis::open(config).await?))
+}
+
+#[cfg(feature = "postgres")]
+async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
+    use oarlock_postgres::{Config, Postgres};
+
+    if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
+    }
+    let Some(host) = url.hosts().first() else {
+        return Err(Error::new(ErrorKind::Config, format!("{url} has no host")));
+    };
+    let mut config = Config::new(&host.name, host.port);
+    if let Some(password) = url.password() {
+        config = config.password(password.reveal());
+    }
+    config.user = url.user().map(str::to_owned);
+    config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
+    config.prefix = url.prefix().to_owned();
+    config.connect_timeout = url.connect_timeout();
+    Ok(Arc::new(Postgres::connect(config).await?))
 }
 
 #[cfg(feature = "zookeeper")]

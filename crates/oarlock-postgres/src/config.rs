@@ -1,0 +1,86 @@
+//! Where the store is.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Choices for a [`Postgres`](crate::Postgres) store.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The server's name or address, or the absolute path of the directory of its socket.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The user; `None` = the one this process runs as.
+    pub user: Option<String>,
+    /// The database; `None` = the one named like the user.
+    pub database: Option<String>,
+    /// What goes before every name.
+    pub prefix: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    password: Option<String>,
+}
+
+impl Config {
+    /// The server at `host` and `port`, without a password.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        let connect_timeout = Duration::from_secs(5);
+        let (host, prefix) = (host.into(), String::new());
+        Self { host, port, user: None, database: None, prefix, connect_timeout, password: None }
+    }
+
+    /// This configuration, with a password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The client's own words for it.
+    pub(crate) fn to_client(&self) -> tokio_postgres::Config {
+        let mut client = tokio_postgres::Config::new();
+        client.host(&self.host).port(self.port).application_name("oarlock");
+        if let Some(user) = &self.user {
+            client.user(user);
+        }
+        if let Some(database) = &self.database {
+            client.dbname(database);
+        }
+        if let Some(password) = &self.password {
+            client.password(password);
+        }
+        client
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let database = self.database.as_deref().or(self.user.as_deref()).unwrap_or_default();
+        write!(f, "{}:{}/{database}", self.host, self.port)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = Config::new("db", 5432).password("hunter2");
+        assert!(!format!("{config} {config:?} {:?}", config.to_client()).contains("hunter2"));
+    }
+}

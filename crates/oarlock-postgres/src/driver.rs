@@ -1,0 +1,291 @@
+//! The seven verbs.
+
+use std::time::Duration;
+
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness};
+use oarlock_core::driver::{
+    Attempt, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
+    Watch,
+};
+use oarlock_core::state::{Page, Query, ResourceState, Select};
+use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
+use tokio_postgres::types::Type;
+
+use crate::answer::{
+    add_claim, bytes, exhausted, first, from_limit, from_weight, get, get_fence, get_span, micros, renewed, span,
+    to_fence, to_limit, write,
+};
+use crate::config::Config;
+use crate::error::{SCHEME, strange};
+use crate::link::Link;
+
+/// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
+/// must not be before its belief has ended.
+const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
+
+/// The names of a batch are locked until its answer is on its way: not too many at once.
+const RENEWALS: usize = 128;
+
+const ATTEMPT: &str = "SELECT * FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+const RENEW: &str = "SELECT * FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const RELEASE: &str = "SELECT * FROM oarlock.release($1, $2, $3, $4, $5)";
+const OBSERVE: &str = "SELECT oarlock.observe($1, $2)";
+const INSPECT: &str = include_str!("sql/inspect.sql");
+
+/// Locks on a `PostgreSQL` server. See the [crate](crate) for what it promises.
+#[derive(Debug)]
+pub struct Postgres {
+    link: Link,
+}
+
+impl Postgres {
+    /// Connects, and makes the schema `oarlock` if the database has none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] if there is no server, [`ErrorKind::Denied`] if it refuses or a right is missing,
+    /// [`ErrorKind::NewerFormat`] if a later version made the schema.
+    pub async fn connect(config: Config) -> Result<Self> {
+        Ok(Self { link: Link::open(config).await.map_err(|error| error.during("connect"))? })
+    }
+}
+
+impl Driver for Postgres {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.liveness = Liveness::LeaseAndProcess;
+        capabilities.fencing = Fencing::Clocked;
+        capabilities.consistency = Consistency::Single;
+        Info::new(SCHEME, self.link.config().to_string(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = self.place(claim).await;
+        attempt.map_err(|error| error.during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if let Err(error) = self.link.check() {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
+        let session = self.link.living_session().map_or(0, |session| session.number);
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(RENEWALS) {
+            let part_answers = self.keep(session, part).await;
+            answers.extend(part_answers.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
+        }
+        // The end of a session is the loss of what is tethered to it, whatever the server still remembers.
+        let lost = |renewal: &Renewal| session == 0 && is_tethered(&renewal.claim);
+        let answer = |(answer, renewal)| if lost(renewal) { Ok(Renewed::Gone(Gone::Session)) } else { answer };
+        answers.into_iter().zip(batch).map(answer).collect()
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let released = self.end(resource, id, end).await;
+        released.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let session = self.link.session().await.map_err(|error| error.during("watch"))?;
+        match interest {
+            Interest::Turn(claim, _) => Ok(session.hub.turn(claim.id)),
+            Interest::Mailbox => Ok(session.hub.mailbox()),
+            Interest::Resource(name) => {
+                let stored = self.link.stored(name.as_str());
+                let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
+                let observed = self.link.ask(OBSERVE, &[(&stored, Type::BYTEA), (&session.number, Type::INT8)]).await;
+                observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.show(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.link.close();
+        Ok(())
+    }
+}
+
+impl Postgres {
+    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+        let session = self.link.session().await?;
+        let (capacity, adopt) = match claim.capacity {
+            Capacity::Any => (None, true),
+            Capacity::Fixed(limit) => (Some(limit), false),
+            Capacity::Adopt(limit) => (Some(limit), true),
+        };
+        let label = write(&*claim.label)?;
+        let rows = self
+            .link
+            .ask(
+                ATTEMPT,
+                &[
+                    (&self.link.stored(claim.resource.as_str()), Type::BYTEA),
+                    (&bytes(claim.id).as_slice(), Type::BYTEA),
+                    (&session.number, Type::INT8),
+                    (&is_tethered(claim), Type::BOOL),
+                    (&claim.kind.as_str(), Type::TEXT),
+                    (&capacity.map(from_limit), Type::INT8),
+                    (&adopt, Type::BOOL),
+                    (&from_weight(claim.weight), Type::INT8),
+                    (&claim.fair, Type::BOOL),
+                    (&claim.wait, Type::BOOL),
+                    (&i64::from(claim.behind), Type::INT8),
+                    (&micros(claim.ttl), Type::INT8),
+                    (&micros(claim.place_ttl()), Type::INT8),
+                    (&label, Type::TEXT),
+                    (&claim.value.as_deref().map(str::as_bytes), Type::BYTEA),
+                ],
+            )
+            .await?;
+        let row = first(&rows)?;
+        let stored = || get::<Option<i64>>(row, "stored").map(|stored| to_limit(stored.unwrap_or(1)));
+        match get::<&str>(row, "outcome")? {
+            "granted" => {
+                session.hub.forget(claim.id);
+                if session.has_ended() && is_tethered(claim) {
+                    // It was told to nobody: the claim must be tied to a session that lives.
+                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                }
+                let mut grant = Grant::new(get_fence(row)?, Lease::of(get_span(row, "lease")?));
+                grant.memo = get::<Option<&[u8]>>(row, "memo")?.map(Into::into);
+                Ok(Attempt::Granted(grant))
+            }
+            "pending" => {
+                let mut pending = Pending::default();
+                pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
+                pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
+                Ok(Attempt::Pending(pending))
+            }
+            "spec" => Err(Error::spec_mismatch(stored()?, capacity.unwrap_or(Limit::Unlimited)).on(SCHEME)),
+            "heavy" => {
+                let message = format!("{} of {} can never be had", from_weight(claim.weight), stored()?);
+                Err(Error::new(ErrorKind::TooHeavy, message).on(SCHEME))
+            }
+            "upgrade" => Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME)),
+            "exhausted" => Err(exhausted()),
+            other => Err(strange(format!("an attempt was answered with {other}"))),
+        }
+    }
+
+    async fn keep(&self, session: i64, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let claims = || batch.iter().map(|renewal| &renewal.claim);
+        let names: Vec<_> = claims().map(|claim| self.link.stored(claim.resource.as_str())).collect();
+        let ids: Vec<_> = claims().map(|claim| bytes(claim.id).to_vec()).collect();
+        let tethered: Vec<_> = claims().map(|claim| is_tethered(claim)).collect();
+        let leases: Vec<_> = claims().map(|claim| micros(claim.ttl)).collect();
+        let places: Vec<_> = claims().map(|claim| micros(claim.place_ttl())).collect();
+        let behind: Vec<_> = claims().map(|claim| i64::from(claim.behind)).collect();
+        let values: Vec<_> = claims().map(|claim| claim.value.as_deref().map(str::as_bytes)).collect();
+        let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref()).collect();
+        let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
+        for ((least, reserve), renewal) in least.iter_mut().zip(&mut reserve).zip(batch) {
+            match renewal.fences {
+                Fences::Keep => {}
+                Fences::AtLeast(fence) => *least = Some(i64::try_from(fence.get()).unwrap_or(i64::MAX)),
+                Fences::Reserve(count) => *reserve = Some(i64::from(count)),
+            }
+        }
+        let rows = self
+            .link
+            .ask(
+                RENEW,
+                &[
+                    (&session, Type::INT8),
+                    (&names, Type::BYTEA_ARRAY),
+                    (&ids, Type::BYTEA_ARRAY),
+                    (&tethered, Type::BOOL_ARRAY),
+                    (&leases, Type::INT8_ARRAY),
+                    (&places, Type::INT8_ARRAY),
+                    (&behind, Type::INT8_ARRAY),
+                    (&values, Type::BYTEA_ARRAY),
+                    (&memos, Type::BYTEA_ARRAY),
+                    (&least, Type::INT8_ARRAY),
+                    (&reserve, Type::INT8_ARRAY),
+                ],
+            )
+            .await?;
+        let mut answers: Vec<Result<Renewed>> = vec![Err(strange("a renewal without an answer")); batch.len()];
+        for row in rows {
+            let at = usize::try_from(get::<i64>(&row, "at")?).ok().and_then(|at| at.checked_sub(1));
+            if let Some((answer, renewal)) = at.and_then(|at| answers.get_mut(at).zip(batch.get(at))) {
+                *answer = renewed(&row).map_err(|error| error.during("renew").about(&renewal.claim.resource));
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let (memo, ending, grace) = match end {
+            End::Done { memo } => (memo.as_deref(), None, Duration::ZERO),
+            End::Withdrawn => (None, None, Duration::ZERO),
+            End::Broken { ending, grace } => (None, Some(write(ending)?), *grace),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "an unknown end").on(SCHEME)),
+        };
+        let rows = self
+            .link
+            .ask(
+                RELEASE,
+                &[
+                    (&self.link.stored(resource.as_str()), Type::BYTEA),
+                    (&bytes(id).as_slice(), Type::BYTEA),
+                    (&memo, Type::BYTEA),
+                    (&ending, Type::TEXT),
+                    (&micros(grace), Type::INT8),
+                ],
+            )
+            .await?;
+        let row = first(&rows)?;
+        let outcome = match get::<&str>(row, "outcome")? {
+            "released" => Released::Released,
+            "asked" => Released::Asked,
+            "not_held" => Released::NotHeld,
+            other => return Err(strange(format!("a release was answered with {other}"))),
+        };
+        if let Some(session) = self.link.living_session() {
+            session.hub.forget(id);
+        }
+        Ok(Release::new(outcome, get(row, "others")?))
+    }
+
+    async fn show(&self, query: &Query) -> Result<Page> {
+        let name = match &query.select {
+            Select::Live => None,
+            Select::Name(name) => Some(self.link.stored(name.as_str())),
+        };
+        let prefix = self.link.config().prefix.as_bytes();
+        let after = query.after.as_ref().map(|after| self.link.stored(after.as_str()));
+        let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = self
+            .link
+            .ask(INSPECT, &[(&prefix, Type::BYTEA), (&name, Type::BYTEA), (&after, Type::BYTEA), (&limit, Type::INT8)])
+            .await?;
+        let mut resources: Vec<ResourceState> = Vec::new();
+        for row in rows {
+            let name = get::<&[u8]>(&row, "name")?.get(prefix.len()..).unwrap_or_default();
+            let name = ResourceName::new(String::from_utf8_lossy(name))?;
+            if resources.last().is_none_or(|last| last.name != name) {
+                let mut state = ResourceState::free(name);
+                state.capacity = get::<Option<i64>>(&row, "capacity")?.map(to_limit);
+                state.last_fence = Some(get::<i64>(&row, "last_fence")?).filter(|fence| *fence > 0).and_then(to_fence);
+                state.memo = get::<Option<&[u8]>>(&row, "memo")?.map(Into::into);
+                resources.push(state);
+            }
+            if let Some(state) = resources.last_mut() {
+                add_claim(state, &row)?;
+            }
+        }
+        if let (Select::Name(name), true) = (&query.select, resources.is_empty()) {
+            resources.push(ResourceState::free(name.clone()));
+        }
+        Ok(Page::cut(resources, query))
+    }
+}
+
+/// Whether a claim ends with the session of its client.
+fn is_tethered(claim: &Claim) -> bool {
+    claim.tether == Tether::Process && claim.ttl <= MAX_TETHERED_TTL
+}

@@ -1,0 +1,11 @@
+#![doc = include_str!("docs.md")]
+
+mod answer;
+mod config;
+mod driver;
+mod error;
+mod link;
+mod watch;
+
+pub use config::Config;
+pub use driver::Postgres;

@@ -1,0 +1,144 @@
+-- Takes, keeps or refuses a place: one round trip, one transaction.
+-- Keys: oarlock.resource by name, locked; oarlock.claim by resource.
+-- Arguments: name, id, session and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
+--   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
+-- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
+--   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies.
+CREATE OR REPLACE FUNCTION oarlock.attempt(
+    _name bytea, _id bytea, _session bigint, _tethered boolean, _kind text, _capacity bigint, _adopt boolean,
+    _weight bigint, _fair boolean, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
+    OUT outcome text, OUT fence bigint, OUT lease bigint, OUT memo bytea, OUT ahead bigint, OUT recheck bigint,
+    OUT stored bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    head oarlock.resource;
+    mine oarlock.claim;
+    claims bigint;
+    units numeric;
+    whole boolean;
+    waiting bigint;
+    in_the_way timestamptz;
+    soonest timestamptz;
+    queue boolean;
+    place bigint;
+    free integer;
+    last integer;
+    dead bigint[];
+    changed boolean := false;
+    now timestamptz;
+BEGIN
+    head := oarlock.enter(_name, true);
+    now := clock_timestamp();
+    LOOP
+        mine := NULL;
+        claims := 0;
+        units := 0;
+        whole := false;
+        waiting := 0;
+        ahead := 0;
+        in_the_way := NULL;
+        SELECT min(ends) FILTER (WHERE id IS NOT NULL), coalesce(bool_or(fair), false),
+            min(slot) FILTER (WHERE id IS NULL), max(slot)
+        INTO soonest, queue, free, last FROM oarlock.claim WHERE resource = head.key;
+        IF soonest <= now THEN
+            head := oarlock.sweep(head, now, '{}');
+            changed := true;
+            CONTINUE;
+        END IF;
+        queue := queue OR _fair;
+        IF soonest IS NOT NULL THEN
+            SELECT * INTO mine FROM oarlock.claim WHERE resource = head.key AND id = _id;
+        END IF;
+
+        IF mine.fence IS NOT NULL THEN
+            outcome := 'upgrade';
+            IF mine.weight = 0 OR _weight BETWEEN 1 AND mine.weight THEN
+                UPDATE oarlock.claim
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered,
+                    expires = CASE WHEN ending IS NULL THEN now + _lease * interval '1 microsecond' ELSE expires END
+                WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
+                PERFORM oarlock.call(head, now);
+                outcome := 'granted';
+                fence := mine.fence;
+                lease := oarlock.micros(mine.expires - now);
+                memo := head.memo;
+            END IF;
+            PERFORM oarlock.leave(head, now);
+            RETURN;
+        END IF;
+
+        place := coalesce(mine.arrival, head.arrivals + 1);
+        IF soonest IS NOT NULL THEN
+            SELECT count(*) FILTER (WHERE blocks), coalesce(sum(weight) FILTER (WHERE blocks), 0),
+                coalesce(bool_or(weight = 0) FILTER (WHERE blocks), false), min(ends) FILTER (WHERE blocks),
+                count(*) FILTER (WHERE fence IS NOT NULL OR arrival < place), count(*) FILTER (WHERE fence IS NULL)
+            INTO claims, units, whole, in_the_way, ahead, waiting
+            FROM (
+                SELECT *, fence IS NOT NULL OR (queue AND arrival < place) AS blocks FROM oarlock.claim
+                WHERE resource = head.key AND id <> _id
+            ) AS others;
+        END IF;
+        stored := coalesce(head.capacity, _capacity, 1);
+        outcome := CASE
+            WHEN NOT _adopt AND _capacity <> head.capacity THEN 'spec'
+            WHEN stored > 0 AND _weight > stored THEN 'heavy'
+            WHEN oarlock.bears(claims, units, whole, stored, _weight) THEN 'granted'
+            ELSE 'pending' END;
+        EXIT WHEN outcome = 'granted' OR soonest IS NULL;
+        -- Something is in the way: only now it matters whether it is alive.
+        dead := oarlock.dead(head.key, _session, CASE WHEN queue OR outcome <> 'pending' THEN place ELSE 0 END);
+        EXIT WHEN dead IS NULL;
+        head := oarlock.sweep(head, now, dead);
+        changed := true;
+    END LOOP;
+
+    recheck := oarlock.micros(in_the_way - now);
+    IF outcome = 'granted' THEN
+        fence := greatest(head.last_fence + 1, oarlock.micros(now - 'epoch'));
+        IF fence >= 9007199254740992 THEN
+            outcome := 'exhausted';
+        END IF;
+    ELSIF outcome = 'pending' AND NOT _wait AND mine.id IS NOT NULL THEN
+        PERFORM oarlock.vacate(head.key, mine.slot);
+        head := oarlock.settle(head, now);
+        changed := true;
+    END IF;
+    IF outcome = 'granted' OR (outcome = 'pending' AND _wait) THEN
+        changed := true;
+        head.capacity := coalesce(head.capacity, _capacity);
+        head.last_fence := coalesce(fence, head.last_fence);
+        head.arrivals := greatest(head.arrivals, place);
+        lease := CASE WHEN fence IS NULL THEN _place ELSE _lease END;
+        memo := head.memo;
+        IF mine.id IS NOT NULL THEN
+            UPDATE oarlock.claim
+            SET session = _session, tethered = _tethered, behind = _behind, fence = attempt.fence,
+                since = CASE WHEN attempt.fence IS NULL THEN since ELSE now END,
+                turn = CASE WHEN attempt.fence IS NULL THEN turn END,
+                expires = now + lease * interval '1 microsecond'
+            WHERE resource = head.key AND slot = mine.slot;
+        ELSIF free IS NOT NULL THEN
+            UPDATE oarlock.claim
+            SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,
+                fair = _fair, behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
+                expires = now + lease * interval '1 microsecond'
+            WHERE resource = head.key AND slot = free;
+        ELSE
+            INSERT INTO oarlock.claim (
+                resource, slot, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since,
+                expires
+            ) VALUES (
+                head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _fair, _behind, _label,
+                _value, attempt.fence, now, now + lease * interval '1 microsecond'
+            );
+        END IF;
+        -- A grant may leave room for more, or take the turn away from one that was called.
+        IF waiting > 0 THEN
+            PERFORM oarlock.call(head, now);
+        END IF;
+    END IF;
+    IF changed THEN
+        PERFORM oarlock.leave(head, now);
+    END IF;
+END $$;

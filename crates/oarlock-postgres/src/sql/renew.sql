@@ -1,0 +1,74 @@
+-- Keeps claims alive, holders and waiters. Names are locked in their order, so that two batches cannot wait for each
+-- other.
+-- Keys: oarlock.resource by name, locked one after the other until the end; oarlock.claim by resource.
+-- Arguments: the session that asks (0: none); arrays with one element per claim: name, id, whether it ends with its
+--   session, lease and place in microseconds, behind, value, memo, the least fence, how many fences to reserve.
+-- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted); lease in microseconds;
+--   the largest fence of a holder; by whom and why it was asked to end.
+CREATE OR REPLACE FUNCTION oarlock.renew(
+    _session bigint, _names bytea[], _ids bytea[], _tethered boolean[], _leases bigint[], _places bigint[],
+    _behind bigint[], _values bytea[], _memos bytea[], _least bigint[], _reserve bigint[]
+) RETURNS TABLE (at bigint, outcome text, lease bigint, fence bigint, ending text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    head oarlock.resource;
+    mine oarlock.claim;
+    asked record;
+    now timestamptz;
+    changed boolean;
+BEGIN
+    FOR asked IN
+        SELECT * FROM unnest(
+            _names, _ids, _tethered, _leases, _places, _behind, _values, _memos, _least, _reserve
+        ) WITH ORDINALITY AS batch(name, id, tethered, lease, place, behind, value, memo, least, reserve, at)
+        ORDER BY name, at
+    LOOP
+        at := asked.at;
+        outcome := 'gone';
+        lease := NULL;
+        fence := NULL;
+        ending := NULL;
+        changed := false;
+        head := oarlock.enter(asked.name, false);
+        now := clock_timestamp();
+        IF EXISTS (SELECT FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL AND ends <= now) THEN
+            head := oarlock.sweep(head, now, '{}');
+            changed := true;
+        END IF;
+        SELECT * INTO mine FROM oarlock.claim WHERE resource = head.key AND id = asked.id;
+        IF NOT FOUND THEN
+            ending := head.epitaphs[array_position(head.graves, asked.id)];
+            outcome := CASE WHEN ending IS NULL THEN 'gone' ELSE 'broken' END;
+        ELSIF mine.tethered AND mine.session <> _session THEN
+            -- It was tethered to a session that is no longer its client's: others may have seen that end.
+            outcome := 'session';
+        ELSIF mine.fence IS NULL THEN
+            UPDATE oarlock.claim
+            SET behind = asked.behind, expires = now + asked.place * interval '1 microsecond'
+            WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
+            outcome := 'alive';
+            -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
+            lease := oarlock.micros(mine.ends - now);
+        ELSE
+            outcome := 'alive';
+            fence := greatest(mine.fence, asked.least, CASE WHEN asked.reserve > 0 THEN head.last_fence + asked.reserve END);
+            IF fence >= 9007199254740992 THEN
+                outcome := 'exhausted';
+            ELSE
+                changed := changed OR fence > head.last_fence OR asked.memo IS NOT NULL;
+                head.last_fence := greatest(head.last_fence, fence);
+                head.memo := coalesce(asked.memo, head.memo);
+                UPDATE oarlock.claim
+                SET value = asked.value, fence = greatest(mine.fence, asked.least),
+                    expires = CASE WHEN ending IS NULL THEN now + asked.lease * interval '1 microsecond' ELSE expires END
+                WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
+                lease := oarlock.micros(mine.expires - now);
+                ending := mine.ending;
+            END IF;
+        END IF;
+        IF changed THEN
+            PERFORM oarlock.leave(head, now);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;

@@ -1,0 +1,47 @@
+-- Everything that is made once in a database: format 1. Run under an advisory lock, so that many may try at once.
+-- Keys: none. Arguments: none. Answer: none.
+CREATE SCHEMA IF NOT EXISTS oarlock;
+
+CREATE TABLE IF NOT EXISTS oarlock.format (
+    version integer NOT NULL,
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)
+);
+
+-- One row per name: locked first in every step, so that exactly one decides at a time.
+CREATE TABLE IF NOT EXISTS oarlock.resource (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name bytea NOT NULL UNIQUE,
+    format smallint NOT NULL DEFAULT 1,
+    capacity bigint, -- NULL: nobody stated one; 0: unlimited
+    arrivals bigint NOT NULL DEFAULT 0,
+    last_fence bigint NOT NULL DEFAULT 0,
+    memo bytea,
+    used timestamptz NOT NULL DEFAULT clock_timestamp(),
+    graves bytea[] NOT NULL DEFAULT '{}', -- the last broken claims …
+    epitaphs text[] NOT NULL DEFAULT '{}', -- … and by whom and why
+    observers bigint[] NOT NULL DEFAULT '{}' -- sessions to be told of the next change
+) WITH (fillfactor = 50);
+
+-- One row per live claim: a holder has a fence, a waiter has none. A slot without an id is free and will be used again,
+-- so that a busy lock rewrites one row in place and leaves nothing to be vacuumed.
+CREATE TABLE IF NOT EXISTS oarlock.claim (
+    resource bigint NOT NULL,
+    slot integer NOT NULL,
+    id bytea,
+    arrival bigint NOT NULL,
+    session bigint NOT NULL, -- whom to tell
+    tethered boolean NOT NULL, -- whether it ends with that session's beacon
+    kind text NOT NULL,
+    weight bigint NOT NULL, -- 0: all
+    fair boolean NOT NULL,
+    behind bigint NOT NULL,
+    label text NOT NULL,
+    value bytea,
+    fence bigint,
+    since timestamptz NOT NULL,
+    expires timestamptz NOT NULL,
+    turn timestamptz, -- a called waiter must come until then
+    ending text,
+    ends timestamptz GENERATED ALWAYS AS (least(expires, turn)) STORED,
+    PRIMARY KEY (resource, slot)
+) WITH (fillfactor = 50);

@@ -1,0 +1,9 @@
+-- Lights the beacon of this session: an advisory lock that the server drops when the session ends.
+-- Keys: none. Arguments: $1 the number of the session. Answer: none of interest.
+-- The server must not take a silent client for dead before its leases have ended: two hours, and leases that end with a
+-- session are at most one hour long. Settings that a server does not have are left out.
+SELECT pg_advisory_lock($1), (
+    SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES
+        ('idle_session_timeout', '0'), ('tcp_keepalives_idle', '3600'), ('tcp_user_timeout', '7200000')
+    ) AS wanted(name, value) USING (name)
+)

@@ -1,0 +1,171 @@
+-- What every verb is made of. `head` is the locked row of a name: a step changes it in memory and writes it once.
+-- Keys: oarlock.resource by name, oarlock.claim by resource. Times are the server's, read once the row is locked.
+
+-- Arguments: a span. Answer: its whole microseconds. Simple enough for the planner to put it in place of its calls.
+CREATE OR REPLACE FUNCTION oarlock.micros(_span interval) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT floor(extract(epoch FROM _span) * 1000000)::bigint;
+$$;
+
+-- Arguments: name, whether to make its row. Answer: the row, locked; nulls if there is none.
+CREATE OR REPLACE FUNCTION oarlock.enter(_name bytea, _make boolean) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
+DECLARE
+    head oarlock.resource;
+BEGIN
+    -- Each statement of a step must see what others committed before the row was locked.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'locks need READ COMMITTED, not %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'feature_not_supported';
+    END IF;
+    LOOP
+        SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
+        EXIT WHEN FOUND OR NOT _make;
+        INSERT INTO oarlock.resource (name) VALUES (_name) ON CONFLICT (name) DO NOTHING;
+        -- Each new name looks at ten old ones, and forgets those that nobody used for a day. It waits for nobody.
+        WITH idle AS (
+            SELECT old.key
+            FROM (
+                SELECT key FROM oarlock.resource
+                WHERE key >= (SELECT floor(random() * max(key))::bigint FROM oarlock.resource) ORDER BY key LIMIT 10
+            ) AS few JOIN oarlock.resource AS old USING (key)
+            WHERE old.used < clock_timestamp() - interval '24 hours'
+                AND NOT EXISTS (SELECT FROM oarlock.claim WHERE resource = old.key AND id IS NOT NULL)
+            FOR UPDATE OF old SKIP LOCKED
+        ), slots AS (
+            DELETE FROM oarlock.claim USING idle WHERE resource = key
+        )
+        DELETE FROM oarlock.resource USING idle WHERE resource.key = idle.key;
+    END LOOP;
+    IF head.format > 1 THEN
+        RAISE EXCEPTION 'this name was written by a newer version' USING ERRCODE = 'OAR01';
+    END IF;
+    RETURN head;
+END $$;
+
+-- Arguments: the row, the time. Writes it back, and tells whoever asked to be told of the next change.
+CREATE OR REPLACE FUNCTION oarlock.leave(head oarlock.resource, _now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF cardinality(head.observers) > 0 THEN
+        PERFORM oarlock.tell(session, 'r' || encode(head.name, 'hex')) FROM unnest(head.observers) AS session;
+    END IF;
+    UPDATE oarlock.resource
+    SET capacity = head.capacity, arrivals = head.arrivals, last_fence = head.last_fence, memo = head.memo,
+        used = _now, graves = head.graves, epitaphs = head.epitaphs, observers = '{}'
+    WHERE key = head.key;
+END $$;
+
+-- Arguments: a session, the hexadecimal id of a claim or `r` and that of a name. Sent with the commit.
+CREATE OR REPLACE FUNCTION oarlock.tell(_session bigint, _what text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('oarlock_' || to_hex(_session), _what);
+$$;
+
+-- Arguments: the row, the time. Calls the waiters that fit now: each has two seconds to come.
+CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    room bigint := coalesce(head.capacity, 1);
+    load record;
+    waiter record;
+BEGIN
+    SELECT count(*) FILTER (WHERE fence IS NOT NULL) AS claims,
+        coalesce(sum(weight) FILTER (WHERE fence IS NOT NULL), 0) AS units,
+        coalesce(bool_or(weight = 0) FILTER (WHERE fence IS NOT NULL), false) AS whole,
+        coalesce(bool_or(fair), false) AS fair
+    INTO load FROM oarlock.claim WHERE resource = head.key;
+    FOR waiter IN
+        SELECT slot, id, arrival, weight, session, turn FROM oarlock.claim
+        WHERE resource = head.key AND id IS NOT NULL AND fence IS NULL ORDER BY arrival
+    LOOP
+        IF oarlock.bears(load.claims, load.units, load.whole, room, waiter.weight) THEN
+            load.claims := load.claims + 1;
+            load.units := load.units + waiter.weight;
+            load.whole := load.whole OR waiter.weight = 0;
+            IF waiter.turn IS NULL THEN
+                UPDATE oarlock.claim SET turn = _now + interval '2 seconds'
+                WHERE resource = head.key AND slot = waiter.slot;
+                PERFORM oarlock.tell(waiter.session, encode(waiter.id, 'hex'));
+            END IF;
+        ELSE
+            UPDATE oarlock.claim SET turn = NULL
+            WHERE resource = head.key AND id IS NOT NULL AND fence IS NULL AND turn IS NOT NULL
+                AND (slot = waiter.slot OR (arrival > waiter.arrival AND (load.fair OR load.whole)));
+            -- In order, nobody overtakes; and nobody joins who wants everything.
+            EXIT WHEN load.fair OR load.whole;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Arguments: what stands there (claims, units, whether one took all), the capacity, a weight. Answer: whether it fits.
+CREATE OR REPLACE FUNCTION oarlock.bears(_claims bigint, _units numeric, _whole boolean, _room bigint, _weight bigint)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN _weight = 0 THEN _claims = 0
+        ELSE NOT _whole AND (_room = 0 OR _units + _weight <= _room) END;
+$$;
+
+-- Arguments: the row, the time. Answer: the row, once claims were removed: an empty one has no capacity.
+CREATE OR REPLACE FUNCTION oarlock.settle(head oarlock.resource, _now timestamptz) RETURNS oarlock.resource
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL) THEN
+        PERFORM oarlock.call(head, _now);
+    ELSE
+        head.capacity := NULL;
+    END IF;
+    RETURN head;
+END $$;
+
+-- Arguments: the row, a broken claim, by whom and why. Answer: the row, which remembers the last eight.
+CREATE OR REPLACE FUNCTION oarlock.bury(head oarlock.resource, _id bytea, _ending text) RETURNS oarlock.resource
+LANGUAGE plpgsql AS $$
+BEGIN
+    head.graves := (ARRAY[_id] || head.graves)[:8];
+    head.epitaphs := (ARRAY[_ending] || head.epitaphs)[:8];
+    RETURN head;
+END $$;
+
+-- Arguments: a resource, a slot. Frees it; of the free ones only a few are kept.
+CREATE OR REPLACE FUNCTION oarlock.vacate(_resource bigint, _slot integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF _slot > 8 THEN
+        DELETE FROM oarlock.claim WHERE resource = _resource AND slot = _slot;
+    ELSE
+        UPDATE oarlock.claim
+        SET id = NULL, fence = NULL, fair = false, tethered = false, turn = NULL, ending = NULL, label = '', value = NULL
+        WHERE resource = _resource AND slot = _slot;
+    END IF;
+END $$;
+
+-- Arguments: the row, the time, dead sessions. Answer: the row, without what has run out or ended with them.
+CREATE OR REPLACE FUNCTION oarlock.sweep(head oarlock.resource, _now timestamptz, _dead bigint[])
+RETURNS oarlock.resource LANGUAGE plpgsql AS $$
+DECLARE
+    gone record;
+BEGIN
+    FOR gone IN
+        SELECT slot, id, ending FROM oarlock.claim
+        WHERE resource = head.key AND id IS NOT NULL AND (ends <= _now OR (tethered AND session = ANY (_dead)))
+    LOOP
+        PERFORM oarlock.vacate(head.key, gone.slot);
+        IF gone.ending IS NOT NULL THEN
+            head := oarlock.bury(head, gone.id, gone.ending);
+        END IF;
+    END LOOP;
+    RETURN oarlock.settle(head, _now);
+END $$;
+
+-- Arguments: a resource, the session that asks, an arrival. Answer: the dead sessions of holders, and of waiters that
+-- arrived before. A beacon that can be had is nobody's: shared, so that two who look do not see each other.
+CREATE OR REPLACE FUNCTION oarlock.dead(_resource bigint, _me bigint, _before bigint) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    suspect bigint;
+    dead bigint[];
+BEGIN
+    FOR suspect IN
+        SELECT DISTINCT session FROM oarlock.claim
+        WHERE resource = _resource AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival < _before)
+    LOOP
+        IF pg_try_advisory_xact_lock_shared(suspect) THEN
+            dead := dead || suspect;
+        END IF;
+    END LOOP;
+    RETURN dead;
+END $$;
