@@ -1,0 +1,260 @@
+//! One attempt: a single request where nobody is before the claim, and the rule over a listing where somebody is.
+
+use std::num::NonZeroU32;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock, wall_micros};
+use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
+use oarlock_core::model::TURN_TTL;
+use oarlock_core::state::Memo;
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Limit, Result, Weight};
+
+use crate::api::{Compare, Is, Op, Range};
+use crate::driver::{Etcd, LETTER_TTL, delete, put, read};
+use crate::error::{SCHEME, ended, strange};
+use crate::keys::Keys;
+use crate::lease::{Entry, Leased, seconds};
+use crate::link::transaction;
+use crate::queue::{Listing, Place, Record, bearable, check_fence, read_memo};
+use crate::watch;
+
+impl Etcd {
+    /// Attempts with the leases that the claim has, or with new ones.
+    pub(crate) async fn stand(&self, claim: &Claim, mut entry: Entry) -> Result<Attempt> {
+        let keys = self.keys(&claim.resource);
+        loop {
+            let full = match entry.full {
+                Some(lease) => lease,
+                None => self.leases.take(&self.link, seconds(claim.ttl)).await?,
+            };
+            self.leases.edit(claim.id, |entry| entry.full = Some(full));
+            // A claim that was here before may stand on leases that are over by now.
+            let kept = entry.leases().map(|lease| lease.id).collect::<Vec<_>>();
+            let keep = async { if entry.created > 0 { self.link.keep_alive(kept).await.map(Some) } else { Ok(None) } };
+            let (kept, step) = tokio::join!(keep, self.first_step(claim, &keys, &entry, full));
+            if let Some((from, lives)) = kept? {
+                let had = entry.leases().count();
+                entry.extend(from, &lives);
+                let over = entry.leases().count() < had;
+                let (full, place) = (entry.full, entry.place);
+                self.leases.edit(claim.id, |entry| (entry.full, entry.place) = (full, place));
+                if over {
+                    entry.note(None);
+                    self.leases.edit(claim.id, |entry| entry.note(None));
+                    continue;
+                }
+            }
+            let full = entry.full.unwrap_or(full);
+            return match step? {
+                Step::Granted { revision, memo } => {
+                    self.leases.granted(claim.id, |entry| {
+                        entry.changed = revision;
+                        if entry.created == 0 {
+                            entry.created = revision;
+                        }
+                    });
+                    grant(revision.unsigned_abs(), full.lease(), memo)
+                }
+                Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
+            };
+        }
+    }
+
+    /// The step that settles it where nobody is before the claim: one request, however many wait behind it.
+    async fn first_step(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Result<Step> {
+        let (own, others) = (keys.claim(claim.id), keys.claims());
+        let mut when = vec![Compare::created(&keys.floor(), Is::Equal, 0)];
+        let mut record = Record::of(claim, &self.client, None, true);
+        if entry.created == 0 {
+            when.push(Compare::created(&others, Is::Equal, 0));
+        } else {
+            when.push(Compare::changed(&own, Is::Equal, entry.changed));
+            when.push(Compare::created(&others, Is::Greater, entry.created - 1));
+            record.capacity = entry.record.as_ref().and_then(|written| written.capacity);
+        }
+        let alone = record.capacity.unwrap_or(Limit::Units(NonZeroU32::MIN));
+        if entry.granted || bearable(claim.weight, alone).is_err() {
+            let found = self.link.txn(Vec::new(), vec![keys.all().get()], Vec::new()).await?;
+            return Ok(Step::Refused(read(keys, found)?));
+        }
+        let put = put(&own, record.bytes(), full.id);
+        let mut found = self.link.txn(when, vec![put, keys.memo().get()], vec![keys.all().get()]).await?;
+        if !found.succeeded {
+            return Ok(Step::Refused(read(keys, found)?));
+        }
+        let memo = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
+        let memo = memo.map(|kv| read_memo(&kv.value)).transpose()?;
+        Ok(Step::Granted { revision: found.revision, memo })
+    }
+
+    /// Somebody is there: the rule decides.
+    async fn decide(&self, claim: &Claim, keys: &Keys, mut listing: Listing, full: Leased) -> Result<Attempt> {
+        if listing.position(claim.id).is_none() {
+            self.leases.edit(claim.id, |entry| entry.note(None));
+            let last = listing.places.len();
+            listing.admit(claim, last)?;
+            if !claim.wait && !listing.bears(claim) {
+                return Ok(Attempt::Pending(pending(&listing, last, None, keys)));
+            }
+            listing = self.arrive(claim, keys, &listing, full).await?;
+        }
+        let at = listing.position(claim.id).ok_or_else(|| ended("the claim ended"))?;
+        let place = &listing.places[at];
+        self.leases.edit(claim.id, |entry| entry.note(Some(place)));
+        if place.record.granted {
+            return self.hold_on(claim, keys, &listing, place, full).await;
+        }
+        if let Err(error) = listing.admit(claim, at) {
+            self.withdraw(claim.id, place).await?;
+            return Err(error);
+        }
+        if listing.may_hold(at) {
+            return self.take_turn(claim, &listing, place, keys, full).await;
+        }
+        if !claim.wait {
+            self.withdraw(claim.id, place).await?;
+            return Ok(Attempt::Pending(pending(&listing, at, None, keys)));
+        }
+        let recheck_after = self.pass_the_dead(&listing, at).await?;
+        Ok(Attempt::Pending(pending(&listing, at, recheck_after, keys)))
+    }
+
+    /// Comes last; granted at once if it fits and nobody came meanwhile.
+    async fn arrive(&self, claim: &Claim, keys: &Keys, listing: &Listing, full: Leased) -> Result<Listing> {
+        let (own, fits) = (keys.claim(claim.id), listing.bears(claim));
+        let waiting = Record::of(claim, &self.client, listing.stated(listing.places.len()), false);
+        let put = if fits {
+            let granted = Record { granted: true, offset: listing.floor.offset, ..waiting.clone() };
+            let unchanged = vec![
+                Compare::changed(&keys.claims(), Is::Less, listing.revision + 1),
+                Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed),
+            ];
+            let (granted, waiting) = (put(&own, granted.bytes(), full.id), put(&own, waiting.bytes(), full.id));
+            Op::Txn(transaction(unchanged, vec![granted], vec![waiting]))
+        } else {
+            put(&own, waiting.bytes(), self.place_lease(claim, full).await?.id)
+        };
+        let absent = vec![Compare::created(&own, Is::Equal, 0)];
+        read(keys, self.link.txn(absent, vec![put, keys.all().get()], vec![keys.all().get()]).await?)
+    }
+
+    /// What a waiter stands on: a dead one must not be in the way for as long as a hold may last.
+    async fn place_lease(&self, claim: &Claim, full: Leased) -> Result<Leased> {
+        let length = seconds(claim.place_ttl());
+        if length == full.seconds {
+            return Ok(full);
+        }
+        let lease = match self.leases.get(claim.id).and_then(|entry| entry.place) {
+            Some(lease) => lease,
+            None => self.leases.take(&self.link, length).await?,
+        };
+        self.leases.edit(claim.id, |entry| entry.place = Some(lease));
+        Ok(lease)
+    }
+
+    /// Marks a waiter whose turn has come as a holder. Only those before it matter, and they can only go.
+    async fn take_turn(
+        &self,
+        claim: &Claim,
+        listing: &Listing,
+        place: &Place,
+        keys: &Keys,
+        full: Leased,
+    ) -> Result<Attempt> {
+        let (own, offset) = (keys.claim(claim.id), listing.floor.offset);
+        let record = Record { granted: true, offset, since_micros: wall_micros(), ..place.record.clone() };
+        let when = vec![
+            Compare::created(&own, Is::Equal, place.created),
+            Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed),
+        ];
+        let found = self.link.txn(when, vec![put(&own, record.bytes(), full.id)], Vec::new()).await?;
+        if !found.succeeded {
+            return Err(ended("the claim ended when its turn had come"));
+        }
+        self.leases.granted(claim.id, |entry| (entry.changed, entry.record) = (found.revision, Some(record)));
+        grant(found.revision.unsigned_abs().saturating_add(offset), full.lease(), listing.memo.clone())
+    }
+
+    /// A holder asks again: a repeated request, one for less weight, or one that goes on with another client's hold.
+    async fn hold_on(
+        &self,
+        claim: &Claim,
+        keys: &Keys,
+        listing: &Listing,
+        place: &Place,
+        full: Leased,
+    ) -> Result<Attempt> {
+        let heavier = match (place.record.weight, claim.weight) {
+            (Weight::All, _) => false,
+            (Weight::Units(_), Weight::All) => true,
+            (Weight::Units(held), Weight::Units(asked)) => asked > held,
+        };
+        if heavier {
+            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME));
+        }
+        let lease = if place.lease == full.id {
+            full.lease()
+        } else if place.record.ending.is_some() {
+            Lease::of(self.link.left(place.lease).await?)
+        } else {
+            self.adopt(claim.id, place.lease).await?.ok_or_else(|| ended("the claim ended"))?.lease()
+        };
+        if place.record.weight != claim.weight {
+            let record = Record { weight: claim.weight, kind: claim.kind, ..place.edited() };
+            self.rewrite(keys, place, record).await?;
+        }
+        let fence = place.fence().ok_or_else(|| strange("a fence"))?;
+        grant(fence, lease, listing.memo.clone())
+    }
+
+    async fn withdraw(&self, id: ClaimId, place: &Place) -> Result<()> {
+        let when = vec![Compare::created(&Range::key(place.key.clone()), Is::Equal, place.created)];
+        self.link.txn(when, vec![delete(&place.key)], Vec::new()).await?;
+        self.leases.edit(id, |entry| entry.note(None));
+        Ok(())
+    }
+
+    /// Removes those before `at` who did not take their turn, and says when to look at the others again.
+    async fn pass_the_dead(&self, listing: &Listing, at: usize) -> Result<Option<Duration>> {
+        let now = BootClock.now();
+        let mut recheck_after = None;
+        for place in listing.called(at) {
+            let since = {
+                let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+                turns.retain(|_, since| now.since(*since) < LETTER_TTL);
+                *turns.entry(place.created).or_insert(now)
+            };
+            let left = TURN_TTL.saturating_sub(now.since(since));
+            if left.is_zero() {
+                let when = vec![Compare::changed(&Range::key(place.key.clone()), Is::Equal, place.changed)];
+                self.link.txn(when, vec![delete(&place.key)], Vec::new()).await?;
+            }
+            recheck_after = Some(recheck_after.map_or(left, |other: Duration| other.min(left)));
+        }
+        Ok(recheck_after)
+    }
+}
+
+/// What the first step of an attempt came to.
+enum Step {
+    Granted { revision: i64, memo: Option<Memo> },
+    Refused(Listing),
+}
+
+fn grant(fence: u64, lease: Lease, memo: Option<Memo>) -> Result<Attempt> {
+    let mut grant = Grant::new(check_fence(fence)?, lease);
+    grant.memo = memo;
+    Ok(Attempt::Granted(grant))
+}
+
+/// Where a claim that stands, or would stand, at `at` has to wait.
+fn pending(listing: &Listing, at: usize, recheck_after: Option<Duration>, keys: &Keys) -> Pending {
+    let behind = listing.places.iter().skip(at + 1).filter(|place| place.record.granted).count();
+    let blocker = if at < listing.places.len() { listing.blocker(at) } else { None };
+    let mut pending = Pending::default();
+    pending.ahead = u32::try_from(at + behind).ok();
+    pending.recheck_after = recheck_after;
+    pending.cursor = watch::cursor(&blocker.map_or_else(|| keys.claims(), |place| Range::key(place.key.clone())));
+    pending
+}

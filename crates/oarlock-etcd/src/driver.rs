@@ -1,0 +1,247 @@
+//! The seven verbs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oarlock_core::capabilities::{Consistency, Fencing};
+use oarlock_core::clock::Moment;
+use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Released, Renewal, Renewed, Watch};
+use oarlock_core::error::Applied;
+use oarlock_core::state::{Ending, Page, Query};
+use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
+use tokio::task::JoinSet;
+
+use crate::api::{Compare, DeleteRequest, Is, Op, PutRequest, Range};
+use crate::config::Config;
+use crate::error::{SCHEME, ended, strange};
+use crate::keys::{self, Keys};
+use crate::lease::{Entry, Leased, Leases, seconds};
+use crate::link::Link;
+use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
+use crate::watch::{self, About};
+
+/// A letter lies in its mailbox for this long after the end it tells of.
+pub(crate) const LETTER_TTL: Duration = Duration::from_secs(60);
+
+/// One connection to an etcd cluster.
+pub struct Etcd {
+    pub(crate) link: Arc<Link>,
+    pub(crate) prefix: String,
+    address: String,
+    /// Whose mailbox is whose.
+    pub(crate) client: String,
+    pub(crate) leases: Leases,
+    /// When a turn that nobody took was first seen, by the revision that made its claim.
+    pub(crate) turns: Mutex<HashMap<i64, Moment>>,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd").field("address", &self.address).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Etcd {
+    /// Connects to a cluster.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if a member's address makes no sense, [`ErrorKind::Unreachable`] if none answers.
+    pub async fn open(config: Config) -> Result<Self> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id)
+            .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
+        Ok(Self {
+            link: Arc::new(Link::open(&config).await?),
+            prefix: config.prefix,
+            address: config.members.join(","),
+            client: format!("{:032x}", u128::from_be_bytes(id)),
+            leases: Leases::default(),
+            turns: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn keys(&self, name: &ResourceName) -> Keys {
+        Keys::of(&self.prefix, name)
+    }
+
+    pub(crate) fn letter(&self, client: &str, id: ClaimId) -> Range {
+        Range::key(format!("{}{id}", keys::mailbox(&self.prefix, client)))
+    }
+
+    /// Ends leases that a late request could still use. If that fails they run out by themselves.
+    pub(crate) async fn end_leases(&self, leases: Vec<i64>) {
+        let mut ends = JoinSet::new();
+        for id in leases {
+            let link = self.link.clone();
+            ends.spawn(async move { link.revoke(id).await });
+        }
+        while ends.join_next().await.is_some() {}
+    }
+
+    pub(crate) async fn look(&self, keys: &Keys) -> Result<Listing> {
+        let (revision, kvs) = self.link.read(&keys.all()).await?;
+        Listing::read(keys, revision, kvs)
+    }
+
+    /// Goes on with a lease that another client began; it is never used for another claim.
+    pub(crate) async fn adopt(&self, id: ClaimId, lease: i64) -> Result<Option<Leased>> {
+        let (from, lives) = self.link.keep_alive(vec![lease]).await?;
+        let Some(ttl) = lives.get(&lease).copied().filter(|ttl| !ttl.is_zero()) else { return Ok(None) };
+        let adopted = Leased { id: lease, seconds: ttl.as_secs(), ttl, from };
+        let mut spare = None;
+        self.leases.edit(id, |entry| {
+            spare = entry.full.replace(adopted).filter(|_| !entry.adopted);
+            entry.adopted = true;
+        });
+        if let Some(lease) = spare.filter(|spare| spare.id != lease) {
+            self.leases.put(lease);
+        }
+        Ok(Some(adopted))
+    }
+
+    /// Changes a record where it stands; it keeps its lease.
+    pub(crate) async fn rewrite(&self, keys: &Keys, place: &Place, record: Record) -> Result<Place> {
+        let own = keys.claim(place.id);
+        let when = vec![Compare::changed(&own, Is::Equal, place.changed)];
+        let put = PutRequest { key: own.key, value: record.bytes(), lease: 0, ignore_lease: true };
+        let found = self.link.txn(when, vec![Op::Put(put)], Vec::new()).await?;
+        if !found.succeeded {
+            return Err(ended("the claim was changed by somebody else"));
+        }
+        let place = Place { changed: found.revision, record, ..place.clone() };
+        self.leases.edit(place.id, |entry| entry.note(Some(&place)));
+        Ok(place)
+    }
+
+    /// Ends another's claim, now or after a grace, and leaves word for it.
+    async fn break_claim(&self, keys: &Keys, id: ClaimId, ending: &Ending, grace: Duration) -> Result<Release> {
+        let listing = self.look(keys).await?;
+        let waiting = Some(listing.others_wait(id));
+        let Some(at) = listing.position(id) else { return Ok(Release::new(Released::NotHeld, waiting)) };
+        let place = &listing.places[at];
+        let own = keys.claim(id);
+        let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
+        let post = put(&self.letter(&place.record.client, id), Letter::bytes(ending), letter.id);
+        let when = vec![Compare::changed(&own, Is::Equal, place.changed)];
+        let (change, outcome) = if grace.is_zero() {
+            (delete(&own.key), Released::Released)
+        } else {
+            // On a lease that nobody keeps alive: it ends by the store's clock, whatever its holder does.
+            let left = self.link.left(place.lease).await? + Duration::from_secs(1);
+            let last = self.link.grant(seconds(grace.min(left))).await?;
+            let record = Record { ending: Some(ending.clone()), ..place.edited() };
+            (put(&own, record.bytes(), last.id), Released::Asked)
+        };
+        if !self.link.txn(when, vec![change, post], Vec::new()).await?.succeeded {
+            return Err(ended("the claim was changed by somebody else"));
+        }
+        Ok(Release::new(outcome, waiting))
+    }
+}
+
+pub(crate) fn read(keys: &Keys, mut found: crate::link::Outcome) -> Result<Listing> {
+    let range = found.reads.pop().ok_or_else(|| strange("a listing"))?;
+    Listing::read(keys, found.revision, range.kvs)
+}
+
+pub(crate) fn put(at: &Range, value: Vec<u8>, lease: i64) -> Op {
+    Op::Put(PutRequest { key: at.key.clone(), value, lease, ignore_lease: false })
+}
+
+pub(crate) fn delete(key: &[u8]) -> Op {
+    Op::Delete(DeleteRequest { key: key.to_vec() })
+}
+
+impl Driver for Etcd {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        (capabilities.fencing, capabilities.consistency) = (Fencing::Strict, Consistency::Consensus);
+        Info::new(SCHEME, self.address.clone(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.link.check_open()?;
+        let (visit, entry) = self.leases.visit(claim);
+        let answer = self.stand(claim, entry).await;
+        match &answer {
+            Err(error) if error.applied() == Applied::Unknown => drop(visit),
+            _ => visit.answered(),
+        }
+        let nothing = |entry: Entry| entry.created == 0 && !entry.granted;
+        if !matches!(answer, Ok(Attempt::Granted(_))) && self.leases.get(claim.id).is_some_and(nothing) {
+            self.leases.lay_aside(claim.id);
+        }
+        answer.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let entries: Vec<_> = batch.iter().map(|renewal| self.leases.get(renewal.claim.id)).collect();
+        let leases = entries.iter().flatten().flat_map(|entry| entry.leases().map(|lease| lease.id)).collect();
+        let (kept, found) = tokio::join!(self.link.keep_alive(leases), self.find(batch));
+        let mut answers = Vec::with_capacity(batch.len());
+        for ((renewal, entry), found) in batch.iter().zip(entries).zip(found) {
+            let answer = match (&kept, found) {
+                (Ok((from, lives)), Ok(found)) => {
+                    self.leases.edit(renewal.claim.id, |entry| entry.extend(*from, lives));
+                    let mut kept = entry.clone();
+                    if let Some(kept) = &mut kept {
+                        kept.extend(*from, lives);
+                    }
+                    self.renew_one(renewal, entry, kept, found).await
+                }
+                (Err(error), _) => Err(error.clone()),
+                (_, Err(error)) => Err(error),
+            };
+            answers.push(answer.map_err(|error| error.during("renew").about(&renewal.claim.resource)));
+        }
+        answers
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let keys = self.keys(resource);
+        let about = |error: Error| error.during("release").about(resource);
+        let memo = match end {
+            End::Broken { ending, grace } => {
+                return self.break_claim(&keys, id, ending, *grace).await.map_err(about);
+            }
+            End::Done { memo } => memo.as_ref(),
+            _ => None,
+        };
+        let own = keys.claim(id);
+        let mut then = vec![keys.claims().get(), delete(&own.key)];
+        then.extend(memo.map(|memo| put(&keys.memo(), memo_bytes(memo), 0)));
+        let when = vec![Compare::created(&own, Is::Greater, 0)];
+        let found = self.link.txn(when, then, vec![keys.claims().get()]).await.map_err(about)?;
+        let succeeded = found.succeeded;
+        self.end_leases(self.leases.forget(id, succeeded)).await;
+        let waiting = read(&keys, found).map_err(about)?.others_wait(id);
+        Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, Some(waiting)))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        self.link.check_open()?;
+        let (range, about) = match interest {
+            Interest::Turn(claim, cursor) => {
+                let range = watch::read_cursor(cursor);
+                (range.unwrap_or_else(|| self.keys(&claim.resource).claims()), About::Others(claim.id))
+            }
+            Interest::Resource(name) => (self.keys(name).all(), About::All),
+            Interest::Mailbox => (Range::under(&keys::mailbox(&self.prefix, &self.client)), About::Letters),
+            _ => return Ok(Watch::never()),
+        };
+        watch::arm(&self.link, range, about).await.map_err(|error| error.during("watch"))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        crate::show::page(self, query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        if self.link.close() {
+            self.end_leases(self.leases.drain()).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! What etcd says, in the words of the library.
+
+use oarlock_core::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// The URL scheme of this store.
+pub(crate) const SCHEME: &str = "etcd";
+
+/// How a failed request is to be understood.
+pub(crate) fn failed(status: Status) -> Error {
+    let message = status.message().to_owned();
+    let error = match status.code() {
+        // A lease that is over, found before anything was done.
+        Code::NotFound => return ended(&message),
+        Code::PermissionDenied | Code::Unauthenticated => Error::new(ErrorKind::Denied, message),
+        Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange => Error::new(ErrorKind::Unsupported, message),
+        _ => Error::unreachable(message),
+    };
+    error.on(SCHEME).because(status)
+}
+
+/// What the request rested on is no more; looked at afresh it will get through. An earlier step of it may have been done.
+pub(crate) fn ended(what: &str) -> Error {
+    Error::unreachable(what).on(SCHEME).retry_now()
+}
+
+/// An answer without what the question asked for.
+pub(crate) fn strange(what: &str) -> Error {
+    Error::new(ErrorKind::Internal, format!("etcd answered without {what}")).on(SCHEME).applied_unknown()
+}
+
+/// The store was closed.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed").on(SCHEME)
+}

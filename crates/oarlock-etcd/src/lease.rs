@@ -1,0 +1,301 @@
+//! The leases of one client: one for each claim at a time, used again afterwards.
+//!
+//! A lease is used again only if everything that was sent on it has been answered. If a request may still be on its way,
+//! its lease is ended instead, so that it finds nothing to stand on when it arrives.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock, Moment};
+use oarlock_core::driver::Lease;
+use oarlock_core::{Claim, ClaimId, Result};
+
+use crate::link::Link;
+use crate::queue::{Place, Record};
+
+/// One lease, and when it was last kept alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) id: i64,
+    /// What was asked for.
+    pub(crate) seconds: u64,
+    /// What was given.
+    pub(crate) ttl: Duration,
+    /// When the request was sent that last extended it.
+    pub(crate) from: Moment,
+}
+
+impl Leased {
+    pub(crate) fn lease(&self) -> Lease {
+        Lease { from: Some(self.from), ttl: self.ttl }
+    }
+
+    fn age(&self) -> Duration {
+        BootClock.now().since(self.from)
+    }
+
+    /// Takes over what a keep-alive said; false if the lease is over.
+    fn extend(&mut self, from: Moment, lives: &HashMap<i64, Duration>) -> bool {
+        let Some(ttl) = lives.get(&self.id) else { return true };
+        (self.from, self.ttl) = (from.max(self.from), *ttl);
+        !ttl.is_zero()
+    }
+}
+
+/// Leases have whole seconds.
+pub(crate) fn seconds(ttl: Duration) -> u64 {
+    ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)
+}
+
+/// A lease from the pool starts a claim with nearly all of its life.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// The most idle leases of one length.
+const IDLE: usize = 16;
+
+/// What this client knows of one of its claims.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    /// For holding.
+    pub(crate) full: Option<Leased>,
+    /// For waiting, where a place must not live as long as a hold.
+    pub(crate) place: Option<Leased>,
+    /// The revisions that made and last changed its key, as far as known; zero = none.
+    pub(crate) created: i64,
+    pub(crate) changed: i64,
+    pub(crate) granted: bool,
+    /// What was last written there.
+    pub(crate) record: Option<Record>,
+    /// Survives this client.
+    pub(crate) outlives: bool,
+    /// Another client's lease keeps it.
+    pub(crate) adopted: bool,
+    /// Attempts under way.
+    attempts: u32,
+    /// An attempt ended without an answer.
+    unsure: bool,
+}
+
+impl Entry {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Leased> {
+        self.full.iter().chain(&self.place)
+    }
+
+    /// Takes over what the store says of it; `None` = nothing.
+    pub(crate) fn note(&mut self, place: Option<&Place>) {
+        (self.created, self.changed) = place.map_or((0, 0), |place| (place.created, place.changed));
+        self.granted = place.is_some_and(|place| place.record.granted);
+        self.record = place.map(|place| place.record.clone());
+    }
+
+    /// Takes over what a keep-alive said; a lease that is over is given up.
+    pub(crate) fn extend(&mut self, from: Moment, lives: &HashMap<i64, Duration>) {
+        for lease in [&mut self.full, &mut self.place] {
+            if lease.as_mut().is_some_and(|lease| !lease.extend(from, lives)) {
+                *lease = None;
+            }
+        }
+    }
+
+    fn reusable(&self) -> bool {
+        self.attempts == 0 && !self.unsure && !self.adopted
+    }
+}
+
+/// The claims and the idle leases of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Leases(Mutex<Books>);
+
+#[derive(Debug, Default)]
+struct Books {
+    claims: HashMap<ClaimId, Entry>,
+    idle: HashMap<u64, Vec<Leased>>,
+}
+
+/// An attempt under way; dropping it without [`answered`](Self::answered) leaves doubt.
+pub(crate) struct Visit<'a> {
+    leases: &'a Leases,
+    id: ClaimId,
+    answered: bool,
+}
+
+impl Visit<'_> {
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.leases.edit(self.id, |entry| {
+            entry.attempts = entry.attempts.saturating_sub(1);
+            entry.unsure |= !self.answered;
+        });
+    }
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an attempt.
+    pub(crate) fn visit(&self, claim: &Claim) -> (Visit<'_>, Entry) {
+        let mut books = self.lock();
+        let entry = books.claims.entry(claim.id).or_default();
+        entry.attempts += 1;
+        entry.outlives = claim.tether == oarlock_core::Tether::Lease;
+        (Visit { leases: self, id: claim.id, answered: false }, entry.clone())
+    }
+
+    pub(crate) fn get(&self, id: ClaimId) -> Option<Entry> {
+        self.lock().claims.get(&id).cloned()
+    }
+
+    /// Changes what is known of a claim, if anything is.
+    pub(crate) fn edit(&self, id: ClaimId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.lock().claims.get_mut(&id) {
+            change(entry);
+        }
+    }
+
+    /// A lease of this length that was kept alive just now: an idle one, else a new one.
+    pub(crate) async fn take(&self, link: &Link, seconds: u64) -> Result<Leased> {
+        let idle = self.lock().idle.get_mut(&seconds).and_then(Vec::pop);
+        if let Some(mut lease) = idle {
+            if lease.age() <= FRESH {
+                return Ok(lease);
+            }
+            let (from, lives) = link.keep_alive(vec![lease.id]).await?;
+            if !lives.is_empty() && lease.extend(from, &lives) {
+                return Ok(lease);
+            }
+        }
+        link.grant(seconds).await
+    }
+
+    /// Lays a lease aside for the next claim. One too many is left to run out.
+    pub(crate) fn put(&self, lease: Leased) {
+        let mut books = self.lock();
+        let idle = books.idle.entry(lease.seconds).or_default();
+        idle.retain(|other| other.age() < other.ttl);
+        if idle.len() < IDLE {
+            idle.push(lease);
+        }
+    }
+
+    /// The claim is granted: its place needs no lease of its own any more.
+    pub(crate) fn granted(&self, id: ClaimId, change: impl FnOnce(&mut Entry)) {
+        let mut spare = None;
+        self.edit(id, |entry| {
+            change(entry);
+            entry.granted = true;
+            // In doubt it stays with the claim, and ends with it.
+            spare = if entry.unsure || entry.adopted { None } else { entry.place.take() };
+        });
+        if let Some(lease) = spare {
+            self.put(lease);
+        }
+    }
+
+    /// The store has nothing of the claim any more: its leases are laid aside, except those (returned) that a late request
+    /// could still use.
+    #[must_use]
+    pub(crate) fn forget(&self, id: ClaimId, certain: bool) -> Vec<i64> {
+        let Some(entry) = self.lock().claims.remove(&id) else { return Vec::new() };
+        if entry.adopted {
+            return Vec::new();
+        }
+        if !entry.reusable() || !certain {
+            return entry.leases().map(|lease| lease.id).collect();
+        }
+        entry.leases().for_each(|lease| self.put(*lease));
+        Vec::new()
+    }
+
+    /// The store has nothing of the claim: if nothing of it is under way either, its leases are free.
+    pub(crate) fn lay_aside(&self, id: ClaimId) {
+        let mut books = self.lock();
+        if books.claims.get(&id).is_none_or(|entry| !entry.reusable()) {
+            return;
+        }
+        let entry = books.claims.remove(&id);
+        drop(books);
+        entry.iter().flat_map(Entry::leases).for_each(|lease| self.put(*lease));
+    }
+
+    /// Everything that ends with this client.
+    pub(crate) fn drain(&self) -> Vec<i64> {
+        let mut books = self.lock();
+        let idle: Vec<_> = books.idle.drain().flat_map(|(_, leases)| leases).map(|lease| lease.id).collect();
+        let claims: Vec<_> = books.claims.drain().map(|(_, entry)| entry).collect();
+        let tethered = claims.iter().filter(|entry| !entry.outlives && !entry.adopted);
+        tethered.flat_map(|entry| entry.leases().map(|lease| lease.id)).chain(idle).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::{Applied, ResourceName};
+
+    use super::*;
+    use crate::api::{Op, PutRequest, Range};
+    use crate::config::Config;
+
+    fn leased(id: i64) -> Leased {
+        Leased { id, seconds: 30, ttl: Duration::from_secs(30), from: BootClock.now() }
+    }
+
+    fn claim() -> Claim {
+        Claim::new(ClaimId::from_bits(1), ResourceName::new("n").unwrap())
+    }
+
+    fn idle(leases: &Leases) -> Vec<i64> {
+        leases.lock().idle.values().flatten().map(|lease| lease.id).collect()
+    }
+
+    #[test]
+    fn a_lease_is_used_again_only_when_everything_was_answered() {
+        let (leases, claim) = (Leases::default(), claim());
+        let (visit, _) = leases.visit(&claim);
+        leases.edit(claim.id, |entry| entry.full = Some(leased(7)));
+        visit.answered();
+        assert_eq!((leases.forget(claim.id, true), idle(&leases)), (vec![], vec![7]));
+
+        let leases = Leases::default();
+        let (visit, _) = leases.visit(&claim);
+        leases.edit(claim.id, |entry| entry.full = Some(leased(8)));
+        drop(visit);
+        assert_eq!((leases.forget(claim.id, true), idle(&leases)), (vec![8], vec![]), "an attempt had no answer");
+
+        let (visit, _) = leases.visit(&claim);
+        leases.edit(claim.id, |entry| entry.full = Some(leased(9)));
+        assert_eq!((leases.forget(claim.id, true), idle(&leases)), (vec![9], vec![]), "an attempt is under way");
+        drop(visit);
+    }
+
+    #[test]
+    fn another_clients_lease_is_neither_ended_nor_used_again() {
+        let (leases, claim) = (Leases::default(), claim());
+        let (visit, _) = leases.visit(&claim);
+        leases.edit(claim.id, |entry| (entry.full, entry.adopted) = (Some(leased(7)), true));
+        visit.answered();
+        assert_eq!((leases.forget(claim.id, true), idle(&leases)), (vec![], vec![]));
+    }
+
+    /// Ending the lease of a request that may still be on its way rests on this.
+    #[tokio::test]
+    async fn a_request_on_an_ended_lease_does_nothing() {
+        let Some(server) = oarlock_testbed::Etcd::start_or_skip().unwrap() else { return };
+        let link = Link::open(&Config::new([server.addr().to_string()])).await.unwrap();
+        let lease = link.grant(30).await.unwrap();
+        link.revoke(lease.id).await.unwrap();
+        let range = Range::key("late");
+        let put = PutRequest { key: range.key.clone(), value: vec![1], lease: lease.id, ignore_lease: false };
+        let late = link.txn(Vec::new(), vec![Op::Put(put)], Vec::new()).await.unwrap_err();
+        assert_eq!(late.applied(), Applied::Unknown);
+        assert!(link.read(&range).await.unwrap().1.is_empty());
+        assert!(link.keep_alive(vec![lease.id]).await.unwrap().1[&lease.id].is_zero());
+    }
+}

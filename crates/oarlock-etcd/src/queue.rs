@@ -1,0 +1,410 @@
+//! The rule over the claims of one name, in order of arrival. No I/O: what a listing says is all there is.
+//!
+//! Everybody who looks at the same claims comes to the same verdict, because a claim's fate depends only on those that
+//! came before it, and they can only go or become lighter. A claim *may* hold when everything up to and including it fits;
+//! it *does* hold once its record says so.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use oarlock_core::clock::wall_micros;
+use oarlock_core::state::{Ending, Memo};
+use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Kind, Label, Limit, Result, Tether, Weight};
+use serde::{Deserialize, Serialize};
+
+use crate::api::KeyValue;
+use crate::error::SCHEME;
+use crate::keys::{Keys, claim_of};
+
+/// The format of every record.
+const FORMAT: u32 = 1;
+
+/// What is stored of one claim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) format: u32,
+    pub(crate) kind: Kind,
+    pub(crate) weight: Weight,
+    pub(crate) capacity: Option<Limit>,
+    pub(crate) fair: bool,
+    pub(crate) tether: Tether,
+    pub(crate) behind: u32,
+    /// Where its process can be told of its end.
+    pub(crate) client: String,
+    /// When it arrived and, once granted, when that was: by its client's clock, for people.
+    pub(crate) since_micros: u64,
+    pub(crate) granted: bool,
+    /// By how much its fence is ahead of the revision that granted it.
+    #[serde(default)]
+    pub(crate) offset: u64,
+    /// Its fence, once another revision than that of its grant has changed the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fence: Option<u64>,
+    pub(crate) label: Arc<Label>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) value: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ending: Option<Ending>,
+}
+
+impl Record {
+    pub(crate) fn of(claim: &Claim, client: &str, stated: Option<Limit>, granted: bool) -> Self {
+        let capacity = match claim.capacity {
+            Capacity::Any => None,
+            Capacity::Fixed(limit) => Some(limit),
+            Capacity::Adopt(limit) => Some(stated.unwrap_or(limit)),
+        };
+        Self {
+            format: FORMAT,
+            kind: claim.kind,
+            weight: claim.weight,
+            capacity,
+            fair: claim.fair,
+            tether: claim.tether,
+            behind: claim.behind,
+            client: client.to_owned(),
+            since_micros: wall_micros(),
+            granted,
+            offset: 0,
+            fence: None,
+            label: claim.label.clone(),
+            value: claim.value.clone(),
+            ending: None,
+        }
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let foreign = |error| Error::new(ErrorKind::Foreign, "a claim cannot be read").on(SCHEME).because(error);
+        let Version { format } = serde_json::from_slice(bytes).map_err(foreign)?;
+        if format > FORMAT {
+            return Err(Error::new(ErrorKind::NewerFormat, "a claim was written by a newer version").on(SCHEME));
+        }
+        serde_json::from_slice(bytes).map_err(foreign)
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        // Writing to memory cannot fail, and every map here has keys of text.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// One claim as the store has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) id: ClaimId,
+    pub(crate) key: Vec<u8>,
+    pub(crate) created: i64,
+    pub(crate) changed: i64,
+    pub(crate) lease: i64,
+    pub(crate) record: Record,
+}
+
+impl Place {
+    /// `None` if the key is not that of a claim.
+    pub(crate) fn read(kv: KeyValue) -> Result<Option<Self>> {
+        let Some(id) = claim_of(&kv.key) else { return Ok(None) };
+        let record = Record::read(&kv.value)?;
+        let (created, changed, lease) = (kv.create_revision, kv.mod_revision, kv.lease);
+        Ok(Some(Self { id, key: kv.key, created, changed, lease, record }))
+    }
+
+    /// Its fence, if it holds: the revision of its grant, moved by what was raised or reserved before.
+    pub(crate) fn fence(&self) -> Option<u64> {
+        let granted_at = || self.changed.unsigned_abs().saturating_add(self.record.offset);
+        self.record.granted.then(|| self.record.fence.unwrap_or_else(granted_at))
+    }
+
+    /// Its record, to be changed without changing its fence.
+    pub(crate) fn edited(&self) -> Record {
+        Record { fence: self.fence(), ..self.record.clone() }
+    }
+}
+
+/// By how much fences are ahead of revisions, and since which revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Floor {
+    format: u32,
+    pub(crate) offset: u64,
+    #[serde(skip)]
+    pub(crate) changed: i64,
+}
+
+impl Floor {
+    pub(crate) fn bytes(offset: u64) -> Vec<u8> {
+        serde_json::to_vec(&Self { format: FORMAT, offset, changed: 0 }).unwrap_or_default()
+    }
+}
+
+/// Word of an end, in the mailbox of the claim's client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Letter {
+    format: u32,
+    #[serde(flatten)]
+    ending: Ending,
+}
+
+impl Letter {
+    pub(crate) fn bytes(ending: &Ending) -> Vec<u8> {
+        serde_json::to_vec(&Self { format: FORMAT, ending: ending.clone() }).unwrap_or_default()
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Ending> {
+        let foreign = |error| Error::new(ErrorKind::Foreign, "a letter cannot be read").on(SCHEME).because(error);
+        serde_json::from_slice::<Self>(bytes).map(|letter| letter.ending).map_err(foreign)
+    }
+}
+
+/// A memo, behind the format's byte.
+pub(crate) fn memo_bytes(memo: &[u8]) -> Vec<u8> {
+    [&[1], memo].concat()
+}
+
+pub(crate) fn read_memo(bytes: &[u8]) -> Result<Memo> {
+    match bytes {
+        [1, memo @ ..] => Ok(memo.into()),
+        [2..=255, ..] => Err(Error::new(ErrorKind::NewerFormat, "a memo was written by a newer version").on(SCHEME)),
+        _ => Err(Error::new(ErrorKind::Foreign, "a memo cannot be read").on(SCHEME)),
+    }
+}
+
+/// Everything of one name at one revision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) revision: i64,
+    /// In order of arrival.
+    pub(crate) places: Vec<Place>,
+    pub(crate) memo: Option<Memo>,
+    pub(crate) floor: Floor,
+}
+
+impl Listing {
+    pub(crate) fn read(keys: &Keys, revision: i64, kvs: Vec<KeyValue>) -> Result<Self> {
+        let mut listing = Self { revision, ..Self::default() };
+        for kv in kvs {
+            if kv.key == keys.memo().key {
+                listing.memo = Some(read_memo(&kv.value)?);
+            } else if kv.key == keys.floor().key {
+                let foreign = |error| Error::new(ErrorKind::Foreign, "fences cannot be read").on(SCHEME).because(error);
+                listing.floor = serde_json::from_slice(&kv.value).map_err(foreign)?;
+                listing.floor.changed = kv.mod_revision;
+            } else if let Some(place) = Place::read(kv)? {
+                listing.places.push(place);
+            }
+        }
+        listing.places.sort_by_key(|place| place.created);
+        Ok(listing)
+    }
+
+    pub(crate) fn position(&self, id: ClaimId) -> Option<usize> {
+        self.places.iter().position(|place| place.id == id)
+    }
+
+    /// The capacity that the first live claim to state one has stated.
+    pub(crate) fn stated(&self, until: usize) -> Option<Limit> {
+        self.places.iter().take(until).find_map(|place| place.record.capacity)
+    }
+
+    fn limit(&self) -> Limit {
+        self.stated(self.places.len()).unwrap_or(Limit::Units(NonZeroU32::MIN))
+    }
+
+    /// Checks what a claim that stands, or would stand, at `at` says of the resource.
+    pub(crate) fn admit(&self, claim: &Claim, at: usize) -> Result<()> {
+        let limit = match (claim.capacity, self.stated(at)) {
+            (Capacity::Fixed(asked), Some(stored)) if asked != stored => {
+                return Err(Error::spec_mismatch(stored, asked));
+            }
+            (_, Some(stored)) => stored,
+            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+            (Capacity::Any, None) => self.limit(),
+        };
+        bearable(claim.weight, limit)
+    }
+
+    /// Whether a claim of this weight and capacity, coming last, would hold.
+    pub(crate) fn bears(&self, claim: &Claim) -> bool {
+        let limit = match (claim.capacity, self.stated(self.places.len())) {
+            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+            _ => self.limit(),
+        };
+        fits(self.places.iter().map(|place| place.record.weight), claim.weight, limit)
+    }
+
+    /// Whether everything up to and including the claim at `at` fits.
+    pub(crate) fn may_hold(&self, at: usize) -> bool {
+        let before = self.places[..at].iter().map(|place| place.record.weight);
+        fits(before, self.places[at].record.weight, self.limit())
+    }
+
+    /// Those before `at` whose turn has come and who have not taken it.
+    pub(crate) fn called(&self, at: usize) -> impl Iterator<Item = &Place> {
+        let open = move |before: &usize| !self.places[*before].record.granted && self.may_hold(*before);
+        (0..at).filter(open).map(|before| &self.places[before])
+    }
+
+    /// What the claim at `at`, which may not hold, has to wait for: a change of this place, or (`None`) of any.
+    pub(crate) fn blocker(&self, at: usize) -> Option<&Place> {
+        let weight = self.places[at].record.weight;
+        let before = &self.places[..at];
+        let incompatible = before.iter().rev().find(|place| !place.record.weight.coexists_with(weight));
+        // All before it share, and there are too many: the first who does not fit looks at everything, each later one at
+        // the one before it, who will be granted, or go, no later than it can be.
+        let first = (0..at).all(|earlier| self.may_hold(earlier));
+        incompatible.or_else(|| before.last().filter(|_| !first))
+    }
+
+    /// Whether anybody but `id` waits.
+    pub(crate) fn others_wait(&self, id: ClaimId) -> bool {
+        self.places.iter().any(|place| place.id != id && !place.record.granted)
+    }
+}
+
+/// Whether a claim says by itself that it can never be granted.
+pub(crate) fn bearable(weight: Weight, limit: Limit) -> Result<()> {
+    match (weight, limit) {
+        (Weight::Units(units), Limit::Units(most)) if units > most => {
+            Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `weight` keeps within `limit` together with all `before` it.
+fn fits(before: impl Iterator<Item = Weight>, weight: Weight, limit: Limit) -> bool {
+    let (mut claims, mut units, mut all) = (0_usize, 0_u64, false);
+    for other in before {
+        claims += 1;
+        match other {
+            Weight::All => all = true,
+            Weight::Units(count) => units += u64::from(count.get()),
+        }
+    }
+    match weight {
+        Weight::All => claims == 0,
+        Weight::Units(count) => {
+            let room = match limit {
+                Limit::Unlimited => true,
+                Limit::Units(most) => units + u64::from(count.get()) <= u64::from(most.get()),
+            };
+            !all && room
+        }
+    }
+}
+
+/// A grant's fence, if it is still one that every reader can keep.
+pub(crate) fn check_fence(number: u64) -> Result<Fence> {
+    if number < Fence::LIMIT {
+        return Ok(Fence::new(number));
+    }
+    Err(Error::new(ErrorKind::FenceExhausted, format!("the fence would be {number}, past 2^53")).on(SCHEME))
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::ResourceName;
+
+    use super::*;
+
+    fn units(n: u32) -> Weight {
+        NonZeroU32::new(n).map_or(Weight::All, Weight::Units)
+    }
+
+    fn claim(weight: Weight, capacity: Capacity) -> Claim {
+        let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("n").unwrap());
+        (claim.weight, claim.capacity) = (weight, capacity);
+        claim
+    }
+
+    fn of(limit: u32) -> Capacity {
+        Capacity::Fixed(NonZeroU32::new(limit).map_or(Limit::Unlimited, Limit::Units))
+    }
+
+    /// Claims with these weights, in this order, the first `granted` of them holding.
+    fn line(capacity: Capacity, weights: &[Weight], granted: usize) -> Listing {
+        let places = weights.iter().enumerate().map(|(at, weight)| {
+            let record = Record::of(&claim(*weight, capacity), "c", None, at < granted);
+            let at_revision = 10 + at as i64;
+            let id = ClaimId::from_bits(at as u128 + 1);
+            Place { id, key: vec![at as u8], created: at_revision, changed: at_revision, lease: 0, record }
+        });
+        Listing { places: places.collect(), ..Listing::default() }
+    }
+
+    fn holding(line: &Listing) -> Vec<usize> {
+        (0..line.places.len()).filter(|at| line.may_hold(*at)).collect()
+    }
+
+    #[test]
+    fn a_mutex_holds_alone() {
+        assert_eq!(holding(&line(Capacity::Any, &[Weight::All, Weight::All, Weight::All], 1)), [0]);
+    }
+
+    #[test]
+    fn readers_share_up_to_the_first_writer() {
+        assert_eq!(holding(&line(of(0), &[Weight::ONE, Weight::ONE, Weight::All, Weight::ONE], 2)), [0, 1]);
+        assert_eq!(holding(&line(of(0), &[Weight::All, Weight::ONE, Weight::ONE], 1)), [0]);
+    }
+
+    #[test]
+    fn a_heavy_claim_holds_back_the_light_ones_behind_it() {
+        assert_eq!(holding(&line(of(4), &[units(2), units(3), units(1)], 1)), [0]);
+        assert_eq!(holding(&line(of(4), &[units(2), units(2), units(1)], 2)), [0, 1]);
+    }
+
+    #[test]
+    fn each_waiter_watches_what_stands_in_its_way() {
+        let blocker = |line: &Listing, at| line.blocker(at).map(|place| place.key[0]);
+        let mutexes = line(Capacity::Any, &[Weight::All, Weight::All, Weight::All], 1);
+        assert_eq!((blocker(&mutexes, 1), blocker(&mutexes, 2)), (Some(0), Some(1)));
+        let behind_readers = line(of(0), &[Weight::ONE, Weight::ONE, Weight::All, Weight::ONE, Weight::ONE], 2);
+        assert_eq!(blocker(&behind_readers, 2), Some(1));
+        assert_eq!((blocker(&behind_readers, 3), blocker(&behind_readers, 4)), (Some(2), Some(2)));
+        let permits = line(of(3), &[units(2), units(1), units(2), units(1)], 2);
+        assert_eq!((blocker(&permits, 2), blocker(&permits, 3)), (None, Some(2)));
+    }
+
+    #[test]
+    fn the_first_stated_capacity_counts() {
+        let line = line(of(3), &[units(1)], 1);
+        assert_eq!(line.admit(&claim(units(1), of(5)), 1).unwrap_err().kind(), ErrorKind::SpecMismatch);
+        assert_eq!(line.admit(&claim(units(4), Capacity::Any), 1).unwrap_err().kind(), ErrorKind::TooHeavy);
+        let adopting = claim(units(2), Capacity::Adopt(Limit::Unlimited));
+        assert!(line.admit(&adopting, 1).is_ok() && line.bears(&adopting));
+        assert!(!line.bears(&claim(units(3), of(3))) && !line.bears(&claim(Weight::All, Capacity::Any)));
+        let empty = Listing::default();
+        assert!(empty.bears(&claim(units(5), of(5))));
+        assert_eq!(empty.admit(&claim(units(2), Capacity::Any), 0).unwrap_err().kind(), ErrorKind::TooHeavy);
+    }
+
+    #[test]
+    fn a_turn_that_was_not_taken_is_seen() {
+        let line = line(of(0), &[Weight::ONE, Weight::ONE, Weight::All], 1);
+        assert_eq!(line.called(2).map(|place| place.key[0]).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn an_edit_keeps_the_fence() {
+        let mut place = line(Capacity::Any, &[Weight::All], 1).places.remove(0);
+        place.record.offset = 100;
+        let fence = place.fence();
+        assert_eq!(fence, Some(110));
+        place.record = place.edited();
+        place.changed = 77;
+        assert_eq!(place.fence(), fence);
+    }
+
+    #[test]
+    fn records_come_back_and_newer_ones_are_refused() {
+        let record = Record::of(&claim(units(2), of(3)), "c", None, true);
+        assert_eq!(Record::read(&record.bytes()).unwrap(), record);
+        let newer = String::from_utf8(record.bytes()).unwrap().replace("\"format\":1", "\"format\":2");
+        assert_eq!(Record::read(newer.as_bytes()).unwrap_err().kind(), ErrorKind::NewerFormat);
+        assert_eq!(Record::read(b"hello").unwrap_err().kind(), ErrorKind::Foreign);
+        assert_eq!(read_memo(&memo_bytes(b"x")).unwrap().as_ref(), b"x");
+        assert_eq!(read_memo(&[2]).unwrap_err().kind(), ErrorKind::NewerFormat);
+    }
+}

@@ -1,0 +1,127 @@
+//! One renewal: what keeps the claim alive is kept alive, and its key must still be there.
+
+use oarlock_core::Result;
+use oarlock_core::driver::{Fences, Gone, Lease, Renewal, Renewed};
+use oarlock_core::state::Ending;
+
+use crate::api::{Compare, Is, Op, PutRequest};
+use crate::driver::{Etcd, put};
+use crate::error::{ended, strange};
+use crate::keys::Keys;
+use crate::lease::Entry;
+use crate::queue::{Floor, Letter, Listing, Place, Record, check_fence, memo_bytes};
+
+/// Transactions have at most 128 parts, and a renewal reads two keys.
+const READS: usize = 60;
+
+/// What was found of one claim: its place, and a letter about its end.
+pub(crate) type Found = (Option<Place>, Option<Ending>);
+
+impl Etcd {
+    /// What there is of these claims.
+    pub(crate) async fn find(&self, batch: &[Renewal]) -> Vec<Result<Found>> {
+        let mut found = Vec::with_capacity(batch.len());
+        for part in batch.chunks(READS) {
+            let own = |renewal: &Renewal| self.keys(&renewal.claim.resource).claim(renewal.claim.id);
+            let reads = part.iter().flat_map(|r| [own(r).get(), self.letter(&self.client, r.claim.id).get()]);
+            match self.link.txn(Vec::new(), reads.collect(), Vec::new()).await {
+                Ok(outcome) if outcome.reads.len() == 2 * part.len() => {
+                    let mut reads = outcome.reads.into_iter().map(|range| range.kvs.into_iter().next());
+                    for _ in part {
+                        let place = reads.next().flatten().map_or(Ok(None), Place::read);
+                        let letter = reads.next().flatten().map(|kv| Letter::read(&kv.value)).transpose();
+                        found.push(place.and_then(|place| Ok((place, letter?))));
+                    }
+                }
+                Ok(_) => found.extend(part.iter().map(|_| Err(strange("what was read")))),
+                Err(error) => found.extend(part.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        found
+    }
+
+    pub(crate) async fn renew_one(
+        &self,
+        renewal: &Renewal,
+        entry: Option<Entry>,
+        kept: Option<Entry>,
+        found: Found,
+    ) -> Result<Renewed> {
+        let (claim, keys) = (&renewal.claim, self.keys(&renewal.claim.resource));
+        let (Some(mut place), _) = found else {
+            if entry.is_some_and(|entry| entry.granted) {
+                self.end_leases(self.leases.forget(claim.id, false)).await;
+            } else {
+                self.leases.edit(claim.id, |entry| entry.note(None));
+            }
+            return Ok(Renewed::Gone(found.1.map_or(Gone::Unknown, Gone::Broken)));
+        };
+        let granted = place.record.granted;
+        if let Some(ending) = &place.record.ending {
+            let lease = Lease::of(self.link.left(place.lease).await?);
+            let fence = place.fence().map(check_fence).transpose()?;
+            return Ok(Renewed::Alive { lease, fence, ending: Some(ending.clone()) });
+        }
+        let stands_on = |entry: &Entry| entry.leases().find(|lease| lease.id == place.lease).copied();
+        let lease = match &entry {
+            Some(before) if stands_on(before).is_some() => kept.as_ref().and_then(stands_on),
+            // It stood elsewhere when it was kept alive: an attempt has moved it since.
+            Some(before) if !before.adopted => {
+                let moved = self.leases.get(claim.id).as_ref().and_then(stands_on);
+                Some(moved.ok_or_else(|| ended("the claim is on its way"))?)
+            }
+            _ => self.adopt(claim.id, place.lease).await?,
+        };
+        let Some(lease) = lease else { return Ok(Renewed::Gone(Gone::Unknown)) };
+        let mut record = place.edited();
+        record.behind = claim.behind;
+        if granted {
+            record.value.clone_from(&claim.value);
+        }
+        if (record.behind, &record.value) != (place.record.behind, &place.record.value) {
+            place = self.rewrite(&keys, &place, record).await?;
+        }
+        if let (true, Some(memo)) = (granted, &renewal.memo) {
+            let when = vec![Compare::created(&keys.claim(claim.id), Is::Equal, place.created)];
+            self.link.txn(when, vec![put(&keys.memo(), memo_bytes(memo), 0)], Vec::new()).await?;
+        }
+        let fence = match place.fence() {
+            Some(fence) => Some(check_fence(self.raise(&keys, &place, fence, renewal.fences).await?)?),
+            None => None,
+        };
+        Ok(Renewed::Alive { lease: lease.lease(), fence, ending: None })
+    }
+
+    /// Moves the fences of all later grants ahead: they are their revision and an offset that only grows.
+    async fn raise(&self, keys: &Keys, place: &Place, fence: u64, fences: Fences) -> Result<u64> {
+        match fences {
+            Fences::Keep => return Ok(fence),
+            Fences::AtLeast(least) if least.get() <= fence => return Ok(fence),
+            Fences::AtLeast(_) | Fences::Reserve(_) => {}
+        }
+        let Listing { revision, floor, .. } = self.look(keys).await?;
+        let own = keys.claim(place.id);
+        let when = vec![
+            Compare::changed(&own, Is::Equal, place.changed),
+            Compare::changed(&keys.floor(), Is::Equal, floor.changed),
+        ];
+        let (offset, mut then) = match fences {
+            Fences::AtLeast(least) => {
+                let record = Record { fence: Some(check_fence(least.get())?.get()), ..place.edited() };
+                let put = PutRequest { key: own.key, value: record.bytes(), lease: 0, ignore_lease: true };
+                (floor.offset.max(least.get().saturating_sub(revision.unsigned_abs())), vec![Op::Put(put)])
+            }
+            Fences::Reserve(count) => (floor.offset.saturating_add(u64::from(count)), Vec::new()),
+            Fences::Keep => return Ok(fence),
+        };
+        then.push(put(&keys.floor(), Floor::bytes(offset), 0));
+        let found = self.link.txn(when, then, Vec::new()).await?;
+        match fences {
+            _ if !found.succeeded => Err(ended("another fence was given meanwhile")),
+            // No grant has this revision, so all before it are smaller than the block and all after it larger.
+            Fences::Reserve(_) => Ok(found.revision.unsigned_abs().saturating_add(offset)),
+            Fences::AtLeast(least) => Ok(least.get()),
+            Fences::Keep => Ok(fence),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What is there, for people.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use oarlock_core::clock::wall_micros;
+use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select, WaiterState, Waiters};
+use oarlock_core::{Fence, ResourceName, Result};
+use tokio::task::JoinSet;
+
+use crate::api::{KeyValue, Range};
+use crate::driver::Etcd;
+use crate::keys::Keys;
+use crate::queue::Listing;
+
+pub(crate) async fn page(store: &Etcd, query: &Query) -> Result<Page> {
+    let listings = match &query.select {
+        Select::Name(name) => {
+            let keys = Keys::of(&store.prefix, name);
+            let (revision, kvs) = store.link.read(&keys.all()).await?;
+            vec![(name.clone(), Listing::read(&keys, revision, kvs)?)]
+        }
+        Select::Live => all(store).await?,
+    };
+    let mut resources = Vec::with_capacity(listings.len());
+    for (name, listing) in listings {
+        if matches!(query.select, Select::Name(_)) || !listing.places.is_empty() {
+            resources.push((name, listing));
+        }
+    }
+    // Cut before the leases are asked about: that is a request for each holder.
+    let states = resources.iter().map(|(name, listing)| state(name, listing)).collect();
+    let mut page = Page::cut(states, query);
+    let mut lives = JoinSet::new();
+    for (at, shown) in page.resources.iter().enumerate() {
+        let Some((_, listing)) = resources.iter().find(|(name, _)| *name == shown.name) else { continue };
+        for holder in &shown.holders {
+            let Some(place) = listing.position(holder.id).map(|at| &listing.places[at]) else { continue };
+            let (link, id, lease) = (store.link.clone(), holder.id, place.lease);
+            lives.spawn(async move { link.left(lease).await.map(|left| (at, id, left)) });
+        }
+    }
+    while let Some(Ok(life)) = lives.join_next().await {
+        let (at, id, left) = life?;
+        if let Some(holder) = page.resources[at].holders.iter_mut().find(|holder| holder.id == id) {
+            holder.lease_left = left;
+        }
+    }
+    Ok(page)
+}
+
+/// Every name that has a key.
+async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Listing)>> {
+    let (revision, kvs) = store.link.read(&Range::under(&Keys::names(&store.prefix))).await?;
+    let mut names: BTreeMap<ResourceName, Vec<KeyValue>> = BTreeMap::new();
+    for kv in kvs {
+        if let Some((name, _)) = Keys::split(&store.prefix, &kv.key) {
+            names.entry(name).or_default().push(kv);
+        }
+    }
+    let read = |(name, kvs)| Ok((Listing::read(&Keys::of(&store.prefix, &name), revision, kvs)?, name));
+    names.into_iter().map(read).map(|read| read.map(|(listing, name)| (name, listing))).collect()
+}
+
+fn state(name: &ResourceName, listing: &Listing) -> ResourceState {
+    let now = wall_micros();
+    let mut state = ResourceState::free(name.clone());
+    let mut waiters = Vec::new();
+    for place in &listing.places {
+        let record = &place.record;
+        let so_far = Duration::from_micros(now.saturating_sub(record.since_micros));
+        if record.granted {
+            let mut holder = HolderState::new(place.id, record.kind, record.weight);
+            holder.fence = place.fence().map(Fence::new);
+            holder.label = record.label.clone();
+            holder.held_for = so_far;
+            holder.value.clone_from(&record.value);
+            holder.ending.clone_from(&record.ending);
+            state.holders.push(holder);
+        } else {
+            let mut waiter = WaiterState::new(place.id, record.kind, record.weight);
+            (waiter.label, waiter.waited, waiter.behind) = (record.label.clone(), so_far, record.behind);
+            waiters.push(waiter);
+        }
+        state.fair |= record.fair;
+    }
+    state.holders.sort_by_key(|holder| holder.fence);
+    state.capacity = listing.stated(listing.places.len());
+    state.waiters = Waiters::Listed(waiters);
+    state.memo.clone_from(&listing.memo);
+    state
+}

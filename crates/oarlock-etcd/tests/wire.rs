@@ -1,0 +1,128 @@
+//! What happens on the wire itself: replies lost with their connection, and in silence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, End, Released, Renewal, Renewed};
+use oarlock_core::state::Query;
+use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ResourceName};
+use oarlock_etcd::{Config, Etcd};
+use oarlock_testbed::proxy::{Held, Proxy, Then};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+struct Bed {
+    server: oarlock_testbed::Etcd,
+    proxy: Proxy,
+}
+
+impl Bed {
+    fn start() -> Result<Option<Self>, Box<dyn std::error::Error>> {
+        let Some(server) = oarlock_testbed::Etcd::start_or_skip()? else { return Ok(None) };
+        let proxy = Proxy::start(server.addr())?;
+        Ok(Some(Self { server, proxy }))
+    }
+
+    async fn near(&self) -> Result<Etcd, Error> {
+        Etcd::open(Config::new([self.server.addr().to_string()])).await
+    }
+
+    async fn through(&self) -> Result<Etcd, Error> {
+        Etcd::open(Config::new([self.proxy.addr().to_string()])).await
+    }
+}
+
+fn claim(id: u128, name: &str) -> Result<Claim, Error> {
+    let mut claim = Claim::new(ClaimId::from_bits(id), ResourceName::new(name)?);
+    claim.wait = true;
+    Ok(claim)
+}
+
+async fn holders(store: &Etcd, name: &str) -> Result<usize, Box<dyn std::error::Error>> {
+    let page = store.inspect(&Query::name(ResourceName::new(name)?)).await?;
+    Ok(page.resources.first().map_or(0, |state| state.holders.len()))
+}
+
+/// Lets a request through, loses its reply with the connection, and repeats it: it must have counted once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_lost_with_its_connection() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let (near, store) = (bed.near().await?, bed.through().await?);
+    for (round, then) in (1..).zip([Then::Close, Then::Silence]) {
+        let name = format!("lost {round}");
+        let claim = claim(round, &name)?;
+        // A lease is ready, so the next request is the attempt's own.
+        let warm = self::claim(100 + round, "warm")?;
+        store.attempt(&warm).await?;
+        store.release(&warm.resource, warm.id, &End::Done { memo: None }).await?;
+        let lost = bed.proxy.drop_next_reply(then);
+        let attempt = store.attempt(&claim).await;
+        assert!(attempt.is_err_and(|error| error.applied() == oarlock_core::error::Applied::Unknown));
+        assert!(lost.wait().await.is_some());
+        let Attempt::Granted(again) = store.attempt(&claim).await? else { return Err("was not granted".into()) };
+        let Attempt::Granted(still) = store.attempt(&claim).await? else { return Err("was not granted".into()) };
+        assert_eq!(again.fence, still.fence);
+        assert_eq!(holders(&near, &name).await?, 1);
+
+        let lost = bed.proxy.drop_next_reply(then);
+        let renewed = store.renew(&[Renewal::of(Arc::new(claim.clone()))]).await;
+        assert!(renewed[0].is_err(), "{renewed:?}");
+        assert!(lost.wait().await.is_some());
+        let renewed = store.renew(&[Renewal::of(Arc::new(claim.clone()))]).await;
+        assert!(matches!(renewed[0], Ok(Renewed::Alive { .. })), "{renewed:?}");
+
+        let lost = bed.proxy.drop_next_reply(then);
+        assert!(store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.is_err());
+        assert!(lost.wait().await.is_some());
+        let end = End::Done { memo: None };
+        assert_eq!(store.release(&claim.resource, claim.id, &end).await?.outcome, Released::NotHeld);
+        assert_eq!(holders(&near, &name).await?, 0);
+    }
+    Ok(())
+}
+
+/// A caller walks away from a request that is held up on its way; whenever it arrives, nothing is left of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_attempt_leaves_nothing() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let (near, store) = (bed.near().await?, Arc::new(bed.through().await?));
+    let warm = claim(1, "warm")?;
+    store.attempt(&warm).await?;
+    store.release(&warm.resource, warm.id, &End::Done { memo: None }).await?;
+    let held = bed.proxy.seen().to_server;
+    bed.proxy.cut();
+    let late = claim(2, "late")?;
+    let attempt = tokio::spawn({
+        let (store, late) = (store.clone(), late.clone());
+        async move { store.attempt(&late).await }
+    });
+    bed.proxy.until(|seen| seen.held_to_server > 0).await;
+    assert_eq!(bed.proxy.seen().to_server, held);
+    // The same client goes on once the line is there again.
+    attempt.abort();
+    let _ = attempt.await;
+    bed.proxy.heal(Held::Deliver)?;
+    store.release(&late.resource, late.id, &End::Withdrawn).await?;
+    for id in 10..20 {
+        let next = claim(id, "next")?;
+        let Attempt::Granted(_) = store.attempt(&next).await? else { return Err("was not granted".into()) };
+        store.release(&next.resource, next.id, &End::Done { memo: None }).await?;
+    }
+    assert_eq!(holders(&near, "late").await?, 0);
+    Ok(())
+}
+
+/// An idle client's leases run out, and its next lock has a lease that lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_lease_that_ran_out_is_replaced() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let client = Client::new(bed.near().await?)?;
+    let ttl = Duration::from_secs(2);
+    client.mutex("foo")?.ttl(ttl).lock().await?.release().await?;
+    tokio::time::sleep(ttl * 2).await;
+    let guard = client.mutex("foo")?.ttl(ttl).lock().await?;
+    tokio::time::sleep(ttl * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await?;
+    Ok(())
+}
