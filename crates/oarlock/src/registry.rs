@@ -18,6 +18,8 @@ type Open = fn(Url, Opening) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
 /// The drivers of this build, by the name that [`Url::driver`] gives.
 const DRIVERS: &[(&str, Open)] = &[
     ("mem", |url, opening| Box::pin(memory(url, opening))),
+    #[cfg(feature = "etcd")]
+    ("etcd", |url, _| Box::pin(etcd(url))),
     #[cfg(feature = "local")]
     ("local", |url, opening| Box::pin(local(url, opening))),
     #[cfg(feature = "postgres")]
@@ -77,6 +79,25 @@ fn canonical(dir: std::path::PathBuf) -> std::path::PathBuf {
         }
         _ => dir,
     }
+}
+
+#[cfg(feature = "etcd")]
+async fn etcd(url: Url) -> Result<Arc<dyn DynDriver>> {
+    use oarlock_etcd::{Config, Etcd};
+
+    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
+    }
+    if url.tls() || url.user().is_some() || url.password().is_some() {
+        return Err(Error::new(ErrorKind::Unsupported, "encryption and passwords are not supported for etcd yet"));
+    }
+    let mut config = Config::new(url.hosts().iter().map(ToString::to_string));
+    config.prefix = match url.path().trim_matches('/') {
+        "" => url.prefix().to_owned(),
+        root => format!("{root}/{}", url.prefix()),
+    };
+    config.connect_timeout = url.connect_timeout();
+    Ok(Arc::new(Etcd::open(config).await?))
 }
 
 #[cfg(feature = "redis")]
