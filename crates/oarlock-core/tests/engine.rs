@@ -15,6 +15,8 @@ enum Tamper {
     Nothing,
     /// The answers to attempts take this long.
     SlowAnswers(Duration),
+    /// The answers to renewals take this long.
+    SlowRenewals(Duration),
     /// The first attempt takes effect and its answer is lost; the second is refused for good.
     LostThenDenied,
     /// Watches end as soon as they are armed.
@@ -51,7 +53,11 @@ impl Driver for Tampered {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        Driver::renew(&self.inner, batch).await
+        let answers = Driver::renew(&self.inner, batch).await;
+        if let Tamper::SlowRenewals(delay) = self.tamper {
+            tokio::time::sleep(delay).await;
+        }
+        answers
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -110,6 +116,17 @@ async fn a_grant_that_comes_after_the_shutdown_is_not_believed() {
     assert!(rival.is_some(), "the session has ended");
     let late = late.await.unwrap();
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn belief_in_a_renewal_counts_from_its_sending() {
+    let world = world(Tamper::SlowRenewals(Duration::from_secs(3)));
+    let guard = world.victim.mutex("a").unwrap().ttl(Duration::from_secs(30)).lock().await.unwrap();
+    // Sent after 7.5 to 10 seconds, answered 3 later: by now it is 4 to 6.5 seconds old, its answer 1 to 3.5.
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    let left = guard.time_left();
+    assert!(left > Duration::from_secs(20), "not renewed: {left:?}");
+    assert!(left < Duration::from_millis(25_500), "counted from the answer: {left:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: WATCHDOG,
         from: "let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));",
         to: "let from = lease.from.map_or(self.clock.now(), |from| from.min(self.clock.now()));",
-        test: SIMULATION,
+        test: &["-p", "oarlock-core", "--test", "engine"],
     },
     Mutant {
         name: "belief-comes-back",
@@ -151,7 +151,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: SHARD,
         from: "if try_lock(&file).map_err(|error| self.failed(error))? {",
         to: "if true {",
-        test: &["-p", "oarlock-local", "--test", "local", "two_processes_lose_no_count"],
+        test: &["-p", "oarlock-local", "--test", "local", "stall::"],
     },
     Mutant {
         name: "nobody-is-dead",
