@@ -84,6 +84,9 @@ impl Grant {
 }
 
 /// Where a pending claim stands: opaque to the engine, handed back to [`Driver::watch`].
+///
+/// It must stay the same while nothing that matters has changed, because the engine arms a watch anew, and looks again at
+/// once, whenever it differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
