@@ -5,6 +5,7 @@ mod backoff;
 mod entropy;
 mod gate;
 mod home;
+mod leaving;
 mod reaper;
 mod uncut;
 mod watchdog;
@@ -14,12 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub(crate) use acquire::Ask;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use acquire::{Ask, busy};
 pub use acquire::Wait;
 pub(crate) use backoff::Patience;
 use entropy::Entropy;
 use gate::Gate;
 pub use home::Home;
+use leaving::Leaving;
 pub(crate) use reaper::Orphan;
 use uncut::Uncut;
 use watchdog::Watchdog;
@@ -62,6 +66,7 @@ pub(crate) struct Core {
     pub(crate) observers: Observers,
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) watchdog: Watchdog,
+    pub(crate) leaving: Leaving,
     pub(crate) gate: Gate,
     pub(crate) home: Home,
     pub(crate) ttl: Duration,
@@ -325,14 +330,13 @@ impl ClientBuilder {
         };
         let observers = Observers::new(self.observers);
         let entropy = Arc::new(self.entropy);
-        let watchdog = Watchdog::new(
-            self.driver.clone(),
-            self.clock.clone(),
-            observers.clone(),
-            entropy.clone(),
-            self.op_timeout,
-            home.clone(),
-        );
+        let leaving = Leaving {
+            driver: self.driver.clone(),
+            clock: self.clock.clone(),
+            entropy: entropy.clone(),
+            over: CancellationToken::new(),
+        };
+        let watchdog = Watchdog::new(leaving.clone(), observers.clone(), self.op_timeout, home.clone());
         let core = Core {
             info: self.driver.info(),
             driver: self.driver,
@@ -340,6 +344,7 @@ impl ClientBuilder {
             observers,
             entropy,
             watchdog,
+            leaving,
             gate: Gate::default(),
             pulse: home.pulse(),
             home,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use oarlock_core::capabilities::Liveness;
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query};
@@ -23,17 +24,24 @@ enum Tamper {
     WatchesEnd,
     /// Attempts never answer.
     Silence,
+    /// A store of sessions: what is not released stays. Releases fail this long from the start.
+    SessionReleasesFail(Duration),
 }
 
 struct Tampered {
     inner: Memory,
     tamper: Tamper,
     attempts: Arc<AtomicU32>,
+    started: tokio::time::Instant,
 }
 
 impl Driver for Tampered {
     fn info(&self) -> Info {
-        Driver::info(&self.inner)
+        let mut info = Driver::info(&self.inner);
+        if let Tamper::SessionReleasesFail(_) = self.tamper {
+            info.capabilities.liveness = Liveness::Session;
+        }
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -41,6 +49,14 @@ impl Driver for Tampered {
         match self.tamper {
             Tamper::LostThenDenied if number > 0 => return Err(Error::new(ErrorKind::Denied, "no")),
             Tamper::Silence => std::future::pending::<()>().await,
+            Tamper::SessionReleasesFail(_) => {
+                let mut lasting = claim.clone();
+                lasting.ttl = Duration::from_secs(86_400);
+                let answer = Driver::attempt(&self.inner, &lasting).await?;
+                let Attempt::Granted(mut grant) = answer else { return Ok(answer) };
+                grant.lease.ttl = claim.ttl;
+                return Ok(Attempt::Granted(grant));
+            }
             _ => {}
         }
         let answer = Driver::attempt(&self.inner, claim).await;
@@ -61,6 +77,11 @@ impl Driver for Tampered {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        if let Tamper::SessionReleasesFail(outage) = self.tamper
+            && self.started.elapsed() < outage
+        {
+            return Err(Error::unreachable("away"));
+        }
         Driver::release(&self.inner, resource, id, end).await
     }
 
@@ -94,15 +115,11 @@ fn world(tamper: Tamper) -> World {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
     let attempts = Arc::new(AtomicU32::new(0));
-    let tampered = Tampered { inner: store.connect(), tamper, attempts: attempts.clone() };
+    let started = tokio::time::Instant::now();
+    let tampered = Tampered { inner: store.connect(), tamper, attempts: attempts.clone(), started };
     let client =
         |driver: Arc<dyn oarlock_core::DynDriver>| Client::builder_over(driver).clock(clock.clone()).build().unwrap();
-    World {
-        honest: client(Arc::new(store)),
-        victim: client(Arc::new(tampered)),
-        attempts,
-        started: tokio::time::Instant::now(),
-    }
+    World { honest: client(Arc::new(store)), victim: client(Arc::new(tampered)), attempts, started }
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,6 +171,19 @@ async fn a_bounded_wait_is_bounded_although_the_store_is_silent() {
     let error = world.victim.mutex("a").unwrap().wait(Duration::from_secs(1)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(world.started.elapsed() < Duration::from_millis(2500), "took {:?}", world.started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_lives_as_long_as_its_session_is_released_however_late_that_works() {
+    let (ttl, outage) = (Duration::from_secs(2), Duration::from_secs(60));
+    let world = world(Tamper::SessionReleasesFail(outage));
+    drop(world.victim.mutex("dropped").unwrap().ttl(ttl).lock().await.unwrap());
+    let expired = world.victim.mutex("expired").unwrap().lease(ttl).lock().await.unwrap();
+    assert_eq!(expired.lost().await, LossReason::Expired);
+    tokio::time::sleep_until(world.started + outage + ttl).await;
+    for name in ["dropped", "expired"] {
+        assert!(world.honest.mutex(name).unwrap().try_lock().await.unwrap().is_some(), "{name} is still there");
+    }
 }
 
 #[tokio::test(start_paused = true)]

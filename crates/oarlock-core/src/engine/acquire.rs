@@ -406,7 +406,7 @@ impl Turn {
 }
 
 /// The error of a wait that ended: who holds it, since when, how many wait.
-async fn busy(core: &Arc<Core>, claim: &Claim, started: Moment) -> Error {
+pub(crate) async fn busy(core: &Arc<Core>, claim: &Claim, started: Moment) -> Error {
     let client = Client { core: core.clone() };
     // If the store does not tell, the wait has still ended.
     let state = client.inspect(&claim.resource).await.ok();

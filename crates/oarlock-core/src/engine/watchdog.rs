@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
 use super::entropy::Entropy;
 use super::gate::Lane;
 use super::home::Home;
+use super::leaving::Leaving;
 use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
-use crate::capabilities::Liveness;
 use crate::claim::{Claim, ClaimId, Tether};
 use crate::clock::{Clock, Moment, sleep_until};
 use crate::driver::{DynDriver, End, Gone, Interest, Lease, Renewal, Renewed, Watch};
-use crate::error::{Error, Result, Retry};
+use crate::error::{Error, Result};
 use crate::event::{Observers, Step};
-use crate::state::{Ending, Query};
+use crate::state::{Ending, Memo, Query};
 
 /// The most claims in one request.
 const BATCH: usize = 1024;
@@ -43,6 +43,7 @@ struct Shared {
     /// When the task will look next; whoever is due earlier wakes it.
     next_look: AtomicU64,
     wake: Notify,
+    leaving: Leaving,
     stop: CancellationToken,
 }
 
@@ -51,6 +52,8 @@ struct Kept {
     by_id: HashMap<ClaimId, Charge>,
     by_time: BTreeSet<(Moment, ClaimId)>,
     started: bool,
+    /// How many news there were.
+    news: u64,
 }
 
 /// One claim in its care.
@@ -67,7 +70,17 @@ struct Charge {
     renews: bool,
     /// A hint came while a renewal was under way: its answer may be older than the news.
     again: bool,
+    /// To be told with the next renewal, and until one has got through.
+    news: Option<News>,
     errors: Backoff,
+}
+
+/// What a holder has to say to the store.
+struct News {
+    /// Which renewals carry it: a late answer to an earlier one says nothing about it.
+    number: u64,
+    memo: Option<Memo>,
+    told: oneshot::Sender<Result<()>>,
 }
 
 #[derive(Clone)]
@@ -91,25 +104,19 @@ impl Who {
 }
 
 impl Watchdog {
-    pub(crate) fn new(
-        driver: Arc<dyn DynDriver>,
-        clock: Arc<dyn Clock>,
-        observers: Observers,
-        entropy: Arc<Entropy>,
-        op_timeout: Duration,
-        home: Home,
-    ) -> Self {
+    pub(crate) fn new(leaving: Leaving, observers: Observers, op_timeout: Duration, home: Home) -> Self {
         Self(Arc::new(Shared {
-            driver,
-            clock,
+            driver: leaving.driver.clone(),
+            clock: leaving.clock.clone(),
             observers,
-            entropy,
+            entropy: leaving.entropy.clone(),
             op_timeout,
             home,
             kept: Mutex::default(),
             next_look: AtomicU64::new(Moment::NEVER.as_nanos()),
             wake: Notify::new(),
-            stop: CancellationToken::new(),
+            stop: leaving.over.clone(),
+            leaving,
         }))
     }
 
@@ -130,8 +137,8 @@ impl Watchdog {
     fn keep(&self, claim: Arc<Claim>, who: Who, ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
-        let (look, renews, again) = (Moment::NEVER, renew_at.is_some(), false);
-        let mut charge = Charge { claim, who, look, ttl, renew_at, renews, again, errors };
+        let (look, renews, again, news) = (Moment::NEVER, renew_at.is_some(), false, None);
+        let mut charge = Charge { claim, who, look, ttl, renew_at, renews, again, news, errors };
         charge.look = charge.next_look();
         let mut kept = self.0.lock();
         if !kept.started {
@@ -147,6 +154,28 @@ impl Watchdog {
         if let Some(charge) = self.0.lock().by_id.get_mut(&claim.id) {
             charge.claim = claim;
         }
+    }
+
+    /// Renews a holder now, as `claim` and with `memo`, and tells when the store has said yes. Failures are ridden out as
+    /// those of any renewal; the answer is dropped when the claim is gone, or is not renewed at all.
+    pub(crate) fn publish(&self, claim: Arc<Claim>, memo: Option<Memo>) -> oneshot::Receiver<Result<()>> {
+        let (told, answer) = oneshot::channel();
+        let mut kept = self.0.lock();
+        let Some(mut charge) = kept.remove(claim.id) else { return answer };
+        let id = claim.id;
+        if charge.renews {
+            kept.news += 1;
+            charge.claim = claim;
+            charge.news = Some(News { number: kept.news, memo, told });
+            if charge.renew_at.is_some() {
+                charge.renew_at = Some(self.0.clock.now());
+            } else {
+                charge.again = true;
+            }
+            charge.look = charge.next_look();
+        }
+        self.0.put(&mut kept, id, charge);
+        answer
     }
 
     /// Lets a claim go: it is not renewed after this.
@@ -202,8 +231,24 @@ impl Charge {
         }
     }
 
-    /// The claim as it is to be renewed now.
-    fn to_renew(&self) -> Arc<Claim> {
+    /// The store has said yes to the renewal that carried news of this number.
+    fn tell(&mut self, number: Option<u64>, ending: Option<&Ending>) {
+        if let Some(news) = self.news.take_if(|news| number == Some(news.number) || ending.is_some()) {
+            // Stores need not take news of a hold that was asked to end. Whoever does not wait for it any more is not told.
+            let _ = news.told.send(match ending {
+                None => Ok(()),
+                Some(ending) => Err(Error::lost(LossReason::Broken(ending.clone()))),
+            });
+        }
+    }
+
+    /// What is to be renewed now.
+    fn to_renew(&self) -> Due {
+        let (memo, news) = self.news.as_ref().map_or((None, None), |news| (news.memo.clone(), Some(news.number)));
+        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, news }
+    }
+
+    fn as_seen_now(&self) -> Arc<Claim> {
         match &self.who {
             Who::Waiter { lane: Some(lane), .. } => {
                 Arc::new(Claim { behind: lane.behind(), ..Claim::clone(&self.claim) })
@@ -226,7 +271,7 @@ async fn run(shared: Arc<Shared>) {
             () = sleep_until(&*shared.clock, next) => {}
         }
         let (mut due, lost) = shared.due();
-        if shared.is_session_store() {
+        if shared.leaving.outlasts_leases() {
             for claim in lost {
                 shared.home.spawn(shared.clone().let_go(claim));
             }
@@ -238,8 +283,15 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// A claim to be renewed, and the lease that its answer must not outlast.
-type Due = (Arc<Claim>, Duration);
+/// A claim to be renewed.
+struct Due {
+    claim: Arc<Claim>,
+    /// The lease that its answer must not outlast.
+    lease: Duration,
+    memo: Option<Memo>,
+    /// The number of the news it carries.
+    news: Option<u64>,
+}
 
 /// The client's mailbox, armed anew whenever it ends.
 #[derive(Default)]
@@ -345,7 +397,7 @@ impl Shared {
                 break;
             }
             if charge.renew_at.take().is_some() {
-                batch.push((charge.to_renew(), charge.patient_for()));
+                batch.push(charge.to_renew());
             }
             let look_next = charge.next_look();
             charge.look = look_next;
@@ -368,7 +420,7 @@ impl Shared {
         let Some(holder) = holders.into_iter().find(|holder| holder.id == claim.id) else {
             // It is gone, so there is nothing left to extend: the answer says why.
             let answers = self.driver.clone().renew(vec![Renewal::of(claim.clone())]).await;
-            return answers.into_iter().for_each(|answer| self.apply(claim.id, sent, answer));
+            return answers.into_iter().for_each(|answer| self.apply(claim.id, None, sent, answer));
         };
         if let Some(ending) = holder.ending {
             belief.end_by(sent, holder.lease_left, LossReason::Broken(ending.clone()));
@@ -378,60 +430,48 @@ impl Shared {
         }
     }
 
-    /// Whether claims live on in the store after belief in them has ended, because their session does.
-    fn is_session_store(&self) -> bool {
-        self.driver.info().capabilities.liveness == Liveness::Session
-    }
-
-    /// Gives back what was lost without the store's doing: nobody believes in it any more, so nobody should wait for
-    /// it. Tried for as long as a lease; after that the guard's own release, or the end of the session, does it.
+    /// Gives back what was lost without the store's doing: nobody believes in it any more, so nobody should wait for it.
     async fn let_go(self: Arc<Self>, claim: Arc<Claim>) {
-        let until = self.clock.now() + claim.ttl;
-        let mut pauses = Backoff::for_errors(claim.ttl);
-        loop {
-            let release = self.driver.clone().release(claim.resource.clone(), claim.id, End::Withdrawn);
-            match release.await {
-                Err(error) if error.retry() != Retry::Never && self.clock.now() < until => {
-                    sleep_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.next())).await;
-                }
-                Ok(_) | Err(_) => return,
-            }
-        }
+        // If it fails for good, the guard's own release or the end of the session is left to do it.
+        let _ = self.leaving.release(&claim, &End::Withdrawn, None).await;
     }
 
     /// Sends one batch and applies the answers. A slow answer is given up on for the plan, but not thrown away:
     /// it counts from when its question left.
     async fn renew(self: Arc<Self>, due: Vec<Due>) {
         let sent = self.clock.now();
-        let shortest = due.iter().map(|(_, lease)| *lease).min().unwrap_or(self.op_timeout);
+        let shortest = due.iter().map(|due| due.lease).min().unwrap_or(self.op_timeout);
         let patience = self.op_timeout.min(shortest / 3);
-        let claims: Vec<_> = due.into_iter().map(|(claim, _)| claim).collect();
-        let batch = claims.iter().cloned().map(Renewal::of).collect();
+        let renewal = |due: &Due| Renewal { memo: due.memo.clone(), ..Renewal::of(due.claim.clone()) };
+        let batch = due.iter().map(renewal).collect();
         let mut request = self.driver.clone().renew(batch);
         let in_time = tokio::time::timeout(patience, &mut request).await;
         let late = in_time.is_err();
         if late {
-            for claim in &claims {
-                self.apply(claim.id, sent, Err(Error::unreachable("no answer to a renewal in time")));
+            for due in &due {
+                self.apply(due.claim.id, due.news, sent, Err(Error::unreachable("no answer to a renewal in time")));
             }
         }
         let answers = match in_time {
             Ok(answers) => answers,
             Err(_) => request.await,
         };
-        for (claim, answer) in claims.iter().zip(answers) {
+        for (due, answer) in due.iter().zip(answers) {
             // A late failure has counted already, and a later renewal may have worked since.
             if !late || answer.is_ok() {
-                self.apply(claim.id, sent, answer);
+                self.apply(due.claim.id, due.news, sent, answer);
             }
         }
     }
 
-    fn apply(&self, id: ClaimId, sent: Moment, answer: Result<Renewed>) {
+    fn apply(&self, id: ClaimId, news: Option<u64>, sent: Moment, answer: Result<Renewed>) {
         let mut kept = self.lock();
         // Released meanwhile: whatever the answer is, it is nobody's any more.
         let Some(mut charge) = kept.remove(id) else { return };
         let claim = charge.claim.clone();
+        if let Ok(Renewed::Alive { ending, .. }) = &answer {
+            charge.tell(news, ending.as_ref());
+        }
         let (keep, step) = match (answer, charge.who.clone()) {
             (Ok(Renewed::Alive { lease, ending, .. }), Who::Holder(belief)) => {
                 self.extend(&mut charge, &belief, sent, lease, ending)
