@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use acquire::{Ask, busy};
 pub use acquire::Wait;
+pub(crate) use acquire::{Ask, busy};
 pub(crate) use backoff::Patience;
 use entropy::Entropy;
 use gate::Gate;

@@ -330,7 +330,7 @@ impl Guard {
     }
 
     /// Renewal ends with the release, and never outlives it; and neither does anybody's belief.
-    fn stop_keeping(&self) {
+    pub(crate) fn stop_keeping(&self) {
         self.core.watchdog.forget(self.id());
         self.held.0.belief.let_go();
         if let Some(owner) = &self.owner {

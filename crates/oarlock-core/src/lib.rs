@@ -31,6 +31,7 @@ pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
 pub use guard::{Guard, Held};
 pub use kinds::mutex::Mutex;
+pub use kinds::reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
 pub use kinds::rwlock::{RwLock, WriteGuard};
 pub use kinds::semaphore::Semaphore;
 pub use memory::Memory;

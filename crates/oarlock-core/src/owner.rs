@@ -1,16 +1,28 @@
 //! Who asks, where that must be known: so that nobody waits for itself.
 
+mod seat;
+
 use std::sync::{Arc, Mutex, PoisonError};
+
+use seat::Seats;
+pub(crate) use seat::{Seat, Share};
 
 use crate::belief::BeliefCell;
 use crate::claim::{Claim, ClaimId, ResourceName, Weight};
 
 /// An explicit identity for several acquisitions, such as one job or one request.
 ///
-/// Waiting for a lock that the same owner holds already is an error instead of a wait without end. Tasks and threads
-/// are not owners by themselves: async work moves between them.
+/// Waiting for a lock that the same owner holds already is an error instead of a wait without end; a re-entrant lock
+/// ([`Mutex::reentrant`](crate::Mutex::reentrant)) can be entered again. Tasks and threads are not owners by themselves:
+/// async work moves between them.
 #[derive(Clone, Debug, Default)]
-pub struct Owner(Arc<Mutex<Vec<Holding>>>);
+pub struct Owner(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    holdings: Mutex<Vec<Holding>>,
+    seats: Seats,
+}
 
 #[derive(Debug)]
 struct Holding {
@@ -38,7 +50,12 @@ impl Owner {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Holding>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where this owner shares its holds of `name`.
+    pub(crate) fn seat(&self, store: usize, name: &ResourceName) -> Arc<Seat> {
+        self.0.seats.at(store, name)
     }
 
     pub(crate) fn holds(&self, store: usize, name: &ResourceName, weight: Weight) -> Holds {

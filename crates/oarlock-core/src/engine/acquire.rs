@@ -63,7 +63,8 @@ impl Ask {
         }
     }
 
-    async fn acquire(mut self) -> Result<Option<Guard>> {
+    /// Acquires within the wait asked for; `None` if that ends.
+    pub(crate) async fn acquire(mut self) -> Result<Option<Guard>> {
         let core = self.client.core.clone();
         self.check(&core)?;
         let started = core.clock.now();

@@ -1,10 +1,12 @@
 //! One holder.
 
+use super::reentrant::ReentrantMutex;
 use super::tunable;
 use crate::claim::Kind;
 use crate::engine::{Ask, Patience};
 use crate::error::Result;
 use crate::guard::Guard;
+use crate::owner::Owner;
 
 /// A lock that one can hold.
 ///
@@ -49,6 +51,12 @@ impl Mutex {
         self.ask.claim.kind = Kind::Spin;
         self.ask.patience = Patience::Spin;
         self
+    }
+
+    /// A lock that `owner` can enter again while it holds it.
+    #[must_use]
+    pub fn reentrant(self, owner: &Owner) -> ReentrantMutex {
+        ReentrantMutex::new(self.owner(owner).ask, owner)
     }
 
     /// Takes the lock if it is free; `None` if it is busy.

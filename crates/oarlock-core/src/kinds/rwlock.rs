@@ -2,11 +2,13 @@
 
 use std::ops::Deref;
 
+use super::reentrant::ReentrantRwLock;
 use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::engine::Ask;
 use crate::error::Result;
 use crate::guard::Guard;
+use crate::owner::Owner;
 
 /// A lock that many can read-hold or one can write-hold.
 ///
@@ -40,18 +42,24 @@ impl RwLock {
         Self { ask }
     }
 
-    fn reader(&self) -> Ask {
+    pub(super) fn reader(&self) -> Ask {
         let mut ask = self.ask.clone();
         ask.claim.kind = Kind::Read;
         ask.claim.weight = Weight::ONE;
         ask
     }
 
-    fn writer(&self) -> Ask {
+    pub(super) fn writer(&self) -> Ask {
         let mut ask = self.ask.clone();
         ask.claim.kind = Kind::Write;
         ask.claim.weight = Weight::All;
         ask
+    }
+
+    /// A lock that `owner` can enter again while it holds it.
+    #[must_use]
+    pub fn reentrant(self, owner: &Owner) -> ReentrantRwLock {
+        ReentrantRwLock::new(self.owner(owner), owner)
     }
 
     /// Read-holds if that is possible now; `None` if a writer holds or waits.
