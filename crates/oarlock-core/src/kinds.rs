@@ -1,5 +1,6 @@
 //! The kinds of lock: thin names for a capacity, a weight and an order. All waiting and keeping is the engine's.
 
+pub mod multi;
 pub mod mutex;
 pub mod reentrant;
 pub mod rwlock;

@@ -38,6 +38,10 @@ impl Mutex {
         Self { ask }
     }
 
+    pub(super) fn into_ask(self) -> Ask {
+        self.ask
+    }
+
     /// Grants in order of arrival.
     #[must_use]
     pub fn fair(mut self) -> Self {

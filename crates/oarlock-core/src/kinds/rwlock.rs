@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use super::multi::Part;
 use super::reentrant::ReentrantRwLock;
 use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
@@ -60,6 +61,18 @@ impl RwLock {
     #[must_use]
     pub fn reentrant(self, owner: &Owner) -> ReentrantRwLock {
         ReentrantRwLock::new(self.owner(owner), owner)
+    }
+
+    /// The reader's lock as one of several that are taken together: a part of a [`Multi`](super::multi::Multi).
+    #[must_use]
+    pub fn for_reading(&self) -> Part {
+        Part(self.reader())
+    }
+
+    /// The writer's lock as one of several that are taken together: a part of a [`Multi`](super::multi::Multi).
+    #[must_use]
+    pub fn for_writing(&self) -> Part {
+        Part(self.writer())
     }
 
     /// Read-holds if that is possible now; `None` if a writer holds or waits.

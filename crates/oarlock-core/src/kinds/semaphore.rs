@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use super::multi::Part;
 use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::engine::Ask;
@@ -60,6 +61,14 @@ impl Semaphore {
         let mut ask = self.ask.clone();
         ask.claim.weight = Weight::Units(units(permits)?);
         Ok(ask)
+    }
+
+    /// These `permits` as one of several locks that are taken together: a part of a [`Multi`](super::multi::Multi).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidClaim`] for none at all.
+    pub fn permits(&self, permits: u32) -> Result<Part> {
+        self.taking(permits).map(Part)
     }
 
     /// Takes `permits` if they are free; `None` if not.
