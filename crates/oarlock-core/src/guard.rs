@@ -329,6 +329,32 @@ impl Guard {
         }
     }
 
+    /// Changes what is published of this hold and leaves `memo` on its resource, with a renewal of its own, and waits
+    /// until the store has said yes.
+    ///
+    /// If the future is dropped the renewal goes on while the lock is held.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before that, or its end was asked for: it may have
+    /// been published or not.
+    pub(crate) async fn publish(&mut self, change: impl FnOnce(&mut Claim), memo: Option<Memo>) -> Result<()> {
+        let mut claim = Claim::clone(&self.held.claim());
+        change(&mut claim);
+        let claim = Arc::new(claim);
+        *self.held.0.claim.lock().unwrap_or_else(PoisonError::into_inner) = claim.clone();
+        let told = self.core.watchdog.publish(claim, memo);
+        let lost = |reason| Err(Error::lost(reason).applied_unknown().about(self.resource()));
+        tokio::select! {
+            biased;
+            reason = self.held.lost() => lost(reason),
+            told = told => match told {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => lost(error.loss().cloned().unwrap_or(LossReason::Gone)),
+                Err(_) => lost(self.loss().unwrap_or(LossReason::Gone)),
+            },
+        }
+    }
+
     /// Renewal ends with the release, and never outlives it; and neither does anybody's belief.
     pub(crate) fn stop_keeping(&self) {
         self.core.watchdog.forget(self.id());

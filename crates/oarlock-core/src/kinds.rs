@@ -1,5 +1,6 @@
 //! The kinds of lock: thin names for a capacity, a weight and an order. All waiting and keeping is the engine's.
 
+pub mod election;
 pub mod multi;
 pub mod mutex;
 pub mod reentrant;
@@ -7,21 +8,13 @@ pub mod rwlock;
 pub mod semaphore;
 
 /// The choices that every kind has, as methods of its own so that nobody needs to import a trait.
-macro_rules! tunable {
+macro_rules! kept {
     ($kind:ty) => {
         impl $kind {
             /// How long the lock lives without renewal. It is renewed every third of that.
             #[must_use]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self.ask.claim.ttl = ttl;
-                self
-            }
-
-            /// An explicit lease: the lock ends after `ttl`, and is **not** renewed.
-            #[must_use]
-            pub fn lease(mut self, ttl: std::time::Duration) -> Self {
-                self.ask.claim.ttl = ttl;
-                self.ask.renew = false;
                 self
             }
 
@@ -46,13 +39,6 @@ macro_rules! tunable {
                 self
             }
 
-            /// On whose behalf: waiting for what the same owner holds is an error, not a hang.
-            #[must_use]
-            pub fn owner(mut self, owner: &crate::Owner) -> Self {
-                self.ask.owner = Some(owner.clone());
-                self
-            }
-
             /// Who asks, for the eyes of others.
             #[must_use]
             pub fn label(mut self, label: crate::Label) -> Self {
@@ -71,6 +57,31 @@ macro_rules! tunable {
             #[must_use]
             pub fn tether(mut self, tether: crate::Tether) -> Self {
                 self.ask.claim.tether = tether;
+                self
+            }
+        }
+    };
+}
+pub(crate) use kept;
+
+/// Those, and what only kinds have that need not be renewed, and can be waited for by their own holder.
+macro_rules! tunable {
+    ($kind:ty) => {
+        $crate::kinds::kept!($kind);
+
+        impl $kind {
+            /// An explicit lease: the lock ends after `ttl`, and is **not** renewed.
+            #[must_use]
+            pub fn lease(mut self, ttl: std::time::Duration) -> Self {
+                self.ask.claim.ttl = ttl;
+                self.ask.renew = false;
+                self
+            }
+
+            /// On whose behalf: waiting for what the same owner holds is an error, not a hang.
+            #[must_use]
+            pub fn owner(mut self, owner: &crate::Owner) -> Self {
+                self.ask.owner = Some(owner.clone());
                 self
             }
         }
@@ -106,6 +117,14 @@ impl Client {
     /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for no permits at all.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<semaphore::Semaphore> {
         semaphore::Semaphore::new(self.ask(name.as_ref())?, permits)
+    }
+
+    /// A choice of one leader among many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
+    pub fn election(&self, name: impl AsRef<str>) -> Result<election::Election> {
+        Ok(election::Election::new(self.ask(name.as_ref())?))
     }
 
     fn ask(&self, name: &str) -> Result<Ask> {

@@ -30,6 +30,7 @@ pub use engine::{Client, ClientBuilder, Home};
 pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
 pub use guard::{Guard, Held};
+pub use kinds::election::{Election, Leader, LeaderWatch, Leadership};
 pub use kinds::multi::{LetGo, Multi, MultiGuard, Part};
 pub use kinds::mutex::Mutex;
 pub use kinds::reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};

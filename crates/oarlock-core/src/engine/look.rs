@@ -1,0 +1,114 @@
+//! Looking at one name again whenever it may have changed: by hint, when a lease ends, and now and then.
+
+use std::time::Duration;
+
+use super::Client;
+use super::backoff::Backoff;
+use crate::capabilities::Notify;
+use crate::claim::ResourceName;
+use crate::clock::{Moment, nap_until};
+use crate::driver::Watch;
+use crate::error::{Result, Retry};
+use crate::state::ResourceState;
+
+/// The states of one name, as far as they are seen: some in between may be missed, the last one never is.
+pub(crate) struct Looks {
+    client: Client,
+    name: ResourceName,
+    watch: Option<Watch>,
+    /// After a watch that failed or ended, not before this.
+    arm_at: Moment,
+    look_at: Moment,
+    pauses: Backoff,
+    errors: Backoff,
+}
+
+impl Looks {
+    pub(crate) fn at(client: Client, name: ResourceName) -> Self {
+        let errors = Backoff::for_errors(client.core.ttl);
+        let pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
+        Self { client, name, watch: None, arm_at: Moment::ZERO, look_at: Moment::ZERO, pauses, errors }
+    }
+
+    /// The present state: at once the first time, and then whenever it may have changed. Outages are ridden out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: the next call looks again.
+    ///
+    /// # Errors
+    /// What the store says, where asking again is no use.
+    pub(crate) async fn next(&mut self) -> Result<ResourceState> {
+        loop {
+            // Armed before the look, so that nothing that happens after it goes unseen.
+            self.arm().await;
+            let core = self.client.core.clone();
+            if core.clock.now() >= self.look_at {
+                match self.client.inspect(&self.name).await {
+                    Ok(state) => {
+                        self.errors.reset();
+                        self.look_at = core.clock.now() + self.good_for(&state);
+                        return Ok(state);
+                    }
+                    Err(error) if error.retry() == Retry::Never => return Err(error),
+                    Err(_) => self.look_at = core.clock.now() + core.entropy.jitter(self.errors.next()),
+                }
+            }
+            self.wait().await;
+        }
+    }
+
+    async fn arm(&mut self) {
+        let now = self.client.core.clock.now();
+        if self.watch.is_some() || now < self.arm_at {
+            return;
+        }
+        match self.client.watch(&self.name).await {
+            Ok(watch) => {
+                self.watch = Some(watch);
+                self.look_at = Moment::ZERO;
+            }
+            // Without a watch the pauses still bring us back.
+            Err(_) => self.arm_later(),
+        }
+    }
+
+    fn arm_later(&mut self) {
+        let core = &self.client.core;
+        self.watch = None;
+        self.arm_at = core.clock.now() + core.entropy.jitter(self.pauses.next());
+    }
+
+    async fn wait(&mut self) {
+        let until = if self.watch.is_some() { self.look_at } else { self.look_at.min(self.arm_at) };
+        let hint = async {
+            match &mut self.watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            hint = hint => {
+                if hint.is_some() {
+                    self.pauses.reset();
+                } else {
+                    self.arm_later();
+                }
+                self.look_at = Moment::ZERO;
+            }
+            () = nap_until(&*self.client.core.clock, until) => {}
+        }
+    }
+
+    /// How long a state can be relied on if no hint comes: until the first holder could be gone, or for a while.
+    fn good_for(&self, state: &ResourceState) -> Duration {
+        let core = &self.client.core;
+        let slow = match core.info.capabilities.notify {
+            Notify::Push => core.ttl / 3,
+            Notify::Poll => (core.ttl / 3).min(Duration::from_secs(1)),
+        };
+        let leases = state.holders.iter().map(|holder| holder.lease_left).filter(|left| !left.is_zero());
+        let first = leases.min().map(|left| left + Duration::from_millis(1));
+        core.entropy.jitter(slow).min(first.unwrap_or(slow))
+    }
+}
