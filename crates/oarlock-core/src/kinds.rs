@@ -3,6 +3,7 @@
 pub mod election;
 pub mod multi;
 pub mod mutex;
+pub mod once;
 pub mod reentrant;
 pub mod rwlock;
 pub mod semaphore;
@@ -125,6 +126,15 @@ impl Client {
     /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
     pub fn election(&self, name: impl AsRef<str>) -> Result<election::Election> {
         Ok(election::Election::new(self.ask(name.as_ref())?))
+    }
+
+    /// Work that is done once per slot, by whoever comes first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo.
+    pub fn once(&self, name: impl AsRef<str>) -> Result<once::Once> {
+        once::Once::new(self.ask(name.as_ref())?)
     }
 
     fn ask(&self, name: &str) -> Result<Ask> {

@@ -33,6 +33,7 @@ pub use guard::{Guard, Held};
 pub use kinds::election::{Election, Leader, LeaderWatch, Leadership};
 pub use kinds::multi::{LetGo, Multi, MultiGuard, Part};
 pub use kinds::mutex::Mutex;
+pub use kinds::once::{Once, Slot};
 pub use kinds::reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
 pub use kinds::rwlock::{RwLock, WriteGuard};
 pub use kinds::semaphore::Semaphore;

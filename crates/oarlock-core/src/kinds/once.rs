@@ -1,0 +1,245 @@
+//! Once per slot, for all machines together.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use super::kept;
+use crate::claim::ResourceName;
+use crate::engine::{Ask, Looks};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, Held};
+use crate::state::Memo;
+
+/// The longest slot, in bytes.
+pub const MAX_SLOT_BYTES: usize = 256;
+
+/// What a memo of ours begins with; the digit is the version of its format.
+const FORMAT: &[u8] = b"once/1 ";
+
+/// Work that is done once per slot, by whoever comes first: the nightly run of a fleet, a migration, a day's invoices.
+///
+/// A slot is a text, such as a date or a number. Slots have an order: the shorter one first, then by bytes. So plain
+/// numbers and dates of one width (`2026-11-15`) are in the order one expects. The name remembers its last slot, and a slot
+/// that is not after it is done already, whoever asks and whatever his clock says.
+///
+/// # Guarantees
+/// - **At most once** (the default): the slot is written down *before* the work starts. Work that fails, is killed or
+///   loses its lock is not started again for this slot.
+/// - **At least once** ([`at_least_once`](Self::at_least_once)): the slot is written down after the work has succeeded.
+///   Work that fails, is killed or loses its lock is started again by the next one who asks.
+/// - Runs of one name never overlap, as far as a [`Guard`] can promise that.
+///
+/// Both hold as long as the store remembers the name: at least 24 hours after its last use.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Client, Memory, Slot};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = Client::new(Memory::new())?;
+/// let nightly = locks.once("nightly")?;
+/// let first = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
+/// assert_eq!(first, Slot::Ran(42));
+/// let second = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
+/// assert_eq!(second, Slot::AlreadyDone { slot: "2026-11-15".into() });
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Once {
+    ask: Ask,
+    at_least_once: bool,
+}
+
+kept!(Once);
+
+/// What became of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it says whether the work was done here"]
+pub enum Slot<T> {
+    /// The work was done here and now.
+    Ran(T),
+    /// It was not: this slot or a later one is written down already.
+    AlreadyDone {
+        /// The last slot written down. Without [`at_least_once`](Once::at_least_once) its work may still be under way
+        /// elsewhere, or have failed there.
+        slot: Arc<str>,
+    },
+}
+
+impl Once {
+    pub(crate) fn new(ask: Ask) -> Result<Self> {
+        let info = ask.client.info();
+        if !info.capabilities.memo {
+            let message = "this store cannot remember which slots are done";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&ask.claim.resource));
+        }
+        Ok(Self { ask, at_least_once: false })
+    }
+
+    /// Writes the slot down only after the work has succeeded, so that failed work is done again.
+    #[must_use]
+    pub fn at_least_once(mut self) -> Self {
+        self.at_least_once = true;
+        self
+    }
+
+    /// Does `work` unless `slot`, or a later one, is done already.
+    ///
+    /// Whoever finds the slot written down returns at once, even while another still works on it. Whoever finds the name
+    /// held and the slot not written down waits, as long as was asked for (30 seconds unless said otherwise): for the slot
+    /// to be written down, or for the name to be free. With [`at_least_once`](Self::at_least_once) that is until the
+    /// other is done.
+    ///
+    /// `work` is dropped where it stands if the lock is lost.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `work` is dropped where it stands and the lock is let go. The slot is done if it was
+    /// written down by then.
+    ///
+    /// # Errors
+    /// What `work` says. [`ErrorKind::Busy`] when the wait ends. [`ErrorKind::Lost`] if the lock was lost before the work
+    /// was done, or before the slot was written down after it. [`ErrorKind::InvalidClaim`] for an empty or too long slot.
+    /// [`ErrorKind::Foreign`] if something else left a memo on the name. What the store says.
+    pub async fn run<T, E, F>(&self, slot: &str, work: impl FnOnce(Held) -> F) -> Result<Slot<T>, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        check(slot, &self.ask.claim.resource)?;
+        let mut guard = match self.enter(slot).await? {
+            Slot::Ran(guard) => guard,
+            Slot::AlreadyDone { slot } => return Ok(Slot::AlreadyDone { slot }),
+        };
+        if !self.at_least_once {
+            guard.publish(|_| {}, Some(memo(slot))).await?;
+        }
+        // An error drops the guard, which lets the lock go.
+        let done = guard.with(work).await??;
+        if self.at_least_once {
+            guard.publish(|_| {}, Some(memo(slot))).await?;
+        }
+        // The slot is done; if this fails, it is tried again in the background.
+        let _ = guard.release().await;
+        Ok(Slot::Ran(done))
+    }
+
+    /// The last slot written down, as the store sees it now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Foreign`] if something else left a memo on the name; what the store says.
+    pub async fn last(&self) -> Result<Option<Arc<str>>> {
+        let resource = &self.ask.claim.resource;
+        let state = self.ask.client.inspect(resource).await?;
+        state.memo.map(|memo| read(&memo, resource)).transpose()
+    }
+
+    /// Takes the lock for a slot that is not done, or sees that it is.
+    async fn enter(&self, slot: &str) -> Result<Slot<Guard>> {
+        if let Some(last) = self.last().await?.filter(|last| compare(last, slot) != Ordering::Less) {
+            return Ok(Slot::AlreadyDone { slot: last });
+        }
+        let guard = match self.ask.clone().attempt().await? {
+            Some(guard) => guard,
+            None => tokio::select! {
+                biased;
+                done = self.written_down(slot) => return done.map(|slot| Slot::AlreadyDone { slot }),
+                guard = self.ask.clone().lock() => guard?,
+            },
+        };
+        // What counts is the memo that came with the grant: nobody else can have written one since.
+        match guard.memo().map(|memo| read(memo, guard.resource())).transpose()? {
+            Some(last) if compare(&last, slot) != Ordering::Less => {
+                let _ = guard.release().await;
+                Ok(Slot::AlreadyDone { slot: last })
+            }
+            _ => Ok(Slot::Ran(guard)),
+        }
+    }
+
+    /// Waits until `slot` or a later one is written down. Slots never go back, so an old answer is as good as a new one.
+    async fn written_down(&self, slot: &str) -> Result<Arc<str>> {
+        let resource = &self.ask.claim.resource;
+        let mut looks = Looks::at(self.ask.client.clone(), resource.clone());
+        loop {
+            let state = looks.next().await?;
+            if let Some(memo) = state.memo
+                && let last = read(&memo, resource)?
+                && compare(&last, slot) != Ordering::Less
+            {
+                return Ok(last);
+            }
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Slot<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ran(done) => done.fmt(f),
+            Self::AlreadyDone { slot } => write!(f, "already done: the last slot is {}", crate::text::quoted(slot)),
+        }
+    }
+}
+
+/// The order of slots: the shorter one first, then by bytes.
+fn compare(one: &str, other: &str) -> Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+}
+
+fn check(slot: &str, resource: &ResourceName) -> Result<()> {
+    let message = match slot.len() {
+        0 => "a slot must not be empty".to_owned(),
+        1..=MAX_SLOT_BYTES => return Ok(()),
+        length => format!("a slot has at most {MAX_SLOT_BYTES} bytes, this one has {length}"),
+    };
+    Err(Error::new(ErrorKind::InvalidClaim, message).about(resource))
+}
+
+fn memo(slot: &str) -> Memo {
+    [FORMAT, slot.as_bytes()].concat().into()
+}
+
+fn read(memo: &[u8], resource: &ResourceName) -> Result<Arc<str>> {
+    let slot = memo.strip_prefix(FORMAT).and_then(|slot| std::str::from_utf8(slot).ok());
+    if let Some(slot) = slot {
+        return Ok(slot.into());
+    }
+    let error = if memo.starts_with(b"once/") {
+        Error::new(ErrorKind::NewerFormat, "its last slot was written by a newer version")
+    } else {
+        Error::new(ErrorKind::Foreign, "something else left a memo on it, so its last slot is unknown")
+    };
+    Err(error.about(resource))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_in_natural_order() {
+        let rising = ["1", "2", "10", "99", "100", "2026-11-14", "2026-11-15", "2026-12-01", "2027-01-01"];
+        for pair in rising.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+        }
+        assert_eq!(compare("7", "7"), Ordering::Equal);
+    }
+
+    #[test]
+    fn memos_of_others_are_not_taken_for_slots() {
+        let name = ResourceName::new("n").unwrap();
+        assert_eq!(&*read(&memo("7"), &name).unwrap(), "7");
+        assert_eq!(read(b"7", &name).unwrap_err().kind(), ErrorKind::Foreign);
+        assert_eq!(read(b"once/2 7", &name).unwrap_err().kind(), ErrorKind::NewerFormat);
+        assert_eq!(read(b"once/1 \xff", &name).unwrap_err().kind(), ErrorKind::NewerFormat);
+    }
+
+    #[test]
+    fn slots_are_bounded() {
+        let name = ResourceName::new("n").unwrap();
+        assert!(check("", &name).is_err() && check(&"9".repeat(257), &name).is_err());
+        assert!(check(&"9".repeat(256), &name).is_ok());
+        assert!(memo(&"9".repeat(256)).len() <= crate::state::MAX_MEMO_BYTES);
+    }
+}
