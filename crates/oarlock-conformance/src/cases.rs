@@ -11,6 +11,7 @@ mod exclusion;
 mod expiry;
 mod fencing;
 mod gate;
+mod hand_over;
 mod idempotence;
 mod inspect;
 mod loss;
@@ -150,6 +151,7 @@ pub(crate) fn all() -> Vec<Case> {
         breaking::cases,
         downgrade::cases,
         memo::cases,
+        hand_over::cases,
         close::cases,
         busy::cases,
         owner::cases,

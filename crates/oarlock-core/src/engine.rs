@@ -30,7 +30,7 @@ pub(crate) use reaper::Orphan;
 use uncut::Uncut;
 use watchdog::Watchdog;
 
-use crate::claim::{Claim, ClaimId, Fence, Label, ResourceName};
+use crate::claim::{Claim, ClaimId, Fence, Label, ResourceName, Tether};
 use crate::clock::{BootClock, Clock};
 use crate::driver::{BoxFuture, Driver, DynDriver, End, Info, Interest, Release, Released, Watch};
 use crate::error::{Error, ErrorKind, Result};
@@ -111,6 +111,15 @@ impl Core {
             return Err(Error::new(ErrorKind::Closed, message).on(self.info.scheme));
         }
         Ok(())
+    }
+
+    /// Whether the store can keep a claim by its lease alone.
+    pub(crate) fn check_tether(&self, tether: Tether, resource: &ResourceName) -> Result<()> {
+        if tether == Tether::Process || self.info.capabilities.tether_lease {
+            return Ok(());
+        }
+        let message = "this store frees a lock with its process: it cannot be handed over";
+        Err(Error::new(ErrorKind::Unsupported, message).on(self.info.scheme).about(resource))
     }
 
     /// A number that tells this client's store from others in this process.

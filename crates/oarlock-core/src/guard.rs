@@ -47,7 +47,7 @@ impl Held {
         }))
     }
 
-    fn claim(&self) -> Arc<Claim> {
+    pub(crate) fn claim(&self) -> Arc<Claim> {
         self.0.claim.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -166,6 +166,7 @@ pub struct Guard {
     held: Held,
     core: Arc<Core>,
     owner: Option<Owner>,
+    renewed: bool,
     /// Requests under way, owned here so that they can be handed over whole.
     changing: UnderWay<Attempt>,
     leaving: UnderWay<Release>,
@@ -197,7 +198,7 @@ impl Guard {
             // Granted while the client was being shut down: the store frees it with the session.
             held.0.belief.end(LossReason::Session);
         }
-        Self { held, core, owner, changing: Mutex::default(), leaving: Mutex::default(), done: false }
+        Self { held, core, owner, renewed: renew, changing: Mutex::default(), leaving: Mutex::default(), done: false }
     }
 
     /// What can be known of this lock, for other tasks.
@@ -353,6 +354,21 @@ impl Guard {
                 Err(_) => lost(self.loss().unwrap_or(LossReason::Gone)),
             },
         }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.core.info.scheme
+    }
+
+    /// False for an explicit lease.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
+    /// Lets go of it here, and leaves it in the store.
+    pub(crate) fn leave_to_its_lease(mut self) {
+        self.stop_keeping();
+        self.done = true;
     }
 
     /// Renewal ends with the release, and never outlives it; and neither does anybody's belief.

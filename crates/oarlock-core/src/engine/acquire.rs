@@ -92,6 +92,7 @@ impl Ask {
         core.check_open()?;
         check_ttl(self.claim.ttl)?;
         self.claim.label.check()?;
+        core.check_tether(self.claim.tether, &self.claim.resource)?;
         let can = &core.info.capabilities;
         let missing = if self.claim.fair && !can.fair {
             "grant in order of arrival"

@@ -1,0 +1,203 @@
+//! A lock that leaves its process: written down by one, taken up by another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::belief::{BeliefCell, LossReason};
+use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, ResourceName, Tether, Weight};
+use crate::clock::Moment;
+use crate::driver::{Gone, Grant, Lease, Renewal, Renewed};
+use crate::engine::{Client, Core, check_ttl};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, Held};
+use crate::state::{Ending, Query};
+
+/// The form that handles are written in; a newer one is refused.
+const FORMAT: u32 = 1;
+
+/// Everything another process needs to go on with a lock. Whoever has it has the lock: treat it as one.
+///
+/// # Guarantees
+/// - The lock is the same one: same claim, same fence. What it protects sees no new holder.
+/// - Between the two processes it lives by its lease alone. If nobody takes it up in time, it is free.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Handle {
+    format: u32,
+    scheme: String,
+    resource: ResourceName,
+    id: ClaimId,
+    fence: Fence,
+    kind: Kind,
+    capacity: Capacity,
+    weight: Weight,
+    fair: bool,
+    ttl_ms: u64,
+    renewed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<Arc<str>>,
+}
+
+impl Handle {
+    /// What is held.
+    #[must_use]
+    pub fn resource(&self) -> &ResourceName {
+        &self.resource
+    }
+
+    /// The fence of the lock, before and after.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The claim, on behalf of its new holder.
+    fn claim(&self, label: Arc<Label>) -> Claim {
+        let mut claim = Claim::new(self.id, self.resource.clone());
+        claim.kind = self.kind;
+        claim.capacity = self.capacity;
+        claim.weight = self.weight;
+        claim.fair = self.fair;
+        claim.tether = Tether::Lease;
+        claim.ttl = Duration::from_millis(self.ttl_ms);
+        claim.label = label;
+        claim.value.clone_from(&self.value);
+        claim
+    }
+}
+
+impl Guard {
+    /// Writes the lock down for another process, and stops believing in it here. It is not released: it lives on for
+    /// what is left of its lease, until somebody [adopts](Client::adopt) it.
+    ///
+    /// The lock must have been asked for with [`Tether::Lease`]. A bound set by `max_hold` does not go with it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidClaim`] for a lock that ends with its process, [`ErrorKind::Lost`] for one that was lost. The
+    /// lock is let go then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Client, Handle, Memory, Tether};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let store = Memory::new();
+    /// # let (here, there) = (Client::new(store.connect())?, Client::new(store.connect())?);
+    /// let guard = here.mutex("import")?.tether(Tether::Lease).lock().await?;
+    /// let fence = guard.fence();
+    /// let handle: Handle = guard.hand_over()?; // `Handle` is serde's `Serialize` and `Deserialize`
+    /// let guard = there.adopt(&handle).await?;
+    /// assert_eq!(guard.fence(), fence);
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn hand_over(self) -> Result<Handle> {
+        let claim = self.claim();
+        if claim.tether != Tether::Lease {
+            let message = "this lock ends with its process: to hand it over, ask for it with Tether::Lease";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&claim.resource));
+        }
+        if let Some(reason) = self.loss() {
+            return Err(Error::lost(reason).about(&claim.resource));
+        }
+        let handle = Handle {
+            format: FORMAT,
+            scheme: self.scheme().to_owned(),
+            resource: claim.resource.clone(),
+            id: claim.id,
+            fence: self.fence(),
+            kind: claim.kind,
+            capacity: claim.capacity,
+            weight: claim.weight,
+            fair: claim.fair,
+            ttl_ms: u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX),
+            renewed: self.is_renewed(),
+            value: claim.value.clone(),
+        };
+        self.leave_to_its_lease();
+        Ok(handle)
+    }
+}
+
+impl Client {
+    /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
+    ///
+    /// A lock with an explicit lease goes on with what is left of it. Two who adopt the same handle both hold the lock:
+    /// hand it to one.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the lock lives on to the end of its lease, and can still be adopted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::Config`] for a handle of
+    /// another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
+    /// says, and then it can be tried again.
+    pub async fn adopt(&self, handle: &Handle) -> Result<Guard> {
+        let core = &self.core;
+        core.check_open()?;
+        check(core, handle)?;
+        let claim = Arc::new(handle.claim(core.label.clone()));
+        let sent = core.clock.now();
+        let kept = if handle.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
+        let Kept { lease, ending } = kept.map_err(|error| error.about(&claim.resource))?;
+        let from = lease.from.unwrap_or(sent);
+        let belief = BeliefCell::new(core.clock.clone(), from, lease.ttl, None);
+        if let Some(ending) = ending {
+            belief.end_by(from, lease.ttl, LossReason::Broken(ending));
+        }
+        let grant = Grant::new(handle.fence, lease);
+        let now = core.clock.now();
+        let held = Held::new(claim, &grant, belief, now, now.since(sent));
+        if let Some(reason) = held.loss() {
+            return Err(Error::lost(reason).about(&handle.resource));
+        }
+        Ok(Guard::new(core.clone(), held, (from, lease.ttl), handle.renewed, None))
+    }
+}
+
+/// What the store still has of a lock that was handed over.
+struct Kept {
+    lease: Lease,
+    ending: Option<Ending>,
+}
+
+fn check(core: &Core, handle: &Handle) -> Result<()> {
+    let config = |message: String| Err(Error::new(ErrorKind::Config, message).about(&handle.resource));
+    if handle.format > FORMAT {
+        return config(format!("this handle is of format {}, and {FORMAT} is the newest known here", handle.format));
+    }
+    if handle.scheme != core.info.scheme {
+        return config(format!("this handle is of a store behind {}:, not {}:", handle.scheme, core.info.scheme));
+    }
+    core.check_tether(Tether::Lease, &handle.resource)?;
+    check_ttl(Duration::from_millis(handle.ttl_ms))
+}
+
+/// Renews it: whether it is alive, and for how long from here.
+async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
+    let request = core.driver.clone().renew(vec![Renewal::of(claim.clone())]);
+    let one = Box::pin(async move { Ok(request.await.pop()) });
+    let answer = core.in_time(one, "adopt").await?;
+    match answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a renewal without an answer")))? {
+        Renewed::Alive { lease, ending, fence: Some(_) } => Ok(Kept { lease, ending }),
+        Renewed::Alive { fence: None, .. } => {
+            Err(Error::new(ErrorKind::InvalidClaim, "this handle is of a claim that waits"))
+        }
+        Renewed::Gone(gone) => Err(Error::lost(match gone {
+            Gone::Unknown => LossReason::Gone,
+            Gone::Broken(ending) => LossReason::Broken(ending),
+            Gone::Session => LossReason::Session,
+        })),
+    }
+}
+
+/// Looks at it, where renewing would extend what must not be extended.
+async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
+    let page = core.in_time(core.driver.clone().inspect(Query::name(claim.resource.clone())), "adopt").await?;
+    let mut holders = page.resources.into_iter().flat_map(|state| state.holders);
+    let Some(holder) = holders.find(|holder| holder.id == claim.id) else {
+        return Err(Error::lost(LossReason::Gone));
+    };
+    // Counted from when the question left, which is earlier than when the store looked at its clock.
+    Ok(Kept { lease: Lease { from: None::<Moment>, ttl: holder.lease_left }, ending: holder.ending })
+}
