@@ -10,7 +10,7 @@ pub(crate) const SCHEME: &str = "zk";
 pub(crate) fn from_zk(error: zk::Error) -> Error {
     use zk::Error as E;
     let failed = match &error {
-        E::ClientClosed => Error::new(ErrorKind::Closed, "the session was closed"),
+        E::ClientClosed => Error::new(ErrorKind::Closed, "the session was closed").applied_unknown(),
         // Whatever it left was ephemeral, and the next attempt opens another session.
         E::SessionExpired => Error::unreachable("the session has expired").retry_now(),
         E::NoAuth | E::AuthFailed | E::InvalidAcl => Error::new(ErrorKind::Denied, "not allowed by the server"),

@@ -1,5 +1,6 @@
 #![doc = include_str!("docs.md")]
 
+mod attempt;
 mod config;
 mod driver;
 mod error;
@@ -7,6 +8,7 @@ mod link;
 mod names;
 mod queue;
 mod record;
+mod renew;
 mod show;
 mod watch;
 

@@ -13,6 +13,7 @@ use zookeeper_client as zk;
 use crate::config::Config;
 use crate::error::{SCHEME, closed, from_zk};
 use crate::names::escape;
+use crate::queue::Queue;
 use crate::record::{FORMAT, RootRecord, read, write};
 
 /// Where each client has a node through which others get its attention. No resource has a node with this name.
@@ -101,11 +102,12 @@ impl Session {
         mode.with_acls(self.acls)
     }
 
-    /// The children of `parent` as the leader has them now, so that nobody is taken for alive who is not.
-    pub(crate) async fn list_fresh(&self, parent: &str) -> Result<Vec<String>> {
-        let (fresh, children) = (self.client.sync(parent), self.client.list_children(parent));
+    /// The claims below `parent` as the leader has them now, so that nobody is taken for alive who is not.
+    pub(crate) async fn look(&self, parent: &str) -> Result<Queue> {
+        let (fresh, children) = (self.client.sync(parent), self.client.get_children(parent));
         fresh.await.map_err(from_zk)?;
-        if_there(children.await).map(Option::unwrap_or_default)
+        let found = if_there(children.await)?;
+        Ok(found.map_or_else(Queue::default, |(children, home)| Queue::of(&children, &home)))
     }
 }
 
@@ -129,10 +131,10 @@ pub(crate) fn if_there<T>(answer: Result<T, zk::Error>) -> Result<Option<T>> {
 pub(crate) struct Place {
     pub(crate) session: i64,
     pub(crate) node: String,
-    pub(crate) fence: Fence,
-    /// Whether somebody may have seen it waiting.
-    pub(crate) waited: bool,
-    pub(crate) granted: bool,
+    /// The transaction that made it.
+    pub(crate) made: i64,
+    /// Of its grant, once it has one.
+    pub(crate) fence: Option<Fence>,
 }
 
 /// What this process knows of a claim's node.

@@ -10,6 +10,7 @@
 use std::num::NonZeroU32;
 
 use oarlock_core::{ClaimId, Limit, Weight};
+use zookeeper_client as zk;
 
 /// The child that keeps a memo.
 pub(crate) const MEMO: &str = "m";
@@ -33,6 +34,10 @@ pub(crate) struct Queue {
     /// Children that say that a claim was made lighter.
     pub(crate) marks: Vec<(ClaimId, String)>,
     pub(crate) has_memo: bool,
+    /// Nobody ever wrote to the parent: no claim below it was ever marked.
+    pub(crate) untouched: bool,
+    /// The transaction by which a child last came or went.
+    last_change: i64,
 }
 
 /// What a waiter has to watch.
@@ -45,6 +50,11 @@ pub(crate) enum Obstacle<'a> {
 }
 
 impl Queue {
+    /// What a parent and its children say.
+    pub(crate) fn of(children: &[String], home: &zk::Stat) -> Self {
+        Self { untouched: home.mzxid == home.czxid, last_change: home.pzxid, ..Self::read(children) }
+    }
+
     pub(crate) fn read(children: &[String]) -> Self {
         let mut queue = Self::default();
         for child in children {
@@ -90,6 +100,18 @@ impl Queue {
         self.entries.len()
     }
 
+    /// Whether the claim at `at`, which holds, was granted by the transaction that `made` its node, so that this is its
+    /// fence. Else it needs a mark, which is a later transaction.
+    ///
+    /// Fences must rise from grant to grant. Arrival does not do where claims share: they take their turns in any order,
+    /// and whoever waits behind them came before they were marked. It does for the first in line
+    /// - if nothing came or went since its `new` node was made: whatever was granted before was granted by then;
+    /// - or if no claim here was ever marked: all earlier grants were firsts, and came before. The first mark of all writes
+    ///   to the parent first, and a parent with claims stays.
+    pub(crate) fn grants(&self, at: usize, made: i64, new: bool) -> bool {
+        at == 0 && (self.untouched || (new && self.last_change == made))
+    }
+
     pub(crate) fn position(&self, node: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.node == node)
     }
@@ -103,6 +125,11 @@ impl Queue {
     pub(crate) fn nodes_of(&self, id: ClaimId) -> impl Iterator<Item = &str> {
         let entries = self.entries.iter().filter(move |entry| entry.id == id).map(|entry| entry.node.as_str());
         entries.chain(self.marks.iter().filter(move |(of, _)| *of == id).map(|(_, node)| node.as_str()))
+    }
+
+    /// Whether anybody but `id` waits.
+    pub(crate) fn others_wait(&self, id: ClaimId) -> bool {
+        self.entries.iter().skip(self.held).any(|entry| entry.id != id)
     }
 
     /// What must change before the waiter at `at` can hold: the nearest earlier claim that cannot coexist with it; if

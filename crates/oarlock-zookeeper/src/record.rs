@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::state::Ending;
-use oarlock_core::{Claim, ClaimId, Error, Kind, Label, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, Fence, Kind, Label, ResourceName, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zookeeper_client as zk;
 
 use crate::error::{foreign, newer};
 
@@ -28,6 +29,12 @@ pub(crate) struct ClaimRecord {
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) behind: u32,
+    /// It holds, by the transaction that wrote this. The first in line may hold without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) granted: bool,
+    /// Its fence, once another transaction than that of its grant has written here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fence: Option<Fence>,
     pub(crate) label: Arc<Label>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<Arc<str>>,
@@ -39,13 +46,20 @@ pub(crate) struct ClaimRecord {
 impl ClaimRecord {
     pub(crate) fn of(claim: &Claim, lease: Duration) -> Self {
         let (label, value) = (claim.label.clone(), claim.value.clone());
-        Self { format: FORMAT, kind: claim.kind, lease, behind: claim.behind, label, value, ending: None }
+        let (kind, behind) = (claim.kind, claim.behind);
+        Self { format: FORMAT, kind, lease, behind, granted: false, fence: None, label, value, ending: None }
     }
 
     /// A claim that says nothing of itself.
     pub(crate) fn silent() -> Self {
         let (kind, lease, label) = (Kind::Mutex, Duration::ZERO, Arc::default());
-        Self { format: FORMAT, kind, lease, behind: 0, label, value: None, ending: None }
+        Self { format: FORMAT, kind, lease, behind: 0, granted: false, fence: None, label, value: None, ending: None }
+    }
+
+    /// The transaction that marked it as granted, if one did; `stat` is that of its node.
+    pub(crate) fn mark(&self, stat: &zk::Stat) -> Option<Fence> {
+        let written = || u64::try_from(stat.mzxid).ok().map(Fence::new);
+        self.granted.then(|| self.fence.or_else(written)).flatten()
     }
 
     /// Takes over what may change while a claim lives; whether anything did.

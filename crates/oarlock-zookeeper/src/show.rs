@@ -6,6 +6,7 @@ use oarlock_core::state::{HolderState, Memo, Page, Query, ResourceState, Select,
 use oarlock_core::{ErrorKind, Fence, ResourceName, Result};
 use zookeeper_client as zk;
 
+use crate::error::from_zk;
 use crate::link::{Session, if_there};
 use crate::names::unescape;
 use crate::queue::{Entry, MEMO, Queue};
@@ -15,8 +16,8 @@ impl Session {
     pub(crate) async fn show(&self, query: &Query) -> Result<Page> {
         let resources = match &query.select {
             Select::Name(name) => {
-                let children = self.list_fresh(&self.parent(name)).await?;
-                vec![self.state(name.clone(), &children).await?]
+                let queue = self.look(&self.parent(name)).await?;
+                vec![self.state(name.clone(), &queue).await?]
             }
             Select::Live => self.live().await?,
         };
@@ -24,7 +25,9 @@ impl Session {
     }
 
     async fn live(&self) -> Result<Vec<ResourceState>> {
-        let nodes = self.list_fresh(self.root()).await?;
+        let (fresh, nodes) = (self.client.sync(self.root()), self.client.list_children(self.root()));
+        fresh.await.map_err(from_zk)?;
+        let nodes = if_there(nodes.await)?.unwrap_or_default();
         let nodes: Vec<_> = nodes.into_iter().filter(|node| !node.starts_with('.')).collect();
         // All questions are on their way before the first answer is read.
         let lists: Vec<_> = nodes
@@ -44,16 +47,17 @@ impl Session {
             let Some((children, _)) = if_there(list.await)? else { continue };
             let written = || read::<ResourceRecord>(&parent, &home?.0).ok().map(|record| record.name);
             let Some(name) = unescape(&node).or_else(written) else { continue };
-            if !Queue::read(&children).entries.is_empty() {
-                live.push(self.state(name, &children).await?);
+            let queue = Queue::read(&children);
+            if !queue.entries.is_empty() {
+                live.push(self.state(name, &queue).await?);
             }
         }
         live.retain(|state| !state.is_free());
         Ok(live)
     }
 
-    async fn state(&self, name: ResourceName, children: &[String]) -> Result<ResourceState> {
-        let (parent, queue) = (self.parent(&name), Queue::read(children));
+    async fn state(&self, name: ResourceName, queue: &Queue) -> Result<ResourceState> {
+        let parent = self.parent(&name);
         let looks: Vec<_> =
             queue.entries.iter().map(|entry| self.client.get_data(&format!("{parent}/{}", entry.node))).collect();
         let memo = queue.has_memo.then(|| self.client.get_data(&format!("{parent}/{MEMO}")));
@@ -67,10 +71,11 @@ impl Session {
                 Err(error) if error.kind() == ErrorKind::Foreign => ClaimRecord::silent(),
                 record => record?,
             };
-            if at < queue.held {
-                state.holders.push(holder(entry, record, &stat));
-            } else {
-                waiters.push(waiter(entry, record, &stat));
+            let made = || u64::try_from(stat.czxid).ok().filter(|_| at == 0).map(Fence::new);
+            // Whose turn has come waits until it has taken it.
+            match record.mark(&stat).or_else(made).filter(|_| at < queue.held) {
+                Some(fence) => state.holders.push(holder(entry, record, &stat, fence)),
+                None => waiters.push(waiter(entry, record, &stat)),
             }
         }
         state.capacity = queue.capacity_before(queue.entries.len());
@@ -84,9 +89,9 @@ impl Session {
     }
 }
 
-fn holder(entry: &Entry, record: ClaimRecord, stat: &zk::Stat) -> HolderState {
+fn holder(entry: &Entry, record: ClaimRecord, stat: &zk::Stat, fence: Fence) -> HolderState {
     let mut holder = HolderState::new(entry.id, record.kind, entry.weight);
-    holder.fence = u64::try_from(stat.czxid).ok().map(Fence::new);
+    holder.fence = Some(fence);
     (holder.label, holder.value) = (record.label, record.value);
     (holder.held_for, holder.lease_left) = (age(stat), record.lease);
     holder.ending = record.ending.map(|(ending, _)| ending);

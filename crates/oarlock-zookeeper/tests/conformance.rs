@@ -42,7 +42,7 @@ impl Fixture for Ensemble {
     }
 
     fn powers(&self) -> Powers {
-        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(Power::Has)
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(Power::Has).pause(Power::Has)
     }
 
     fn pace(&self) -> Pace {
@@ -60,6 +60,14 @@ impl Fixture for Ensemble {
             let restarted = tokio::task::spawn_blocking(move || server.restart()).await;
             restarted.map_err(failed)?.map_err(failed)
         })
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        Box::pin(std::future::ready(self.0.pause().map_err(failed)))
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        Box::pin(std::future::ready(self.0.resume().map_err(failed)))
     }
 }
 

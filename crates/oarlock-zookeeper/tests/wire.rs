@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use oarlock_core::driver::{Attempt, End, Gone, Grant, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, ResourceState};
-use oarlock_core::{Claim, ClaimId, Client, Driver, ErrorKind, LossReason, ResourceName};
+use oarlock_core::{
+    Applied, Capacity, Claim, ClaimId, Client, Driver, ErrorKind, Fence, Limit, LossReason, ResourceName, Weight,
+};
 use oarlock_testbed::Proxy;
 use oarlock_testbed::proxy::{Held, Then};
 use oarlock_zookeeper::{Config, ZooKeeper};
@@ -47,6 +49,136 @@ async fn renewed(driver: &ZooKeeper, claim: &Claim) -> Result<Renewed> {
 async fn state(driver: &ZooKeeper, name: &str) -> Result<ResourceState> {
     let page = driver.inspect(&Query::name(ResourceName::new(name)?)).await?;
     page.resources.into_iter().next().context("no state")
+}
+
+/// A claim that waits: of everything, or of one unit of any number.
+fn queued(name: &str, bits: u128, weight: Weight) -> Result<Claim> {
+    let mut claim = claim(name, bits)?;
+    (claim.wait, claim.weight, claim.capacity) = (true, weight, Capacity::Fixed(Limit::Unlimited));
+    Ok(claim)
+}
+
+async fn waits(driver: &ZooKeeper, claim: &Claim) -> Result<()> {
+    let answer = driver.attempt(claim).await?;
+    ensure!(matches!(answer, Attempt::Pending(_)), "granted too early: {answer:?}");
+    Ok(())
+}
+
+async fn release(driver: &ZooKeeper, claim: &Claim) -> Result<()> {
+    let released = driver.release(&claim.resource, claim.id, &End::Done { memo: None }).await?;
+    ensure!(released.outcome == Released::Released, "{released:?}");
+    Ok(())
+}
+
+async fn shown(driver: &ZooKeeper, claim: &Claim) -> Result<Option<Fence>> {
+    let state = state(driver, claim.resource.as_str()).await?;
+    Ok(state.holders.iter().find(|holder| holder.id == claim.id).and_then(|holder| holder.fence))
+}
+
+/// Readers whose turns come together take them in any order: the later grant has the larger fence.
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_of_those_who_share_follow_their_grants() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (one, two) = (straight(&server).await?, straight(&server).await?);
+    let writer = queued("job", 1, Weight::All)?;
+    let (first, second) = (queued("job", 2, Weight::ONE)?, queued("job", 3, Weight::ONE)?);
+    let held = granted(&one, &writer).await?;
+    waits(&one, &first).await?;
+    waits(&two, &second).await?;
+    release(&one, &writer).await?;
+    ensure!(shown(&two, &second).await?.is_none(), "shown as a holder before it took its turn");
+    let earlier = granted(&two, &second).await?;
+    let later = granted(&one, &first).await?;
+    ensure!(held.fence < earlier.fence && earlier.fence < later.fence, "{held:?} {earlier:?} {later:?}");
+    for (driver, claim, grant) in [(&one, &first, &later), (&two, &second, &earlier)] {
+        ensure!(granted(driver, claim).await?.fence == grant.fence, "a repeated attempt changed the fence");
+        // Whatever is written to the node later leaves the fence alone.
+        let mut busier = claim.clone();
+        busier.behind = 3;
+        renewed(driver, &busier).await?;
+        let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+        let asked = End::Broken { ending, grace: SESSION };
+        ensure!(one.release(&claim.resource, claim.id, &asked).await?.outcome == Released::Asked, "not asked");
+        ensure!(shown(&one, claim).await? == Some(grant.fence), "another fence is shown");
+    }
+    Ok(())
+}
+
+/// Who waits behind a reader came before the reader's turn; so did whoever waits behind that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_rise_from_sharers_to_those_who_waited_behind_them() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let driver = straight(&server).await?;
+    let line: Vec<_> = [Weight::All, Weight::ONE, Weight::All, Weight::All, Weight::ONE, Weight::All]
+        .into_iter()
+        .zip(1..)
+        .map(|(weight, bits)| queued("job", bits, weight))
+        .collect::<Result<_>>()?;
+    let mut last = granted(&driver, &line[0]).await?.fence;
+    for claim in &line[1..] {
+        waits(&driver, claim).await?;
+    }
+    for pair in line.windows(2) {
+        release(&driver, &pair[0]).await?;
+        let next = granted(&driver, &pair[1]).await?.fence;
+        ensure!(next > last, "fence {next} after {last}");
+        ensure!(shown(&driver, &pair[1]).await? == Some(next), "another fence is shown");
+        last = next;
+    }
+    Ok(())
+}
+
+/// Plain mutexes hold by the node they made: nothing is written when a turn is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mutex_needs_no_mark() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (driver, raw) = (straight(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
+    let (mut first, mut second) = (claim("job", 1)?, claim("job", 2)?);
+    (first.wait, second.wait) = (true, true);
+    let earlier = granted(&driver, &first).await?;
+    waits(&driver, &second).await?;
+    release(&driver, &first).await?;
+    let later = granted(&driver, &second).await?;
+    let node = raw.list_children("/oarlock/job").await?.pop().context("no node")?;
+    let (_, stat) = raw.get_data(&format!("/oarlock/job/{node}")).await?;
+    ensure!(stat.version == 0 && stat.czxid == i64::try_from(later.fence.get())?, "it was written to: {stat:?}");
+    ensure!(later.fence > earlier.fence, "{} after {}", later.fence, earlier.fence);
+    Ok(())
+}
+
+/// A writer that goes on as a reader keeps its fence, and is shown with it; readers let in by that have larger ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lighter_writer_keeps_its_fence() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let driver = straight(&server).await?;
+    let (mut writer, reader) = (queued("job", 1, Weight::All)?, queued("job", 2, Weight::ONE)?);
+    let held = granted(&driver, &writer).await?;
+    waits(&driver, &reader).await?;
+    writer.weight = Weight::ONE;
+    ensure!(granted(&driver, &writer).await?.fence == held.fence, "another fence");
+    let beside = granted(&driver, &reader).await?;
+    ensure!(beside.fence > held.fence, "{} after {}", beside.fence, held.fence);
+    ensure!(granted(&driver, &writer).await?.fence == held.fence, "another fence later");
+    ensure!(shown(&driver, &writer).await? == Some(held.fence), "another fence is shown");
+    Ok(())
+}
+
+/// The node is made, and then nothing can be learnt of the others: whoever hears of the error must know that it may count.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_after_the_node_was_made_says_that_it_may_count() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (driver, raw) = (straight(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
+    let all_but_read = zk::Permission::CREATE | zk::Permission::DELETE | zk::Permission::WRITE | zk::Permission::ADMIN;
+    let blind = [zk::Acl::new(all_but_read, zk::AuthId::anyone())];
+    raw.create("/oarlock/job", b"", &zk::CreateMode::Persistent.with_acls(blind.as_slice().into())).await?;
+    let mine = claim("job", 1)?;
+    let error = driver.attempt(&mine).await.err().context("granted without a look at the others")?;
+    ensure!((error.kind(), error.applied()) == (ErrorKind::Denied, Applied::Unknown), "{error:?}");
+    raw.set_acl("/oarlock/job", &zk::Acls::anyone_all(), None).await?;
+    ensure!(raw.list_children("/oarlock/job").await?.len() == 1, "no node was made: nothing was tested");
+    release(&driver, &mine).await?;
+    ensure!(raw.list_children("/oarlock/job").await?.is_empty(), "a node is left");
+    Ok(())
 }
 
 /// The node is made, its reply is lost with the connection: the next attempt finds it, and takes no second place.

@@ -1,0 +1,259 @@
+//! One attempt: a node of its own, a look at all nodes of the name, and the fence that goes with a turn.
+//!
+//! A fence is the transaction that granted. Most claims need no write for that beyond their node: see [`Queue::grants`].
+//! Every other claim writes into its node that it holds, and that write is its fence.
+
+use oarlock_core::driver::{Attempt, Cursor, Grant, Pending};
+use oarlock_core::state::Memo;
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Limit, Result, Weight};
+use zookeeper_client as zk;
+
+use crate::driver::ZooKeeper;
+use crate::error::{SCHEME, changed_meanwhile, foreign, from_zk};
+use crate::link::{Known, Place, Session, if_there};
+use crate::queue::{self, Entry, MEMO, Obstacle, Queue, is_lighter};
+use crate::record::{ClaimRecord, ResourceRecord, read, write};
+
+/// Where a claim stands, and among whom.
+struct Standing {
+    parent: String,
+    place: Place,
+    queue: Queue,
+    /// This very attempt made its node.
+    new: bool,
+}
+
+impl ZooKeeper {
+    /// Takes a place, or finds the one it has, and says what it is worth.
+    pub(crate) async fn stand(&self, claim: &Claim) -> Result<Attempt> {
+        let session = self.link.session().await?;
+        let parent = session.parent(&claim.resource);
+        let found = match self.link.known(claim.id) {
+            Known::Nothing => None,
+            known => self.find(&session, &parent, claim.id, known).await?,
+        };
+        let new = found.is_none();
+        let (place, queue) = match found {
+            Some(found) => found,
+            None => self.enter(&session, &parent, claim).await?,
+        };
+        let standing = Standing { parent, place, queue, new };
+        self.judge(&session, claim, standing).await.map_err(|error| match error.kind() {
+            // Its hold is as it was.
+            ErrorKind::Upgrade => error,
+            // It has a node, and may hold by it.
+            _ => error.applied_unknown(),
+        })
+    }
+
+    async fn judge(&self, session: &Session, claim: &Claim, standing: Standing) -> Result<Attempt> {
+        let Standing { place, queue, .. } = &standing;
+        let at = queue.position(&place.node).ok_or_else(changed_meanwhile)?;
+        if at < queue.held {
+            self.grant(session, claim, standing, at).await.map(Attempt::Granted)
+        } else if claim.wait {
+            let cursor = match queue.obstacle(at) {
+                Obstacle::Node(node) => node.to_owned(),
+                Obstacle::Any => String::new(),
+            };
+            Ok(Attempt::Pending(pending(at, cursor)))
+        } else {
+            self.leave(&claim.resource, claim.id).await?;
+            Ok(Attempt::Pending(pending(at, String::new())))
+        }
+    }
+
+    /// The place of a claim that asked before. Its node may be there although nobody heard of it; one of an earlier
+    /// session is about to vanish, and is worth nothing.
+    pub(crate) async fn find(
+        &self,
+        session: &Session,
+        parent: &str,
+        id: ClaimId,
+        known: Known,
+    ) -> Result<Option<(Place, Queue)>> {
+        let queue = session.look(parent).await?;
+        if let Known::At(place) = known
+            && place.session == session.id
+        {
+            return Ok(queue.position(&place.node).is_some().then_some((place, queue)));
+        }
+        for entry in queue.entries.iter().filter(|entry| entry.id == id) {
+            let path = format!("{parent}/{}", entry.node);
+            let Some(stat) = session.client.check_stat(&path).await.map_err(from_zk)? else { continue };
+            if stat.ephemeral_owner == session.id {
+                let place = placed(session, entry.node.clone(), &stat)?;
+                return Ok(Some((place, queue)));
+            }
+            if_there(session.client.delete(&path, None).await)?;
+        }
+        Ok(None)
+    }
+
+    /// A place for a new claim, if what it says of the capacity is what the others say.
+    async fn enter(&self, session: &Session, parent: &str, claim: &Claim) -> Result<(Place, Queue)> {
+        let capacity = capacity(session, parent, claim).await?;
+        if let (Weight::Units(units), Some(Limit::Units(most))) = (claim.weight, capacity)
+            && units > most
+        {
+            return Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")));
+        }
+        self.link.note(claim.id, Known::Doubt);
+        let made = self.make(session, parent, claim, capacity).await;
+        let (place, queue) = made.inspect_err(|error| {
+            if error.applied() == Applied::No {
+                self.link.forget(claim.id);
+            }
+        })?;
+        let at = queue.position(&place.node).ok_or_else(|| changed_meanwhile().applied_unknown())?;
+        if let (Some(stored), Some(asked)) = (queue.capacity_before(at), capacity)
+            && stored != asked
+        {
+            self.leave(&claim.resource, claim.id).await.map_err(Error::applied_unknown)?;
+            let fixed = matches!(claim.capacity, Capacity::Fixed(_));
+            return Err(if fixed { Error::spec_mismatch(stored, asked) } else { changed_meanwhile() });
+        }
+        Ok((place, queue))
+    }
+
+    /// Makes a node, and lists it with all others in the same breath.
+    async fn make(
+        &self,
+        session: &Session,
+        parent: &str,
+        claim: &Claim,
+        capacity: Option<Limit>,
+    ) -> Result<(Place, Queue)> {
+        let record = write(&session.record_of(claim))?;
+        let path = format!("{parent}/{}", Entry::prefix(claim.id, claim.weight, capacity));
+        let ephemeral = session.options(zk::CreateMode::EphemeralSequential);
+        let create = || (session.client.create(&path, &record, &ephemeral), session.client.get_children(parent));
+        let (made, listed) = create();
+        let (mut made, mut listed) = (made.await, listed.await);
+        // The server removes an empty parent. Asking for it first would cost everybody else a request; the node was
+        // certainly not made, so this is the second step of making it and not a second try. If the parent goes once
+        // more in between, that is for the caller to try.
+        if made == Err(zk::Error::NoNode) {
+            let container = session.options(zk::CreateMode::Container);
+            let home = write(&ResourceRecord::of(&claim.resource))?;
+            match session.client.create(parent, &home, &container).await {
+                Ok(_) | Err(zk::Error::NodeExists) => {}
+                Err(error) => return Err(from_zk(error)),
+            }
+            let second = create();
+            (made, listed) = (second.0.await, second.1.await);
+        }
+        let (stat, sequence) = made.map_err(from_zk)?;
+        let node = format!("{}{sequence}", &path[parent.len() + 1..]);
+        let place = placed(session, node, &stat).map_err(Error::applied_unknown)?;
+        self.link.note(claim.id, Known::At(place.clone()));
+        let (children, home) = listed.map_err(|error| from_zk(error).applied_unknown())?;
+        Ok((place, Queue::of(&children, &home)))
+    }
+
+    /// The claim holds: gives it its fence, makes it lighter if that is asked for, and tells whoever watches it.
+    async fn grant(&self, session: &Session, claim: &Claim, standing: Standing, at: usize) -> Result<Grant> {
+        let Standing { parent, mut place, queue, new } = standing;
+        let held = queue.entries.get(at).map_or(claim.weight, |entry| entry.weight);
+        if is_lighter(held, claim.weight) {
+            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier"));
+        }
+        let path = format!("{parent}/{}", place.node);
+        let fence = match place.fence {
+            Some(fence) => fence,
+            // Those behind a sharer that waited watch its node for the grant that puts them at the head.
+            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => fence_of(place.made)?,
+            None => mark(session, &parent, &path, claim, queue.untouched, new).await?,
+        };
+        place.fence = Some(fence);
+        self.link.note(claim.id, Known::At(place));
+        if is_lighter(claim.weight, held) {
+            let (mut record, stat) = session.record(&path, claim).await?;
+            (record.kind, record.granted, record.fence) = (claim.kind, true, Some(fence));
+            let mut lighter = session.client.new_multi_writer();
+            let mark = format!("{parent}/{}", queue::mark(claim.id, claim.weight));
+            lighter.add_create(&mark, b"", &session.options(zk::CreateMode::Ephemeral)).map_err(from_zk)?;
+            // Those who wait for this one watch its data.
+            lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
+            lighter.commit().await.map_err(|error| from_zk(error.into()))?;
+        }
+        let mut grant = Grant::new(fence, session.lease(claim.ttl));
+        if queue.has_memo {
+            let memo = if_there(session.client.get_data(&format!("{parent}/{MEMO}")).await)?;
+            grant.memo = memo.map(|(bytes, _)| Memo::from(bytes));
+        }
+        Ok(grant)
+    }
+}
+
+/// Writes into the node that its claim holds. That transaction is its fence.
+async fn mark(session: &Session, parent: &str, path: &str, claim: &Claim, untouched: bool, new: bool) -> Result<Fence> {
+    let (mut record, version) = if new {
+        (session.record_of(claim), 0)
+    } else {
+        let (record, stat) = session.record(path, claim).await?;
+        if let Some(fence) = record.mark(&stat) {
+            // It was marked before, and nobody heard of it.
+            return Ok(fence);
+        }
+        (record, stat.version)
+    };
+    if untouched {
+        // Before the first mark of all, so that whoever waits here knows of marks: see `Queue::grants`.
+        let home = write(&ResourceRecord::of(&claim.resource))?;
+        match session.client.set_data(parent, &home, Some(0)).await {
+            Ok(_) | Err(zk::Error::BadVersion) => {}
+            Err(error) => return Err(from_zk(error)),
+        }
+    }
+    record.granted = true;
+    let marked = session.client.set_data(path, &write(&record)?, Some(version)).await.map_err(from_zk)?;
+    fence_of(marked.mzxid)
+}
+
+/// The capacity a claim states in its name. Who takes what there is has to look first.
+async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Option<Limit>> {
+    let otherwise = match (claim.capacity, claim.weight) {
+        (Capacity::Fixed(limit), _) => return Ok(Some(limit)),
+        (Capacity::Any, Weight::All) => return Ok(None),
+        (Capacity::Any, Weight::Units(_)) => Limit::Units(std::num::NonZeroU32::MIN),
+        (Capacity::Adopt(limit), _) => limit,
+    };
+    let queue = session.look(parent).await?;
+    Ok(Some(queue.capacity_before(queue.entries.len()).unwrap_or(otherwise)))
+}
+
+impl Session {
+    fn record_of(&self, claim: &Claim) -> ClaimRecord {
+        ClaimRecord::of(claim, self.lease(claim.ttl).ttl)
+    }
+
+    /// What a claim's own node says. Scribbles of others on it cost nobody a lock.
+    async fn record(&self, path: &str, claim: &Claim) -> Result<(ClaimRecord, zk::Stat)> {
+        let (data, stat) = self.client.get_data(path).await.map_err(from_zk)?;
+        match read::<ClaimRecord>(path, &data) {
+            Err(error) if error.kind() == ErrorKind::Foreign => Ok((self.record_of(claim), stat)),
+            record => Ok((record?, stat)),
+        }
+    }
+}
+
+fn placed(session: &Session, node: String, stat: &zk::Stat) -> Result<Place> {
+    if stat.ephemeral_owner != session.id {
+        // Some servers give a client another session without a word.
+        return Err(foreign(&node));
+    }
+    Ok(Place { session: session.id, node, made: stat.czxid, fence: None })
+}
+
+fn fence_of(transaction: i64) -> Result<Fence> {
+    let fence = u64::try_from(transaction).ok().filter(|fence| *fence < Fence::LIMIT);
+    let past = || Error::new(ErrorKind::FenceExhausted, format!("transaction {transaction:#x} is past 2^53"));
+    fence.map(Fence::new).ok_or_else(|| past().on(SCHEME))
+}
+
+fn pending(ahead: usize, cursor: String) -> Pending {
+    let mut pending = Pending::default();
+    (pending.ahead, pending.cursor) = (u32::try_from(ahead).ok(), Cursor(cursor.into_bytes()));
+    pending
+}
