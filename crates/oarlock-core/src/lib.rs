@@ -14,6 +14,7 @@ pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod floor;
 pub mod guard;
 pub mod handle;
 pub mod kinds;

@@ -7,6 +7,7 @@ pub mod bench;
 mod config;
 mod driver;
 mod error;
+pub mod floor;
 mod keys;
 mod lease;
 mod link;

@@ -6,6 +6,7 @@ mod config;
 mod directory;
 mod driver;
 mod error;
+pub mod floor;
 mod link;
 mod listen;
 mod mount;

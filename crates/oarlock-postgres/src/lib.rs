@@ -4,6 +4,7 @@ mod answer;
 mod config;
 mod driver;
 mod error;
+pub mod floor;
 mod link;
 mod watch;
 

@@ -4,6 +4,7 @@ mod attempt;
 mod config;
 mod driver;
 mod error;
+pub mod floor;
 mod link;
 mod names;
 mod queue;

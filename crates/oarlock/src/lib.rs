@@ -20,7 +20,7 @@ pub mod url;
 
 pub use locks::{Connect, Locks};
 pub use oarlock_core::*;
-pub use registry::built_in;
+pub use registry::{bare_of, built_in, floor_of};
 pub use url::Url;
 
 /// The README's program is compiled, so that it stays true.

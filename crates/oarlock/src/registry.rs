@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use crate::driver::BoxFuture;
+use crate::floor::{Bare, Floor};
 use crate::url::Url;
-use crate::{DynDriver, Error, ErrorKind, Memory, Result, driver::BoxFuture};
+use crate::{DynDriver, Error, ErrorKind, Memory, Result};
 
 /// What a driver needs besides the URL.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,34 +16,75 @@ pub(crate) struct Opening {
 }
 
 type Open = fn(Url, Opening) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
+type OpenFloor = fn(Url) -> BoxFuture<Result<Option<Arc<dyn Floor>>>>;
 
-/// The drivers of this build, by the name that [`Url::driver`] gives.
-const DRIVERS: &[(&str, Open)] = &[
-    ("mem", |url, opening| Box::pin(memory(url, opening))),
+/// The drivers of this build, by the name that [`Url::driver`] gives, and the floors beneath them.
+const DRIVERS: &[(&str, Open, OpenFloor)] = &[
+    ("mem", |url, opening| Box::pin(memory(url, opening)), |_| Box::pin(async { Ok(None) })),
     #[cfg(feature = "etcd")]
-    ("etcd", |url, _| Box::pin(etcd(url))),
+    (
+        "etcd",
+        |url, _| Box::pin(etcd(url)),
+        |url| Box::pin(async move { oarlock_etcd::floor::open(etcd_config(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "local")]
-    ("local", |url, opening| Box::pin(local(url, opening))),
+    (
+        "local",
+        |url, opening| Box::pin(local(url, opening)),
+        |url| Box::pin(async move { oarlock_local::floor::open(local_config(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "postgres")]
-    ("postgres", |url, _| Box::pin(postgres(url))),
+    (
+        "postgres",
+        |url, _| Box::pin(postgres(url)),
+        |url| Box::pin(async move { oarlock_postgres::floor::open(postgres_config(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "redis")]
-    ("redis", |url, _| Box::pin(redis(url))),
+    (
+        "redis",
+        |url, _| Box::pin(redis(url)),
+        |url| Box::pin(async move { oarlock_redis::floor::open(redis_config(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "zookeeper")]
-    ("zookeeper", |url, _| Box::pin(zookeeper(url))),
+    (
+        "zookeeper",
+        |url, _| Box::pin(zookeeper(url)),
+        |url| Box::pin(async move { oarlock_zookeeper::floor::open(zookeeper_config(&url)?).await.map(Some) }),
+    ),
 ];
 
 /// Whether this build has the driver for `url`.
 #[must_use]
 pub fn built_in(url: &Url) -> bool {
-    DRIVERS.iter().any(|(name, _)| *name == url.driver())
+    DRIVERS.iter().any(|(name, ..)| *name == url.driver())
+}
+
+fn find(url: &Url) -> Result<(Open, OpenFloor)> {
+    let driver = DRIVERS.iter().find(|(name, ..)| *name == url.driver());
+    driver.map(|(_, open, floor)| (*open, *floor)).ok_or_else(|| {
+        let message = format!("this build has no {} driver, which {} needs", url.driver(), url.scheme());
+        Error::new(ErrorKind::Config, message)
+    })
 }
 
 pub(crate) async fn open(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
-    let Some((_, open)) = DRIVERS.iter().find(|(name, _)| *name == url.driver()) else {
-        let message = format!("this build has no {} driver, which {} needs", url.driver(), url.scheme());
-        return Err(Error::new(ErrorKind::Config, message));
-    };
-    open(url, opening).await
+    find(&url)?.0(url, opening).await
+}
+
+/// The fewest raw requests of the store behind `url`, to measure locks against; `None` where there is nothing beneath.
+///
+/// # Errors
+/// As [`Locks::connect`](crate::Locks::connect).
+pub async fn floor_of(url: Url) -> Result<Option<Arc<dyn Floor>>> {
+    find(&url)?.1(url).await
+}
+
+/// The requests of the driver itself, without an engine.
+///
+/// # Errors
+/// As [`Locks::connect`](crate::Locks::connect).
+pub async fn bare_of(url: Url) -> Result<Arc<dyn Floor>> {
+    Ok(Arc::new(Bare::new(open(url, Opening::default()).await?)))
 }
 
 /// One store per process and prefix, so that two connections to `mem:` contend.
@@ -54,6 +97,13 @@ async fn memory(url: Url, _: Opening) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "local")]
 async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
+    let mut config = local_config(&url)?;
+    config.inherit = opening.inherit_session;
+    Ok(Arc::new(oarlock_local::Local::open(config).await?))
+}
+
+#[cfg(feature = "local")]
+fn local_config(url: &Url) -> Result<oarlock_local::Config> {
     let mut dir = match url.path() {
         "" => oarlock_local::default_dir()?,
         path => path.into(),
@@ -62,9 +112,7 @@ async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
         // A name space of its own is a store of its own.
         dir.push(format!("prefix-{}", url.prefix().replace('%', "%25").replace('/', "%2F")));
     }
-    let mut config = oarlock_local::Config::new(canonical(dir));
-    config.inherit = opening.inherit_session;
-    Ok(Arc::new(oarlock_local::Local::open(config).await?))
+    Ok(oarlock_local::Config::new(canonical(dir)))
 }
 
 /// One address for one directory, whichever way leads to it. What does not exist yet has no other names.
@@ -83,7 +131,12 @@ fn canonical(dir: std::path::PathBuf) -> std::path::PathBuf {
 
 #[cfg(feature = "etcd")]
 async fn etcd(url: Url) -> Result<Arc<dyn DynDriver>> {
-    use oarlock_etcd::{Config, Etcd};
+    Ok(Arc::new(oarlock_etcd::Etcd::open(etcd_config(&url)?).await?))
+}
+
+#[cfg(feature = "etcd")]
+fn etcd_config(url: &Url) -> Result<oarlock_etcd::Config> {
+    use oarlock_etcd::Config;
 
     if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
         return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
@@ -97,12 +150,17 @@ async fn etcd(url: Url) -> Result<Arc<dyn DynDriver>> {
         root => format!("{root}/{}", url.prefix()),
     };
     config.connect_timeout = url.connect_timeout();
-    Ok(Arc::new(Etcd::open(config).await?))
+    Ok(config)
 }
 
 #[cfg(feature = "redis")]
 async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
-    use oarlock_redis::{Address, Config, Redis};
+    Ok(Arc::new(oarlock_redis::Redis::open(redis_config(&url)?).await?))
+}
+
+#[cfg(feature = "redis")]
+fn redis_config(url: &Url) -> Result<oarlock_redis::Config> {
+    use oarlock_redis::{Address, Config};
 
     let address = match (url.scheme(), url.hosts()) {
         ("redis", [host]) => Address::Tcp(host.name.clone(), host.port),
@@ -121,12 +179,17 @@ async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
     if let Some(op_timeout) = url.op_timeout() {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
     }
-    Ok(Arc::new(Redis::open(config).await?))
+    Ok(config)
 }
 
 #[cfg(feature = "postgres")]
 async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
-    use oarlock_postgres::{Config, Postgres};
+    Ok(Arc::new(oarlock_postgres::Postgres::connect(postgres_config(&url)?).await?))
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
+    use oarlock_postgres::Config;
 
     if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
         return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
@@ -142,12 +205,17 @@ async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
     config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
     config.prefix = url.prefix().to_owned();
     config.connect_timeout = url.connect_timeout();
-    Ok(Arc::new(Postgres::connect(config).await?))
+    Ok(config)
 }
 
 #[cfg(feature = "zookeeper")]
 async fn zookeeper(url: Url) -> Result<Arc<dyn DynDriver>> {
-    use oarlock_zookeeper::{Config, ZooKeeper};
+    Ok(Arc::new(oarlock_zookeeper::ZooKeeper::open(zookeeper_config(&url)?).await?))
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper_config(url: &Url) -> Result<oarlock_zookeeper::Config> {
+    use oarlock_zookeeper::Config;
 
     if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
         return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
@@ -162,7 +230,7 @@ async fn zookeeper(url: Url) -> Result<Arc<dyn DynDriver>> {
     if let Some(ttl) = url.ttl() {
         config = config.session_timeout(ttl);
     }
-    Ok(Arc::new(ZooKeeper::open(config).await?))
+    Ok(config)
 }
 
 #[cfg(test)]
