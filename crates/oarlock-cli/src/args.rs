@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::bench::plan::Load;
 use crate::output::Format;
 
 /// One process at a time, across processes and machines.
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Wait(WaitArgs),
     Break(BreakArgs),
+    Bench(BenchArgs),
     Url(UrlArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -221,6 +223,31 @@ pub(crate) struct BreakArgs {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Measure how fast locks are on this store, beside the fewest requests that it needs
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// How long each load runs, in turns with what it is compared with; 100ms to 5m
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = span)]
+    pub(crate) duration: Duration,
+    /// How many tasks lock names of their own
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    pub(crate) tasks: u32,
+    /// How many tasks contend for one name
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub(crate) contenders: u32,
+    /// How many processes contend for one name; 0 for no such load
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=128))]
+    pub(crate) processes: u32,
+    /// Grant in order of arrival
+    #[arg(long)]
+    pub(crate) fair: bool,
+    /// Run this load only; may be given again
+    #[arg(long, value_enum, value_name = "LOAD")]
+    pub(crate) only: Vec<Load>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

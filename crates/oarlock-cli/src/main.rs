@@ -1,6 +1,7 @@
 //! The `oarlock` command: the flock of clusters.
 
 mod args;
+mod bench;
 mod child;
 mod cmd;
 mod exit;
@@ -37,6 +38,13 @@ fn main() -> ExitCode {
             }
             Err(failure) => tell(&failure).into(),
         },
+        Some(bench::worker::WORD) => match bench::worker::number(words.get(2), words.get(3)) {
+            Ok(number) => {
+                words.drain(1..4);
+                work(words, number).into()
+            }
+            Err(failure) => tell(&failure).into(),
+        },
         _ => run(words, None).into(),
     }
 }
@@ -62,6 +70,14 @@ fn run(words: Vec<OsString>, job: Option<&front::Job>) -> Exit {
     dispatch(args, job).unwrap_or_else(|failure| tell(&failure))
 }
 
+/// One of the processes of a contended load.
+fn work(words: Vec<OsString>, number: u32) -> Exit {
+    match Args::try_parse_from(words).map(|args| args.command) {
+        Ok(Command::Bench(bench)) => cmd::bench::main(&bench, Some(number)).unwrap_or_else(|failure| tell(&failure)),
+        Ok(_) | Err(_) => Code::Usage.into(),
+    }
+}
+
 fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
     match args.command {
         Command::Run(run) => cmd::run::main(run, job),
@@ -70,6 +86,7 @@ fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
         Command::Show(show) => cmd::show::main(&show),
         Command::Wait(wait) => cmd::wait::main(&wait),
         Command::Break(breaking) => cmd::break_::main(&breaking),
+        Command::Bench(bench) => cmd::bench::main(&bench, None),
         Command::Url(url) => cmd::url::main(&url),
         Command::Completions(completions) => cmd::completions::main(&completions),
         Command::Man(man) => cmd::man::main(&man),

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod cli {
+    mod bench;
     mod break_;
     mod codes;
     mod contention;

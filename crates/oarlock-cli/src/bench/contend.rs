@@ -1,0 +1,60 @@
+//! Loads with contention: several ask for one name, give it back as soon as they have it, and ask again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock::clock::{BootClock, Clock};
+use oarlock::floor::Rival;
+use oarlock::{Guard, Mutex};
+use tokio::task::coop::consume_budget;
+
+use crate::bench::grants::{Grant, Window};
+
+/// One of several.
+#[derive(Clone)]
+pub(crate) enum Contender {
+    Ours(Mutex),
+    Floor(Arc<dyn Rival>),
+}
+
+/// Takes and gives from the start of the window to its end, and says what it was granted.
+///
+/// Whoever waits at the end goes on waiting: no wait is cut short, and so none looks shorter than it was.
+pub(crate) async fn contend(number: u32, contender: Contender, window: Window) -> oarlock::Result<Vec<Grant>> {
+    let mut grants = Vec::new();
+    tokio::time::sleep(Duration::from_nanos(window.start.saturating_sub(now()))).await;
+    loop {
+        consume_budget().await;
+        let asked = now();
+        if asked >= window.end {
+            return Ok(grants);
+        }
+        let (fence, granted, ended) = match &contender {
+            Contender::Ours(lock) => {
+                let guard = lock.lock().await?;
+                let granted = now();
+                let (fence, ended) = (guard.fence().get(), believed_until(&guard));
+                guard.release().await?;
+                (fence, granted, ended)
+            }
+            Contender::Floor(rival) => {
+                rival.clone().take().await?;
+                let granted = now();
+                rival.clone().give().await?;
+                (0, granted, granted)
+            }
+        };
+        grants.push(Grant { contender: number, fence, asked, granted, ended });
+    }
+}
+
+/// Until now, unless it was lost already.
+fn believed_until(guard: &Guard) -> u64 {
+    let now = now();
+    if guard.is_held() { now } else { now.min(guard.ends_at().as_nanos()) }
+}
+
+/// The one clock that all processes of a machine share.
+pub(crate) fn now() -> u64 {
+    BootClock.now().as_nanos()
+}

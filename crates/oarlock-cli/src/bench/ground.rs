@@ -1,0 +1,101 @@
+//! What the loads stand on: our locks, the driver without the engine, and the floor of the store.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock::floor::{Floor, Rival};
+use oarlock::{Connect, Locks, Mutex};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::bench::plan::Plan;
+use crate::exit::{Code, Failure};
+use crate::settings::this_process;
+use crate::store::Store;
+
+/// How long the store may take to hear that we are done.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Ground {
+    locks: Locks,
+    fair: bool,
+    pub(crate) bare: Option<Arc<dyn Floor>>,
+    pub(crate) floor: Option<Arc<dyn Floor>>,
+    /// Every task has one; when all are gone, so are the guards that they had.
+    alive: mpsc::Sender<()>,
+    gone: mpsc::Receiver<()>,
+}
+
+impl Ground {
+    pub(crate) async fn open(plan: &Plan) -> Result<Self, Failure> {
+        let Store { url, words, .. } = &plan.store;
+        let mut label = this_process();
+        label.reason = Some("bench".to_owned());
+        let locks = Connect::to(url.clone()).label(label).connect().await?;
+        // Without something to compare with, our own figures are still worth having.
+        let missing = |error: oarlock::Error| words.warning(&format!("nothing to compare with: {error}"));
+        let bare = oarlock::bare_of(url.clone()).await.map_err(missing).ok();
+        let floor = oarlock::floor_of(url.clone()).await.map_err(missing).ok().flatten();
+        let (alive, gone) = mpsc::channel(1);
+        Ok(Self { locks, fair: plan.fair, bare, floor, alive, gone })
+    }
+
+    /// The store, without secrets.
+    pub(crate) fn info(&self) -> &oarlock::driver::Info {
+        self.locks.info()
+    }
+
+    pub(crate) fn lock(&self, name: &str) -> Result<Mutex, Failure> {
+        let lock = self.locks.mutex(name)?;
+        Ok(if self.fair { lock.fair() } else { lock })
+    }
+
+    /// Those who pass `name` on without us, each on a connection of its own; none where the store has no plain way.
+    pub(crate) async fn rivals(&self, name: &Arc<str>, count: u32) -> Result<Vec<Arc<dyn Rival>>, Failure> {
+        let mut rivals = Vec::new();
+        let Some(floor) = &self.floor else { return Ok(rivals) };
+        for _ in 0..count {
+            rivals.extend(floor.clone().rival(name.clone()).await?);
+        }
+        Ok(rivals)
+    }
+
+    /// Runs all of this at once, to the end of each. Dropped, it leaves tasks to [`close`](Self::close).
+    pub(crate) async fn all<T: Send + 'static>(
+        &self,
+        work: impl IntoIterator<Item = impl Future<Output = oarlock::Result<T>> + Send + 'static>,
+    ) -> Result<Vec<T>, Failure> {
+        let mut tasks = JoinSet::new();
+        for one in work {
+            let alive = self.alive.clone();
+            tasks.spawn(async move {
+                let done = one.await;
+                drop(alive);
+                done
+            });
+        }
+        let mut all = Vec::with_capacity(tasks.len());
+        while let Some(done) = tasks.join_next().await {
+            all.push(done.map_err(|error| Failure::new(Code::Internal, error.to_string()))??);
+        }
+        Ok(all)
+    }
+
+    /// Lets go of everything.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        let Self { locks, bare, floor, alive, mut gone, .. } = self;
+        let closing = async {
+            drop(alive);
+            // Nothing is ever sent: this is the end of the last task.
+            let _ = gone.recv().await;
+            locks.shutdown(PATIENCE).await?;
+            for floor in bare.into_iter().chain(floor) {
+                floor.close().await?;
+            }
+            Ok(())
+        };
+        let late = |_| Failure::new(Code::Unreachable, "the store did not let us go in time");
+        tokio::time::timeout(PATIENCE * 3, closing).await.unwrap_or_else(|error| Err(late(error)))
+    }
+}

@@ -1,0 +1,154 @@
+//! The loads, one after the other, each in turns with what it is compared with.
+
+use std::time::Duration;
+
+use crate::bench::contend::{Contender, contend, now};
+use crate::bench::crew::Crew;
+use crate::bench::grants::{Contention, Grant, Violation, Window, check};
+use crate::bench::ground::Ground;
+use crate::bench::pairs::{self, Pairs, Who};
+use crate::bench::plan::{Load, Plan};
+use crate::exit::Failure;
+
+/// Turns of each in a load without contention.
+const TURNS: u32 = 10;
+
+/// In one with contention they are longer: a wait cannot be longer than its turn.
+const CONTENDED_TURNS: u32 = 2;
+
+/// Time for everybody to hear when to start.
+const NOTICE: Duration = Duration::from_millis(20);
+
+/// No more than this many violations are kept; one is too many.
+const KEPT: usize = 20;
+
+/// What came of one load.
+pub(crate) enum Finding {
+    Pairs { tasks: u32, all: Vec<(Who, Pairs)> },
+    Contended { load: Load, contenders: u32, ours: Contention, floor: Option<(&'static str, Contention)> },
+}
+
+/// What came of all of them.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) loads: Vec<Finding>,
+    /// How many grants were checked.
+    pub(crate) checked: u64,
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// Told what runs now, and when a part of it is done.
+pub(crate) trait Progress {
+    fn load(&self, load: Load);
+    fn step(&self);
+}
+
+/// How many steps [`all`] makes at most.
+pub(crate) fn steps(plan: &Plan) -> u32 {
+    let steps = |load: &Load| match load {
+        Load::Pair | Load::Names => (TURNS + 1) * 3,
+        Load::Tasks | Load::Processes => (CONTENDED_TURNS + 1) * 2,
+    };
+    plan.loads.iter().map(steps).sum()
+}
+
+pub(crate) async fn all(
+    plan: &Plan,
+    ground: &Ground,
+    crew: &mut Crew,
+    progress: &impl Progress,
+) -> Result<Findings, Failure> {
+    let mut findings = Findings::default();
+    for load in &plan.loads {
+        progress.load(*load);
+        let finding = match load {
+            Load::Pair => uncontended(plan, ground, 1, progress).await?,
+            Load::Names => uncontended(plan, ground, plan.tasks, progress).await?,
+            Load::Tasks => contended(plan, ground, None, &mut findings, progress).await?,
+            Load::Processes => {
+                crew.gather(plan.processes).await?;
+                let finding = contended(plan, ground, Some(&mut *crew), &mut findings, progress).await?;
+                crew.dismiss().await?;
+                finding
+            }
+        };
+        findings.loads.push(finding);
+    }
+    Ok(findings)
+}
+
+async fn uncontended(plan: &Plan, ground: &Ground, tasks: u32, progress: &impl Progress) -> Result<Finding, Failure> {
+    let names: Vec<_> = (0..tasks).map(|task| plan.name(&format!("own-{task}"))).collect();
+    let sides = 1 + u32::from(ground.bare.is_some()) + u32::from(ground.floor.is_some());
+    let length = plan.duration / (TURNS * sides);
+    let all = pairs::load(ground, &names, TURNS, length, || progress.step()).await?;
+    Ok(Finding::Pairs { tasks, all })
+}
+
+async fn contended(
+    plan: &Plan,
+    ground: &Ground,
+    mut crew: Option<&mut Crew>,
+    findings: &mut Findings,
+    progress: &impl Progress,
+) -> Result<Finding, Failure> {
+    let (load, contenders) =
+        if crew.is_some() { (Load::Processes, plan.processes) } else { (Load::Tasks, plan.contenders) };
+    let name = plan.name(if crew.is_some() { "processes" } else { "tasks" });
+    // Those of other processes have their own; one is enough to know whether there are any.
+    let rivals = ground.rivals(&name, if crew.is_some() { 1 } else { contenders }).await?;
+    let mut floor = match rivals.first() {
+        Some(rival) => Some((rival.what(), Contention::new(contenders)?)),
+        None => None,
+    };
+    let mut ours = Contention::new(contenders)?;
+    let length = plan.duration / (CONTENDED_TURNS * (1 + u32::from(floor.is_some())));
+    for round in 0..=CONTENDED_TURNS {
+        let order = if round % 2 == 0 { [Who::Oarlock, Who::Floor] } else { [Who::Floor, Who::Oarlock] };
+        for who in order {
+            if who == Who::Floor && floor.is_none() {
+                continue;
+            }
+            let start = now() + nanos(NOTICE);
+            // The first round only warms up.
+            let window = Window { start, end: start + nanos(if round == 0 { length / 4 } else { length }) };
+            let mut grants: Vec<Grant> = if let Some(crew) = &mut crew {
+                crew.contend(who.word(), &name, window).await?
+            } else {
+                let mut all = Vec::new();
+                for number in 0..contenders {
+                    let contender = match rivals.get(number as usize).filter(|_| who == Who::Floor) {
+                        Some(rival) => Contender::Floor(rival.clone()),
+                        None => Contender::Ours(ground.lock(&name)?),
+                    };
+                    all.push(contend(number, contender, window));
+                }
+                ground.all(all).await?.into_iter().flatten().collect()
+            };
+            let side = match &mut floor {
+                Some((_, floor)) if who == Who::Floor => floor,
+                _ => {
+                    findings.check(&grants);
+                    &mut ours
+                }
+            };
+            if round > 0 {
+                side.add(&mut grants, window);
+            }
+            progress.step();
+        }
+    }
+    Ok(Finding::Contended { load, contenders, ours, floor })
+}
+
+impl Findings {
+    fn check(&mut self, grants: &[Grant]) {
+        self.checked += grants.len() as u64;
+        self.violations.extend(check(grants));
+        self.violations.truncate(KEPT);
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

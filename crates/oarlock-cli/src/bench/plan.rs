@@ -1,0 +1,74 @@
+//! What is to be measured, for how long, and under which names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock::clock::{BootClock, Clock};
+
+use crate::args::BenchArgs;
+use crate::exit::Failure;
+use crate::output::Format;
+use crate::store::Store;
+
+/// Shorter ones measure the start, longer ones fill the memory with grants.
+const DURATIONS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Load {
+    /// One task, one name
+    Pair,
+    /// Many tasks, each with a name of its own
+    Names,
+    /// Many tasks, one name
+    Tasks,
+    /// Many processes, one name
+    Processes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) store: Store,
+    pub(crate) loads: Vec<Load>,
+    /// Of each load, all of its turns together.
+    pub(crate) duration: Duration,
+    pub(crate) tasks: u32,
+    pub(crate) contenders: u32,
+    pub(crate) processes: u32,
+    pub(crate) fair: bool,
+    /// What all names of this run begin with.
+    run: String,
+}
+
+impl Plan {
+    pub(crate) fn new(args: &BenchArgs) -> Result<Self, Failure> {
+        let store = Store::new(&args.store)?;
+        if store.words.format == Format::Name {
+            return Err(Failure::usage("-o name has nothing to name here"));
+        }
+        if !DURATIONS.contains(&args.duration) {
+            return Err(Failure::usage("--duration is between 100ms and 5m"));
+        }
+        if args.processes == 1 {
+            return Err(Failure::usage("--processes 1 has nobody to contend with; 0 leaves this load out"));
+        }
+        let mut loads = vec![Load::Pair, Load::Names, Load::Tasks, Load::Processes];
+        if !args.only.is_empty() {
+            loads.retain(|load| args.only.contains(load));
+        }
+        // The memory of one process is no store for others.
+        if args.processes == 0 || store.url.driver() == "mem" {
+            loads.retain(|load| *load != Load::Processes);
+        }
+        if loads.is_empty() {
+            return Err(Failure::usage("there is nothing to measure: this store has no such load"));
+        }
+        let run = format!("oarlock-bench/{}-{:x}", std::process::id(), BootClock.now().as_nanos());
+        let (duration, tasks, contenders) = (args.duration, args.tasks, args.contenders);
+        Ok(Self { store, loads, duration, tasks, contenders, processes: args.processes, fair: args.fair, run })
+    }
+
+    /// A name that nobody else uses.
+    pub(crate) fn name(&self, what: &str) -> Arc<str> {
+        format!("{}/{what}", self.run).into()
+    }
+}

@@ -1,0 +1,264 @@
+//! What was found, as tables for people and as JSON for programs.
+
+use std::time::Duration;
+
+use oarlock::text::{plain, span};
+use serde_json::{Value, json};
+
+use crate::bench::figures::{Spans, rate, ratio};
+use crate::bench::grants::Contention;
+use crate::bench::ground::Ground;
+use crate::bench::measure::{Finding, Findings};
+use crate::bench::pairs::{Pairs, Who};
+use crate::bench::plan::{Load, Plan};
+use crate::output::table;
+
+/// The percentiles shown, and what they are called.
+const PARTS: [(f64, &str, &str); 4] =
+    [(0.5, "P50", "p50_us"), (0.99, "P99", "p99_us"), (0.999, "P99.9", "p999_us"), (1.0, "MAX", "max_us")];
+
+pub(crate) fn text(plan: &Plan, ground: &Ground, findings: &Findings) -> String {
+    let info = ground.info();
+    let fair = if plan.fair { ", fair" } else { "" };
+    let mut text =
+        format!("{} at {}, {} for each load{fair}\n", info.scheme, plain(&info.address), span(plan.duration));
+    let pairs: Vec<_> = findings.loads.iter().flat_map(pair_rows).collect();
+    if !pairs.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["ACQUIRE + RELEASE", "", "PAIRS/S", "P50", "P99", "P99.9", "MAX"], &pairs));
+    }
+    let contended: Vec<_> = findings.loads.iter().flat_map(contended_rows).collect();
+    if !contended.is_empty() {
+        let head = ["ONE NAME", "", "HAND-OFFS/S", "P50", "P99", "P99.9", "MAX", "LONGEST WAIT", "SHARES", "GRANTS/S"];
+        text.push('\n');
+        text.push_str(&table(&head, &contended));
+    }
+    text.push('\n');
+    for (word, what) in explained(ground, findings) {
+        text.push_str(&format!("{word}: {what}\n"));
+    }
+    if findings.checked > 0 {
+        text.push_str(&verdict(findings));
+    }
+    text
+}
+
+/// Who the others are.
+fn explained(ground: &Ground, findings: &Findings) -> Vec<(&'static str, &'static str)> {
+    let mut all = Vec::new();
+    if findings.loads.iter().any(|finding| matches!(finding, Finding::Pairs { .. })) {
+        all.extend(ground.bare.iter().map(|bare| ("driver", bare.what())));
+        all.extend(ground.floor.iter().map(|floor| ("floor", floor.what())));
+    }
+    let contended = |finding: &Finding| match finding {
+        Finding::Contended { floor: Some((what, _)), .. } => Some(("floor of one name", *what)),
+        _ => None,
+    };
+    all.extend(findings.loads.iter().find_map(contended));
+    all
+}
+
+fn verdict(findings: &Findings) -> String {
+    if findings.violations.is_empty() {
+        return format!("exclusion: held; {} grants, never two at once, every fence larger\n", findings.checked);
+    }
+    let mut text = "exclusion: BROKEN\n".to_owned();
+    for violation in &findings.violations {
+        text.push_str(&format!("  {violation}\n"));
+    }
+    text
+}
+
+fn pair_rows(finding: &Finding) -> Vec<Vec<String>> {
+    let Finding::Pairs { tasks, all } = finding else { return Vec::new() };
+    let mut name = if *tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks, own names") };
+    let mut rows = Vec::new();
+    for (who, pairs) in all {
+        let mut row = vec![std::mem::take(&mut name), who.word().to_owned(), count(per_second(pairs))];
+        row.extend(PARTS.iter().map(|(part, ..)| shown(pairs.spans.at(*part))));
+        rows.push(row);
+    }
+    if let Some((ours, floor)) = sides(all) {
+        let mut row =
+            vec![String::new(), "ratio".to_owned(), times(ratio(Some(per_second(ours)), Some(per_second(floor))))];
+        row.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.spans, &floor.spans, *part))));
+        rows.push(row);
+    }
+    rows
+}
+
+fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
+    let Finding::Contended { load, contenders, ours, floor } = finding else { return Vec::new() };
+    let what = if *load == Load::Processes { "processes" } else { "tasks" };
+    let row = |name: String, who: Who, side: &Contention| {
+        let mut row = vec![name, who.word().to_owned(), count(hand_offs(side))];
+        row.extend(PARTS.iter().map(|(part, ..)| shown(side.hand_offs.at(*part))));
+        let shares = match (side.most(), side.least()) {
+            (most, 0) => format!("{most} to 0"),
+            (most, least) => times(ratio(Some(float(most)), Some(float(least)))),
+        };
+        row.extend([shown(Some(side.longest_wait)), shares, count(rate(side.grants, side.time))]);
+        row
+    };
+    let mut rows = vec![row(format!("{contenders} {what}"), Who::Oarlock, ours)];
+    let dash = || "-".to_owned();
+    match floor {
+        None => {
+            let who = [String::new(), Who::Floor.word().to_owned()];
+            rows.push(who.into_iter().chain((0..8).map(|_| dash())).collect());
+        }
+        Some((_, floor)) => {
+            rows.push(row(String::new(), Who::Floor, floor));
+            let mut last =
+                vec![String::new(), "ratio".to_owned(), times(ratio(Some(hand_offs(ours)), Some(hand_offs(floor))))];
+            last.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.hand_offs, &floor.hand_offs, *part))));
+            let (wait, theirs) = (ours.longest_wait.as_secs_f64(), floor.longest_wait.as_secs_f64());
+            last.extend([times(ratio(Some(wait), Some(theirs))), String::new(), String::new()]);
+            rows.push(last);
+        }
+    }
+    rows
+}
+
+pub(crate) fn json(plan: &Plan, ground: &Ground, findings: &Findings) -> Value {
+    let info = ground.info();
+    json!({
+        "store": info.scheme,
+        "address": info.address,
+        "duration_ms": crate::output::millis(plan.duration),
+        "fair": plan.fair,
+        "driver": ground.bare.as_ref().map(|bare| bare.what()),
+        "floor": ground.floor.as_ref().map(|floor| floor.what()),
+        "loads": findings.loads.iter().map(finding_json).collect::<Vec<_>>(),
+        "exclusion": {
+            "held": findings.violations.is_empty(),
+            "grants_checked": findings.checked,
+            "violations": findings.violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    match finding {
+        Finding::Pairs { tasks, all } => {
+            let mut value = json!({
+                "load": if *tasks == 1 { "pair" } else { "names" },
+                "tasks": tasks,
+                "ratio": sides(all).map(|(ours, floor)| ratio_json(&ours.spans, &floor.spans, per_second(ours), per_second(floor))),
+            });
+            for who in [Who::Oarlock, Who::Driver, Who::Floor] {
+                let found = all.iter().find(|(one, _)| *one == who);
+                value[who.word()] = found.map_or(Value::Null, |(_, pairs)| pairs_json(pairs));
+            }
+            value
+        }
+        Finding::Contended { load, contenders, ours, floor } => json!({
+            "load": if *load == Load::Processes { "processes" } else { "tasks" },
+            "contenders": contenders,
+            "oarlock": contention_json(ours),
+            "floor": floor.as_ref().map(|(_, floor)| contention_json(floor)),
+            "floor_is": floor.as_ref().map(|(what, _)| what),
+            "ratio": floor.as_ref().map(|(_, floor)| {
+                ratio_json(&ours.hand_offs, &floor.hand_offs, hand_offs(ours), hand_offs(floor))
+            }),
+        }),
+    }
+}
+
+fn pairs_json(pairs: &Pairs) -> Value {
+    let mut value = json!({ "pairs": pairs.spans.count(), "per_second": round(per_second(pairs)) });
+    for (part, _, key) in PARTS {
+        value[key] = json!(pairs.spans.at(part).map(micros));
+    }
+    value
+}
+
+fn contention_json(side: &Contention) -> Value {
+    let mut value = json!({
+        "grants": side.grants,
+        "grants_per_second": round(rate(side.grants, side.time)),
+        "hand_offs": side.hand_offs.count(),
+        "hand_offs_per_second": round(hand_offs(side)),
+        "longest_wait_us": micros(side.longest_wait),
+        "shares": side.shares,
+    });
+    for (part, _, key) in PARTS {
+        value[key] = json!(side.hand_offs.at(part).map(micros));
+    }
+    value
+}
+
+fn ratio_json(ours: &Spans, floor: &Spans, our_rate: f64, floor_rate: f64) -> Value {
+    let mut value = json!({ "per_second": ratio(Some(our_rate), Some(floor_rate)).map(round) });
+    for (part, _, key) in PARTS {
+        value[key.trim_end_matches("_us")] = json!(compare(ours, floor, part).map(round));
+    }
+    value
+}
+
+fn sides(all: &[(Who, Pairs)]) -> Option<(&Pairs, &Pairs)> {
+    let find = |who| all.iter().find(|(one, _)| *one == who).map(|(_, pairs)| pairs);
+    Some((find(Who::Oarlock)?, find(Who::Floor)?))
+}
+
+fn per_second(pairs: &Pairs) -> f64 {
+    rate(pairs.spans.count(), pairs.time)
+}
+
+fn hand_offs(side: &Contention) -> f64 {
+    rate(side.hand_offs.count(), side.time)
+}
+
+fn compare(ours: &Spans, theirs: &Spans, part: f64) -> Option<f64> {
+    ratio(ours.at(part).map(|span| span.as_secs_f64()), theirs.at(part).map(|span| span.as_secs_f64()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+fn micros(span: Duration) -> f64 {
+    round(span.as_secs_f64() * 1e6)
+}
+
+/// To a thousandth, so that JSON shows no digits that mean nothing.
+fn round(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+fn count(number: f64) -> String {
+    if number < 100.0 { format!("{number:.1}") } else { format!("{number:.0}") }
+}
+
+fn times(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
+}
+
+/// Three digits, and a unit.
+fn shown(span: Option<Duration>) -> String {
+    let Some(span) = span else { return "-".to_owned() };
+    let micros = span.as_secs_f64() * 1e6;
+    let (number, unit) = match micros {
+        micros if micros < 1e3 => (micros, "µs"),
+        micros if micros < 1e6 => (micros / 1e3, "ms"),
+        micros => (micros / 1e6, "s"),
+    };
+    let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
+    format!("{number:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_three_digits_and_a_unit() {
+        let nanos = |nanos| shown(Some(Duration::from_nanos(nanos)));
+        assert_eq!(
+            [nanos(830), nanos(81_234), nanos(812_345), nanos(1_234_567), nanos(98_765_432_100)],
+            ["0.83 µs", "81.2 µs", "812 µs", "1.23 ms", "98.8 s"]
+        );
+        assert_eq!(shown(None), "-");
+    }
+}

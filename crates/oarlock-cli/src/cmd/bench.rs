@@ -1,0 +1,112 @@
+//! `oarlock bench`: how fast locks are on this store, beside what the store itself can do.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::BenchArgs;
+use crate::bench::crew::Crew;
+use crate::bench::ground::Ground;
+use crate::bench::measure::{self, Progress};
+use crate::bench::plan::{Load, Plan};
+use crate::bench::{show, worker};
+use crate::exit::{Code, Exit, Failure};
+use crate::output::{self, Format};
+use crate::signals::{self, FORWARDED, Signals};
+
+/// With the number of a worker it is one of the processes of a contended load.
+pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {
+    let plan = Plan::new(args)?;
+    on_all_cores(async {
+        match worker {
+            Some(number) => worker::work(&plan, number).await,
+            None => run(&plan).await,
+        }
+    })
+}
+
+/// As a program that locks from many tasks would run.
+fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(plan: &Plan) -> Result<Exit, Failure> {
+    let mut signals = Signals::new(FORWARDED.iter().copied())?;
+    let ground = tokio::select! {
+        biased;
+        signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+        ground = Ground::open(plan) => ground?,
+    };
+    let (mut crew, bar) = (Crew::default(), Bar::new(plan));
+    let measured = tokio::select! {
+        biased;
+        signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
+        findings = measure::all(plan, &ground, &mut crew, &bar) => findings,
+    };
+    drop(bar);
+    let said = measured.and_then(|findings| {
+        match plan.store.words.format {
+            Format::Table | Format::Name => output::print(&show::text(plan, &ground, &findings))?,
+            Format::Json => output::print_json(&show::json(plan, &ground, &findings))?,
+            Format::Jsonl => output::print_line(&show::json(plan, &ground, &findings).to_string())?,
+        }
+        if findings.violations.is_empty() {
+            return Ok(Code::Success.into());
+        }
+        Err(Failure::new(Code::Internal, "two held one lock at once, or a fence was not larger than the one before it"))
+    });
+    let (dismissed, closed) = (crew.dismiss().await, ground.close().await);
+    let exit = said?;
+    dismissed.and(closed).map(|()| exit)
+}
+
+/// A bar for people, who look at a terminal; gone without a trace when dropped.
+struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    fn new(plan: &Plan) -> Self {
+        let words = plan.store.words;
+        if words.quiet || words.format != Format::Table || !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let bar = ProgressBar::new(measure::steps(plan).into());
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(200)));
+        Self(Some(bar))
+    }
+}
+
+impl Progress for Bar {
+    fn load(&self, load: Load) {
+        let what = match load {
+            Load::Pair => "one task",
+            Load::Names => "own names",
+            Load::Tasks => "one name, tasks",
+            Load::Processes => "one name, processes",
+        };
+        if let Some(bar) = &self.0 {
+            bar.set_message(what);
+        }
+    }
+
+    fn step(&self) {
+        if let Some(bar) = &self.0 {
+            bar.inc(1);
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `oarlock bench`: figures that add up, processes that contend, and nothing left behind.
+
+use std::time::{Duration, Instant};
+
+use oarlock_testbed::Redis;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::{Bench, Done, PATIENCE, Running, await_death, finish, is_alive};
+
+/// Few of everything.
+const SMALL: [&str; 10] =
+    ["bench", "--duration", "400ms", "--tasks", "4", "--contenders", "3", "--processes", "2", "-q"];
+
+fn json(done: &Done) -> Value {
+    assert_eq!(done.code, Some(0), "{done:?}");
+    serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+}
+
+fn bench_json(bench: &Bench, flags: &[&str]) -> Value {
+    json(&bench.run(&[&SMALL[..], &["-o", "json"], flags].concat()))
+}
+
+fn load<'a>(found: &'a Value, name: &str) -> &'a Value {
+    let loads = found["loads"].as_array().unwrap();
+    loads.iter().find(|load| load["load"] == name).unwrap_or_else(|| panic!("no {name}: {found:#}"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Rates, percentiles in order, and a ratio that is that of the medians.
+fn check_pairs(load: &Value) {
+    for side in ["oarlock", "driver", "floor"] {
+        let side = &load[side];
+        assert!(number(&side["pairs"]) > 0.0 && number(&side["per_second"]) > 0.0, "{load:#}");
+        let spans = ["p50_us", "p99_us", "p999_us", "max_us"].map(|part| number(&side[part]));
+        assert!(spans.is_sorted() && spans[0] > 0.0, "{load:#}");
+    }
+    let medians = number(&load["oarlock"]["p50_us"]) / number(&load["floor"]["p50_us"]);
+    // Both are rounded to a thousandth.
+    assert!((number(&load["ratio"]["p50"]) / medians - 1.0).abs() < 0.02, "{medians}: {load:#}");
+}
+
+/// Shares that add up to the grants, and no more hand-offs than grants.
+fn check_contention(side: &Value, contenders: usize) {
+    let shares: Vec<u64> = side["shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    assert_eq!(shares.len(), contenders, "{side:#}");
+    assert_eq!(shares.iter().sum::<u64>(), side["grants"].as_u64().unwrap(), "{side:#}");
+    let (hand_offs, grants) = (number(&side["hand_offs"]), number(&side["grants"]));
+    assert!(hand_offs > 0.0 && hand_offs <= grants, "{side:#}");
+    assert!(number(&side["p50_us"]) > 0.0 && number(&side["longest_wait_us"]) >= number(&side["p50_us"]), "{side:#}");
+}
+
+#[test]
+fn the_figures_of_every_load_add_up() {
+    let found = bench_json(&Bench::new(), &[]);
+    assert_eq!((&found["store"], &found["duration_ms"], &found["fair"]), (&"local".into(), &400.into(), &false.into()));
+    assert!(found["floor"].as_str().unwrap().contains("flock"), "{found:#}");
+    check_pairs(load(&found, "pair"));
+    check_pairs(load(&found, "names"));
+    check_contention(&load(&found, "tasks")["oarlock"], 3);
+    check_contention(&load(&found, "processes")["oarlock"], 2);
+    assert_eq!(load(&found, "tasks")["floor"], Value::Null, "the embedded store has no floor for that");
+    let grants = |name| number(&load(&found, name)["oarlock"]["grants"]);
+    assert_eq!(found["exclusion"]["held"], true);
+    assert!(number(&found["exclusion"]["grants_checked"]) >= grants("tasks") + grants("processes"), "{found:#}");
+}
+
+#[test]
+fn in_order_of_arrival_processes_take_turns() {
+    let found = bench_json(&Bench::new(), &["--fair", "--only", "processes"]);
+    assert_eq!(found["loads"].as_array().unwrap().len(), 1, "{found:#}");
+    let ours = &load(&found, "processes")["oarlock"];
+    check_contention(ours, 2);
+    let shares: Vec<u64> = ours["shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    assert!(shares.iter().all(|share| *share > 0), "nobody starves: {ours:#}");
+    assert_eq!(found["exclusion"]["held"], true);
+}
+
+#[test]
+fn memory_has_neither_floor_nor_processes() {
+    let found = bench_json(&Bench::new(), &["-u", "mem:"]);
+    let loads: Vec<_> = found["loads"].as_array().unwrap().iter().map(|load| load["load"].as_str().unwrap()).collect();
+    assert_eq!(loads, ["pair", "names", "tasks"]);
+    assert_eq!((&found["floor"], &load(&found, "pair")["ratio"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn people_get_a_table_and_no_bar_without_a_terminal() {
+    let bench = Bench::new();
+    let done = bench.run(&[&SMALL[..9], &["--only", "pair", "--only", "tasks"]].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    for part in ["1 task ", "PAIRS/S", "ratio", "3 tasks", "HAND-OFFS/S", "exclusion: held", "floor: flock"] {
+        assert!(done.out.contains(part), "{part}: {done:?}");
+    }
+    assert!(!done.out.contains("processes") && done.err.is_empty(), "{done:?}");
+}
+
+#[test]
+fn flags_that_make_no_sense_are_bad_usage() {
+    let bench = Bench::new();
+    for flags in [
+        &["--duration", "0"][..],
+        &["--duration", "99ms"],
+        &["--duration", "6m"],
+        &["--tasks", "1"],
+        &["--contenders", "1"],
+        &["--processes", "1"],
+        &["--processes", "-1"],
+        &["--only", "nothing"],
+        &["--only", "processes", "--processes", "0"],
+        &["--only", "processes", "-u", "mem:"],
+        &["-o", "name"],
+    ] {
+        let done = bench.run(&[&["bench"], flags].concat());
+        assert_eq!(done.code, Some(64), "{flags:?}: {done:?}");
+        assert!(!done.err.is_empty() && done.out.is_empty(), "{flags:?}: {done:?}");
+    }
+    for words in [&["__bench"][..], &["__bench", "1", "0", "bench"]] {
+        assert_eq!(bench.code(words), 64, "{words:?}: only for ourselves");
+    }
+}
+
+/// The processes that `pid` has started.
+fn children(pid: &str) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+fn await_true(what: &str, mut is: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < give_up, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Interrupts a load while it has locks, and finds no lock and no process afterwards.
+fn interrupt(bench: &Bench, url: &str, load: &str, processes: usize) {
+    let words = ["bench", "-u", url, "--duration", "60s", "--only", load, "--processes", "2"];
+    let running = Running::start(bench.bare(words));
+    let names = || finish(bench.bare(["ls", "-o", "name", "-u", url])).out;
+    await_true("a lock", || names().contains("oarlock-bench/"));
+    let pid = running.pid().as_raw_nonzero().to_string();
+    let crew = children(&pid);
+    assert_eq!(crew.len(), processes, "{load}: {crew:?}");
+    running.signal(Signal::INT);
+    let done = running.finish();
+    assert_eq!((done.code, done.out.as_str()), (Some(130), ""), "{load}: {done:?}");
+    assert_eq!(names(), "", "{load}: a lock was left");
+    for pid in crew {
+        assert!(!is_alive(&pid), "{load}: a process was left");
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_no_lock_and_no_process() {
+    let bench = Bench::new();
+    for (load, processes) in [("names", 0), ("tasks", 0), ("processes", 2)] {
+        interrupt(&bench, &bench.url(), load, processes);
+    }
+}
+
+#[test]
+fn processes_end_with_whoever_started_them() {
+    let bench = Bench::new();
+    let words = ["bench", "--duration", "60s", "--only", "processes", "--processes", "3"];
+    let running = Running::start(bench.oarlock(words));
+    let pid = running.pid().as_raw_nonzero().to_string();
+    await_true("processes", || children(&pid).len() == 3);
+    let crew = children(&pid);
+    running.signal(Signal::KILL);
+    crew.iter().for_each(|pid| await_death(pid));
+}
+
+#[test]
+fn redis_has_a_floor_for_every_load_and_is_left_clean() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let (bench, url) = (Bench::new(), server.url());
+    let found = bench_json(&bench, &["-u", &url]);
+    assert_eq!(found["store"], "redis");
+    check_pairs(load(&found, "pair"));
+    check_pairs(load(&found, "names"));
+    for (name, contenders) in [("tasks", 3), ("processes", 2)] {
+        check_contention(&load(&found, name)["oarlock"], contenders);
+        check_contention(&load(&found, name)["floor"], contenders);
+        assert!(number(&load(&found, name)["ratio"]["per_second"]) > 0.0, "{found:#}");
+    }
+    assert_eq!(found["exclusion"]["held"], true);
+    // Here only a release ends a hold before its lease does.
+    for (load, processes) in [("tasks", 0), ("processes", 2)] {
+        interrupt(&bench, &url, load, processes);
+    }
+}
