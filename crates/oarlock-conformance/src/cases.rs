@@ -7,6 +7,7 @@ mod cancel;
 mod close;
 mod dead_waiters;
 mod downgrade;
+mod election;
 mod exclusion;
 mod expiry;
 mod fencing;
@@ -18,13 +19,17 @@ mod loss;
 mod lost_reply;
 mod memo;
 mod model_run;
+mod multi;
 mod names;
+mod once;
 mod order;
 mod owner;
 mod pause;
+mod reentrant;
 mod renewal;
 mod restart;
 mod spec;
+mod spin;
 mod takeover;
 mod wakeup;
 mod weights;
@@ -155,6 +160,11 @@ pub(crate) fn all() -> Vec<Case> {
         close::cases,
         busy::cases,
         owner::cases,
+        reentrant::cases,
+        spin::cases,
+        multi::cases,
+        election::cases,
+        once::cases,
         gate::cases,
         wakeup::cases,
         belief::cases,

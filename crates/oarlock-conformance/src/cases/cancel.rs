@@ -24,20 +24,20 @@ cases!("cancel":
 );
 
 /// A peer whose requests, once sent, arrive whatever becomes of their sender.
-struct Sender {
+pub(super) struct Sender {
     peer: Peer,
     wire: Arc<Wire>,
 }
 
 impl Sender {
-    async fn new(bench: &Bench) -> Outcome<Self> {
+    pub(super) async fn new(bench: &Bench) -> Outcome<Self> {
         let connection = bench.connection().await?;
         let wire = Arc::new(Wire::new(connection.driver(), Duration::from_millis(2)));
         Ok(Self { peer: bench.peer_over(wire.clone(), connection)?, wire })
     }
 
     /// Nothing is left of `name`, not even by what was still on its way.
-    async fn left_clean(&self, bench: &Bench, rival: &Peer, name: &ResourceName) -> Outcome {
+    pub(super) async fn left_clean(&self, bench: &Bench, rival: &Peer, name: &ResourceName) -> Outcome {
         bench.soon("the last request to arrive", self.wire.quiet()).await?;
         bench.left_clean(rival, name).await
     }
@@ -53,7 +53,7 @@ impl Deref for Sender {
 
 /// Polls `future` at most `polls` times and then drops it; `None` if it was not done by then. A future that nothing
 /// wakes for `idle` is dropped, too, and `true` says so: it has no further await to be dropped at.
-async fn dropped_at<F: Future>(future: F, polls: usize, idle: Duration) -> (Option<F::Output>, bool) {
+pub(super) async fn dropped_at<F: Future>(future: F, polls: usize, idle: Duration) -> (Option<F::Output>, bool) {
     let mut future = pin!(future);
     let mut left = polls;
     let polled = std::future::poll_fn(|cx| {
@@ -91,7 +91,7 @@ async fn at_every_await_of_a_free_lock(bench: Arc<Bench>) -> Outcome {
 }
 
 /// Longer than every bound here: whatever is only ended by its lease fails the case.
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);

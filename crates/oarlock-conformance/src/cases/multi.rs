@@ -1,0 +1,315 @@
+//! Several locks as one: all or none, lost if any is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::End;
+use oarlock_core::state::{Ending, ResourceState};
+use oarlock_core::{Client, Error, ErrorKind, Held, LossReason, Memory, Multi, ResourceName, Weight};
+
+use super::cancel::{LONG, Sender, dropped_at};
+use super::cases;
+use crate::bench::{Bench, Peer, now, within};
+use crate::failure::{Failure, Outcome, ensure, ensure_eq};
+
+cases!("multi":
+    all_are_held_and_let_go,
+    all_or_none,
+    a_try_leaves_nothing,
+    the_order_of_naming_does_not_matter,
+    there_is_one_deadline_for_all,
+    a_name_twice_is_refused,
+    kinds_can_be_mixed [Units],
+    stores_can_be_mixed,
+    lost_if_any_is_lost,
+    a_break_of_one_is_the_loss_of_all [Fences],
+    one_lost_while_another_is_waited_for,
+    a_cut_ends_belief_in_all [Cut],
+    at_every_await_of_taking_them,
+    at_every_await_of_letting_them_go,
+    they_end_outside_of_a_runtime,
+);
+
+/// Three fresh names, in order.
+fn names(bench: &Bench) -> Outcome<[ResourceName; 3]> {
+    let mut names = [bench.name()?, bench.name()?, bench.name()?];
+    names.sort();
+    Ok(names)
+}
+
+fn all(client: &Client, names: &[ResourceName; 3], ttl: Duration) -> Outcome<Multi> {
+    let [a, b, c] = names;
+    // Named in another order than they are taken in.
+    let multi = Multi::of(client.mutex(c.as_str())?.ttl(ttl)).and(client.mutex(a.as_str())?.ttl(ttl));
+    Ok(multi.and(client.mutex(b.as_str())?.ttl(ttl)))
+}
+
+async fn all_clean(bench: &Bench, rival: &Peer, names: &[ResourceName]) -> Outcome {
+    for name in names {
+        bench.left_clean(rival, name).await?;
+    }
+    Ok(())
+}
+
+async fn all_are_held_and_let_go(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let multi = all(&peer, &names, bench.ttl())?.lock().await?;
+    let [a, b, c] = &names;
+    let held: Vec<_> = multi.iter().map(|held| held.resource().clone()).collect();
+    ensure_eq!(held, [c.clone(), a.clone(), b.clone()], "the order in hand is that of the naming");
+    // Longer than a lease: all of them are renewed.
+    tokio::time::sleep(bench.ttl() * 2).await;
+    ensure!(multi.is_held(), "lost: {:?}", multi.loss());
+    ensure!(multi.time_left() <= bench.ttl() && !multi.time_left().is_zero(), "time left: {:?}", multi.time_left());
+    for name in &names {
+        ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "{name} is free");
+    }
+    let done = multi.release().await;
+    ensure!(done.gone.is_empty() && done.errors.is_empty(), "the release found {done:?}");
+    all_clean(&bench, &rival, &names).await
+}
+
+async fn all_or_none(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let [a, b, c] = &names;
+    let theirs = rival.mutex(b.as_str())?.lock().await?;
+    let refused = all(&peer, &names, LONG)?.wait(Duration::from_millis(60)).lock().await;
+    let Err(error) = refused else { return Err(Failure::new("a held lock was given")) };
+    ensure_eq!((error.kind(), error.resource()), (ErrorKind::Busy, Some(b)), "the error");
+    all_clean(&bench, &rival, &[a.clone(), c.clone()]).await?;
+    theirs.release().await?;
+    all(&peer, &names, bench.ttl())?.lock().await?.release().await.errors.into_iter().try_for_each(Err)?;
+    all_clean(&bench, &rival, &names).await
+}
+
+async fn a_try_leaves_nothing(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let theirs = rival.mutex(names[2].as_str())?.lock().await?;
+    let multi = all(&peer, &names, LONG)?;
+    ensure!(bench.soon("a try", multi.try_lock()).await??.is_none(), "a held lock was given");
+    all_clean(&bench, &rival, &names[..2]).await?;
+    theirs.release().await?;
+    ensure!(multi.try_lock().await?.is_some(), "all are free, and were not given");
+    all_clean(&bench, &rival, &names).await
+}
+
+/// With two orders of taking, two peers would soon each hold what the other waits for.
+async fn the_order_of_naming_does_not_matter(bench: Arc<Bench>) -> Outcome {
+    let (peers, names) = ([bench.peer().await?, bench.peer().await?], names(&bench)?);
+    let [a, b, c] = &names;
+    let orders = [[a, b, c], [c, b, a], [b, a, c]];
+    let mut tasks = Vec::new();
+    for (number, [one, two, three]) in orders.into_iter().enumerate() {
+        let client = &peers[number % 2];
+        let multi = Multi::of(client.mutex(one.as_str())?)
+            .and(client.mutex(two.as_str())?)
+            .and(client.mutex(three.as_str())?)
+            .wait_forever();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                let guard = multi.lock().await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                ensure!(guard.is_held(), "lost: {:?}", guard.loss());
+                let done = guard.release().await;
+                ensure!(done.gone.is_empty() && done.errors.is_empty(), "the release found {done:?}");
+            }
+            Ok(())
+        }));
+    }
+    for task in tasks {
+        within(bench.pace.soon * 10, "everybody's turn", task).await???;
+    }
+    all_clean(&bench, &peers[0], &names).await
+}
+
+async fn there_is_one_deadline_for_all(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let wait = bench.ttl();
+    let first = rival.mutex(names[0].as_str())?.lock().await?;
+    let _second = rival.mutex(names[1].as_str())?.lock().await?;
+    let asked = now();
+    let multi = all(&peer, &names, bench.ttl())?.wait(wait);
+    let waiting = tokio::spawn(async move { multi.lock().await });
+    peer.waits(&names[0], 1).await?;
+    tokio::time::sleep(wait / 2).await;
+    first.release().await?;
+    let refused = within(wait + bench.pace.soon, "the end of the wait", waiting).await??;
+    let took = now().since(asked);
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
+    // Each lock with a wait of its own would have waited half as long again.
+    ensure!(took >= wait && took < wait + wait / 2 + bench.pace.soon / 2, "a wait of {wait:?} took {took:?}");
+    Ok(())
+}
+
+async fn a_name_twice_is_refused(bench: Arc<Bench>) -> Outcome {
+    let (peer, name) = (bench.peer().await?, bench.name()?);
+    let multi = Multi::of(peer.mutex(name.as_str())?).and(peer.mutex(name.as_str())?.fair());
+    let Err(error) = bench.soon("the refusal", multi.lock()).await? else {
+        return Err(Failure::new("one lock was given twice"));
+    };
+    ensure_eq!((error.kind(), error.resource()), (ErrorKind::InvalidClaim, Some(&name)), "the error");
+    bench.left_clean(&peer, &name).await
+}
+
+async fn kinds_can_be_mixed(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let [a, b, c] = &names;
+    let multi = Multi::of(peer.rwlock(a.as_str())?.for_reading())
+        .and(peer.semaphore(b.as_str(), 3)?.permits(2)?)
+        .and(peer.rwlock(c.as_str())?.for_writing());
+    let guard = multi.lock().await?;
+    ensure!(rival.rwlock(a.as_str())?.try_read().await?.is_some(), "no reader beside a reader");
+    ensure!(rival.semaphore(b.as_str(), 3)?.try_acquire(2).await?.is_none(), "more permits than there are");
+    ensure!(rival.semaphore(b.as_str(), 3)?.try_acquire(1).await?.is_some(), "the third permit is not to be had");
+    ensure!(rival.rwlock(c.as_str())?.try_read().await?.is_none(), "a reader beside a writer");
+    let weight = rival.inspect(c).await?.holders.first().map(|holder| holder.weight);
+    ensure_eq!(weight, Some(Weight::All), "the writer's weight");
+    drop(guard);
+    all_clean(&bench, &rival, &names).await
+}
+
+async fn stores_can_be_mixed(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival) = (bench.peer().await?, bench.peer().await?);
+    let (here, there) = (bench.name()?, bench.name()?);
+    let memory = Memory::new();
+    let elsewhere = Client::builder(memory.connect()).ttl(bench.ttl()).build()?;
+    let multi = Multi::of(peer.mutex(here.as_str())?).and(elsewhere.mutex(there.as_str())?);
+    let guard = multi.lock().await?;
+    let token = guard.token();
+    let other = Client::new(memory)?;
+    ensure!(other.mutex(there.as_str())?.try_lock().await?.is_none(), "free on the other store");
+    ensure!(rival.mutex(here.as_str())?.try_lock().await?.is_none(), "free on this store");
+    let fence = guard.iter().find(|held| *held.resource() == there).map(Held::fence);
+    let fence = fence.ok_or_else(|| Failure::new("it is not in hand"))?;
+    let ending = Ending { by: "ops".into(), why: String::new() };
+    other.break_hold(&there, fence, ending, Duration::ZERO).await?;
+    let (held, _) = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
+    ensure_eq!(*held.resource(), there, "what was lost");
+    bench.soon("the token", token.cancelled()).await?;
+    ensure_eq!(guard.release().await.gone, vec![there], "what was gone");
+    bench.left_clean(&rival, &here).await
+}
+
+async fn lost_if_any_is_lost(bench: Arc<Bench>) -> Outcome {
+    let (peer, stranger, rival) = (bench.peer().await?, bench.raw().await?, bench.peer().await?);
+    let names = names(&bench)?;
+    let guard = all(&peer, &names, bench.ttl())?.lock().await?;
+    let token = guard.token();
+    let lead = bench.ttl() / 2;
+    ensure!(!token.is_cancelled() && guard.loss().is_none(), "lost at first");
+    let Some(victim) = guard.iter().find(|held| *held.resource() == names[1]) else {
+        return Err(Failure::new("it is not in hand"));
+    };
+    stranger.release(&names[1], victim.id(), End::Withdrawn).await?;
+    let work = guard.with(|_| std::future::pending::<()>());
+    let error = within(bench.lease_ends_within(), "the end of the work", work).await?.err();
+    ensure_eq!(error.as_ref().map(Error::kind), Some(ErrorKind::Lost), "the error of the work");
+    let (held, reason) = bench.soon("the loss", guard.lost()).await?;
+    ensure_eq!(*held.resource(), names[1], "what was lost");
+    ensure!(matches!(reason, LossReason::Gone | LossReason::Session), "the reason is {reason:?}");
+    ensure!(!guard.is_held() && guard.time_left().is_zero(), "told, and not believed");
+    bench.soon("the lead", guard.ends_within(lead)).await?;
+    bench.soon("the token", token.cancelled()).await?;
+    let done = guard.release().await;
+    ensure_eq!(done.gone, vec![names[1].clone()], "what was gone");
+    ensure!(done.errors.is_empty(), "the release found {:?}", done.errors);
+    all_clean(&bench, &rival, &names).await
+}
+
+async fn a_break_of_one_is_the_loss_of_all(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let guard = all(&peer, &names, bench.ttl())?.lock().await?;
+    let Some(fence) = guard.iter().find(|held| *held.resource() == names[0]).map(Held::fence) else {
+        return Err(Failure::new("it is not in hand"));
+    };
+    let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+    operator.break_hold(&names[0], fence, ending.clone(), Duration::ZERO).await?;
+    let (held, reason) = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
+    ensure_eq!((held.resource(), reason), (&names[0], LossReason::Broken(ending)), "what was lost");
+    Ok(())
+}
+
+/// What was lost meanwhile is taken anew: nobody is handed locks of which one is gone.
+async fn one_lost_while_another_is_waited_for(bench: Arc<Bench>) -> Outcome {
+    let (peer, stranger, rival) = (bench.peer().await?, bench.raw().await?, bench.peer().await?);
+    let names = names(&bench)?;
+    let theirs = rival.mutex(names[1].as_str())?.lock().await?;
+    let multi = all(&peer, &names, bench.ttl())?.wait_forever();
+    let waiting = tokio::spawn(async move { multi.lock().await });
+    peer.waits(&names[1], 1).await?;
+    let first = rival.inspect(&names[0]).await?.holders.first().map(|holder| holder.id);
+    let first = first.ok_or_else(|| Failure::new("the first in order is not held while the second is waited for"))?;
+    stranger.release(&names[0], first, End::Withdrawn).await?;
+    let anew = |state: &ResourceState| state.holders.first().is_some_and(|holder| holder.id != first);
+    let look = async {
+        while !anew(&rival.inspect(&names[0]).await?) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Outcome::Ok(())
+    };
+    within(bench.lease_ends_within(), "the first to be taken anew", look).await??;
+    theirs.release().await?;
+    let guard = bench.soon("all of them", waiting).await???;
+    ensure!(guard.is_held(), "handed out although lost: {:?}", guard.loss());
+    drop(guard);
+    all_clean(&bench, &rival, &names).await
+}
+
+async fn a_cut_ends_belief_in_all(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let guard = all(&peer, &names, bench.ttl())?.lock().await?;
+    peer.connection.cut().await?;
+    let lock = rival.mutex(names[0].as_str())?;
+    let next = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
+    let (held, _) = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
+    let ended = held.ends_at();
+    let (_theirs, granted) = within(bench.lease_ends_within(), "the next holder", next).await???;
+    ensure!(granted > ended, "the next holder came {:?} before the end of belief", ended.since(granted));
+    peer.connection.heal().await?;
+    Ok(())
+}
+
+async fn at_every_await_of_taking_them(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
+    for polls in 0.. {
+        let names = names(&bench)?;
+        let multi = all(&peer, &names, LONG)?;
+        let (output, _) = dropped_at(multi.lock(), polls, bench.pace.soon).await;
+        let done = output.is_some();
+        drop(output.transpose()?);
+        for name in &names {
+            peer.left_clean(&bench, &rival, name).await?;
+        }
+        if done {
+            ensure!(polls > 3, "three locks were had with {polls} awaits to be dropped at");
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn at_every_await_of_letting_them_go(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
+    for polls in 0.. {
+        let names = names(&bench)?;
+        let guard = all(&peer, &names, LONG)?.lock().await?;
+        let (output, _) = dropped_at(guard.release(), polls, bench.pace.soon).await;
+        for name in &names {
+            peer.left_clean(&bench, &rival, name).await?;
+        }
+        if output.is_some() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn they_end_outside_of_a_runtime(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
+    let guard = all(&peer, &names, LONG)?.lock().await?;
+    let token = guard.token();
+    std::thread::spawn(move || drop(guard)).join().map_err(|_| Failure::new("a drop panicked"))?;
+    all_clean(&bench, &rival, &names).await?;
+    ensure!(!token.is_cancelled(), "letting go is no loss");
+    Ok(())
+}
