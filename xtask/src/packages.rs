@@ -70,6 +70,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         folder: Some("/usr/lib/postgresql/*/bin"),
         service: Some("postgresql"),
     },
+    Package {
+        name: "pgbouncer",
+        purpose: "a pooler in front of PostgreSQL",
+        proof: "pgbouncer",
+        folder: None,
+        service: Some("pgbouncer"),
+    },
 ];
 
 /// What has to be done before the tests can run.

@@ -6,6 +6,7 @@
 mod etcd;
 mod log;
 mod missing;
+mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
@@ -25,6 +26,7 @@ use tempfile::TempDir;
 
 pub use self::etcd::EtcdProgram;
 pub use self::missing::Missing;
+pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
 pub use self::zookeeper::ZooKeeperProgram;
@@ -46,6 +48,9 @@ pub type ZooKeeper = Server<ZooKeeperProgram>;
 /// A PostgreSQL that trusts everyone on the loopback interface, takes 200 connections, and does not sync: it survives
 /// its own death, not that of the machine.
 pub type Postgres = Server<PostgresProgram>;
+
+/// A PgBouncer in transaction mode that trusts everyone, in front of a PostgreSQL: see [`PgBouncer::in_front_of`].
+pub type PgBouncer = Server<PgBouncerProgram>;
 
 /// Settings beyond those that a server gets anyway, by the names it has for them itself. The last of a name counts.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];

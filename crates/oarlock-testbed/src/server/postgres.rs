@@ -94,7 +94,7 @@ impl Program for PostgresProgram {
 }
 
 /// The user that the package brings along, or the one that may do nothing: user and group.
-fn unprivileged() -> Result<(u32, u32), Missing> {
+pub(super) fn unprivileged() -> Result<(u32, u32), Missing> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     ["postgres", "nobody"]
         .iter()
