@@ -19,6 +19,9 @@ pub struct Config {
     pub prefix: String,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
+    /// How long the server may be silent on a request before its connection is given up. Keep it well above the time that a
+    /// client waits for a request: it is there to replace dead connections, not to answer sooner.
+    pub silence_timeout: Duration,
     password: Option<String>,
 }
 
@@ -26,9 +29,16 @@ impl Config {
     /// The server at `host` and `port`, without a password.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        let connect_timeout = Duration::from_secs(5);
-        let (host, prefix) = (host.into(), String::new());
-        Self { host, port, user: None, database: None, prefix, connect_timeout, password: None }
+        Self {
+            host: host.into(),
+            port,
+            user: None,
+            database: None,
+            prefix: String::new(),
+            connect_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(20),
+            password: None,
+        }
     }
 
     /// This configuration, with a password.

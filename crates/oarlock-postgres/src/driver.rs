@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness};
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{
     Attempt, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
     Watch,
@@ -17,7 +17,7 @@ use crate::answer::{
 };
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
-use crate::link::Link;
+use crate::link::{Link, Open as _};
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
@@ -26,10 +26,12 @@ const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
 /// The names of a batch are locked until its answer is on its way: not too many at once.
 const RENEWALS: usize = 128;
 
-const ATTEMPT: &str = "SELECT * FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-const RENEW: &str = "SELECT * FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-const RELEASE: &str = "SELECT * FROM oarlock.release($1, $2, $3, $4, $5)";
-const OBSERVE: &str = "SELECT oarlock.observe($1, $2)";
+// The last parameter of each comes back in every row: see [`Link::ask`].
+const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
+    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+const RENEW: &str = "SELECT *, $11::bigint AS echo FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
+const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
 const INSPECT: &str = include_str!("sql/inspect.sql");
 
 /// Locks on a `PostgreSQL` server. See the [crate](crate) for what it promises.
@@ -52,7 +54,11 @@ impl Postgres {
 impl Driver for Postgres {
     fn info(&self) -> Info {
         let mut capabilities = Capabilities::of_the_model();
-        capabilities.liveness = Liveness::LeaseAndProcess;
+        if self.link.is_pooled() {
+            (capabilities.liveness, capabilities.notify) = (Liveness::Lease, Notify::Poll);
+        } else {
+            (capabilities.liveness, capabilities.notify) = (Liveness::LeaseAndProcess, Notify::Push);
+        }
         capabilities.fencing = Fencing::Clocked;
         capabilities.consistency = Consistency::Single;
         Info::new(SCHEME, self.link.config().to_string(), capabilities)
@@ -67,16 +73,22 @@ impl Driver for Postgres {
         if let Err(error) = self.link.check() {
             return vec![Err(error.during("renew")); batch.len()];
         }
-        let session = self.link.living_session().map_or(0, |session| session.number);
+        let session = self.link.living_session();
+        // The end of a session is the loss of what is tethered to it, whatever the server answered before.
+        let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
+        let lost = || Ok(Renewed::Gone(Gone::Session));
+        if is_over() && batch.iter().all(|renewal| is_tethered(&renewal.claim)) {
+            return batch.iter().map(|_| lost()).collect();
+        }
+        let number = session.as_ref().map_or(0, |session| session.number);
         let mut answers = Vec::with_capacity(batch.len());
         for part in batch.chunks(RENEWALS) {
-            let part_answers = self.keep(session, part).await;
+            let part_answers = self.keep(number, part).await;
             answers.extend(part_answers.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
         }
-        // The end of a session is the loss of what is tethered to it, whatever the server still remembers.
-        let lost = |renewal: &Renewal| session == 0 && is_tethered(&renewal.claim);
-        let answer = |(answer, renewal)| if lost(renewal) { Ok(Renewed::Gone(Gone::Session)) } else { answer };
-        answers.into_iter().zip(batch).map(answer).collect()
+        let is_over = is_over();
+        let told = answers.into_iter().zip(batch);
+        told.map(|(answer, renewal)| if is_over && is_tethered(&renewal.claim) { lost() } else { answer }).collect()
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -87,6 +99,7 @@ impl Driver for Postgres {
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         let session = self.link.session().await.map_err(|error| error.during("watch"))?;
         match interest {
+            _ if !session.is_lit() => Ok(Watch::never()),
             Interest::Turn(claim, _) => Ok(session.hub.turn(claim.id)),
             Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
@@ -126,7 +139,7 @@ impl Postgres {
                     (&self.link.stored(claim.resource.as_str()), Type::BYTEA),
                     (&bytes(claim.id).as_slice(), Type::BYTEA),
                     (&session.number, Type::INT8),
-                    (&is_tethered(claim), Type::BOOL),
+                    (&(session.is_lit() && is_tethered(claim)), Type::BOOL),
                     (&claim.kind.as_str(), Type::TEXT),
                     (&capacity.map(from_limit), Type::INT8),
                     (&adopt, Type::BOOL),
@@ -175,7 +188,6 @@ impl Postgres {
         let claims = || batch.iter().map(|renewal| &renewal.claim);
         let names: Vec<_> = claims().map(|claim| self.link.stored(claim.resource.as_str())).collect();
         let ids: Vec<_> = claims().map(|claim| bytes(claim.id).to_vec()).collect();
-        let tethered: Vec<_> = claims().map(|claim| is_tethered(claim)).collect();
         let leases: Vec<_> = claims().map(|claim| micros(claim.ttl)).collect();
         let places: Vec<_> = claims().map(|claim| micros(claim.place_ttl())).collect();
         let behind: Vec<_> = claims().map(|claim| i64::from(claim.behind)).collect();
@@ -197,7 +209,6 @@ impl Postgres {
                     (&session, Type::INT8),
                     (&names, Type::BYTEA_ARRAY),
                     (&ids, Type::BYTEA_ARRAY),
-                    (&tethered, Type::BOOL_ARRAY),
                     (&leases, Type::INT8_ARRAY),
                     (&places, Type::INT8_ARRAY),
                     (&behind, Type::INT8_ARRAY),
@@ -265,7 +276,8 @@ impl Postgres {
             .await?;
         let mut resources: Vec<ResourceState> = Vec::new();
         for row in rows {
-            let name = get::<&[u8]>(&row, "name")?.get(prefix.len()..).unwrap_or_default();
+            let Some(name) = get::<Option<&[u8]>>(&row, "name")? else { continue };
+            let name = name.get(prefix.len()..).unwrap_or_default();
             let name = ResourceName::new(String::from_utf8_lossy(name))?;
             if resources.last().is_none_or(|last| last.name != name) {
                 let mut state = ResourceState::free(name);

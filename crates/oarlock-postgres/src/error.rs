@@ -1,7 +1,7 @@
 //! What the server says, in the words of the library.
 
 use oarlock_core::{Error, ErrorKind};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// The URL scheme of this store.
 pub(crate) const SCHEME: &str = "postgres";
@@ -14,14 +14,30 @@ pub(crate) fn failed(error: tokio_postgres::Error) -> Error {
     let Some(code) = error.code() else {
         return Error::unreachable("the connection failed").on(SCHEME).because(error);
     };
-    let (kind, what) = match *code {
+    let doubtful = is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity));
+    let (kind, what) = meaning(code);
+    let at_once = matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED);
+    let refused = Error::new(kind, what).on(SCHEME).because(told(error));
+    let refused = if doubtful { refused.applied_unknown() } else { refused };
+    match kind {
+        ErrorKind::Unreachable if at_once => refused.retry_now(),
+        ErrorKind::Unreachable => refused.retry_later(),
+        _ => refused,
+    }
+}
+
+/// Whether it may have taken effect all the same: the server did not refuse the request, but ended the connection, perhaps
+/// between the commit and its answer.
+fn is_doubtful(code: &SqlState, severity: Option<Severity>) -> bool {
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+        || *code == SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+        || code.code().starts_with("08")
+        || code.code().starts_with("57P")
+}
+
+fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
+    match *code {
         ref state if state.code() == NEWER => (ErrorKind::NewerFormat, "this server's locks are newer"),
-        SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => {
-            return Error::new(ErrorKind::Unreachable, "the server undid it")
-                .on(SCHEME)
-                .retry_now()
-                .because(told(error));
-        }
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "this server only reads"),
         SqlState::FEATURE_NOT_SUPPORTED => (ErrorKind::Unsupported, "the server is set up in another way"),
         SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => (ErrorKind::Config, "the server refused"),
@@ -31,27 +47,35 @@ pub(crate) fn failed(error: tokio_postgres::Error) -> Error {
         SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "a right is missing"),
         ref state => match state.code().get(..2) {
             Some("28") => (ErrorKind::Denied, "the server refused the credentials"),
+            Some("08") => (ErrorKind::Unreachable, "the connection failed"),
+            Some("40") => (ErrorKind::Unreachable, "the server undid it"),
             // Out of connections or memory, cancelled or shutting down, a lock not to be had.
             Some("53" | "55" | "57" | "58") => (ErrorKind::Unreachable, "the server cannot do it now"),
-            Some("08") => return Error::unreachable("the connection failed").on(SCHEME).because(told(error)),
             _ => (ErrorKind::Internal, "the server refused"),
         },
-    };
-    let refused = Error::new(kind, what).on(SCHEME).because(told(error));
-    if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
+    }
 }
 
 /// A connection that was not made: nothing was asked yet.
 pub(crate) fn no_connection(error: tokio_postgres::Error) -> Error {
-    if error.code().is_some() {
-        return failed(error);
-    }
-    Error::new(ErrorKind::Unreachable, "no connection").on(SCHEME).retry_later().because(error)
+    let (kind, what) = error.code().map_or((ErrorKind::Unreachable, "no connection"), meaning);
+    let refused = Error::new(kind, what).on(SCHEME).because(told(error));
+    if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
 }
 
 /// A connection that was begun and not made in time: nothing was asked yet.
 pub(crate) fn no_answer() -> Error {
     Error::new(ErrorKind::Unreachable, "no connection in time").on(SCHEME).retry_later()
+}
+
+/// A request that was sent and not answered for so long that its connection was given up.
+pub(crate) fn silent() -> Error {
+    Error::unreachable("the server is silent").on(SCHEME)
+}
+
+/// An answer to a request that we did not send.
+pub(crate) fn not_ours() -> Error {
+    Error::unreachable("the answer to another's request").on(SCHEME)
 }
 
 /// An answer that this version does not understand.
@@ -68,5 +92,28 @@ fn told(error: tokio_postgres::Error) -> Box<dyn std::error::Error + Send + Sync
     match error.as_db_error() {
         Some(told) => format!("{} ({})", told.message(), told.code().code()).into(),
         None => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_of_the_connection_leaves_doubt_and_a_refusal_none() {
+        for (code, severity, doubtful) in [
+            ("40003", Severity::Error, true),
+            ("57P01", Severity::Fatal, true),
+            ("57P02", Severity::Fatal, true),
+            ("08P01", Severity::Fatal, true),
+            ("XX000", Severity::Panic, true),
+            ("40001", Severity::Error, false),
+            ("40P01", Severity::Error, false),
+            ("55P03", Severity::Error, false),
+            ("57014", Severity::Error, false),
+            ("42501", Severity::Error, false),
+        ] {
+            assert_eq!(is_doubtful(&SqlState::from_code(code), Some(severity)), doubtful, "{code}");
+        }
     }
 }

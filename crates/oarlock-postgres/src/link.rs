@@ -1,25 +1,27 @@
 //! One process's way to the server: a connection for requests, and one whose end is the end of its session.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::{Error, ErrorKind, Result};
+use tokio::io::AsyncReadExt as _;
 use tokio::runtime::Handle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Socket, tls::NoTlsStream};
 
 use crate::config::Config;
-use crate::error::{SCHEME, closed, failed, no_answer, no_connection, strange};
+use crate::error::{SCHEME, closed, failed, no_answer, no_connection, not_ours, silent, strange};
 use crate::watch::Hub;
 
 /// The format of tables and functions that this code speaks.
 const FORMAT: i32 = 1;
 
 /// Makes what is missing; run by at most one client at a time.
-const SCHEMA: [&str; 6] = [
+const SCHEMA: [&str; 7] = [
     include_str!("sql/schema.sql"),
+    include_str!("sql/session.sql"),
     include_str!("sql/step.sql"),
     include_str!("sql/attempt.sql"),
     include_str!("sql/renew.sql"),
@@ -28,10 +30,11 @@ const SCHEMA: [&str; 6] = [
 ];
 const SCHEMA_LOCK: i64 = 0x006f_6172_6c6f_636b;
 
-/// Requests that the network swallows fail after this long, and the next one gets a new connection.
-const REQUEST_SILENCE: Duration = Duration::from_secs(10);
+/// Said to the server on a connection of our own.
+const PATIENCE: &str = include_str!("sql/patience.sql");
 
-/// A silent server ends a session after this long (idle time and probes), which is longer than most outages.
+/// A silent server ends a session after this long (idle time and probes), which is longer than most outages. Nothing is asked
+/// on that connection, so nobody but the kernel can notice.
 const SESSION_IDLE: Duration = Duration::from_secs(60);
 const SESSION_PROBES: (Duration, u32) = (Duration::from_secs(15), 4);
 
@@ -47,19 +50,31 @@ pub(crate) struct Link {
     requests: Kept<Client>,
     session: Kept<Session>,
     closed: AtomicBool,
+    pooled: AtomicBool,
+    /// Held behind a pooler while a request is under way.
+    alone: tokio::sync::Mutex<()>,
+    /// The number of the next request, which no other client has.
+    next: AtomicI64,
 }
 
 /// A number that lives as long as its connection: the server's beacon for all others, and the address for news.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Zero behind a pooler.
     pub(crate) number: i64,
     pub(crate) hub: Arc<Hub>,
-    client: Client,
+    /// `None` behind a pooler: whatever a connection there keeps in the server, it keeps for strangers.
+    client: Option<Client>,
 }
 
 impl Session {
-    pub(crate) fn has_ended(&self) -> bool {
-        self.client.is_closed()
+    /// Whether it is more than a name: there is a beacon, and news are heard.
+    pub(crate) fn is_lit(&self) -> bool {
+        self.client.is_some()
+    }
+
+    fn unlit() -> Self {
+        Self { number: 0, hub: Arc::new(Hub::default()), client: None }
     }
 }
 
@@ -80,7 +95,7 @@ impl<T: Open> Kept<T> {
     }
 
     fn get(&self) -> Option<Arc<T>> {
-        self.lock().as_ref().filter(|open| !open.client().is_closed()).cloned()
+        self.lock().as_ref().filter(|open| !open.has_ended()).cloned()
     }
 
     async fn get_or_open(&self, link: &Link) -> Result<Arc<T>> {
@@ -104,47 +119,92 @@ impl<T: Open> Kept<T> {
         link.check().inspect_err(|_| drop(self.lock().take()))?;
         Ok(opened)
     }
+
+    /// Lets go of one that failed, unless another has taken its place.
+    fn discard(&self, failed: &Arc<T>) {
+        self.lock().take_if(|open| Arc::ptr_eq(open, failed));
+    }
 }
 
-trait Open: Send + Sync + Sized + 'static {
+pub(crate) trait Open: Send + Sync + Sized + 'static {
     fn open(config: Config) -> impl Future<Output = Result<Self>> + Send;
-    fn client(&self) -> &Client;
+    fn has_ended(&self) -> bool;
 }
 
 impl Open for Client {
     async fn open(config: Config) -> Result<Self> {
-        let mut client = config.to_client();
-        client.tcp_user_timeout(REQUEST_SILENCE);
-        let (client, connection) = client.connect(NoTls).await.map_err(no_connection)?;
+        let (client, connection) = config.to_client().connect(NoTls).await.map_err(no_connection)?;
         tokio::spawn(connection);
+        if is_our_own(&client).await? {
+            client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
+        }
         prepare(&client).await?;
         Ok(client)
     }
 
-    fn client(&self) -> &Client {
-        self
+    fn has_ended(&self) -> bool {
+        self.is_closed()
     }
 }
 
 impl Open for Session {
     async fn open(config: Config) -> Result<Self> {
-        let mut bits = [0; 8];
-        getrandom::fill(&mut bits)
-            .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
-        // Two bits less, so that it is positive here and in the two halves that the server shows.
-        let number = (i64::from_ne_bytes(bits) & (i64::MAX >> 1)) | 1;
+        let number = random()? | 1;
         let mut client = config.to_client();
         client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
         let (client, connection) = client.connect(NoTls).await.map_err(no_connection)?;
         let hub = Arc::new(Hub::default());
         tokio::spawn(listen(connection, Ending(hub.clone())));
-        client.query_typed(include_str!("sql/session.sql"), &[(&number, Type::INT8)]).await.map_err(failed)?;
+        if !is_our_own(&client).await? {
+            return Ok(Self::unlit());
+        }
+        client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
+        client.query_typed("SELECT oarlock.begin($1)", &[(&number, Type::INT8)]).await.map_err(failed)?;
         client.batch_execute(&format!("LISTEN oarlock_{number:x}")).await.map_err(failed)?;
-        Ok(Self { number, hub, client })
+        Ok(Self { number, hub, client: Some(client) })
     }
 
-    fn client(&self) -> &Client {
-        &self.client
+    fn has_ended(&self) -> bool {
+        self.client.as_ref().is_some_and(Client::is_closed)
+    }
+}
+
+/// Two bits less than a number has, so that it is positive here and in the two halves that the server shows of a lock.
+fn random() -> Result<i64> {
+    let mut bits = [0; 8];
+    getrandom::fill(&mut bits)
+        .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
+    Ok(i64::from_ne_bytes(bits) & (i64::MAX >> 1))
+}
+
+/// Whether the server's process at the other end is ours alone. A pooler does not know yet which one will serve us when it
+/// hands out the key for cancelling requests, so the key names another process than the one that answers.
+async fn is_our_own(client: &Client) -> Result<bool> {
+    let (mut heard, said) = tokio::io::duplex(CANCEL.len() + 8);
+    // The client crate shows its key to nobody, but writes it wherever it is told to.
+    client.cancel_token().cancel_query_raw(said, NoTls).await.map_err(failed)?;
+    let mut request = Vec::with_capacity(CANCEL.len() + 8);
+    heard.read_to_end(&mut request).await.map_err(|error| strange("no key").because(error))?;
+    let key = request.strip_prefix(&CANCEL).and_then(|key| key.first_chunk()).map(|pid| i32::from_be_bytes(*pid));
+    let row = client.query_typed_one("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
+    Ok(key == Some(row.try_get(0).map_err(failed)?))
+}
+
+/// How a request to cancel begins: its length and its code. The number of a process and a secret follow.
+const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
+
+/// A connection with a request under way, and whether it is fit for another one if that ends here.
+struct Line<'a> {
+    kept: &'a Kept<Client>,
+    client: &'a Arc<Client>,
+    is_sound: bool,
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if !self.is_sound {
+            self.kept.discard(self.client);
+        }
     }
 }
 
@@ -195,7 +255,9 @@ impl Link {
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
         let (requests, session) = (Kept::new(), Kept::new());
-        let link = Self { config, runtime, requests, session, closed: AtomicBool::new(false) };
+        let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
+        let link = Self { config, runtime, requests, session, closed, pooled, alone, next };
         link.requests.get_or_open(&link).await?;
         link.session().await?;
         Ok(link)
@@ -207,7 +269,14 @@ impl Link {
 
     /// The session, a new one if the last has ended.
     pub(crate) async fn session(&self) -> Result<Arc<Session>> {
-        self.session.get_or_open(self).await
+        let session = self.session.get_or_open(self).await?;
+        self.pooled.store(!session.is_lit(), Ordering::Release);
+        Ok(session)
+    }
+
+    /// Whether something between here and the server shares its processes among clients.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Acquire)
     }
 
     /// The session, if it has not ended.
@@ -215,11 +284,32 @@ impl Link {
         self.session.get()
     }
 
-    /// One request, one round trip.
+    /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every row.
     pub(crate) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         self.check()?;
+        let pooled = self.is_pooled();
+        // A pooler may lose count of requests that follow each other without waiting, and answer one client with what is
+        // another's. So there is one at a time, and no answer is believed that is not ours.
+        let _alone = if pooled { Some(self.alone.lock().await) } else { None };
         let client = self.requests.get_or_open(self).await?;
-        client.query_typed(sql, params).await.map_err(failed)
+        let mut line = Line { kept: &self.requests, client: &client, is_sound: !pooled };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let params: Vec<Param<'_>> = params.iter().cloned().chain([(&number as _, Type::INT8)]).collect();
+        // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
+        let answer = tokio::time::timeout(self.config.silence_timeout, client.query_typed(sql, &params)).await;
+        let is_ours = |row: &Row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number);
+        line.is_sound = match &answer {
+            Ok(Ok(rows)) => !rows.is_empty() && rows.iter().all(is_ours),
+            Ok(Err(_)) => !pooled,
+            Err(_) => false,
+        };
+        match answer {
+            Ok(Ok(rows)) if line.is_sound => Ok(rows),
+            Ok(Ok(_)) => Err(not_ours()),
+            Ok(Err(error)) if line.is_sound => Err(failed(error)),
+            Ok(Err(error)) => Err(failed(error).applied_unknown()),
+            Err(_) => Err(silent()),
+        }
     }
 
     /// A name as it is stored.

@@ -1,108 +1,14 @@
-//! The suite on a PostgreSQL server; every client comes through a proxy of its own.
+//! The suite on a PostgreSQL server.
+
+#[path = "shared/fixture.rs"]
+mod fixture;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use oarlock_conformance::faulty::Faulty;
-use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
-use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
-use oarlock_core::{DynDriver, Error, Result};
-use oarlock_postgres::{Config, Postgres};
-use oarlock_testbed::Postgres as Postgresql;
-use oarlock_testbed::proxy::{Held, Proxy};
-
-struct Server(Arc<Postgresql>);
-
-struct Line {
-    driver: Arc<Faulty>,
-    proxy: Proxy,
-}
-
-impl Fixture for Server {
-    fn name(&self) -> String {
-        "postgres".into()
-    }
-
-    fn powers(&self) -> Powers {
-        let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
-        powers.restart(Power::Has).pause(Power::Has)
-    }
-
-    fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(1000))
-    }
-
-    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let server = self.0.addr();
-        Box::pin(async move {
-            let proxy = Proxy::start(server).map_err(|error| Error::unreachable("no proxy").because(error))?;
-            let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port());
-            (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
-            let driver = Arc::new(Faulty::new(Arc::new(Postgres::connect(config).await?)));
-            Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
-        })
-    }
-
-    fn restart(&self) -> BoxFuture<Result<()>> {
-        self.control(Postgresql::restart)
-    }
-
-    fn pause(&self) -> BoxFuture<Result<()>> {
-        self.control(Postgresql::pause)
-    }
-
-    fn resume(&self) -> BoxFuture<Result<()>> {
-        self.control(Postgresql::resume)
-    }
-}
-
-impl Server {
-    fn control(&self, what: fn(&Postgresql) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
-        let server = self.0.clone();
-        Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || what(&server)).await;
-            let done = done.unwrap_or_else(|error| Err(error.into()));
-            done.map_err(|error| Error::unreachable(format!("{error:#}")))
-        })
-    }
-}
-
-impl Line {
-    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
-        what(self);
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl Connection for Line {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// What the kernel does to the connections of a dead process.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.refuse())
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.cut())
-    }
-
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
-        Box::pin(std::future::ready(healed))
-    }
-
-    /// The driver's requests have no boundaries that a proxy could see.
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.done(|line| line.driver.drop_reply(verb))
-    }
-}
+use oarlock_testbed::Postgres;
 
 fn main() -> anyhow::Result<()> {
-    match Postgresql::start_or_skip()? {
-        Some(server) => oarlock_conformance::run(Server(Arc::new(server))),
-        None => Ok(()),
-    }
+    let Some(server) = Postgres::start_or_skip()? else { return Ok(()) };
+    let entrance = server.addr();
+    oarlock_conformance::run(fixture::Server { name: "postgres", server: Arc::new(server), entrance })
 }

@@ -1,6 +1,6 @@
 -- Takes, keeps or refuses a place: one round trip, one transaction.
--- Keys: oarlock.resource by name, locked; oarlock.claim by resource.
--- Arguments: name, id, session and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
+-- Keys: oarlock.resource by name, locked; oarlock.claim by resource; oarlock.session by number.
+-- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
 --   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
 --   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies.
@@ -65,6 +65,7 @@ BEGIN
                 memo := head.memo;
             END IF;
             PERFORM oarlock.leave(head, now);
+            PERFORM oarlock.witness(_session);
             RETURN;
         END IF;
 
@@ -140,5 +141,6 @@ BEGIN
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);
+        PERFORM oarlock.witness(_session);
     END IF;
 END $$;

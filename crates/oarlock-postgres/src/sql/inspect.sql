@@ -1,14 +1,17 @@
 -- What there is: a row per live claim, in order of names and arrival; a name without one has nulls.
 -- Keys: oarlock.resource by name; oarlock.claim by resource. Nothing is locked.
 -- Arguments: $1 the prefix of all names, $2 one name or null for all that are live, $3 names after this or null, $4 how
---   many names at most.
-WITH beacon AS MATERIALIZED (
-    SELECT (classid::bigint << 32) | objid::bigint AS session FROM pg_locks
-    WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND mode = 'ExclusiveLock'
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+--   many names at most, $5 what comes back in every row. There is always one, if only of nulls.
+WITH backend AS MATERIALIZED (
+    SELECT pid FROM pg_stat_get_activity(NULL) WHERE pid IS NOT NULL
+), over AS MATERIALIZED (
+    SELECT number FROM oarlock.session
+    WHERE server = pg_postmaster_start_time()
+        AND pid NOT IN (SELECT pid FROM backend) AND requests NOT IN (SELECT pid FROM backend)
+        AND kills = (SELECT oarlock.kills())
 ), live AS MATERIALIZED (
     SELECT * FROM oarlock.claim
-    WHERE id IS NOT NULL AND ends > clock_timestamp() AND (NOT tethered OR session IN (SELECT session FROM beacon))
+    WHERE id IS NOT NULL AND ends > clock_timestamp() AND NOT (tethered AND session IN (SELECT number FROM over))
         AND ($2::bytea IS NULL OR resource = (SELECT key FROM oarlock.resource WHERE name = $2))
 ), page AS (
     SELECT * FROM oarlock.resource
@@ -20,6 +23,6 @@ WITH beacon AS MATERIALIZED (
 )
 SELECT page.name, page.capacity, page.last_fence, page.memo, live.id, live.kind, live.weight, live.fair, live.behind,
     live.label, live.value, live.fence, live.ending, oarlock.micros(clock_timestamp() - live.since) AS age,
-    oarlock.micros(live.ends - clock_timestamp()) AS left_over
-FROM page LEFT JOIN live ON live.resource = page.key
+    oarlock.micros(live.ends - clock_timestamp()) AS left_over, asked.echo
+FROM (SELECT $5::bigint AS echo) AS asked LEFT JOIN page ON true LEFT JOIN live ON live.resource = page.key
 ORDER BY page.name, live.arrival

@@ -4,6 +4,7 @@ CREATE OR REPLACE FUNCTION oarlock.observe(_name bytea, _session bigint) RETURNS
 DECLARE
     head oarlock.resource := oarlock.enter(_name, true);
 BEGIN
-    UPDATE oarlock.resource SET observers = array_append(observers, _session)
-    WHERE key = head.key AND NOT _session = ANY (observers);
+    UPDATE oarlock.resource
+    SET used = clock_timestamp(), observers = array_append(array_remove(observers, _session), _session)
+    WHERE key = head.key;
 END $$;

@@ -1,12 +1,13 @@
 -- Keeps claims alive, holders and waiters. Names are locked in their order, so that two batches cannot wait for each
 -- other.
--- Keys: oarlock.resource by name, locked one after the other until the end; oarlock.claim by resource.
--- Arguments: the session that asks (0: none); arrays with one element per claim: name, id, whether it ends with its
---   session, lease and place in microseconds, behind, value, memo, the least fence, how many fences to reserve.
+-- Keys: oarlock.resource by name, locked one after the other until the end; oarlock.claim by resource;
+--   oarlock.session by number.
+-- Arguments: the session that asks (0: none); arrays with one element per claim: name, id, lease and place in
+--   microseconds, behind, value, memo, the least fence, how many fences to reserve.
 -- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted); lease in microseconds;
 --   the largest fence of a holder; by whom and why it was asked to end.
 CREATE OR REPLACE FUNCTION oarlock.renew(
-    _session bigint, _names bytea[], _ids bytea[], _tethered boolean[], _leases bigint[], _places bigint[],
+    _session bigint, _names bytea[], _ids bytea[], _leases bigint[], _places bigint[],
     _behind bigint[], _values bytea[], _memos bytea[], _least bigint[], _reserve bigint[]
 ) RETURNS TABLE (at bigint, outcome text, lease bigint, fence bigint, ending text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -19,8 +20,8 @@ DECLARE
 BEGIN
     FOR asked IN
         SELECT * FROM unnest(
-            _names, _ids, _tethered, _leases, _places, _behind, _values, _memos, _least, _reserve
-        ) WITH ORDINALITY AS batch(name, id, tethered, lease, place, behind, value, memo, least, reserve, at)
+            _names, _ids, _leases, _places, _behind, _values, _memos, _least, _reserve
+        ) WITH ORDINALITY AS batch(name, id, lease, place, behind, value, memo, least, reserve, at)
         ORDER BY name, at
     LOOP
         at := asked.at;
@@ -71,4 +72,5 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
+    PERFORM oarlock.witness(_session);
 END $$;

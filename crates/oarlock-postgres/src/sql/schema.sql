@@ -22,6 +22,17 @@ CREATE TABLE IF NOT EXISTS oarlock.resource (
     observers bigint[] NOT NULL DEFAULT '{}' -- sessions to be told of the next change
 ) WITH (fillfactor = 50);
 
+-- One row per client: what the server that saw its session begin needs to tell that it is over. Unlogged on purpose: after a
+-- crash and on a promoted standby it is empty, for a server that has not seen a session cannot say why it is not there.
+CREATE UNLOGGED TABLE IF NOT EXISTS oarlock.session (
+    number bigint PRIMARY KEY,
+    server timestamptz NOT NULL, -- when the server started that saw it begin: a restart in good order keeps the row
+    pid integer NOT NULL, -- the backend that has the beacon
+    requests integer NOT NULL DEFAULT 0, -- the backend that last took or kept a claim for it …
+    kills bigint NOT NULL DEFAULT -1, -- … and how many sessions had been killed by then
+    ended timestamptz -- when somebody found it over
+);
+
 -- One row per live claim: a holder has a fence, a waiter has none. A slot without an id is free and will be used again,
 -- so that a busy lock rewrites one row in place and leaves nothing to be vacuumed.
 CREATE TABLE IF NOT EXISTS oarlock.claim (

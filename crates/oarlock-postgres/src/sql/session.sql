@@ -1,9 +1,67 @@
--- Lights the beacon of this session: an advisory lock that the server drops when the session ends.
--- Keys: none. Arguments: $1 the number of the session. Answer: none of interest.
--- The server must not take a silent client for dead before its leases have ended: two hours, and leases that end with a
--- session are at most one hour long. Settings that a server does not have are left out.
-SELECT pg_advisory_lock($1), (
-    SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES
-        ('idle_session_timeout', '0'), ('tcp_keepalives_idle', '3600'), ('tcp_user_timeout', '7200000')
-    ) AS wanted(name, value) USING (name)
-)
+-- Sessions: how one begins, who answers for it, and when it is over.
+-- Keys: oarlock.session by number, and the advisory lock of that number, its beacon.
+
+-- Arguments: a session. Lights its beacon, which the server puts out when this connection ends, and writes it down. What was
+-- over for longer than the longest lease that can end with a session is forgotten.
+CREATE OR REPLACE FUNCTION oarlock.begin(_session bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_lock(_session);
+    WITH old AS (
+        SELECT number FROM oarlock.session
+        WHERE server <> pg_postmaster_start_time() OR ended < clock_timestamp() - interval '1 hour'
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM oarlock.session USING old WHERE session.number = old.number;
+    WITH backend AS MATERIALIZED (
+        SELECT pid FROM pg_stat_get_activity(NULL) WHERE pid IS NOT NULL
+    ), old AS (
+        SELECT number FROM oarlock.session
+        WHERE ended IS NULL AND pid NOT IN (SELECT pid FROM backend) AND requests NOT IN (SELECT pid FROM backend)
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE oarlock.session SET ended = clock_timestamp() FROM old WHERE session.number = old.number;
+    INSERT INTO oarlock.session (number, server, pid) VALUES (_session, pg_postmaster_start_time(), pg_backend_pid());
+END $$;
+
+-- Answer: how many sessions of this database were ended by an administrator. Exact since version 15, where a backend writes
+-- it down before it leaves the list of those that are alive.
+CREATE OR REPLACE FUNCTION oarlock.kills() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    here oid := (SELECT oid FROM pg_database WHERE datname = current_database());
+BEGIN
+    IF current_setting('server_version_num')::integer < 150000 THEN
+        RETURN 0;
+    END IF;
+    RETURN pg_stat_get_db_sessions_killed(here);
+END $$;
+
+-- Arguments: a session. Makes this connection its witness: a process that dies loses both at once, while whoever ends one
+-- connection of a client has not shown that it is dead. Taken after all names, so that nobody waits in a circle.
+CREATE OR REPLACE FUNCTION oarlock.witness(_session bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    seen bigint;
+BEGIN
+    IF _session <> 0 THEN
+        seen := oarlock.kills();
+        UPDATE oarlock.session SET requests = pg_backend_pid(), kills = seen
+        WHERE number = _session AND (requests <> pg_backend_pid() OR kills <> seen);
+    END IF;
+END $$;
+
+-- Arguments: a session. Answer: whether this server saw it begin, neither its beacon nor its witness is left, and nobody was
+-- killed since its client was last heard of: then it was the client's side that ended them.
+CREATE OR REPLACE FUNCTION oarlock.is_over(_session bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    known oarlock.session;
+BEGIN
+    SELECT * INTO known FROM oarlock.session WHERE number = _session AND server = pg_postmaster_start_time();
+    -- The quick question first: it is the answer nearly always. Shared, so that two who look do not see each other.
+    IF NOT FOUND OR NOT pg_try_advisory_xact_lock_shared(_session) THEN
+        RETURN false;
+    END IF;
+    -- A backend always gets its own beacon; that it is alive is seen here.
+    IF EXISTS (SELECT FROM pg_stat_get_activity(NULL) WHERE pid IN (known.pid, known.requests)) THEN
+        RETURN false;
+    END IF;
+    RETURN known.kills = oarlock.kills();
+END $$;

@@ -29,6 +29,7 @@ BEGIN
             ) AS few JOIN oarlock.resource AS old USING (key)
             WHERE old.used < clock_timestamp() - interval '24 hours'
                 AND NOT EXISTS (SELECT FROM oarlock.claim WHERE resource = old.key AND id IS NOT NULL)
+                AND NOT EXISTS (SELECT FROM oarlock.session WHERE number = ANY (old.observers) AND ended IS NULL)
             FOR UPDATE OF old SKIP LOCKED
         ), slots AS (
             DELETE FROM oarlock.claim USING idle WHERE resource = key
@@ -53,9 +54,10 @@ BEGIN
     WHERE key = head.key;
 END $$;
 
--- Arguments: a session, the hexadecimal id of a claim or `r` and that of a name. Sent with the commit.
+-- Arguments: a session (0: a client that does not listen), the hexadecimal id of a claim or `r` and that of a name. Sent
+-- with the commit.
 CREATE OR REPLACE FUNCTION oarlock.tell(_session bigint, _what text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('oarlock_' || to_hex(_session), _what);
+    SELECT pg_notify('oarlock_' || to_hex(_session), _what) WHERE _session <> 0;
 $$;
 
 -- Arguments: the row, the time. Calls the waiters that fit now: each has two seconds to come.
@@ -152,7 +154,7 @@ BEGIN
 END $$;
 
 -- Arguments: a resource, the session that asks, an arrival. Answer: the dead sessions of holders, and of waiters that
--- arrived before. A beacon that can be had is nobody's: shared, so that two who look do not see each other.
+-- arrived before.
 CREATE OR REPLACE FUNCTION oarlock.dead(_resource bigint, _me bigint, _before bigint) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -163,7 +165,7 @@ BEGIN
         SELECT DISTINCT session FROM oarlock.claim
         WHERE resource = _resource AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival < _before)
     LOOP
-        IF pg_try_advisory_xact_lock_shared(suspect) THEN
+        IF oarlock.is_over(suspect) THEN
             dead := dead || suspect;
         END IF;
     END LOOP;

@@ -1,0 +1,341 @@
+//! What the end of a connection proves, and what it does not.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::capabilities::{Liveness, Notify};
+use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Pending, Renewed};
+use oarlock_core::error::Applied;
+use oarlock_core::state::Query;
+use oarlock_core::{Claim, Client, ErrorKind, LossReason, Tether};
+use oarlock_postgres::Postgres;
+use oarlock_testbed::PgBouncer;
+use oarlock_testbed::proxy::{Proxy, Then};
+
+use self::store::{Server, claim, config, grant, renew, start, until};
+
+/// Ends the connections that have a beacon, from the server's side.
+const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
+
+/// Ends the others of our clients.
+const END_REQUESTS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oarlock'
+    AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+
+async fn pending(store: &Postgres, claim: &Claim) -> Pending {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Pending(pending) => pending,
+        Attempt::Granted(grant) => panic!("granted while another believes: {grant:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_the_loss_of_what_is_tethered_to_it() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let (held, mut kept) = (claim(1, "held"), claim(2, "kept"));
+    kept.tether = Tether::Lease;
+    grant(&store, &held).await.unwrap();
+    grant(&store, &kept).await.unwrap();
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    assert_eq!(root.query(END_SESSIONS, &[]).await.unwrap().len(), 1);
+    let told = tokio::time::timeout(Duration::from_secs(2), mailbox.changed()).await;
+    assert!(told.is_ok_and(|hint| hint.is_some()), "the mailbox did not tell");
+    assert!(mailbox.changed().await.is_none(), "the mailbox did not end");
+    assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
+    assert!(matches!(renew(&store, &kept).await, Renewed::Alive { .. }));
+    // With a new session it is still gone, as long as nobody claims it anew.
+    store.watch(&Interest::Mailbox).await.unwrap();
+    assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
+    // The client lives, so nobody else may take its claims for those of the dead.
+    assert!(matches!(store.attempt(&claim(3, "held")).await.unwrap(), Attempt::Pending(_)));
+}
+
+#[tokio::test]
+async fn a_holder_whose_session_is_terminated_is_told_at_once() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = client.mutex("told").unwrap().lock().await.unwrap();
+    // The watchdog arms the mailbox in the background.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    root.query(END_SESSIONS, &[]).await.unwrap();
+    let reason = tokio::time::timeout(Duration::from_secs(2), guard.lost()).await.unwrap();
+    assert_eq!(reason, LossReason::Session);
+    // The store keeps it for the client, which is alive; letting go of the guard lets go of that too.
+    drop(guard);
+    let lock = client.mutex("told").unwrap();
+    tokio::time::timeout(Duration::from_secs(5), lock.lock()).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_survives_the_end_of_the_other_connection() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::builder(Postgres::connect(config(server.addr())).await.unwrap());
+    let client = client.ttl(Duration::from_millis(900)).build().unwrap();
+    let guard = client.mutex("survives").unwrap().lock().await.unwrap();
+    assert_eq!(root.query(END_REQUESTS, &[]).await.unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+/// Cuts a holder off, lets `disaster` befall the server, and expects nobody to be granted before the lease has ended.
+async fn survives_while_cut_off(disaster: impl FnOnce(&Server, i32) + Send + 'static) {
+    let Some((server, root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = Postgres::connect(config(proxy.addr())).await.unwrap();
+    let mut held = claim(1, "held");
+    held.ttl = Duration::from_secs(5);
+    let sent = tokio::time::Instant::now();
+    let first = grant(&store, &held).await.unwrap();
+    proxy.cut();
+    let pid = root.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let server = tokio::task::spawn_blocking(move || {
+        disaster(&server, pid);
+        server
+    });
+    let server = server.await.unwrap();
+    let mut connected = Postgres::connect(config(server.addr())).await;
+    for _ in 0..200 {
+        if connected.is_ok() {
+            break;
+        }
+        // The server says that it is busy recovering.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        connected = Postgres::connect(config(server.addr())).await;
+    }
+    let rival = connected.unwrap();
+    let left = pending(&rival, &claim(2, "held")).await.recheck_after.unwrap();
+    let page = rival.inspect(&Query::live()).await.unwrap();
+    assert_eq!(page.resources.first().map(|state| state.holders.len()), Some(1), "a holder that blocks is not shown");
+    tokio::time::sleep(left).await;
+    assert!(grant(&rival, &claim(2, "held")).await.unwrap().fence > first.fence);
+    assert!(sent.elapsed() >= held.ttl, "granted after {:?}", sent.elapsed());
+}
+
+#[tokio::test]
+async fn a_restart_is_not_the_death_of_a_holder_that_is_cut_off() {
+    survives_while_cut_off(|server, _| server.restart().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_crash_of_the_server_is_not_the_death_of_a_holder_that_is_cut_off() {
+    survives_while_cut_off(|server, _| {
+        server.kill().unwrap();
+        server.restart().unwrap();
+    })
+    .await;
+}
+
+/// The server ends all its backends when one crashes, and goes on without a restart.
+#[tokio::test]
+async fn a_crash_of_a_backend_is_not_the_death_of_a_holder_that_is_cut_off() {
+    survives_while_cut_off(|_, pid| {
+        let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+        assert!(killed.success());
+    })
+    .await;
+}
+
+/// How many connections our clients have, as the server sees it.
+const CONNECTIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
+
+#[tokio::test]
+async fn an_administrator_who_ends_connections_does_not_kill_a_holder_that_is_cut_off() {
+    let Some((server, root)) = start().await else { return };
+    let version: String = root.query_one("SHOW server_version_num", &[]).await.unwrap().get(0);
+    for (name, ends) in
+        [("session", &[END_SESSIONS][..]), ("requests", &[END_REQUESTS]), ("both", &[END_REQUESTS, END_SESSIONS])]
+    {
+        // Older servers do not count in time who was killed.
+        if ends.len() > 1 && version.parse::<u32>().unwrap() < 150_000 {
+            continue;
+        }
+        let proxy = Proxy::start(server.addr()).unwrap();
+        let store = Postgres::connect(config(proxy.addr())).await.unwrap();
+        grant(&store, &claim(1, name)).await.unwrap();
+        proxy.cut();
+        for end in ends {
+            assert_eq!(root.query(*end, &[]).await.unwrap().len(), 1);
+        }
+        until(&root, CONNECTIONS, 2 - i64::try_from(ends.len()).unwrap()).await;
+        let rival = Postgres::connect(config(server.addr())).await.unwrap();
+        pending(&rival, &claim(2, name)).await;
+        let page = rival.inspect(&Query::live()).await.unwrap();
+        assert!(page.resources.iter().any(|state| state.name.as_str() == name), "{name}: it blocks, and is not shown");
+        drop(rival);
+        proxy.refuse();
+        until(&root, CONNECTIONS, 0).await;
+    }
+}
+
+/// The client's side ends both, and nobody else was killed since.
+#[tokio::test]
+async fn a_holder_that_was_heard_of_since_is_seen_to_die() {
+    let Some((server, root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = Postgres::connect(config(proxy.addr())).await.unwrap();
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    // A stranger is killed; the next renewal puts that behind it.
+    let pid: i32 = root.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let (other, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    other.query("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
+    let killed = "SELECT sessions_killed FROM pg_stat_database WHERE datname = current_database()";
+    until(&other, killed, 1).await;
+    assert!(matches!(renew(&store, &held).await, Renewed::Alive { .. }));
+    proxy.refuse();
+    until(&other, CONNECTIONS, 0).await;
+    let rival = Postgres::connect(config(server.addr())).await.unwrap();
+    assert!(rival.inspect(&Query::live()).await.unwrap().resources.is_empty(), "the dead are shown");
+    grant(&rival, &claim(2, "held")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_under_way_when_its_session_ends_is_a_loss() {
+    let Some((server, root)) = start().await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
+    let renewing = tokio::spawn(async move { renew(&store, &held).await });
+    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", 1).await;
+    assert_eq!(root.query(END_SESSIONS, &[]).await.unwrap().len(), 1);
+    assert!(mailbox.changed().await.is_some());
+    root.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(renewing.await.unwrap(), Renewed::Gone(Gone::Session));
+}
+
+#[tokio::test]
+async fn a_write_whose_connection_the_server_ends_may_have_happened() {
+    let Some((server, root)) = start().await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
+    let releasing = tokio::spawn(async move { store.release(&held.resource, held.id, &End::Withdrawn).await });
+    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", 1).await;
+    assert_eq!(root.query(END_REQUESTS, &[]).await.unwrap().len(), 1);
+    let error = releasing.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    root.batch_execute("COMMIT").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_replaced() {
+    let Some((server, _root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut config = config(proxy.addr());
+    config.silence_timeout = Duration::from_millis(500);
+    let store = Postgres::connect(config).await.unwrap();
+    let claim = claim(1, "mute");
+    let dropped = proxy.drop_next_reply(Then::Silence);
+    let bound = Duration::from_secs(10);
+    let error = tokio::time::timeout(bound, grant(&store, &claim)).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    assert!(dropped.wait().await.is_some());
+    tokio::time::timeout(bound, grant(&store, &claim)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn behind_a_pooler_a_holder_lives_by_its_lease_alone() {
+    let Some((server, root)) = start().await else { return };
+    for mode in ["transaction", "session"] {
+        let addr = server.addr();
+        let settings = [("pool_mode", mode), ("default_pool_size", if mode == "session" { "4" } else { "1" })];
+        let pooler = tokio::task::spawn_blocking(move || PgBouncer::in_front_of_or_skip(addr, &settings));
+        let Some(pooler) = pooler.await.unwrap().unwrap() else { return };
+        let (ours, theirs) = (config(pooler.addr()), config(pooler.addr()));
+        let (ours, theirs) = (Postgres::connect(ours).await.unwrap(), Postgres::connect(theirs).await.unwrap());
+        let can = ours.info().capabilities;
+        assert_eq!((can.liveness, can.notify), (Liveness::Lease, Notify::Poll), "{mode}");
+        let (mut held, next) = (claim(1, mode), claim(2, mode));
+        held.ttl = Duration::from_secs(2);
+        let first = grant(&ours, &held).await.unwrap();
+        pending(&theirs, &next).await;
+        // Whoever comes round the pooler must not take the pooler's connections for the holder's.
+        let direct = Postgres::connect(config(server.addr())).await.unwrap();
+        assert_eq!(direct.info().capabilities.liveness, Liveness::LeaseAndProcess);
+        drop(ours);
+        drop(pooler);
+        let left = pending(&direct, &next).await.recheck_after.unwrap();
+        tokio::time::sleep(left).await;
+        assert!(grant(&direct, &next).await.unwrap().fence > first.fence);
+    }
+    drop(root);
+}
+
+/// PgBouncer (1.18) gives answers to the wrong clients when others die in the middle of several requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_nobody_believes_the_answer_to_another() {
+    let Some((server, _root)) = start().await else { return };
+    let addr = server.addr();
+    let pooler =
+        tokio::task::spawn_blocking(move || PgBouncer::in_front_of_or_skip(addr, &[("default_pool_size", "3")]));
+    let Some(pooler) = pooler.await.unwrap().unwrap() else { return };
+    // Somebody else's locks, so that the wrong answers look right.
+    let theirs =
+        "SELECT *, $1::bigint AS echo FROM oarlock.attempt(int8send($1), int8send($1), 0, false, 'mutex', NULL, true,
+        0, false, false, 0, 1000000, 1000000, '{}', NULL), pg_sleep(0.001)";
+    let end = tokio::time::Instant::now() + Duration::from_secs(4);
+    let strangers: Vec<_> = (0..4_i64)
+        .map(|stranger| {
+            let addr = pooler.addr();
+            tokio::spawn(async move {
+                for round in 0.. {
+                    if tokio::time::Instant::now() > end {
+                        break;
+                    }
+                    let proxy = Proxy::start(addr).unwrap();
+                    let url = format!("postgres://postgres@{}/postgres?application_name=oarlock", proxy.addr());
+                    let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await else {
+                        continue;
+                    };
+                    tokio::spawn(connection);
+                    let client = Arc::new(client);
+                    for number in 0..4 {
+                        let (client, number) = (client.clone(), -1 - number - 8 * stranger);
+                        tokio::spawn(async move {
+                            let number = (&number as _, tokio_postgres::types::Type::INT8);
+                            client.query_typed(theirs, &[number]).await.map(drop)
+                        });
+                    }
+                    tokio::time::sleep(Duration::from_micros(round * 370 % 8000)).await;
+                    proxy.refuse();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            })
+        })
+        .collect();
+    let (mut granted, mut refused) = (0, 0);
+    let mut connected = Postgres::connect(config(pooler.addr())).await;
+    let held = claim(1, "held");
+    while tokio::time::Instant::now() < end {
+        let Ok(store) = &connected else {
+            connected = Postgres::connect(config(pooler.addr())).await;
+            continue;
+        };
+        match store.attempt(&held).await {
+            Ok(Attempt::Granted(_)) => granted += 1,
+            Ok(Attempt::Pending(_)) => panic!("nobody else wants it"),
+            Err(error) => {
+                assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+                refused += 1;
+            }
+        }
+        if let Ok(page) = store.inspect(&Query::name(held.resource.clone())).await {
+            assert!(page.resources.iter().all(|state| state.name == held.resource), "{page:?}");
+        }
+    }
+    for stranger in strangers {
+        stranger.await.unwrap();
+    }
+    println!("{granted} answers, {refused} times none");
+    assert!(granted > 10, "only {granted} answers");
+}
