@@ -2,16 +2,16 @@
 
 use std::num::NonZeroU32;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use oarlock_core::clock::{BootClock, Clock, wall_micros};
+use oarlock_core::clock::wall_micros;
 use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::state::Memo;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Limit, Result, Weight};
 
-use crate::api::{Compare, Is, Op, Range};
-use crate::driver::{Etcd, LETTER_TTL, delete, put, read};
+use crate::api::{Compare, Is, KeyValue, Op, Range};
+use crate::driver::{Etcd, delete, put, read};
 use crate::error::{SCHEME, ended, strange};
 use crate::keys::Keys;
 use crate::lease::{Entry, Leased, seconds};
@@ -19,29 +19,39 @@ use crate::link::transaction;
 use crate::queue::{Listing, Place, Record, bearable, check_fence, read_memo};
 use crate::watch;
 
+/// A turn that nobody has looked at for so long is not remembered.
+const FORGET_TURN_AFTER: Duration = Duration::from_secs(60);
+
 impl Etcd {
     /// Attempts with the leases that the claim has, or with new ones.
     pub(crate) async fn stand(&self, claim: &Claim, mut entry: Entry) -> Result<Attempt> {
         let keys = self.keys(&claim.resource);
+        // Again only where a lease of the claim is found to be over. Its place went with it, so what follows is not a
+        // second try but its first attempt; and each time round it has a lease less.
         loop {
             let full = match entry.full {
                 Some(lease) => lease,
                 None => self.leases.take(&self.link, seconds(claim.ttl)).await?,
             };
             self.leases.edit(claim.id, |entry| entry.full = Some(full));
-            // A claim that was here before may stand on leases that are over by now.
+            // What a claim that was here before has for leases may be over by now.
             let kept = entry.leases().map(|lease| lease.id).collect::<Vec<_>>();
-            let keep = async { if entry.created > 0 { self.link.keep_alive(kept).await.map(Some) } else { Ok(None) } };
+            let had = kept.len();
+            let keep = async { if had > 0 { self.link.keep_alive(kept).await.map(Some) } else { Ok(None) } };
             let (kept, step) = tokio::join!(keep, self.first_step(claim, &keys, &entry, full));
             if let Some((from, lives)) = kept? {
-                let had = entry.leases().count();
                 entry.extend(from, &lives);
                 let over = entry.leases().count() < had;
                 let (full, place) = (entry.full, entry.place);
                 self.leases.edit(claim.id, |entry| (entry.full, entry.place) = (full, place));
-                if over {
+                let holds = entry.full.is_some() && matches!(step, Ok(Step::Granted { .. }));
+                if over && !holds {
                     entry.note(None);
-                    self.leases.edit(claim.id, |entry| entry.note(None));
+                    let unheard = step.is_err();
+                    self.leases.edit(claim.id, |entry| {
+                        entry.note(None);
+                        entry.unsure |= unheard;
+                    });
                     continue;
                 }
             }
@@ -54,7 +64,8 @@ impl Etcd {
                             entry.created = revision;
                         }
                     });
-                    grant(revision.unsigned_abs(), full.lease(), memo)
+                    // Noted before anything can go wrong with what was read: a lease with a key on it is not free.
+                    grant(revision.unsigned_abs(), full.lease(), memo.map(|kv| read_memo(&kv.value)).transpose()?)
                 }
                 Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
             };
@@ -84,7 +95,6 @@ impl Etcd {
             return Ok(Step::Refused(read(keys, found)?));
         }
         let memo = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
-        let memo = memo.map(|kv| read_memo(&kv.value)).transpose()?;
         Ok(Step::Granted { revision: found.revision, memo })
     }
 
@@ -136,7 +146,24 @@ impl Etcd {
             put(&own, waiting.bytes(), self.place_lease(claim, full).await?.id)
         };
         let absent = vec![Compare::created(&own, Is::Equal, 0)];
-        read(keys, self.link.txn(absent, vec![put, keys.all().get()], vec![keys.all().get()]).await?)
+        let found = self.link.txn(absent, vec![put, keys.all().get()], vec![keys.all().get()]).await?;
+        if found.succeeded {
+            // Noted before the listing is read. It may be granted; whoever finds that noted looks before it writes.
+            let revision = found.revision;
+            self.leases
+                .edit(claim.id, |entry| (entry.created, entry.changed, entry.granted) = (revision, revision, fits));
+        }
+        let listing = read(keys, found)?;
+        let lost = listing.position(claim.id).map(|at| &listing.places[at]).filter(|own| fits && !own.record.granted);
+        let Some(lost) = lost else { return Ok(listing) };
+        // Somebody came first: what was to hold waits, on the lease of a waiter.
+        let lease = self.place_lease(claim, full).await?;
+        if lease.id == lost.lease {
+            return Ok(listing);
+        }
+        let unchanged = vec![Compare::changed(&own, Is::Equal, lost.changed)];
+        let then = vec![self::put(&own, lost.record.bytes(), lease.id), keys.all().get()];
+        read(keys, self.link.txn(unchanged, then, vec![keys.all().get()]).await?)
     }
 
     /// What a waiter stands on: a dead one must not be in the way for as long as a hold may last.
@@ -216,16 +243,15 @@ impl Etcd {
     }
 
     /// Removes those before `at` who did not take their turn, and says when to look at the others again.
+    ///
+    /// The store cannot say since when a turn is open, so this counts from when we first saw it open, which is never
+    /// before it was: whoever has just come, or was away, gives more time and not less. Nobody loses a turn he has taken:
+    /// that changes the key, and the removal rests on its being unchanged. Time asleep does not count, because the
+    /// one who is called may sleep on the same machine.
     async fn pass_the_dead(&self, listing: &Listing, at: usize) -> Result<Option<Duration>> {
-        let now = BootClock.now();
         let mut recheck_after = None;
-        for place in listing.called(at) {
-            let since = {
-                let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-                turns.retain(|_, since| now.since(*since) < LETTER_TTL);
-                *turns.entry(place.created).or_insert(now)
-            };
-            let left = TURN_TTL.saturating_sub(now.since(since));
+        for (place, open_for) in self.open_turns(listing, at) {
+            let left = TURN_TTL.saturating_sub(open_for);
             if left.is_zero() {
                 let when = vec![Compare::changed(&Range::key(place.key.clone()), Is::Equal, place.changed)];
                 self.link.txn(when, vec![delete(&place.key)], Vec::new()).await?;
@@ -234,11 +260,27 @@ impl Etcd {
         }
         Ok(recheck_after)
     }
+
+    /// The turns before `at` that are open and not taken, and for how long we have seen them so.
+    fn open_turns<'a>(&self, listing: &'a Listing, at: usize) -> Vec<(&'a Place, Duration)> {
+        let now = Instant::now();
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, since| now.duration_since(*since) < FORGET_TURN_AFTER);
+        let called: Vec<_> = listing.called(at).collect();
+        // A turn that has closed meanwhile is another one when it opens again.
+        for place in listing.places.iter().take(at).filter(|place| called.iter().all(|open| open.id != place.id)) {
+            turns.remove(&place.created);
+        }
+        called
+            .into_iter()
+            .map(|place| (place, now.duration_since(*turns.entry(place.created).or_insert(now))))
+            .collect()
+    }
 }
 
 /// What the first step of an attempt came to.
 enum Step {
-    Granted { revision: i64, memo: Option<Memo> },
+    Granted { revision: i64, memo: Option<KeyValue> },
     Refused(Listing),
 }
 
@@ -258,3 +300,6 @@ fn pending(listing: &Listing, at: usize, recheck_after: Option<Duration>, keys: 
     pending.cursor = watch::cursor(&blocker.map_or_else(|| keys.claims(), |place| Range::key(place.key.clone())));
     pending
 }
+
+#[cfg(test)]
+mod tests;

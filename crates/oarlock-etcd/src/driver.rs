@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_core::capabilities::{Consistency, Fencing};
-use oarlock_core::clock::Moment;
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Released, Renewal, Renewed, Watch};
 use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query};
@@ -17,13 +16,13 @@ use crate::api::{Compare, DeleteRequest, Is, Op, PutRequest, Range};
 use crate::config::Config;
 use crate::error::{SCHEME, ended, strange};
 use crate::keys::{self, Keys};
-use crate::lease::{Entry, Leased, Leases, seconds};
+use crate::lease::{Leased, Leases, seconds};
 use crate::link::Link;
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
 use crate::watch::{self, About};
 
 /// A letter lies in its mailbox for this long after the end it tells of.
-pub(crate) const LETTER_TTL: Duration = Duration::from_secs(60);
+const LETTER_TTL: Duration = Duration::from_secs(60);
 
 /// One connection to an etcd cluster.
 pub struct Etcd {
@@ -34,7 +33,7 @@ pub struct Etcd {
     pub(crate) client: String,
     pub(crate) leases: Leases,
     /// When a turn that nobody took was first seen, by the revision that made its claim.
-    pub(crate) turns: Mutex<HashMap<i64, Moment>>,
+    pub(crate) turns: Mutex<HashMap<i64, Instant>>,
 }
 
 impl fmt::Debug for Etcd {
@@ -95,9 +94,8 @@ impl Etcd {
             spare = entry.full.replace(adopted).filter(|_| !entry.adopted);
             entry.adopted = true;
         });
-        if let Some(lease) = spare.filter(|spare| spare.id != lease) {
-            self.leases.put(lease);
-        }
+        // Not to be used again: an attempt that wants to stand on it may be under way.
+        self.end_leases(spare.filter(|spare| spare.id != lease).map(|spare| spare.id).into_iter().collect()).await;
         Ok(Some(adopted))
     }
 
@@ -164,15 +162,18 @@ impl Driver for Etcd {
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         self.link.check_open()?;
         let (visit, entry) = self.leases.visit(claim);
-        let answer = self.stand(claim, entry).await;
+        let answer = self.stand(claim, entry).await.map_err(|error| match error.kind() {
+            // Its hold is as it was.
+            ErrorKind::Upgrade => error,
+            // It has a key, and may hold by it.
+            _ if self.leases.get(claim.id).is_some_and(|entry| entry.created > 0) => error.applied_unknown(),
+            _ => error,
+        });
         match &answer {
             Err(error) if error.applied() == Applied::Unknown => drop(visit),
             _ => visit.answered(),
         }
-        let nothing = |entry: Entry| entry.created == 0 && !entry.granted;
-        if !matches!(answer, Ok(Attempt::Granted(_))) && self.leases.get(claim.id).is_some_and(nothing) {
-            self.leases.lay_aside(claim.id);
-        }
+        self.leases.lay_aside(claim.id);
         answer.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))
     }
 
@@ -189,7 +190,8 @@ impl Driver for Etcd {
                     if let Some(kept) = &mut kept {
                         kept.extend(*from, lives);
                     }
-                    self.renew_one(renewal, entry, kept, found).await
+                    // Its lease was kept alive, whatever else went wrong.
+                    self.renew_one(renewal, entry, kept, found).await.map_err(Error::applied_unknown)
                 }
                 (Err(error), _) => Err(error.clone()),
                 (_, Err(error)) => Err(error),
@@ -216,8 +218,9 @@ impl Driver for Etcd {
         let found = self.link.txn(when, then, vec![keys.claims().get()]).await.map_err(about)?;
         let succeeded = found.succeeded;
         self.end_leases(self.leases.forget(id, succeeded)).await;
-        let waiting = read(&keys, found).map_err(about)?.others_wait(id);
-        Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, Some(waiting)))
+        // It is gone, whatever the others have written.
+        let waiting = read(&keys, found).ok().map(|listing| listing.others_wait(id));
+        Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, waiting))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {

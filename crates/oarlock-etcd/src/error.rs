@@ -10,10 +10,10 @@ pub(crate) const SCHEME: &str = "etcd";
 pub(crate) fn failed(status: Status) -> Error {
     let message = status.message().to_owned();
     let error = match status.code() {
-        // A lease that is over, found before anything was done.
-        Code::NotFound => return ended(&message),
+        // A lease that is over, found before anything was done; or a revision that is no longer kept.
+        Code::NotFound | Code::OutOfRange => return ended(&message),
         Code::PermissionDenied | Code::Unauthenticated => Error::new(ErrorKind::Denied, message),
-        Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange => Error::new(ErrorKind::Unsupported, message),
+        Code::InvalidArgument | Code::Unimplemented => Error::new(ErrorKind::Unsupported, message),
         _ => Error::unreachable(message),
     };
     error.on(SCHEME).because(status)
@@ -32,4 +32,18 @@ pub(crate) fn strange(what: &str) -> Error {
 /// The store was closed.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed").on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::Retry;
+
+    use super::*;
+
+    #[test]
+    fn what_was_compacted_is_read_again_at_once() {
+        let compacted = failed(Status::out_of_range("etcdserver: mvcc: required revision has been compacted"));
+        assert_eq!((compacted.kind(), compacted.retry()), (ErrorKind::Unreachable, Retry::Now));
+        assert_eq!(failed(Status::unimplemented("no")).retry(), Retry::Never);
+    }
 }

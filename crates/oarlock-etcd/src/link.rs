@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::{Error, ErrorKind, Result};
 use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
@@ -164,7 +165,10 @@ impl Link {
     ) -> Result<Streaming<WatchResponse>> {
         let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
         let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let answers = self.ready().await?.streaming(Request::new(questions), path, codec).await;
+        let mut request = Request::new(questions);
+        // A member that has lost its leader hears of no change: it is to end the watch instead of keeping silent.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let answers = self.ready().await?.streaming(request, path, codec).await;
         answers.map(tonic::Response::into_inner).map_err(failed)
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, End, Released, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ResourceName};
+use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ErrorKind, ResourceName, Retry};
 use oarlock_etcd::{Config, Etcd};
+use oarlock_testbed::ports::Port;
 use oarlock_testbed::proxy::{Held, Proxy, Then};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -124,5 +125,38 @@ async fn an_idle_lease_that_ran_out_is_replaced() -> Outcome {
     tokio::time::sleep(ttl * 2).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await?;
+    Ok(())
+}
+
+/// A member without a leader hears of no change. Its watches end, so that whoever waits looks elsewhere or asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_on_a_member_without_a_leader_ends() -> Outcome {
+    if oarlock_testbed::Etcd::start_or_skip()?.is_none() {
+        return Ok(());
+    }
+    let ports = [Port::reserve()?, Port::reserve()?];
+    let peers = ports.each_ref().map(|port| format!("http://{}", port.addr()));
+    let cluster = format!("a={},b={}", peers[0], peers[1]);
+    let member = |name: &'static str, peer: &str| {
+        let (peer, cluster) = (peer.to_owned(), cluster.clone());
+        tokio::task::spawn_blocking(move || {
+            oarlock_testbed::Etcd::start_with(&[
+                ("name", name),
+                ("listen-peer-urls", &peer),
+                ("initial-advertise-peer-urls", &peer),
+                ("initial-cluster", &cluster),
+            ])
+        })
+    };
+    let (one, other) = tokio::join!(member("a", &peers[0]), member("b", &peers[1]));
+    let (one, other) = (one??, other??);
+    let store = Etcd::open(Config::new([one.addr().to_string()])).await?;
+    let interest = Interest::Resource(ResourceName::new("n")?);
+    let mut watch = store.watch(&interest).await?;
+    other.kill()?;
+    let end = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await?;
+    assert_eq!(end, None);
+    let refused = store.watch(&interest).await.expect_err("a watch that hears nothing");
+    assert_eq!((refused.kind(), refused.retry()), (ErrorKind::Unreachable, Retry::Later), "{refused}");
     Ok(())
 }

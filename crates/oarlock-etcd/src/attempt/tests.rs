@@ -1,0 +1,168 @@
+//! What only a real server, and a look behind the verbs, can show.
+
+use std::sync::Arc;
+
+use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::{Applied, Capacity, ResourceName};
+
+use super::*;
+use crate::config::Config;
+
+struct Bed {
+    _server: oarlock_testbed::Etcd,
+    one: Etcd,
+    two: Etcd,
+}
+
+async fn bed() -> Option<Bed> {
+    let server = oarlock_testbed::Etcd::start_or_skip().unwrap()?;
+    let config = Config::new([server.addr().to_string()]);
+    let (one, two) = (Etcd::open(config.clone()).await.unwrap(), Etcd::open(config).await.unwrap());
+    Some(Bed { _server: server, one, two })
+}
+
+fn claim(bits: u128, weight: Weight) -> Claim {
+    let mut claim = Claim::new(ClaimId::from_bits(bits), ResourceName::new("job").unwrap());
+    (claim.wait, claim.weight, claim.capacity) = (true, weight, Capacity::Fixed(Limit::Unlimited));
+    claim
+}
+
+async fn place(store: &Etcd, claim: &Claim) -> Option<Place> {
+    let listing = store.look(&store.keys(&claim.resource)).await.unwrap();
+    listing.position(claim.id).map(|at| listing.places[at].clone())
+}
+
+async fn attempt(store: &Etcd, claim: &Claim) -> bool {
+    matches!(store.attempt(claim).await.unwrap(), Attempt::Granted(_))
+}
+
+async fn release(store: &Etcd, claim: &Claim) -> Released {
+    store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap().outcome
+}
+
+/// The key is written before the memo can be read: the error must not say that nothing happened, and nobody else may get
+/// the lease that the key stands on.
+#[tokio::test]
+async fn an_attempt_that_cannot_read_what_is_there_may_count() {
+    let Some(bed) = bed().await else { return };
+    let (one, keys) = (&bed.one, bed.one.keys(&claim(1, Weight::ONE).resource));
+    for beside_another in [false, true] {
+        let (other, mine) = (claim(1, Weight::ONE), claim(2, Weight::ONE));
+        if beside_another {
+            assert!(attempt(&bed.two, &other).await);
+        }
+        // Read by the step that finds nobody; by that which finds somebody, only after it has written.
+        let memo = keys.memo();
+        let full = one.leases.take(&one.link, seconds(mine.ttl)).await.unwrap();
+        let listing = one.look(&keys).await.unwrap();
+        one.link.txn(Vec::new(), vec![put(&memo, vec![9], 0)], Vec::new()).await.unwrap();
+        let error = if beside_another {
+            let (visit, _) = one.leases.visit(&mine);
+            one.leases.edit(mine.id, |entry| entry.full = Some(full));
+            let error = one.arrive(&mine, &keys, &listing, full).await.unwrap_err();
+            visit.answered();
+            one.leases.lay_aside(mine.id);
+            error
+        } else {
+            one.leases.put(full);
+            let error = one.attempt(&mine).await.unwrap_err();
+            assert_eq!(error.applied(), Applied::Unknown);
+            error
+        };
+        assert_eq!(error.kind(), ErrorKind::NewerFormat);
+        assert_eq!(one.leases.idle(), Vec::<i64>::new(), "a lease with a key on it is free");
+        one.link.txn(Vec::new(), vec![delete(&memo.key)], Vec::new()).await.unwrap();
+        assert_eq!(place(one, &mine).await.map(|place| place.lease), Some(full.id));
+        assert_eq!(release(one, &mine).await, Released::Released);
+        if beside_another {
+            assert_eq!(release(&bed.two, &other).await, Released::Released);
+        }
+        one.end_leases(one.leases.drain()).await;
+    }
+}
+
+/// Another came between the look and the step: the loser waits, and not on the long lease of a hold.
+#[tokio::test]
+async fn whoever_comes_second_stands_on_the_lease_of_a_waiter() {
+    let Some(bed) = bed().await else { return };
+    let (mine, writer) = (claim(1, Weight::ONE), claim(2, Weight::All));
+    let keys = bed.one.keys(&mine.resource);
+    let listing = bed.one.look(&keys).await.unwrap();
+    assert!(attempt(&bed.two, &writer).await);
+    let (visit, _) = bed.one.leases.visit(&mine);
+    let full = bed.one.leases.take(&bed.one.link, seconds(mine.ttl)).await.unwrap();
+    let listing = bed.one.arrive(&mine, &keys, &listing, full).await.unwrap();
+    visit.answered();
+    let place = &listing.places[listing.position(mine.id).unwrap()];
+    assert!(!place.record.granted && place.lease != full.id);
+    assert!(bed.one.link.left(place.lease).await.unwrap() <= mine.place_ttl());
+}
+
+/// What an adopted hold replaces may still be wanted by a request under way.
+#[tokio::test]
+async fn a_lease_replaced_by_an_adopted_one_is_ended() {
+    let Some(bed) = bed().await else { return };
+    let mine = claim(1, Weight::All);
+    assert!(attempt(&bed.one, &mine).await);
+    let hold = place(&bed.one, &mine).await.unwrap().lease;
+    let (visit, _) = bed.two.leases.visit(&mine);
+    let own = bed.two.leases.take(&bed.two.link, seconds(mine.ttl)).await.unwrap();
+    bed.two.leases.edit(mine.id, |entry| entry.full = Some(own));
+    drop(visit);
+    assert_eq!(bed.two.adopt(mine.id, hold).await.unwrap().map(|lease| lease.id), Some(hold));
+    assert_eq!(bed.two.leases.idle(), Vec::<i64>::new());
+    assert!(bed.two.link.left(own.id).await.unwrap().is_zero());
+    assert!(!bed.two.link.left(hold).await.unwrap().is_zero());
+}
+
+/// A turn runs from when it was first seen open; and whoever takes it late, but before he is removed, has it.
+#[tokio::test]
+async fn nobody_loses_a_turn_that_he_takes() {
+    let Some(bed) = bed().await else { return };
+    let (first, called, behind) = (claim(1, Weight::All), claim(2, Weight::All), claim(3, Weight::All));
+    assert!(attempt(&bed.one, &first).await);
+    assert!(!attempt(&bed.one, &called).await);
+    assert!(!attempt(&bed.two, &behind).await);
+    assert_eq!(release(&bed.one, &first).await, Released::Released);
+    let keys = bed.two.keys(&behind.resource);
+    let listing = bed.two.look(&keys).await.unwrap();
+    // Whoever sees it for the first time gives it all of its time, however long it was open.
+    let again = bed.two.pass_the_dead(&listing, 1).await.unwrap().unwrap();
+    assert!(again > TURN_TTL / 2, "{again:?}");
+    assert!(place(&bed.two, &called).await.is_some());
+
+    let long_ago = Instant::now().checked_sub(TURN_TTL).unwrap();
+    let created = listing.places[0].created;
+    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    assert!(attempt(&bed.one, &called).await);
+    bed.two.pass_the_dead(&listing, 1).await.unwrap();
+    assert!(place(&bed.two, &called).await.is_some_and(|place| place.record.granted), "a holder was removed");
+
+    // And who does not take it is removed.
+    assert_eq!(release(&bed.one, &called).await, Released::Released);
+    let (late, last) = (claim(4, Weight::All), claim(5, Weight::All));
+    assert!(!attempt(&bed.one, &late).await);
+    assert_eq!(release(&bed.two, &behind).await, Released::Released);
+    assert!(!attempt(&bed.two, &last).await);
+    let created = place(&bed.two, &late).await.unwrap().created;
+    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    assert!(!attempt(&bed.two, &last).await);
+    assert!(place(&bed.two, &late).await.is_none(), "a dead one is in the way");
+}
+
+/// The lease of a claim whose key went before it is not taken for alive by the next attempt.
+#[tokio::test]
+async fn a_claim_that_comes_back_gets_a_lease_that_lives() {
+    let Some(bed) = bed().await else { return };
+    let (first, mine) = (claim(1, Weight::All), claim(2, Weight::All));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    let key = bed.one.keys(&mine.resource).claim(mine.id).key;
+    bed.two.link.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
+    let gone = bed.one.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.remove(0).unwrap();
+    assert_eq!(gone, Renewed::Gone(Gone::Unknown));
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    let full = bed.one.leases.get(mine.id).and_then(|entry| entry.full).unwrap();
+    bed.two.link.revoke(full.id).await.unwrap();
+    assert!(attempt(&bed.one, &mine).await);
+}
