@@ -13,7 +13,7 @@ use crate::claim::{Claim, ClaimId, Fence, Kind, ResourceName, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Grant, Release};
 use crate::engine::{Core, Orphan};
-use crate::error::{Error, Result, Retry};
+use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::event::Step;
 use crate::owner::Owner;
 use crate::state::Memo;
@@ -95,6 +95,18 @@ impl Held {
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.belief.is_held()
+    }
+
+    /// That the lock may still be believed in, as something for `?` between two steps of work. No I/O.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] with the reason if it was lost; also if it was let go.
+    pub fn check(&self) -> Result<()> {
+        if self.is_held() {
+            return Ok(());
+        }
+        let let_go = || Error::new(ErrorKind::Lost, "it was let go");
+        Err(self.loss().map_or_else(let_go, Error::lost).about(self.resource()))
     }
 
     /// Held, suspect (a renewal was missed, or an end was asked for), or lost. No I/O.

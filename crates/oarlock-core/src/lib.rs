@@ -7,6 +7,7 @@
 //! - [`memory`]: the reference store, with a kit to make it misbehave.
 
 pub mod belief;
+pub mod blocking;
 pub mod capabilities;
 pub mod claim;
 pub mod clock;
@@ -14,6 +15,7 @@ pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod fenced;
 pub mod floor;
 pub mod guard;
 pub mod handle;
@@ -31,6 +33,7 @@ pub use driver::{Driver, DynDriver};
 pub use engine::{Client, ClientBuilder, Home};
 pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
+pub use fenced::{Fenced, Stale};
 pub use guard::{Guard, Held};
 pub use handle::Handle;
 pub use kinds::election::{Election, Leader, LeaderWatch, Leadership};

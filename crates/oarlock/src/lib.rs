@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod blocking;
 mod locks;
 mod registry;
 pub mod span;

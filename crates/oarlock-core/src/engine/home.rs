@@ -2,6 +2,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -15,11 +18,12 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Home {
     handle: Handle,
     tasks: TaskTracker,
-    _thread: Option<Arc<Thread>>,
+    thread: Option<Arc<Thread>>,
 }
 
 #[derive(Debug)]
 struct Thread {
+    id: ThreadId,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -39,7 +43,7 @@ impl Home {
     pub fn here() -> Result<Self> {
         let handle = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "there is no tokio runtime here").because(error))?;
-        Ok(Self { handle, tasks: TaskTracker::new(), _thread: None })
+        Ok(Self { handle, tasks: TaskTracker::new(), thread: None })
     }
 
     /// A thread of its own, which ends after the last client and guard on it have gone and their releases are done.
@@ -51,9 +55,8 @@ impl Home {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let thread = Thread { stop: stop.clone(), tasks: tasks.clone() };
         let work = {
-            let tasks = tasks.clone();
+            let (stop, tasks) = (stop.clone(), tasks.clone());
             move || {
                 runtime.block_on(async {
                     stop.cancelled().await;
@@ -61,8 +64,9 @@ impl Home {
                 });
             }
         };
-        std::thread::Builder::new().name("oarlock".into()).spawn(work).map_err(failed)?;
-        Ok(Self { handle, tasks, _thread: Some(Arc::new(thread)) })
+        let started = std::thread::Builder::new().name("oarlock".into()).spawn(work).map_err(failed)?;
+        let thread = Thread { id: started.thread().id(), stop, tasks: tasks.clone() };
+        Ok(Self { handle, tasks, thread: Some(Arc::new(thread)) })
     }
 
     /// Runs `work` here, whether or not the caller is on a runtime, and whatever becomes of the caller.
@@ -93,10 +97,59 @@ impl Home {
         question.await.map_err(|_| Error::new(ErrorKind::Closed, "the engine's runtime is gone"))
     }
 
+    /// Whether it has a thread of its own.
+    #[must_use]
+    pub fn has_own_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Runs `work` on the calling thread, which sleeps while `work` waits. Timers and connections are this home's, so this
+    /// works without a runtime, and within one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if this home has no thread of its own, or this is that thread: it would wait for itself.
+    pub fn block_on<F: Future>(&self, work: F) -> Result<F::Output> {
+        let refused = |message| Err(Error::new(ErrorKind::Config, message));
+        match &self.thread {
+            None => return refused("only a client on a thread of its own can be waited for by blocking"),
+            Some(thread) if thread.id == std::thread::current().id() => {
+                return refused("the engine's own thread must not wait for the engine");
+            }
+            Some(_) => {}
+        }
+        let _timers = self.handle.enter();
+        let sleeper = Arc::new(Sleeper { thread: std::thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(sleeper.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut work = std::pin::pin!(work);
+        loop {
+            if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
+                return Ok(done);
+            }
+            while !sleeper.woken.swap(false, Ordering::AcqRel) {
+                std::thread::park();
+            }
+        }
+    }
+
     /// Waits until no work is left over.
     pub(crate) async fn idle(&self) {
         self.tasks.close();
         self.tasks.wait().await;
         self.tasks.reopen();
+    }
+}
+
+/// A thread that sleeps until its work can go on.
+struct Sleeper {
+    thread: std::thread::Thread,
+    /// Work may wait for other work on the same thread, which would swallow a mere unparking.
+    woken: AtomicBool,
+}
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
