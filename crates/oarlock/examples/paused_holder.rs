@@ -1,0 +1,99 @@
+//! A holder is stopped for longer than its lease, wakes up, and writes before it looks. The lock cannot stop it: it was
+//! granted to another meanwhile. What it writes to can: it has seen a larger fence.
+//!
+//! `cargo run -p oarlock --example paused_holder`. Two real processes, a real SIGSTOP, the embedded store.
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use oarlock::blocking::Locks;
+use oarlock::{Fence, Fenced};
+
+type Failure = Box<dyn std::error::Error>;
+
+const LEASE: Duration = Duration::from_secs(1);
+
+fn main() -> Result<(), Failure> {
+    match std::env::args().nth(1) {
+        Some(folder) => holder(Path::new(&folder)),
+        None => scene(),
+    }
+}
+
+/// The process that will be stopped. It takes the lock, does its reading, and writes when told to, without looking back.
+fn holder(folder: &Path) -> Result<(), Failure> {
+    let locks = Locks::connect(format!("local:{}", folder.display()))?;
+    let guard = locks.mutex("stock")?.ttl(LEASE).lock()?;
+    println!("{}", guard.fence());
+    std::io::stdin().lock().lines().next().transpose()?;
+    println!("{}", guard.fence());
+    // Had it looked, it would have known:
+    let lost = guard.lost_within(Duration::from_secs(5))?;
+    println!("{}", lost.map_or_else(|| "still held".to_owned(), |reason| reason.to_string()));
+    Ok(())
+}
+
+/// Everything else: the data that is protected, the rival, and the one who stops and wakes the holder.
+fn scene() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let stock = Fenced::new(3);
+    let (mut sleeper, mut says) = start_holder(folder.path())?;
+    let first = fence_in(&mut says)?;
+    println!("process {} holds the lock with fence {first}, and has read: 3 left", sleeper.id());
+
+    signal(&sleeper, "-STOP")?;
+    println!("it is stopped: a long collection of garbage, a suspended machine");
+    let locks = Locks::connect(format!("local:{}", folder.path().display()))?;
+    let started = Instant::now();
+    let rival = locks.mutex("stock")?.ttl(LEASE).lock()?;
+    println!(
+        "after {:.1} s the lock is granted to another, with fence {}",
+        started.elapsed().as_secs_f64(),
+        rival.fence()
+    );
+    let left = stock.change(rival.fence(), |stock| {
+        *stock -= 2;
+        *stock
+    })?;
+    println!("which sells two: {left} left");
+
+    writeln!(sleeper.stdin.take().ok_or("no line to the holder")?, "go on")?;
+    signal(&sleeper, "-CONT")?;
+    let late = fence_in(&mut says)?;
+    // It had read 3, and sells one.
+    let Err(refused) = stock.change(late, |stock| *stock = 3 - 1) else {
+        return Err("the late write got through".into());
+    };
+    println!("the sleeper wakes up and writes what it had worked out, 2 left: {refused}");
+    println!("and then hears of its lock: {}", next(&mut says)?);
+    sleeper.wait()?;
+    let left = stock.read(|stock| *stock);
+    if left != 1 || late != first || rival.fence() <= first {
+        return Err(format!("{left} left, fences {first}, {late} and {}", rival.fence()).into());
+    }
+    println!("{left} left: no sale was undone");
+    rival.release()?;
+    Ok(())
+}
+
+fn start_holder(folder: &Path) -> Result<(Child, Lines<BufReader<ChildStdout>>), Failure> {
+    let mut holder =
+        Command::new(std::env::current_exe()?).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let says = holder.stdout.take().ok_or("no line from the holder")?;
+    Ok((holder, BufReader::new(says).lines()))
+}
+
+fn next(says: &mut Lines<BufReader<ChildStdout>>) -> Result<String, Failure> {
+    Ok(says.next().ok_or("the holder said nothing")??)
+}
+
+fn fence_in(says: &mut Lines<BufReader<ChildStdout>>) -> Result<Fence, Failure> {
+    Ok(Fence::new(next(says)?.parse()?))
+}
+
+fn signal(process: &Child, signal: &str) -> Result<(), Failure> {
+    let sent = Command::new("kill").arg(signal).arg(process.id().to_string()).status()?;
+    if sent.success() { Ok(()) } else { Err(format!("kill {signal} failed").into()) }
+}
