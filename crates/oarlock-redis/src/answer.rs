@@ -11,6 +11,7 @@ use redis::Value;
 use serde::Deserialize as _;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 
+use crate::config::Layout;
 use crate::error::{exhausted, foreign, newer, too_heavy, unexpected, upgrade};
 
 /// The parts of an answer, read one after the other.
@@ -104,7 +105,7 @@ pub(crate) fn attempt(claim: &Claim, answer: Value) -> Result<Attempt> {
         }
         ("pending", _) => {
             let mut pending = Pending::default();
-            pending.ahead = Some(parts.small()?);
+            pending.ahead = parts.maybe_number()?.and_then(|ahead| u32::try_from(ahead).ok());
             pending.recheck_after = parts.maybe_number()?.map(Duration::from_micros);
             Ok(Attempt::Pending(pending))
         }
@@ -133,10 +134,10 @@ pub(crate) fn released(answer: Value) -> Result<Release> {
         "asked" => Released::Asked,
         _ => return Err(parts.refusal(&word)),
     };
-    Ok(Release::new(outcome, Some(parts.number()? > 0)))
+    Ok(Release::new(outcome, parts.maybe_number()?.map(|waiting| waiting > 0)))
 }
 
-pub(crate) fn shown(name: ResourceName, answer: Value) -> Result<ResourceState> {
+pub(crate) fn shown(layout: Layout, name: ResourceName, answer: Value) -> Result<ResourceState> {
     let (word, mut parts) = Parts::of(answer)?;
     if word != "shown" {
         return Err(parts.refusal(&word));
@@ -149,13 +150,16 @@ pub(crate) fn shown(name: ResourceName, answer: Value) -> Result<ResourceState> 
     state.memo = parts.memo()?;
     let mut waiters = Vec::new();
     for entry in parts.0 {
-        match entry_of(Parts::list(entry)?)? {
+        match entry_of(layout, Parts::list(entry)?)? {
             Entry::Holder(holder) => state.holders.push(holder),
             Entry::Waiter(waiter) => waiters.push(waiter),
         }
     }
     state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
-    state.waiters = Waiters::Listed(waiters);
+    state.waiters = match layout {
+        Layout::Native => Waiters::Listed(waiters),
+        Layout::Plain => Waiters::Hidden,
+    };
     Ok(state)
 }
 
@@ -164,7 +168,7 @@ enum Entry {
     Waiter(WaiterState),
 }
 
-fn entry_of(mut parts: Parts) -> Result<Entry> {
+fn entry_of(layout: Layout, mut parts: Parts) -> Result<Entry> {
     let id = parts.text()?.parse()?;
     let kind = parts.text()?;
     let kind = Kind::deserialize(StrDeserializer::<Unknown>::new(&kind)).map_err(|e| unexpected().because(e))?;
@@ -173,7 +177,7 @@ fn entry_of(mut parts: Parts) -> Result<Entry> {
     // A label is for the eyes: one that cannot be read must not hide the claim.
     let label: Option<Label> = parts.bytes()?.and_then(|label| serde_json::from_slice(&label).ok());
     let label = Arc::new(label.unwrap_or_default());
-    if fence.is_none() {
+    if fence.is_none() && layout == Layout::Native {
         let mut waiter = WaiterState::new(id, kind, weight);
         (waiter.label, waiter.waited, waiter.behind) = (label, age, behind);
         return Ok(Entry::Waiter(waiter));

@@ -1,38 +1,29 @@
 //! The seven verbs.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
+use futures_util::future::{join, join_all};
+use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
-use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Weight};
-use redis::{Cmd, Script};
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Weight};
+use redis::Cmd;
 
 use crate::answer;
-use crate::config::Config;
+use crate::config::{Config, Layout};
 use crate::error::{SCHEME, unexpected};
-use crate::link::Link;
-use crate::place::{self, Place};
+use crate::facts::Facts;
+use crate::link::{Call, Link};
+use crate::place;
+use crate::scripts::Scripts;
 use crate::watch::Topic;
-
-macro_rules! script {
-    ($file:literal) => {
-        LazyLock::new(|| {
-            Script::new(concat!(include_str!("scripts/rule.lua"), include_str!(concat!("scripts/", $file, ".lua"))))
-        })
-    };
-}
-
-static ATTEMPT: LazyLock<Script> = script!("attempt");
-static RENEW: LazyLock<Script> = script!("renew");
-static RELEASE: LazyLock<Script> = script!("release");
-static INSPECT: LazyLock<Script> = script!("inspect");
 
 /// A Redis or Valkey server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct Redis {
     link: Link,
+    scripts: Scripts,
+    facts: Facts,
 }
 
 impl Redis {
@@ -40,28 +31,31 @@ impl Redis {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] if the server does not answer, [`ErrorKind::Denied`] if it refuses the user,
-    /// [`ErrorKind::Config`] if it is too old.
+    /// [`ErrorKind::Config`] if it is too old, a replica, or throws keys away when it is full.
     pub async fn open(config: Config) -> Result<Self> {
-        let link = Link::open(config).await.map_err(|error| error.during("open"))?;
-        Ok(Self { link })
+        let (link, facts) = Link::open(config).await.map_err(|error| error.during("open"))?;
+        let scripts = Scripts::of(link.config.layout, link.is_cluster());
+        Ok(Self { link, scripts, facts })
+    }
+
+    /// What the servers said about themselves when they were reached: of each thing the least.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// The resources of these names, without those that cannot be read.
     async fn show(&self, names: &[ResourceName]) -> Result<Vec<Result<ResourceState>>> {
-        let calls = names.iter().map(|name| self.link.call(&INSPECT, name)).collect();
-        let answers = self.link.run(&INSPECT, calls).await.into_iter().zip(names);
-        answers.map(|(answer, name)| Ok(answer::shown(name.clone(), answer?))).collect()
+        let calls = names.iter().map(|name| self.link.call(&self.scripts.inspect, name)).collect();
+        let answers = self.link.run(calls).await.into_iter().zip(names);
+        let layout = self.link.config.layout;
+        answers.map(|(answer, name)| Ok(answer::shown(layout, name.clone(), answer?))).collect()
     }
 
     /// Every name in the indexes, in order.
     async fn names(&self) -> Result<Vec<ResourceName>> {
         let indexes: Vec<_> = (0..=place::TAGS).map(|tag| place::index(&self.link.config.prefix, tag)).collect();
-        let range = |index: &String| {
-            let mut command = redis::cmd("ZRANGE");
-            command.arg(index).arg(0).arg(-1);
-            command
-        };
-        let listed = self.link.ask(indexes.iter().map(range).collect()).await?;
+        let listed = self.link.ask(indexes.iter().map(|index| (index.as_str(), members(index))).collect()).await?;
         let mut names = Vec::new();
         for (index, keys) in indexes.iter().zip(listed) {
             let keys: Vec<Vec<u8>> = redis::from_redis_value(keys).map_err(|error| unexpected().because(error))?;
@@ -92,62 +86,77 @@ impl Driver for Redis {
         let mut capabilities = Capabilities::of_the_model();
         capabilities.fencing = Fencing::Clocked;
         capabilities.liveness = Liveness::Lease;
-        capabilities.notify = Notify::Push;
-        capabilities.consistency = Consistency::Single;
+        capabilities.consistency = self.link.consistency(&self.facts);
+        match self.link.config.layout {
+            Layout::Native => capabilities.notify = Notify::Push,
+            Layout::Plain => {
+                (capabilities.fair, capabilities.units, capabilities.listing) = (false, false, false);
+                (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Poll);
+            }
+        }
         Info::new(SCHEME, self.link.config.address.to_string(), capabilities)
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let (said, limit) = match claim.capacity {
-            Capacity::Any => ("any", 1),
-            Capacity::Fixed(limit) => ("fixed", units(limit)),
-            Capacity::Adopt(limit) => ("adopt", units(limit)),
+        let attempt = async {
+            let call = self.attempt_call(claim);
+            if !self.link.confirms() {
+                return answer::attempt(claim, self.heard(claim, self.link.run_one(call)).await?);
+            }
+            let answers = self.link.run_confirmed(vec![call], patience(claim.ttl));
+            match self.heard(claim, answers).await.pop().unwrap_or_else(|| Err(unexpected())) {
+                Ok(answer) => answer::attempt(claim, answer),
+                Err(error) => {
+                    if error.applied() == Applied::Unknown {
+                        // It may have been granted, and must not stay so where a failover could forget it.
+                        let _ = self.end(&claim.resource, claim.id, &End::Withdrawn).await;
+                    }
+                    Err(error)
+                }
+            }
         };
-        let label = serde_json::to_string(&*claim.label).unwrap_or_default();
-        let mut call = self.link.call(&ATTEMPT, &claim.resource);
-        call.arg(claim.id.to_string()).arg(&self.link.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
-        call.arg(u8::from(claim.fair)).arg(u8::from(claim.wait)).arg(claim.behind);
-        call.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(label);
-        call.arg(optional(claim.value.as_deref().map(str::as_bytes)));
-        let answer = self.link.run_one(&ATTEMPT, call).await;
-        answer
-            .and_then(|answer| answer::attempt(claim, answer))
-            .map_err(|error| about("attempt", &claim.resource, error))
+        attempt.await.map_err(|error| about("attempt", &claim.resource, error))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls = batch.iter().map(|renewal| self.renewal(renewal)).collect();
-        let answers = self.link.run(&RENEW, calls).await.into_iter().zip(batch);
+        let answers = if self.link.confirms() {
+            let shortest = batch.iter().map(|renewal| renewal.claim.ttl).min().unwrap_or_default();
+            self.link.run_confirmed(calls, patience(shortest)).await
+        } else {
+            self.link.run(calls).await
+        };
+        if self.link.is_cluster() {
+            join_all(batch.iter().map(|renewal| self.link.attend(&renewal.claim.resource))).await;
+        }
         let read = |(answer, renewal): (Result<redis::Value>, &Renewal)| {
             answer.and_then(answer::renewed).map_err(|error| about("renew", &renewal.claim.resource, error))
         };
-        answers.map(read).collect()
+        answers.into_iter().zip(batch).map(read).collect()
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
-        let mut call = self.link.call(&RELEASE, resource);
-        call.arg(id.to_string());
-        match end {
-            End::Done { memo } => call.arg("done").arg(optional(memo.as_deref())),
-            End::Withdrawn => call.arg("withdrawn"),
-            End::Broken { ending, grace } => call.arg("broken").arg(&ending.by).arg(&ending.why).arg(micros(*grace)),
-            _ => {
-                let error = Error::new(ErrorKind::Unsupported, "this end is not known here").on(SCHEME);
-                return Err(about("release", resource, error));
-            }
-        };
-        let answer = self.link.run_one(&RELEASE, call).await;
-        answer.and_then(answer::released).map_err(|error| about("release", resource, error))
+        self.end(resource, id, end).await.map_err(|error| about("release", resource, error))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let topic = match interest {
-            Interest::Turn(claim, _) => Topic::Turn(claim.id),
-            Interest::Mailbox => Topic::Mailbox,
-            Interest::Resource(name) => Topic::Channel(Place::of(&self.link.config.prefix, name).key),
+        let plain = self.link.config.layout == Layout::Plain;
+        let (topic, place) = match interest {
+            Interest::Turn(claim, _) if plain => {
+                let place = self.link.place(&claim.resource);
+                (Topic::Channel(place.side.clone()), Some(place))
+            }
+            Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.link.place(&claim.resource))),
+            Interest::Mailbox if plain && self.link.is_cluster() => return Ok(Watch::never()),
+            Interest::Mailbox => (Topic::Mailbox, None),
+            Interest::Resource(name) => {
+                let place = self.link.place(name);
+                let channel = if plain { &place.side } else { &place.key };
+                (Topic::Channel(channel.clone()), Some(place))
+            }
             _ => return Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),
         };
-        self.link.listen(topic).await.map_err(|error| error.during("watch"))
+        self.link.listen(topic, place.as_ref()).await.map_err(|error| error.during("watch"))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -156,6 +165,9 @@ impl Driver for Redis {
                 Select::Name(name) => {
                     let shown: Result<_> = self.show(std::slice::from_ref(name)).await?.into_iter().collect();
                     Ok(Page::cut(shown?, query))
+                }
+                Select::Live if self.link.config.layout == Layout::Plain => {
+                    Err(Error::new(ErrorKind::Unsupported, "plain locks have no index").on(SCHEME))
                 }
                 Select::Live => self.live(query).await,
             }
@@ -169,16 +181,56 @@ impl Driver for Redis {
     }
 }
 
+/// How long replicas may take to confirm what keeps a claim of this lease: a part of it, so that there is time to try again.
+fn patience(ttl: Duration) -> Duration {
+    (ttl / 4).min(Duration::from_secs(1))
+}
+
 impl Redis {
-    fn renewal(&self, Renewal { claim, fences, memo, .. }: &Renewal) -> Cmd {
+    fn attempt_call(&self, claim: &Claim) -> Call<'_> {
+        let (said, limit) = match claim.capacity {
+            Capacity::Any => ("any", 1),
+            Capacity::Fixed(limit) => ("fixed", units(limit)),
+            Capacity::Adopt(limit) => ("adopt", units(limit)),
+        };
+        let label = serde_json::to_string(&*claim.label).unwrap_or_default();
+        let mut call = self.link.call(&self.scripts.attempt, &claim.resource);
+        let command = &mut call.command;
+        command.arg(claim.id.to_string()).arg(&self.link.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
+        command.arg(u8::from(claim.fair)).arg(u8::from(claim.wait)).arg(claim.behind);
+        command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(label);
+        command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
+        call
+    }
+
+    /// What `request` gives, while the mailbox for the claim is seen to.
+    async fn heard<T>(&self, claim: &Claim, request: impl Future<Output = T>) -> T {
+        if self.link.is_cluster() { join(request, self.link.attend(&claim.resource)).await.0 } else { request.await }
+    }
+
+    async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let mut call = self.link.call(&self.scripts.release, resource);
+        let command = call.command.arg(id.to_string());
+        match end {
+            End::Done { memo } => command.arg("done").arg(optional(memo.as_deref())),
+            End::Withdrawn => command.arg("withdrawn"),
+            End::Broken { ending, grace } => command.arg("broken").arg(&ending.by).arg(&ending.why).arg(micros(*grace)),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "this end is not known here").on(SCHEME)),
+        };
+        self.link.run_one(call).await.and_then(answer::released)
+    }
+
+    fn renewal(&self, Renewal { claim, fences, memo, .. }: &Renewal) -> Call<'_> {
         let (how, number) = match fences {
             Fences::Keep => ("keep", 0),
             Fences::AtLeast(fence) => ("least", fence.get()),
             Fences::Reserve(count) => ("reserve", u64::from(*count)),
         };
-        let mut call = self.link.call(&RENEW, &claim.resource);
-        call.arg(claim.id.to_string()).arg(claim.behind).arg(micros(claim.ttl)).arg(micros(claim.place_ttl()));
-        call.arg(how)
+        let mut call = self.link.call(&self.scripts.renew, &claim.resource);
+        let command = &mut call.command;
+        command.arg(claim.id.to_string()).arg(claim.behind).arg(micros(claim.ttl)).arg(micros(claim.place_ttl()));
+        command
+            .arg(how)
             .arg(number)
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
             .arg(optional(memo.as_deref()));
@@ -188,6 +240,12 @@ impl Redis {
 
 fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
     error.during(verb).about(resource)
+}
+
+fn members(index: &str) -> Cmd {
+    let mut command = redis::cmd("ZRANGE");
+    command.arg(index).arg(0).arg(-1);
+    command
 }
 
 /// What is there or not, for a script.

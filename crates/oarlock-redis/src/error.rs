@@ -1,5 +1,7 @@
 //! What the client crate and the server say, in the words of the library.
 
+use std::fmt::Display;
+
 use oarlock_core::{Error, ErrorKind, Limit};
 use redis::{ErrorKind as Cause, RedisError};
 
@@ -8,12 +10,19 @@ pub(crate) const SCHEME: &str = "redis";
 
 /// No connection could be had: nothing was sent.
 pub(crate) fn unconnected(error: RedisError) -> Error {
+    no_connection("the server", error)
+}
+
+/// No connection to this server could be had: nothing was sent.
+pub(crate) fn no_connection(to: impl Display, error: RedisError) -> Error {
     match error.kind() {
         Cause::RESP3NotSupported => config("Redis 6 or later, or Valkey, is needed").because(error),
         Cause::InvalidClientConfig => config("the server cannot be addressed").because(error),
         Cause::AuthenticationFailed => denied(error),
         Cause::Server(_) | Cause::Extension => failed(error),
-        _ => Error::new(ErrorKind::Unreachable, "no connection").on(SCHEME).retry_later().because(error),
+        _ => {
+            Error::new(ErrorKind::Unreachable, format!("no connection to {to}")).on(SCHEME).retry_later().because(error)
+        }
     }
 }
 
@@ -24,7 +33,7 @@ pub(crate) fn failed(error: RedisError) -> Error {
         // The server refused before it did anything, and may think better of it.
         Some(
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN"
-            | "CLUSTERDOWN",
+            | "CLUSTERDOWN" | "NOSCRIPT" | "MOVED" | "ASK" | "UNBLOCKED",
         ) => Error::new(ErrorKind::Unreachable, "the server cannot serve").on(SCHEME).retry_later().because(error),
         Some(_) => {
             Error::new(ErrorKind::Internal, "the server refused a script").on(SCHEME).applied_unknown().because(error)
@@ -39,6 +48,23 @@ fn denied(error: RedisError) -> Error {
 
 fn config(message: &str) -> Error {
     Error::new(ErrorKind::Config, message).on(SCHEME)
+}
+
+/// The script could not be brought to the server, so it did nothing.
+pub(crate) fn untaught(error: RedisError) -> Error {
+    match failed(error.clone()) {
+        denied if denied.kind() == ErrorKind::Denied => denied,
+        _ => {
+            let message = "the server does not know the script, and could not be taught it";
+            Error::new(ErrorKind::Unreachable, message).on(SCHEME).retry_later().because(error)
+        }
+    }
+}
+
+/// Too few replicas have what was written.
+pub(crate) fn unconfirmed(confirmed: u32, wanted: u32) -> Error {
+    let message = format!("{confirmed} of the {wanted} replicas wanted have confirmed it in time");
+    Error::unreachable(message).on(SCHEME)
 }
 
 /// The store was closed.
@@ -70,4 +96,45 @@ pub(crate) fn upgrade() -> Error {
 
 pub(crate) fn exhausted() -> Error {
     Error::new(ErrorKind::FenceExhausted, "the next fence would be past 2^53").on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::{Applied, Retry};
+
+    use super::*;
+
+    fn said(line: &str) -> RedisError {
+        redis::parse_redis_value(line.as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn what_a_server_refuses_before_doing_anything_had_no_effect() {
+        let refusals = [
+            "-NOSCRIPT No matching script",
+            "-OOM command not allowed when used memory > 'maxmemory'",
+            "-READONLY You can't write against a read only replica",
+            "-MISCONF Redis is configured to save RDB snapshots",
+            "-LOADING Redis is loading the dataset in memory",
+            "-CLUSTERDOWN Hash slot not served",
+            "-MOVED 1 127.0.0.1:1",
+            "-NOREPLICAS Not enough good replicas to write",
+        ];
+        for line in refusals {
+            let error = failed(said(&format!("{line}\r\n")));
+            let wanted = (ErrorKind::Unreachable, Applied::No, Retry::Later);
+            assert_eq!((error.kind(), error.applied(), error.retry()), wanted, "{line}");
+        }
+        let error = failed(said("-NOPERM this user has no permissions\r\n"));
+        assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Denied, Applied::No, Retry::Never));
+        let error = failed(said("-ERR something else\r\n"));
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Internal, Applied::Unknown));
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_taught_had_no_effect() {
+        let error = untaught(said("-ERR no\r\n"));
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::No));
+        assert_eq!(untaught(said("-NOPERM no\r\n")).kind(), ErrorKind::Denied);
+    }
 }

@@ -1,13 +1,21 @@
 #![doc = include_str!("docs.md")]
 
 mod answer;
+mod cluster;
 mod config;
+mod dial;
 mod driver;
 mod error;
+mod facts;
 pub mod floor;
 mod link;
+mod node;
 mod place;
+mod reopen;
+mod scripts;
+mod sentinel;
 mod watch;
 
-pub use config::{Address, Config};
+pub use config::{Address, Config, Host, Layout, Tls};
 pub use driver::Redis;
+pub use facts::{Facts, Persistence};

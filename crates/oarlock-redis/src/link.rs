@@ -1,256 +1,417 @@
-//! One client's way to the server: one connection for requests and news, opened anew by whoever needs it next.
+//! One client's way to the store: which server serves what, and how a request gets there.
 
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use oarlock_core::driver::Watch;
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, Pipeline, ProtocolVersion,
-    RedisConnectionInfo, RedisError, Script, ServerErrorKind, Value,
-};
+use redis::{Cmd, RedisError, ServerErrorKind, Value};
 
+use crate::cluster::Cluster;
 use crate::config::{Address, Config};
-use crate::error::{SCHEME, closed, failed, unconnected, unexpected};
-use crate::place::Place;
-use crate::watch::{Hub, Topic};
+use crate::dial::{Dialler, Target};
+use crate::error::{SCHEME, closed, failed, unexpected, untaught};
+use crate::facts::{Facts, Wanted};
+use crate::node::{Answers, Node};
+use crate::place::{self, Place};
+use crate::scripts::Script;
+use crate::sentinel::Sentinels;
+use crate::watch::{Hub, Source, Topic};
+
+/// How often a call may be sent on: to a node that was taught its script, or to the one that serves its slot now. Each
+/// time the answer said that nothing was done.
+const ROUNDS: usize = 5;
 
 /// What is open.
 pub(crate) struct Link {
     pub(crate) config: Config,
     /// Names the mailbox of this client.
     pub(crate) session: String,
-    client: Client,
-    state: Mutex<State>,
-    /// How often a connection was tried; the last error, while there is none.
-    dials: AtomicU64,
-    dialling: tokio::sync::Mutex<Option<Error>>,
-}
-
-#[derive(Default)]
-struct State {
-    line: Option<Arc<Line>>,
-    closed: bool,
-}
-
-/// One connection.
-struct Line {
-    connection: MultiplexedConnection,
+    wanted: Wanted,
+    dialler: Arc<Dialler>,
     hub: Arc<Hub>,
-    channels: tokio::sync::Mutex<HashSet<String>>,
+    route: Route,
+    closed: AtomicBool,
+    /// The sharded mailboxes that are heard, and where.
+    attended: Mutex<Vec<(String, Source)>>,
+}
+
+enum Route {
+    One(Arc<Node>),
+    Sentinels(Sentinels),
+    Cluster(Cluster),
+}
+
+/// A call of a script.
+pub(crate) struct Call<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) slot: u16,
+    pub(crate) command: Cmd,
+}
+
+/// Where a call is to be sent.
+#[derive(Clone)]
+enum To {
+    /// Where its slot is.
+    Home,
+    /// To a node that was named, perhaps only for this once.
+    There { target: Target, asking: bool },
+}
+
+/// Calls for one node.
+struct Batch {
+    node: Arc<Node>,
+    at: Vec<usize>,
+    /// Whether the node has to be taught first.
+    teach: bool,
+    asking: bool,
 }
 
 impl Link {
-    pub(crate) async fn open(config: Config) -> Result<Self> {
+    pub(crate) async fn open(config: Config) -> Result<(Self, Facts)> {
         let mut bits = [0; 16];
         getrandom::fill(&mut bits)
             .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
-        let link = Self {
-            client: client(&config).map_err(unconnected)?,
-            config,
-            session: format!("{:032x}", u128::from_be_bytes(bits)),
-            state: Mutex::default(),
-            dials: AtomicU64::new(0),
-            dialling: tokio::sync::Mutex::default(),
+        let (dialler, wanted) = (Arc::new(Dialler::new(&config)?), Wanted::by(&config));
+        let hub = Hub::new(format!("{}mail:", config.prefix));
+        let node = |target| Arc::new(Node::new(target, dialler.clone(), wanted, hub.clone()));
+        let route = match &config.address {
+            Address::Tcp(host, port) => Route::One(node(Target::Tcp(host.clone(), *port))),
+            Address::Unix(path) => Route::One(node(Target::Unix(path.clone()))),
+            Address::Sentinel { hosts, master } => {
+                Route::Sentinels(Sentinels::new(hosts.clone(), master.clone(), dialler.clone()))
+            }
+            Address::Cluster(hosts) => Route::Cluster(Cluster::new(
+                hosts.iter().map(|(host, port)| Target::Tcp(host.clone(), *port)).collect(),
+            )),
         };
-        link.line().await?;
-        Ok(link)
+        let link = Self {
+            session: format!("{:032x}", u128::from_be_bytes(bits)),
+            config,
+            wanted,
+            dialler,
+            hub,
+            route,
+            closed: AtomicBool::new(false),
+            attended: Mutex::default(),
+        };
+        let facts = link.look().await?;
+        Ok((link, facts))
     }
 
-    /// What goes before a session to name the channel of its mailbox.
-    pub(crate) fn mail(&self) -> String {
-        format!("{}mail:", self.config.prefix)
+    /// Reaches all servers there are, and gives what is true of each of them.
+    async fn look(&self) -> Result<Facts> {
+        let mut facts: Option<Facts> = None;
+        for node in self.nodes().await? {
+            let told = node.reach().await?;
+            if told.replica && matches!(self.route, Route::One(_)) {
+                let message =
+                    format!("{} is a replica, which takes no writes: name its master, or its Sentinels", node.target);
+                return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+            }
+            facts = Some(facts.map_or(told.clone(), |facts| facts.weaker(told)));
+        }
+        facts.ok_or_else(unexpected)
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.route, Route::Cluster(_))
+    }
+
+    /// What a server is at risk of forgetting.
+    pub(crate) fn consistency(&self, facts: &Facts) -> oarlock_core::capabilities::Consistency {
+        facts.consistency(!matches!(self.route, Route::One(_)), self.wanted)
+    }
+
+    /// Whether grants count only when replicas have them.
+    pub(crate) fn confirms(&self) -> bool {
+        self.wanted.replicas > 0
+    }
+
+    /// What goes before a session to name the channel of its mailbox for this resource.
+    fn mail(&self, place: &Place) -> String {
+        let tag = if self.is_cluster() { &*place.tag } else { "" };
+        format!("{}mail:{tag}", self.config.prefix)
+    }
+
+    pub(crate) fn place(&self, name: &ResourceName) -> Place {
+        Place::of(self.config.layout, &self.config.prefix, name)
     }
 
     /// A call of `script` on a resource, to which its arguments are to be added.
-    pub(crate) fn call(&self, script: &Script, name: &ResourceName) -> Cmd {
-        let place = Place::of(&self.config.prefix, name);
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(script.get_hash()).arg(2).arg(place.key).arg(place.index).arg(self.mail());
-        call
+    pub(crate) fn call<'a>(&self, script: &'a Script, name: &ResourceName) -> Call<'a> {
+        let place = self.place(name);
+        let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.hash()).arg(2).arg(&place.key).arg(&place.side).arg(self.mail(&place));
+        Call { script, slot, command }
     }
 
-    /// Runs one call of `script`.
-    pub(crate) async fn run_one(&self, script: &Script, call: Cmd) -> Result<Value> {
-        self.run(script, vec![call]).await.pop().unwrap_or_else(|| Err(unexpected()))
+    /// Runs one call.
+    pub(crate) async fn run_one(&self, call: Call<'_>) -> Result<Value> {
+        let node = self.node(call.slot, &To::Home).await?;
+        match node.send_one(&call.command).await.inspect_err(|_| self.doubt(&node))? {
+            Ok(answer) => return Ok(answer),
+            Err(error) if self.next(0, &error, &node).is_some() => {}
+            Err(error) => return Err(self.failure(error, &node)),
+        }
+        Box::pin(self.run(vec![call])).await.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
-    /// Runs calls of `script` in one go: an answer for each. A server that does not know the script is taught it.
-    pub(crate) async fn run(&self, script: &Script, calls: Vec<Cmd>) -> Vec<Result<Value>> {
-        let count = calls.len();
-        let line = match self.line().await {
-            Ok(line) => line,
-            Err(error) => return vec![Err(error); count],
-        };
-        let mut answers = self.send(&line, calls.clone()).await;
-        let unknown = |answer: &Result<Value, RedisError>| matches!(answer, Err(error) if error.kind() == ServerErrorKind::NoScript.into());
-        if answers.iter().any(unknown) {
-            let places: Vec<_> = (0..count).filter(|at| answers.get(*at).is_some_and(unknown)).collect();
-            let again = places.iter().filter_map(|at| calls.get(*at).cloned()).collect();
-            if let Err(error) = script.load_async(&mut line.connection.clone()).await {
-                return vec![Err(failed(error)); count];
+    /// Runs calls in one go, those for different servers at once: an answer for each.
+    pub(crate) async fn run(&self, calls: Vec<Call<'_>>) -> Vec<Result<Value>> {
+        self.run_on(&calls, None).await
+    }
+
+    /// As [`run`](Self::run); what was done counts as failed unless enough replicas confirm it within `patience`.
+    pub(crate) async fn run_confirmed(&self, calls: Vec<Call<'_>>, patience: Duration) -> Vec<Result<Value>> {
+        self.run_on(&calls, Some(patience)).await
+    }
+
+    async fn run_on(&self, calls: &[Call<'_>], patience: Option<Duration>) -> Vec<Result<Value>> {
+        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+        let mut open: Vec<(usize, To, bool)> = (0..calls.len()).map(|at| (at, To::Home, false)).collect();
+        for round in 0..ROUNDS {
+            let mut batches: Vec<Batch> = Vec::new();
+            for (at, to, teach) in std::mem::take(&mut open) {
+                match self.node(calls[at].slot, &to).await {
+                    Ok(node) => enlist(&mut batches, node, at, teach, matches!(to, To::There { asking: true, .. })),
+                    Err(error) => answers[at] = Some(Err(error)),
+                }
             }
-            for (at, answer) in places.into_iter().zip(self.send(&line, again).await) {
-                answers[at] = answer;
+            if batches.is_empty() {
+                break;
+            }
+            let sent = join_all(batches.iter().map(|batch| self.send(batch, calls, patience))).await;
+            for (batch, said) in batches.iter().zip(sent) {
+                let said = match said {
+                    Ok(said) => said,
+                    Err(error) => {
+                        self.doubt(&batch.node);
+                        batch.at.iter().for_each(|at| answers[*at] = Some(Err(error.clone())));
+                        continue;
+                    }
+                };
+                for (at, answer) in batch.at.iter().zip(said) {
+                    match answer {
+                        Err(Failed::Server(error))
+                            if round + 1 < ROUNDS
+                                && let Some(next) = self.next(*at, &error, &batch.node) =>
+                        {
+                            open.push(next);
+                        }
+                        Err(Failed::Server(error)) => answers[*at] = Some(Err(self.failure(error, &batch.node))),
+                        Err(Failed::Otherwise(error)) => answers[*at] = Some(Err(error)),
+                        Ok(answer) => answers[*at] = Some(Ok(answer)),
+                    }
+                }
             }
         }
-        answers.into_iter().map(|answer| answer.map_err(failed)).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unexpected()))).collect()
     }
 
-    /// Runs commands that are not scripts, and that change nothing.
-    pub(crate) async fn ask(&self, commands: Vec<Cmd>) -> Result<Vec<Value>> {
-        let line = self.line().await?;
-        let answers: Result<_, _> = self.send(&line, commands).await.into_iter().collect();
-        answers.map_err(failed)
-    }
-
-    async fn send(&self, line: &Arc<Line>, mut commands: Vec<Cmd>) -> Vec<Result<Value, RedisError>> {
-        let mut connection = line.connection.clone();
-        let count = commands.len();
-        let answers = match commands.pop() {
-            Some(command) if count == 1 => connection.send_packed_command(&command).await.map(|answer| vec![answer]),
-            last => {
-                let mut pipeline = Pipeline::with_capacity(count);
-                commands.into_iter().chain(last).for_each(|command| {
-                    pipeline.add_command(command);
-                });
-                connection.send_packed_commands(&pipeline, 0, count).await
-            }
+    /// Where to send a call that had no effect where it was.
+    fn next(&self, at: usize, error: &RedisError, node: &Arc<Node>) -> Option<(usize, To, bool)> {
+        if is(error, ServerErrorKind::NoScript) {
+            return Some((at, To::There { target: node.target.clone(), asking: false }, true));
+        }
+        let Route::Cluster(cluster) = &self.route else { return None };
+        let (address, slot) = error.redirect_node()?;
+        let (host, port) = address.rsplit_once(':')?;
+        // A host that is left out is the one that was asked.
+        let host = match (host, &node.target) {
+            ("", Target::Tcp(asked, _)) => asked.clone(),
+            (host, _) => host.to_owned(),
         };
-        match answers {
-            Ok(answers) => answers.into_iter().map(Value::extract_error).collect(),
-            Err(error) => {
-                self.discard(line);
-                vec![Err(error); count]
+        let target = Target::Tcp(host, port.parse().ok()?);
+        let asking = is(error, ServerErrorKind::Ask);
+        if !asking {
+            cluster.moved(slot, target.clone());
+        }
+        Some((at, To::There { target, asking }, false))
+    }
+
+    fn failure(&self, error: RedisError, node: &Arc<Node>) -> Error {
+        let error = failed(error);
+        if error.kind() == ErrorKind::Unreachable {
+            self.doubt(node);
+        }
+        error
+    }
+
+    /// This server may not be the one to ask any more.
+    fn doubt(&self, node: &Arc<Node>) {
+        match &self.route {
+            Route::One(_) => {}
+            Route::Sentinels(sentinels) => sentinels.doubt(node),
+            Route::Cluster(cluster) => cluster.doubt(),
+        }
+    }
+
+    /// Sends a batch: first what the node has to be taught, then the calls.
+    async fn send(
+        &self,
+        batch: &Batch,
+        calls: &[Call<'_>],
+        patience: Option<Duration>,
+    ) -> Result<Vec<Result<Value, Failed>>> {
+        let mut commands = Vec::with_capacity(batch.at.len());
+        if batch.teach {
+            let mut taught: Vec<&str> = Vec::new();
+            for script in batch.at.iter().map(|at| calls[*at].script) {
+                if !taught.contains(&script.hash()) {
+                    taught.push(script.hash());
+                    commands.push(script.load());
+                }
             }
         }
+        let lessons = commands.len();
+        for at in &batch.at {
+            if batch.asking {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(calls[*at].command.clone());
+        }
+        let (mut said, confirmed): (Answers, Result<()>) = match patience {
+            None => (batch.node.send(commands).await?, Ok(())),
+            Some(patience) => {
+                let (said, confirmed) = batch.node.send_confirmed(commands, patience).await?;
+                (said, batch.node.is_confirmed(confirmed))
+            }
+        };
+        let lessons: Vec<_> = said.drain(..lessons.min(said.len())).collect();
+        let untaught_by = lessons.into_iter().find_map(Result::err);
+        let each = if batch.asking { 2 } else { 1 };
+        let said =
+            said.into_iter().skip(each - 1).step_by(each).map(|answer| match (answer, &untaught_by, &confirmed) {
+                (Err(error), Some(cause), _) if is(&error, ServerErrorKind::NoScript) => {
+                    Err(Failed::Otherwise(untaught(cause.clone())))
+                }
+                (Err(error), ..) => Err(Failed::Server(error)),
+                (Ok(_), _, Err(unconfirmed)) => Err(Failed::Otherwise(unconfirmed.clone())),
+                (Ok(answer), ..) => Ok(answer),
+            });
+        Ok(said.collect())
+    }
+
+    async fn node(&self, slot: u16, to: &To) -> Result<Arc<Node>> {
+        self.check_open()?;
+        let make = |target| Arc::new(Node::new(target, self.dialler.clone(), self.wanted, self.hub.clone()));
+        match (&self.route, to) {
+            (Route::One(node), _) => Ok(node.clone()),
+            (Route::Sentinels(sentinels), _) => sentinels.node(make).await,
+            (Route::Cluster(cluster), To::Home) => cluster.node(slot, &make).await,
+            (Route::Cluster(cluster), To::There { target, .. }) => Ok(cluster.at(target.clone(), &make)),
+        }
+    }
+
+    /// Every server that takes writes.
+    async fn nodes(&self) -> Result<Vec<Arc<Node>>> {
+        match &self.route {
+            Route::Cluster(cluster) => {
+                let make = |target| Arc::new(Node::new(target, self.dialler.clone(), self.wanted, self.hub.clone()));
+                cluster.nodes(&make).await
+            }
+            Route::One(_) | Route::Sentinels(_) => Ok(vec![self.node(0, &To::Home).await?]),
+        }
+    }
+
+    /// Runs commands that are not scripts, and that change nothing, each on the key that is named with it.
+    pub(crate) async fn ask(&self, commands: Vec<(&str, Cmd)>) -> Result<Vec<Value>> {
+        let cluster = self.is_cluster();
+        let mut by_node: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
+        for (at, (key, _)) in commands.iter().enumerate() {
+            let node = self.node(if cluster { place::slot(key) } else { 0 }, &To::Home).await?;
+            match by_node.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &node)) {
+                Some((_, places)) => places.push(at),
+                None => by_node.push((node, vec![at])),
+            }
+        }
+        let asked =
+            by_node.iter().map(|(node, places)| node.send(places.iter().map(|at| commands[*at].1.clone()).collect()));
+        let mut answers = vec![Value::Nil; commands.len()];
+        for ((node, places), said) in by_node.iter().zip(join_all(asked).await) {
+            let said = said.inspect_err(|_| self.doubt(node))?;
+            for (at, answer) in places.iter().zip(said) {
+                answers[*at] = answer.map_err(|error| self.failure(error, node))?;
+            }
+        }
+        Ok(answers)
     }
 
     /// Arms a watch; it is in force when this returns.
-    pub(crate) async fn listen(&self, topic: Topic) -> Result<Watch> {
-        let channel = match &topic {
-            Topic::Turn(_) | Topic::Mailbox => format!("{}{}", self.mail(), self.session),
-            Topic::Channel(channel) => channel.clone(),
+    pub(crate) async fn listen(&self, topic: Topic, place: Option<&Place>) -> Result<Watch> {
+        let cluster = self.is_cluster();
+        let (key, channel) = match (&topic, place) {
+            (Topic::Channel(channel), Some(place)) => (place.key.as_str(), channel.clone()),
+            (_, Some(place)) => (place.key.as_str(), format!("{}{}", self.mail(place), self.session)),
+            (_, None) => ("", format!("{}mail:{}", self.config.prefix, self.session)),
         };
-        let line = self.line().await?;
-        let mut connection = line.connection.clone();
-        let mut channels = line.channels.lock().await;
-        let watch = line.hub.listen(topic);
-        let change = async {
-            let unheard: Vec<_> = channels.extract_if(|channel| !line.hub.hears(channel)).collect();
-            if !unheard.is_empty() {
-                connection.unsubscribe(&unheard).await?;
-            }
-            if !channels.contains(&channel) {
-                connection.subscribe(&channel).await?;
-                channels.insert(channel);
-            }
-            Ok(())
+        let node = match place {
+            None if cluster => self.nodes().await?.pop().ok_or_else(unexpected)?,
+            _ => self.node(if cluster { place::slot(key) } else { 0 }, &To::Home).await?,
         };
-        match change.await {
-            Ok(()) => Ok(watch),
-            Err(error) => {
-                self.discard(&line);
-                Err(failed(error))
-            }
+        let watch = node.listen(topic, &channel, cluster && place.is_some()).await;
+        watch.inspect_err(|_| self.doubt(&node))
+    }
+
+    /// Sees to it that the mailbox for this resource is heard, where each slot has its own.
+    pub(crate) async fn attend(&self, name: &ResourceName) {
+        let place = self.place(name);
+        if !self.is_cluster() || place.tag.is_empty() || self.is_attended(&place.tag) {
+            return;
+        }
+        // Without it the holder learns from its next renewal what it would have been told.
+        let Ok(node) = self.node(place::slot(&place.key), &To::Home).await else { return };
+        if let Ok(source) = node.attend(&format!("{}{}", self.mail(&place), self.session), true).await {
+            let mut attended = self.attended.lock().unwrap_or_else(PoisonError::into_inner);
+            attended.retain(|(tag, _)| *tag != place.tag);
+            attended.push((place.tag, source));
         }
     }
 
-    /// The connection, or a new one if it has ended.
-    async fn line(&self) -> Result<Arc<Line>> {
-        let seen = self.dials.load(Ordering::Acquire);
-        if let Some(line) = self.current()? {
-            return Ok(line);
-        }
-        let mut last = self.dialling.lock().await;
-        if let Some(line) = self.current()? {
-            return Ok(line);
-        }
-        if let Some(error) = last.as_ref().filter(|_| self.dials.load(Ordering::Acquire) > seen) {
-            // Somebody else tried while this one waited to.
-            return Err(error.clone());
-        }
-        let dialled = self.dial().await.map_err(unconnected);
-        self.dials.fetch_add(1, Ordering::AcqRel);
-        *last = dialled.as_ref().err().cloned();
-        let line = Arc::new(dialled?);
-        let mut state = self.lock();
-        if state.closed {
-            return Err(closed());
-        }
-        state.line = Some(line.clone());
-        Ok(line)
+    fn is_attended(&self, tag: &str) -> bool {
+        let attended = self.attended.lock().unwrap_or_else(PoisonError::into_inner);
+        attended.iter().any(|(known, source)| known == tag && !self.hub.is_ended(*source))
     }
 
-    async fn dial(&self) -> Result<Line, RedisError> {
-        let hub = Hub::new(format!("{}{}", self.mail(), self.session));
-        let heard = hub.clone();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.config.connect_timeout))
-            .set_response_timeout(Some(self.config.silence_timeout))
-            .set_push_sender(move |push| {
-                heard.push(push);
-                Ok::<_, std::convert::Infallible>(())
-            });
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Line { connection, hub, channels: tokio::sync::Mutex::default() })
-    }
-
-    fn current(&self) -> Result<Option<Arc<Line>>> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(closed());
-        }
-        state.line.take_if(|line| line.hub.is_ended());
-        Ok(state.line.clone())
-    }
-
-    /// Lets go of a connection that failed, unless another has taken its place.
-    fn discard(&self, line: &Arc<Line>) {
-        line.hub.end();
-        self.lock().line.take_if(|current| Arc::ptr_eq(current, line));
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        if let Some(line) = state.line.take() {
-            line.hub.end();
+        self.closed.store(true, Ordering::Release);
+        match &self.route {
+            Route::One(node) => node.close(),
+            Route::Sentinels(sentinels) => sentinels.close(),
+            Route::Cluster(cluster) => cluster.close(),
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+/// Why a call has no answer.
+enum Failed {
+    Server(RedisError),
+    Otherwise(Error),
+}
+
+fn enlist(batches: &mut Vec<Batch>, node: Arc<Node>, at: usize, teach: bool, asking: bool) {
+    let same = |batch: &&mut Batch| Arc::ptr_eq(&batch.node, &node) && (batch.teach, batch.asking) == (teach, asking);
+    match batches.iter_mut().find(same) {
+        Some(batch) => batch.at.push(at),
+        None => batches.push(Batch { node, at: vec![at], teach, asking }),
     }
+}
+
+fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
+    error.kind() == kind.into()
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn client(config: &Config) -> Result<Client, RedisError> {
-    let address = match &config.address {
-        Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-        Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
-    };
-    let mut user = RedisConnectionInfo::default()
-        .set_db(config.database.into())
-        .set_protocol(ProtocolVersion::RESP3)
-        .set_lib_name("oarlock", env!("CARGO_PKG_VERSION"));
-    if let Some(name) = &config.user {
-        user = user.set_username(name);
-    }
-    if let Some(password) = &config.password {
-        user = user.set_password(password);
-    }
-    let tcp = TcpSettings::default().set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(config.connect_timeout);
-    Client::open(address.into_connection_info()?.set_redis_settings(user).set_tcp_settings(tcp))
 }

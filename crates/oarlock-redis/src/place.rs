@@ -1,21 +1,43 @@
 //! Where a name is in the store.
 
+use std::sync::LazyLock;
+
 use oarlock_core::ResourceName;
 
-/// Names are spread over this many hash tags. A part of the layout: all programs that share locks must agree.
+use crate::config::Layout;
+
+/// Names of our own layout are spread over this many hash tags. A part of the layout: all programs that share locks must
+/// agree.
 pub(crate) const TAGS: u8 = 255;
 
-/// The keys of one resource. Both have one hash tag, so that a script may touch both in a cluster, too.
+/// How many slots a cluster has.
+const SLOTS: u16 = 16_384;
+
+/// The keys of one resource. Both are in one slot, so that a script may touch both in a cluster, too.
+#[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) key: String,
-    pub(crate) index: String,
+    /// The index of our own layout; what we keep beside a plain lock.
+    pub(crate) side: String,
+    /// What the mailboxes for this resource have in their names, where they are sharded.
+    pub(crate) tag: String,
 }
 
 impl Place {
-    pub(crate) fn of(prefix: &str, name: &ResourceName) -> Self {
-        let index = index(prefix, tag(name.as_str()));
-        // The first braces of a key count, so a name may have its own.
-        Self { key: format!("{index}:{name}"), index }
+    pub(crate) fn of(layout: Layout, prefix: &str, name: &ResourceName) -> Self {
+        match layout {
+            Layout::Native => {
+                let tag = tag(name.as_str());
+                let side = index(prefix, tag);
+                // The first braces of a key count, so a name may have its own.
+                Self { key: format!("{side}:{name}"), side, tag: format!("{{{tag:02x}}}:") }
+            }
+            Layout::Plain => {
+                let key = format!("{prefix}{name}");
+                let side = beside(&key);
+                Self { key, side, tag: String::new() }
+            }
+        }
     }
 }
 
@@ -35,20 +57,98 @@ fn tag(name: &str) -> u8 {
     hash.to_be_bytes().into_iter().fold(0, |tag, byte| tag ^ byte)
 }
 
+/// What we keep beside a plain lock: the whole key in braces, which puts it into the same slot. Where the key has braces
+/// itself that does not work, and a number that belongs to the slot stands in.
+fn beside(key: &str) -> String {
+    if key.contains(['{', '}']) {
+        let number = NUMBERS.get(usize::from(slot(key))).copied().unwrap_or_default();
+        format!("oarlock:beside:{{{number}}}:{key}")
+    } else {
+        format!("oarlock:beside:{{{key}}}")
+    }
+}
+
+/// For each slot the smallest number whose digits are in it.
+static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut numbers = vec![u32::MAX; usize::from(SLOTS)];
+    let mut missing = numbers.len();
+    for number in 0..u32::MAX {
+        if let Some(unset @ &mut u32::MAX) = numbers.get_mut(usize::from(slot(&number.to_string()))) {
+            *unset = number;
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    numbers
+});
+
+/// The slot of a key in a cluster: of what is in its first braces, if that is something, else of all of it.
+pub(crate) fn slot(key: &str) -> u16 {
+    let braced = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(inner, _)| inner);
+    crc16(braced.filter(|inner| !inner.is_empty()).unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM.
+fn crc16(text: &str) -> u16 {
+    text.bytes().fold(0, |crc, byte| {
+        (0..8).fold(
+            crc ^ (u16::from(byte) << 8),
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            },
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of(layout: Layout, prefix: &str, name: &str) -> Place {
+        Place::of(layout, prefix, &ResourceName::new(name).unwrap())
+    }
+
     #[test]
     fn a_place_is_where_it_always_was() {
-        let place = Place::of("oarlock:", &ResourceName::new("deploy/{prod}").unwrap());
-        assert_eq!((&*place.key, &*place.index), ("oarlock:{df}:deploy/{prod}", "oarlock:{df}"));
-        assert_eq!(name(&place.index, &place.key).unwrap().as_str(), "deploy/{prod}");
+        let place = of(Layout::Native, "oarlock:", "deploy/{prod}");
+        assert_eq!((&*place.key, &*place.side), ("oarlock:{df}:deploy/{prod}", "oarlock:{df}"));
+        assert_eq!(name(&place.side, &place.key).unwrap().as_str(), "deploy/{prod}");
+        let place = of(Layout::Plain, "", "deploy");
+        assert_eq!((&*place.key, &*place.side), ("deploy", "oarlock:beside:{deploy}"));
+        let place = of(Layout::Plain, "team:", "a}b");
+        assert_eq!((&*place.key, &*place.side), ("team:a}b", "oarlock:beside:{6881}:team:a}b"));
     }
 
     #[test]
     fn names_are_spread_over_all_tags() {
         let tags: std::collections::HashSet<_> = (0..10_000).map(|n| tag(&format!("job/{n}"))).collect();
         assert_eq!(tags.len(), usize::from(TAGS) + 1);
+    }
+
+    #[test]
+    fn slots_are_those_of_the_cluster() {
+        // As `CLUSTER KEYSLOT` says.
+        for (key, wanted) in
+            [("123456789", 12_739), ("foo", 12_182), ("{user1000}.following", 3443), ("foo{}{bar}", 8363)]
+        {
+            assert_eq!(slot(key), wanted, "{key}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_name_are_in_one_slot_whatever_it_is_called() {
+        for name in ["deploy", "{a}b", "a}b", "a{b", "{}", "{}{x}", "}{", "a{b}c{d}", "\u{1f512}", "{", "}"] {
+            for (layout, prefix) in
+                [(Layout::Native, "oarlock:"), (Layout::Native, "{p}:"), (Layout::Plain, ""), (Layout::Plain, "p{")]
+            {
+                let place = of(layout, prefix, name);
+                assert_eq!(slot(&place.key), slot(&place.side), "{place:?}");
+                if layout == Layout::Native {
+                    assert_eq!(slot(&place.key), slot(&format!("{prefix}mail:{}x", place.tag)), "{place:?}");
+                }
+            }
+        }
     }
 }

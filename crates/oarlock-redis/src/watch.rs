@@ -1,6 +1,6 @@
-//! Who waits for news on a connection, and the streams on which they get it.
+//! Who waits for news, and the streams on which they get it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -18,64 +18,101 @@ pub(crate) enum Topic {
     Turn(ClaimId),
     /// Word for whichever claim has no watch of its own.
     Mailbox,
-    /// A message on the channel of a resource.
+    /// A message on this channel.
     Channel(String),
 }
 
-/// Everyone who listens on one connection. It ends with the connection, and then all watches end.
+/// One of the connections on which news come.
+pub(crate) type Source = u64;
+
+/// Everyone of a client who listens, on whichever connection. Watches end with the connection they depend on.
 #[derive(Debug)]
 pub(crate) struct Hub {
+    /// What the channels begin with on which claims get word.
     mail: String,
-    /// `None` when the connection has ended.
-    ears: Mutex<Option<Ears>>,
+    ears: Mutex<Ears>,
 }
 
 #[derive(Debug, Default)]
 struct Ears {
     last_key: u64,
-    by_topic: HashMap<Topic, Vec<(u64, UnboundedSender<Hint>)>>,
+    last_source: Source,
+    /// The connections that are open.
+    sources: HashSet<Source>,
+    by_topic: HashMap<Topic, Vec<Listener>>,
+    /// A connection has ended since a mailbox was last handed out: something may have been missed.
+    missed: bool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    key: u64,
+    source: Source,
+    hints: UnboundedSender<Hint>,
 }
 
 impl Hub {
-    /// A hub for a connection on which claims get word through the channel `mail`.
+    /// A hub for a client whose claims get word through channels that begin with `mail`.
     pub(crate) fn new(mail: String) -> Arc<Self> {
-        Arc::new(Self { mail, ears: Mutex::new(Some(Ears::default())) })
+        Arc::new(Self { mail, ears: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Ears>> {
+    fn lock(&self) -> MutexGuard<'_, Ears> {
         self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_ended(&self) -> bool {
-        self.lock().is_none()
+    /// A new connection.
+    pub(crate) fn begin(&self) -> Source {
+        let mut ears = self.lock();
+        ears.last_source += 1;
+        let source = ears.last_source;
+        ears.sources.insert(source);
+        source
     }
 
-    pub(crate) fn end(&self) {
-        self.lock().take();
+    pub(crate) fn is_ended(&self, source: Source) -> bool {
+        !self.lock().sources.contains(&source)
+    }
+
+    /// A connection is no more: whoever depends on it has to arm anew, and the mailbox depends on all.
+    pub(crate) fn end(&self, source: Source) {
+        let mut ears = self.lock();
+        if !ears.sources.remove(&source) {
+            return;
+        }
+        ears.missed = true;
+        ears.by_topic.retain(|topic, listeners| {
+            listeners.retain(|listener| *topic != Topic::Mailbox && listener.source != source);
+            !listeners.is_empty()
+        });
     }
 
     /// Whether anybody listens to this channel.
     pub(crate) fn hears(&self, channel: &str) -> bool {
-        let topic = Topic::Channel(channel.to_owned());
-        channel == self.mail || self.lock().as_ref().is_some_and(|ears| ears.by_topic.contains_key(&topic))
+        channel.starts_with(&self.mail) || self.lock().by_topic.contains_key(&Topic::Channel(channel.to_owned()))
     }
 
     /// A watch; it has ended already if the connection has.
-    pub(crate) fn listen(self: &Arc<Self>, topic: Topic) -> Watch {
+    pub(crate) fn listen(self: &Arc<Self>, topic: Topic, source: Source) -> Watch {
         let (hints, heard) = unbounded_channel();
-        let mut key = 0;
-        if let Some(ears) = &mut *self.lock() {
-            ears.last_key += 1;
-            key = ears.last_key;
-            ears.by_topic.entry(topic.clone()).or_default().push((key, hints));
+        let mut ears = self.lock();
+        ears.last_key += 1;
+        let key = ears.last_key;
+        if ears.sources.contains(&source) {
+            if topic == Topic::Mailbox && std::mem::take(&mut ears.missed) {
+                // Nobody knows what was said meanwhile: look at everything.
+                let _ = hints.send(Hint { claim: None });
+            }
+            ears.by_topic.entry(topic.clone()).or_default().push(Listener { key, source, hints });
         }
+        drop(ears);
         Watch::new(Ear { key, topic, heard, hub: self.clone() })
     }
 
-    /// Takes what the connection was told without asking.
-    pub(crate) fn push(&self, push: PushInfo) {
+    /// Takes what a connection was told without asking.
+    pub(crate) fn push(&self, source: Source, push: PushInfo) {
         if push.kind == PushKind::Disconnection {
-            self.end();
+            self.end(source);
         } else if let Some(message) = Msg::from_push_info(push) {
             self.hear(message.get_channel_name(), message.get_payload_bytes());
         }
@@ -83,16 +120,15 @@ impl Hub {
 
     fn hear(&self, channel: &str, payload: &[u8]) {
         let ears = self.lock();
-        let Some(ears) = &*ears else { return };
         let tell = |topic: &Topic, hint: Hint| {
             let listeners = ears.by_topic.get(topic);
             // Whoever dropped the watch wants to hear no more.
-            for (_, hints) in listeners.into_iter().flatten() {
-                let _ = hints.send(hint);
+            for listener in listeners.into_iter().flatten() {
+                let _ = listener.hints.send(hint);
             }
             listeners.is_some()
         };
-        if channel != self.mail {
+        if !channel.starts_with(&self.mail) {
             tell(&Topic::Channel(channel.to_owned()), Hint { claim: None });
             return;
         }
@@ -123,9 +159,8 @@ impl Stream for Ear {
 impl Drop for Ear {
     fn drop(&mut self) {
         let mut ears = self.hub.lock();
-        let Some(ears) = &mut *ears else { return };
         if let Some(listeners) = ears.by_topic.get_mut(&self.topic) {
-            listeners.retain(|(key, _)| *key != self.key);
+            listeners.retain(|listener| listener.key != self.key);
             if listeners.is_empty() {
                 ears.by_topic.remove(&self.topic);
             }

@@ -1,12 +1,12 @@
 -- Shows a resource, and changes nothing.
 --
--- KEYS, ARGV[1]  see rule.lua
+-- KEYS, ARGV[1]  see load.lua
 -- answer         'shown', capacity or -1, fair (0 or 1), last fence, memo or nil, and for each live claim in order:
 --                { id, kind, weight, fence or -1, age, lease left, behind, label, value or nil, by or nil, why or nil }
 
-local answer = { 'shown', state.cap or -1, is_fair() and 1 or 0, state.fence, memo }
+local answer = { 'shown', state.cap or -1, is_fair() and 1 or 0, last_fence, memo }
 for _, e in ipairs(entries) do
-  if ends(e) > now then
+  if ends_at(e) > now then
     answer[#answer + 1] = {
       e.id, e.kind, e.weight, e.fence or -1, now - e.since, e.till - now, e.behind,
       redis.call('HGET', key, e.id), e.value or false, e.by or false, e.why or false,

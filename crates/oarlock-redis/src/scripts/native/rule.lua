@@ -1,47 +1,12 @@
--- The rule, as oarlock-core's model.rs has it, on the server's clock. It goes before each of the other scripts.
---
--- KEYS[1]  the resource, a hash:
---            format  the version of this layout
---            state   MessagePack of { cap, fence, entries, graves }: holders and waiters in order of arrival
---            memo    the bytes that a holder left
---            <id>    the label of that claim, in JSON
--- KEYS[2]  the index, a sorted set: the keys in use, by the millisecond at which the last claim of each ends
--- ARGV[1]  what goes before a session to name the channel of its mailbox
--- answer   'foreign', why | 'newer', format: the key is not ours, and is left as it is
---
--- Times are in microseconds. 0 stands for everything as a weight, and for no limit as a capacity.
+-- The rule, as oarlock-core's model.rs has it, on the server's clock.
 
-local key, index, mail = KEYS[1], KEYS[2], ARGV[1]
-local FORMAT, TURN, KEEP_MS, GRAVES, FENCES = '1', 2000000, 86400000, 8, 9007199254740992
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-
-local stored = redis.pcall('HMGET', key, 'format', 'state', 'memo')
-if stored.err then
-  if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a value of another type' } end
-  return stored
-end
-local format, memo = stored[1], stored[3]
-local state = { fence = 0, entries = {}, graves = {} }
-if format == FORMAT then
-  local whole, read = pcall(cmsgpack.unpack, stored[2])
-  if not whole or type(read) ~= 'table' or type(read.entries) ~= 'table' then
-    return { 'foreign', 'a state that cannot be read' }
-  end
-  state = read
-elseif format then
-  if string.find(format, '^%d+$') then return { 'newer', format } end
-  return { 'foreign', 'a format that is no number' }
-elseif redis.call('EXISTS', key) == 1 then
-  return { 'foreign', 'a hash of another program' }
-end
+local TURN, GRAVES = 2000000, 8
 
 local entries = state.entries
 local dirty, changed = false, false
 local calls, gone, fields = {}, {}, {}
 
-local function ends(e)
+local function ends_at(e)
   if e.turn and e.turn < e.till then return e.turn end
   return e.till
 end
@@ -100,9 +65,18 @@ local function call()
   end
 end
 
+local function graves()
+  local read, list = unpacked(stored[4], {})
+  return read and type(list) == 'table' and list or {}
+end
+
 local function bury(e)
-  if #state.graves == GRAVES then table.remove(state.graves, 1) end
-  table.insert(state.graves, { id = e.id, by = e.by, why = e.why })
+  local list = graves()
+  if #list >= GRAVES then table.remove(list, 1) end
+  table.insert(list, { id = e.id, by = e.by, why = e.why })
+  stored[4] = cmsgpack.pack(list)
+  fields[#fields + 1] = 'graves'
+  fields[#fields + 1] = stored[4]
 end
 
 local function after_removal()
@@ -120,7 +94,7 @@ end
 local function expire()
   local kept = {}
   for _, e in ipairs(entries) do
-    if ends(e) > now then
+    if ends_at(e) > now then
       kept[#kept + 1] = e
     else
       gone[#gone + 1] = e.id
@@ -140,20 +114,30 @@ local function finish(answer)
   for _, e in ipairs(entries) do
     if e.till > last then last = e.till end
   end
-  state.entries = entries
-  redis.call('HSET', key, 'format', FORMAT, 'state', cmsgpack.pack(state), unpack(fields))
-  for _, id in ipairs(gone) do redis.call('HDEL', key, id) end
-  local now_ms, last_ms = math.floor(now / 1000), math.ceil(last / 1000)
-  redis.call('PEXPIREAT', key, last_ms + KEEP_MS)
+  local last_ms = math.ceil(last / 1000)
+  if #entries == 0 then
+    gone[#gone + 1] = 'state'
+  else
+    fields[#fields + 1] = 'state'
+    state.entries = entries
+    fields[#fields + 1] = cmsgpack.pack(state)
+  end
+  local ends_ms = ends(last_ms)
+  if ends_ms then
+    fields[#fields + 1] = 'ends'
+    fields[#fields + 1] = ends_ms
+  end
+  -- Whoever ran out may be back already: what is removed goes first.
+  if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
+  redis.call('HSET', key, 'format', FORMAT, 'fence', last_fence, unpack(fields))
+  if ends_ms then redis.call('PEXPIREAT', key, ends_ms) end
   if #entries > 0 then
-    redis.call('ZADD', index, last_ms, key)
-    if redis.call('PTTL', index) < last_ms - now_ms then redis.call('PEXPIREAT', index, last_ms + KEEP_MS) end
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', now_ms)
+    enlist(last_ms, ends_ms)
   else
     redis.call('ZREM', index, key)
   end
-  for _, e in ipairs(calls) do redis.call('PUBLISH', mail .. e.session, e.id) end
-  if changed then redis.call('PUBLISH', key, '') end
+  for _, e in ipairs(calls) do redis.call(PUBLISH, mail .. e.session, e.id) end
+  if changed then redis.call(PUBLISH, key, '') end
   return answer
 end
 

@@ -1,0 +1,273 @@
+//! One server: a connection for requests, one for news, and one for writes that replicas must confirm. Each is opened by
+//! whoever needs it next.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oarlock_core::Result;
+use oarlock_core::driver::Watch;
+use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
+use tokio::sync::oneshot;
+
+use crate::dial::{Dialler, Greeting, Target, Wire};
+use crate::error::{failed, unconfirmed, unexpected};
+use crate::facts::{Facts, Wanted};
+use crate::reopen::{Ends, Reopened};
+use crate::watch::{Hub, Source, Topic};
+
+/// What the server said to each command; an error for all if it could not be asked.
+pub(crate) type Answers = Vec<Result<Value, RedisError>>;
+
+/// One server.
+pub(crate) struct Node {
+    pub(crate) target: Target,
+    dialler: Arc<Dialler>,
+    wanted: Wanted,
+    hub: Arc<Hub>,
+    requests: Reopened<Line>,
+    news: Reopened<News>,
+    confirmed: Reopened<Line>,
+    /// Writes that wait for their turn on the connection that is waited on.
+    queue: Mutex<Vec<Queued>>,
+    turn: tokio::sync::Mutex<()>,
+    facts: Mutex<Option<Facts>>,
+}
+
+/// A connection for requests.
+struct Line {
+    wire: Wire,
+    ended: Arc<AtomicBool>,
+}
+
+impl Ends for Line {
+    fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// A connection for news.
+struct News {
+    wire: Wire,
+    source: Source,
+    hub: Arc<Hub>,
+    channels: tokio::sync::Mutex<HashSet<String>>,
+}
+
+impl Ends for News {
+    fn is_ended(&self) -> bool {
+        self.hub.is_ended(self.source)
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        self.hub.end(self.source);
+    }
+}
+
+/// Commands to be sent together with those of others, and confirmed together.
+struct Queued {
+    commands: Vec<Cmd>,
+    patience: Duration,
+    done: oneshot::Sender<(Answers, u32)>,
+}
+
+impl Node {
+    pub(crate) fn new(target: Target, dialler: Arc<Dialler>, wanted: Wanted, hub: Arc<Hub>) -> Self {
+        Self {
+            target,
+            dialler,
+            wanted,
+            hub,
+            requests: Reopened::default(),
+            news: Reopened::default(),
+            confirmed: Reopened::default(),
+            queue: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            facts: Mutex::default(),
+        }
+    }
+
+    /// Makes sure that it is there and good enough, and says what it is like.
+    pub(crate) async fn reach(&self) -> Result<Facts> {
+        self.line(&self.requests).await?;
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.clone().ok_or_else(unexpected)
+    }
+
+    async fn line(&self, lines: &Reopened<Line>) -> Result<Arc<Line>> {
+        lines
+            .get(Box::pin(async {
+                let ended = Arc::new(AtomicBool::new(false));
+                let told = ended.clone();
+                let wire = self.dialler.open(&self.target, Greeting::User, move |push| {
+                    if push.kind == PushKind::Disconnection {
+                        told.store(true, Ordering::Release);
+                    }
+                });
+                let wire = wire.await?;
+                let facts = Facts::ask(&mut wire.connection.clone()).await?;
+                facts.check(self.wanted, &self.target)?;
+                *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+                Ok(Line { wire, ended })
+            }))
+            .await
+    }
+
+    /// Sends one command.
+    pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
+        let line = self.line(&self.requests).await?;
+        let answer = line.wire.connection.clone().send_packed_command(command).await;
+        Ok(match answer {
+            Ok(answer) => answer.extract_error(),
+            Err(error) => {
+                self.requests.discard(&line);
+                Err(error)
+            }
+        })
+    }
+
+    /// Sends commands in one go: an answer for each.
+    pub(crate) async fn send(&self, commands: Vec<Cmd>) -> Result<Answers> {
+        let line = self.line(&self.requests).await?;
+        Ok(self.pipe(&self.requests, &line, commands).await)
+    }
+
+    async fn pipe(&self, lines: &Reopened<Line>, line: &Arc<Line>, commands: Vec<Cmd>) -> Answers {
+        let count = commands.len();
+        let mut pipeline = Pipeline::with_capacity(count);
+        commands.into_iter().for_each(|command| {
+            pipeline.add_command(command);
+        });
+        match line.wire.connection.clone().send_packed_commands(&pipeline, 0, count).await {
+            Ok(answers) => answers.into_iter().map(Value::extract_error).collect(),
+            Err(error) => {
+                lines.discard(line);
+                vec![Err(error); count]
+            }
+        }
+    }
+
+    /// Sends commands, and says how many replicas have them. What comes while a confirmation is awaited goes out together
+    /// afterwards: one wait for all, on the very connection that wrote.
+    pub(crate) async fn send_confirmed(&self, commands: Vec<Cmd>, patience: Duration) -> Result<(Answers, u32)> {
+        let (done, mut answer) = oneshot::channel();
+        let lock = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        lock().push(Queued { commands, patience, done });
+        let turn = self.turn.lock().await;
+        if let Ok(answer) = answer.try_recv() {
+            return Ok(answer);
+        }
+        let line = self.line(&self.confirmed).await;
+        let queued = std::mem::take(&mut *lock());
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => {
+                // The others find no answer, and nobody before them: they try for themselves.
+                drop(answer);
+                lock().extend(queued.into_iter().filter(|queued| !queued.done.is_closed()));
+                return Err(error);
+            }
+        };
+        let patience = queued.iter().map(|queued| queued.patience).min().unwrap_or_default();
+        let mut counts = Vec::with_capacity(queued.len());
+        let mut commands = Vec::new();
+        let mut waiting = Vec::with_capacity(queued.len());
+        for each in queued {
+            counts.push(each.commands.len());
+            commands.extend(each.commands);
+            waiting.push(each.done);
+        }
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.wanted.replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
+        commands.push(wait);
+        let mut answers = self.pipe(&self.confirmed, &line, commands).await;
+        let confirmed = match answers.pop() {
+            Some(Ok(Value::Int(count))) => u32::try_from(count).unwrap_or(0),
+            _ => 0,
+        };
+        let mut answers = answers.into_iter();
+        for (count, done) in counts.into_iter().zip(waiting) {
+            // Whoever went away does not want to know.
+            let _ = done.send((answers.by_ref().take(count).collect(), confirmed));
+        }
+        drop(turn);
+        answer.try_recv().map_err(|_| unexpected())
+    }
+
+    /// Whether so many confirmations are enough.
+    pub(crate) fn is_confirmed(&self, confirmed: u32) -> Result<()> {
+        if confirmed >= self.wanted.replicas { Ok(()) } else { Err(unconfirmed(confirmed, self.wanted.replicas)) }
+    }
+
+    /// Arms a watch; it is in force when this returns.
+    pub(crate) async fn listen(&self, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
+        let news = self.news().await?;
+        let watch = self.hub.listen(topic, news.source);
+        self.subscribe(&news, channel, sharded).await?;
+        Ok(watch)
+    }
+
+    /// Sees to it that this channel is heard.
+    pub(crate) async fn attend(&self, channel: &str, sharded: bool) -> Result<Source> {
+        let news = self.news().await?;
+        self.subscribe(&news, channel, sharded).await?;
+        Ok(news.source)
+    }
+
+    async fn subscribe(&self, news: &Arc<News>, channel: &str, sharded: bool) -> Result<()> {
+        let (arrive, leave) = if sharded { ("SSUBSCRIBE", "SUNSUBSCRIBE") } else { ("SUBSCRIBE", "UNSUBSCRIBE") };
+        let mut channels = news.channels.lock().await;
+        let mut pipeline = Pipeline::new();
+        for unheard in channels.extract_if(|channel| !self.hub.hears(channel)) {
+            pipeline.cmd(leave).arg(unheard);
+        }
+        if !channels.contains(channel) {
+            pipeline.cmd(arrive).arg(channel);
+        }
+        if pipeline.is_empty() {
+            return Ok(());
+        }
+        // One channel a command: each is answered once.
+        let answers = news.wire.connection.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
+        let answered: Result<Vec<_>, _> =
+            answers.and_then(|answers| answers.into_iter().map(Value::extract_error).collect());
+        match answered {
+            Ok(_) => {
+                channels.insert(channel.to_owned());
+                Ok(())
+            }
+            Err(error) => {
+                self.hub.end(news.source);
+                self.news.discard(news);
+                Err(failed(error))
+            }
+        }
+    }
+
+    async fn news(&self) -> Result<Arc<News>> {
+        self.news
+            .get(Box::pin(async {
+                let source = self.hub.begin();
+                let hub = self.hub.clone();
+                let heard = self.hub.clone();
+                let wire = self.dialler.open(&self.target, Greeting::User, move |push| heard.push(source, push)).await;
+                if wire.is_err() {
+                    hub.end(source);
+                }
+                Ok(News { wire: wire?, source, hub, channels: tokio::sync::Mutex::default() })
+            }))
+            .await
+    }
+
+    /// Lets go of all connections: requests under way fail, watches end.
+    pub(crate) fn close(&self) {
+        drop(self.requests.take());
+        drop(self.confirmed.take());
+        if let Some(news) = self.news.take() {
+            self.hub.end(news.source);
+        }
+    }
+}

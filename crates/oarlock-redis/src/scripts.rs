@@ -1,0 +1,67 @@
+//! The scripts of each layout, put together from their files.
+
+use redis::Cmd;
+
+use crate::config::Layout;
+
+/// A script, and the name that a server has for it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    code: String,
+    hash: String,
+}
+
+impl Script {
+    pub(crate) fn new(code: String) -> Self {
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// Teaches it to a server.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&self.code);
+        load
+    }
+}
+
+/// One script for each verb.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) attempt: Script,
+    pub(crate) renew: Script,
+    pub(crate) release: Script,
+    pub(crate) inspect: Script,
+}
+
+macro_rules! parts {
+    ($layout:literal: $($file:literal),+) => {
+        &[$(include_str!(concat!("scripts/", $layout, "/", $file, ".lua"))),+]
+    };
+}
+
+impl Scripts {
+    /// The scripts of this layout; `sharded` where news stay on the node of their slot.
+    pub(crate) fn of(layout: Layout, sharded: bool) -> Self {
+        let publish = if sharded { "local PUBLISH = 'SPUBLISH'\n" } else { "local PUBLISH = 'PUBLISH'\n" };
+        let script = |parts: &[&str]| Script::new(format!("{publish}{}", parts.concat()));
+        match layout {
+            Layout::Native => Self {
+                attempt: script(parts!("native": "load", "attempt.free", "rule", "attempt")),
+                renew: script(parts!("native": "load", "rule", "renew")),
+                release: script(parts!("native": "load", "release.alone", "rule", "release")),
+                inspect: script(parts!("native": "load", "rule", "inspect")),
+            },
+            Layout::Plain => Self {
+                attempt: script(parts!("plain": "load", "attempt")),
+                renew: script(parts!("plain": "load", "renew")),
+                release: script(parts!("plain": "load", "release")),
+                inspect: script(parts!("plain": "load", "inspect")),
+            },
+        }
+    }
+}

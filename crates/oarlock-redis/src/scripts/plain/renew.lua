@@ -1,0 +1,41 @@
+-- Keeps a holder alive.
+--
+-- KEYS, ARGV[1]  see load.lua
+-- ARGV[2..]      id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
+--                the least fence or how many, value, memo ('' = none, else '=' and the bytes)
+-- answer         'alive', lease, largest fence, by and why if somebody asked for its end
+--                | 'gone' and by, why if it was broken | 'exhausted'
+
+local id, ttl, how, number, value, memo_left = ARGV[2], tonumber(ARGV[4]), ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local ours = stored[2] == id
+
+if token ~= id then
+  if ours and by then return { 'gone', by, why } end
+  return { 'gone' }
+end
+
+local fence = ours and tonumber(stored[3] or 0) or 0
+if fence == 0 then
+  -- What we kept of it was lost, and with it the fence that its holder was given.
+  return { 'gone' }
+end
+if how ~= 'keep' then
+  local to = how == 'least' and number or last_fence + number
+  if to >= FENCES then return { 'exhausted' } end
+  last_fence = math.max(last_fence, to)
+  redis.call('HSET', side, 'fence', last_fence)
+  -- A reserved block belongs to the claim, but its own fence stays what its holder was given.
+  if how == 'least' then redis.call('HSET', side, 'own', math.max(last_fence, fence)) end
+  fence = math.max(last_fence, fence)
+end
+if memo_left ~= '' then redis.call('HSET', side, 'memo', string.sub(memo_left, 2)) end
+if value ~= '' then
+  redis.call('HSET', side, 'value', string.sub(value, 2))
+else
+  redis.call('HDEL', side, 'value')
+end
+if by then return { 'alive', math.max(left(), 0), fence, by, why } end
+local ttl_ms = math.floor(ttl / 1000)
+redis.call('PEXPIRE', key, ttl_ms)
+keep(ttl)
+return { 'alive', ttl_ms * 1000, fence }
