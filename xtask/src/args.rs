@@ -15,6 +15,8 @@ pub(crate) enum Invocation {
     Test(TestOptions),
     /// Break the safety rules on purpose: these, or all.
     Mutants(Vec<String>),
+    /// Measure locks on every store, with these flags of `oarlock bench`.
+    Bench(Vec<String>),
 }
 
 /// The options of `cargo xtask test`.
@@ -50,6 +52,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
             Some(extra) => Err(format!("setup takes no argument, got `{extra}`")),
         },
         "test" => parse_test(args),
+        "bench" => Ok(Invocation::Bench(args.collect())),
         "mutants" => Ok(Invocation::Mutants(args.collect())),
         other => Err(format!("there is no command `{other}`")),
     }
@@ -90,6 +93,7 @@ cargo xtask test [--all] [--only PART]…   install what the tests need, then ru
     --all          the long tier too
     --only PART    this part only; may be repeated
 cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
+cargo xtask bench [FLAG]…                 measure locks on every store; flags of `oarlock bench`
 cargo xtask setup                         install what the tests need, and stop there
 cargo xtask help                          this text
 
@@ -138,6 +142,12 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_bench_are_not_ours() {
+        let flags = ["--duration", "1s", "--fair"].map(String::from).to_vec();
+        assert_eq!(parsed("bench --duration 1s --fair"), Ok(Invocation::Bench(flags)));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (line, word) in [
             ("tset", "tset"),
@@ -154,7 +164,7 @@ mod tests {
     #[test]
     fn help_lists_every_command_and_part() {
         let text = help();
-        for word in ["test", "setup", "help", "--all", "--only"] {
+        for word in ["test", "bench", "setup", "help", "--all", "--only"] {
             assert!(text.contains(word), "{word}");
         }
         for part in Part::ALL {

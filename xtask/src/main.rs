@@ -3,6 +3,7 @@
 //! It depends on next to nothing, so that it builds in seconds on a machine that has nothing but Rust yet.
 
 mod args;
+mod bench;
 mod features;
 mod mutants;
 mod packages;
@@ -45,6 +46,7 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
             print!("{}", args::help());
             Ok(())
         }
+        Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
         Invocation::Setup => setup::run(&Workspace::find()?, Part::ALL),
         Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),
         Invocation::Test(options) => test::run(&Workspace::find()?, options),

@@ -9,6 +9,7 @@ use oarlock::{Guard, Mutex};
 use tokio::task::coop::consume_budget;
 
 use crate::bench::grants::{Grant, Window};
+use crate::bench::ground::Stop;
 
 /// One of several.
 #[derive(Clone)]
@@ -20,13 +21,18 @@ pub(crate) enum Contender {
 /// Takes and gives from the start of the window to its end, and says what it was granted.
 ///
 /// Whoever waits at the end goes on waiting: no wait is cut short, and so none looks shorter than it was.
-pub(crate) async fn contend(number: u32, contender: Contender, window: Window) -> oarlock::Result<Vec<Grant>> {
+pub(crate) async fn contend(
+    number: u32,
+    contender: Contender,
+    window: Window,
+    stop: Stop,
+) -> oarlock::Result<Vec<Grant>> {
     let mut grants = Vec::new();
     tokio::time::sleep(Duration::from_nanos(window.start.saturating_sub(now()))).await;
     loop {
         consume_budget().await;
         let asked = now();
-        if asked >= window.end {
+        if asked >= window.end || stop.is_set() {
             return Ok(grants);
         }
         let (fence, granted, ended) = match &contender {

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use oarlock::engine::DEFAULT_WAIT;
 use oarlock::floor::{Floor, Rival};
 use oarlock::{Connect, Locks, Mutex};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use crate::bench::plan::Plan;
 use crate::exit::{Code, Failure};
@@ -20,25 +21,46 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Ground {
     locks: Locks,
     fair: bool,
+    wait: Duration,
     pub(crate) bare: Option<Arc<dyn Floor>>,
     pub(crate) floor: Option<Arc<dyn Floor>>,
-    /// Every task has one; when all are gone, so are the guards that they had.
+    stop: Stop,
+    /// Every task has one; when all are gone, so is everything that they held.
     alive: mpsc::Sender<()>,
     gone: mpsc::Receiver<()>,
 }
 
+/// Tells all tasks to finish what they have begun, and no more: nothing is cut off between taking and giving back.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl Ground {
-    pub(crate) async fn open(plan: &Plan) -> Result<Self, Failure> {
-        let Store { url, words, .. } = &plan.store;
+    /// Our locks alone.
+    pub(crate) async fn ours(plan: &Plan) -> Result<Self, Failure> {
         let mut label = this_process();
         label.reason = Some("bench".to_owned());
-        let locks = Connect::to(url.clone()).label(label).connect().await?;
+        let locks = Connect::to(plan.store.url.clone()).label(label).connect().await?;
+        let (alive, gone) = mpsc::channel(1);
+        // Whoever starves is to be shown, not to give up.
+        let wait = plan.duration + DEFAULT_WAIT;
+        Ok(Self { locks, fair: plan.fair, wait, bare: None, floor: None, stop: Stop::default(), alive, gone })
+    }
+
+    /// Our locks, and what they are compared with.
+    pub(crate) async fn open(plan: &Plan) -> Result<Self, Failure> {
+        let mut ground = Self::ours(plan).await?;
+        let Store { url, words, .. } = &plan.store;
         // Without something to compare with, our own figures are still worth having.
         let missing = |error: oarlock::Error| words.warning(&format!("nothing to compare with: {error}"));
-        let bare = oarlock::bare_of(url.clone()).await.map_err(missing).ok();
-        let floor = oarlock::floor_of(url.clone()).await.map_err(missing).ok().flatten();
-        let (alive, gone) = mpsc::channel(1);
-        Ok(Self { locks, fair: plan.fair, bare, floor, alive, gone })
+        ground.bare = oarlock::bare_of(url.clone()).await.map_err(missing).ok();
+        ground.floor = oarlock::floor_of(url.clone()).await.map_err(missing).ok().flatten();
+        Ok(ground)
     }
 
     /// The store, without secrets.
@@ -47,7 +69,7 @@ impl Ground {
     }
 
     pub(crate) fn lock(&self, name: &str) -> Result<Mutex, Failure> {
-        let lock = self.locks.mutex(name)?;
+        let lock = self.locks.mutex(name)?.wait(self.wait);
         Ok(if self.fair { lock.fair() } else { lock })
     }
 
@@ -61,31 +83,36 @@ impl Ground {
         Ok(rivals)
     }
 
-    /// Runs all of this at once, to the end of each. Dropped, it leaves tasks to [`close`](Self::close).
+    pub(crate) fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Runs all of this at once, to the end of each. Dropped, it leaves them to [`close`](Self::close).
     pub(crate) async fn all<T: Send + 'static>(
         &self,
         work: impl IntoIterator<Item = impl Future<Output = oarlock::Result<T>> + Send + 'static>,
     ) -> Result<Vec<T>, Failure> {
-        let mut tasks = JoinSet::new();
+        let mut tasks = Vec::new();
         for one in work {
             let alive = self.alive.clone();
-            tasks.spawn(async move {
+            tasks.push(tokio::spawn(async move {
                 let done = one.await;
                 drop(alive);
                 done
-            });
+            }));
         }
         let mut all = Vec::with_capacity(tasks.len());
-        while let Some(done) = tasks.join_next().await {
-            all.push(done.map_err(|error| Failure::new(Code::Internal, error.to_string()))??);
+        for task in tasks {
+            all.push(task.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))??);
         }
         Ok(all)
     }
 
     /// Lets go of everything.
     pub(crate) async fn close(self) -> Result<(), Failure> {
-        let Self { locks, bare, floor, alive, mut gone, .. } = self;
+        let Self { locks, bare, floor, stop, alive, mut gone, .. } = self;
         let closing = async {
+            stop.0.store(true, Ordering::Relaxed);
             drop(alive);
             // Nothing is ever sent: this is the end of the last task.
             let _ = gone.recv().await;

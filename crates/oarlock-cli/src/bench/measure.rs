@@ -121,7 +121,7 @@ async fn contended(
                         Some(rival) => Contender::Floor(rival.clone()),
                         None => Contender::Ours(ground.lock(&name)?),
                     };
-                    all.push(contend(number, contender, window));
+                    all.push(contend(number, contender, window, ground.stop()));
                 }
                 ground.all(all).await?.into_iter().flatten().collect()
             };
@@ -142,7 +142,7 @@ async fn contended(
 }
 
 impl Findings {
-    fn check(&mut self, grants: &[Grant]) {
+    pub(crate) fn check(&mut self, grants: &[Grant]) {
         self.checked += grants.len() as u64;
         self.violations.extend(check(grants));
         self.violations.truncate(KEPT);

@@ -8,7 +8,7 @@ use oarlock::floor::Floor;
 use tokio::task::coop::consume_budget;
 
 use crate::bench::figures::Spans;
-use crate::bench::ground::Ground;
+use crate::bench::ground::{Ground, Stop};
 use crate::exit::Failure;
 
 /// Whose pairs.
@@ -90,23 +90,23 @@ async fn turn(ground: &Ground, who: Who, names: &[Arc<str>], length: Duration) -
     let until = start + length;
     let spans = match (who, &ground.bare, &ground.floor) {
         (Who::Driver, Some(floor), _) | (Who::Floor, _, Some(floor)) => {
-            ground.all(names.iter().map(|name| raw(floor.clone(), name.clone(), until))).await?
+            ground.all(names.iter().map(|name| raw(floor.clone(), name.clone(), until, ground.stop()))).await?
         }
         _ => {
             let locks = names.iter().map(|name| ground.lock(name)).collect::<Result<Vec<_>, _>>()?;
-            ground.all(locks.into_iter().map(|lock| ours(lock, until))).await?
+            ground.all(locks.into_iter().map(|lock| ours(lock, until, ground.stop()))).await?
         }
     };
     Ok(Turn { spans, time: start.elapsed() })
 }
 
-async fn ours(lock: Mutex, until: Instant) -> oarlock::Result<Vec<u64>> {
+async fn ours(lock: Mutex, until: Instant, stop: Stop) -> oarlock::Result<Vec<u64>> {
     let mut spans = Vec::new();
     loop {
         // A store that answers without waiting must not keep the other tasks from running.
         consume_budget().await;
         let start = Instant::now();
-        if start >= until {
+        if start >= until || stop.is_set() {
             return Ok(spans);
         }
         lock.lock().await?.release().await?;
@@ -114,12 +114,12 @@ async fn ours(lock: Mutex, until: Instant) -> oarlock::Result<Vec<u64>> {
     }
 }
 
-async fn raw(floor: Arc<dyn Floor>, name: Arc<str>, until: Instant) -> oarlock::Result<Vec<u64>> {
+async fn raw(floor: Arc<dyn Floor>, name: Arc<str>, until: Instant, stop: Stop) -> oarlock::Result<Vec<u64>> {
     let mut spans = Vec::new();
     loop {
         consume_budget().await;
         let start = Instant::now();
-        if start >= until {
+        if start >= until || stop.is_set() {
             return Ok(spans);
         }
         floor.clone().pair(name.clone()).await?;

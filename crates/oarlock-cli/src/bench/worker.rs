@@ -37,13 +37,13 @@ pub(crate) fn number(parent: Option<&OsString>, number: Option<&OsString>) -> Re
 pub(crate) async fn work(plan: &Plan, number: u32) -> Result<Exit, Failure> {
     // Whoever started us hears the signals of the terminal too, and ends our orders.
     let _unmoved = Signals::new(FORWARDED.iter().copied())?;
-    let ground = Ground::open(plan).await?;
-    let worked = obey(&ground, number).await;
+    let mut ground = Ground::ours(plan).await?;
+    let worked = obey(plan, &mut ground, number).await;
     ground.close().await?;
     worked.map(|()| Code::Success.into())
 }
 
-async fn obey(ground: &Ground, number: u32) -> Result<(), Failure> {
+async fn obey(plan: &Plan, ground: &mut Ground, number: u32) -> Result<(), Failure> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     let mut floor: Option<(Arc<str>, Contender)> = None;
     answer(&format!("{READY}\n")).await?;
@@ -51,6 +51,9 @@ async fn obey(ground: &Ground, number: u32) -> Result<(), Failure> {
     let mut next = orders.next_line().await.unwrap_or_default();
     while let Some(order) = next {
         let Some((who, window, name)) = read(&order) else { return Err(Failure::usage("this is no order")) };
+        if who == Who::Floor && ground.floor.is_none() {
+            ground.floor = oarlock::floor_of(plan.store.url.clone()).await?;
+        }
         let contender = match (who, floor.take()) {
             (Who::Floor, Some((known, contender))) if *known == *name => contender,
             (Who::Floor, _) => match ground.rivals(&name, 1).await?.pop() {
@@ -62,7 +65,7 @@ async fn obey(ground: &Ground, number: u32) -> Result<(), Failure> {
         if who == Who::Floor {
             floor = Some((name, contender.clone()));
         }
-        let contending = ground.all([contend(number, contender, window)]);
+        let contending = ground.all([contend(number, contender, window, ground.stop())]);
         let grants = tokio::select! {
             grants = contending => grants?,
             // Nothing else is said to us meanwhile.

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::args::BenchArgs;
 use crate::bench::crew::Crew;
 use crate::bench::ground::Ground;
-use crate::bench::measure::{self, Progress};
+use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
 use crate::bench::{show, worker};
 use crate::exit::{Code, Exit, Failure};
@@ -55,14 +55,19 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
             Format::Json => output::print_json(&show::json(plan, &ground, &findings))?,
             Format::Jsonl => output::print_line(&show::json(plan, &ground, &findings).to_string())?,
         }
-        if findings.violations.is_empty() {
-            return Ok(Code::Success.into());
-        }
-        Err(Failure::new(Code::Internal, "two held one lock at once, or a fence was not larger than the one before it"))
+        verdict(&findings)
     });
     let (dismissed, closed) = (crew.dismiss().await, ground.close().await);
     let exit = said?;
     dismissed.and(closed).map(|()| exit)
+}
+
+/// A lock that did not exclude is an error, however fast it was.
+fn verdict(findings: &Findings) -> Result<Exit, Failure> {
+    if findings.violations.is_empty() {
+        return Ok(Code::Success.into());
+    }
+    Err(Failure::new(Code::Internal, "two held one lock at once, or a fence was not larger than the one before it"))
 }
 
 /// A bar for people, who look at a terminal; gone without a trace when dropped.
@@ -108,5 +113,22 @@ impl Drop for Bar {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::grants::Grant;
+
+    #[test]
+    fn a_broken_lock_is_an_error() {
+        let mut findings = Findings::default();
+        let first = Grant { contender: 0, fence: 1, asked: 0, granted: 1, ended: 5 };
+        findings.check(&[first, Grant { contender: 1, fence: 2, asked: 0, granted: 5, ended: 9 }]);
+        assert_eq!(verdict(&findings).unwrap(), Exit(0));
+        findings.check(&[first, Grant { contender: 1, fence: 2, asked: 0, granted: 4, ended: 9 }]);
+        assert_eq!(verdict(&findings).unwrap_err().exit(), Exit(70));
+        assert_eq!((findings.checked, findings.violations.len()), (4, 1));
     }
 }
