@@ -13,7 +13,7 @@ use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Pending, R
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
 use oarlock_core::{Claim, Client, ErrorKind, LossReason, Tether};
-use oarlock_postgres::Postgres;
+use oarlock_postgres::{Config, Postgres};
 use oarlock_testbed::PgBouncer;
 use oarlock_testbed::proxy::{Proxy, Then};
 
@@ -122,6 +122,25 @@ async fn a_restart_is_not_the_death_of_a_holder_that_is_cut_off() {
     survives_while_cut_off(|server, _| server.restart().unwrap()).await;
 }
 
+/// Between a restart and the next client that comes, the rows of all sessions are still there.
+#[tokio::test]
+async fn a_server_answers_only_for_sessions_that_it_saw_begin() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "held")).await.unwrap();
+    drop((store, root));
+    let server = tokio::task::spawn_blocking(move || {
+        server.restart().unwrap();
+        server
+    });
+    let server = server.await.unwrap();
+    let (root, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    root.batch_execute(FORGET_KILLS).await.unwrap();
+    let over = root.query("SELECT oarlock.is_over(number) FROM oarlock.session", &[]).await.unwrap();
+    assert_eq!(over.iter().map(|row| row.get(0)).collect::<Vec<bool>>(), [false]);
+}
+
 #[tokio::test]
 async fn a_crash_of_the_server_is_not_the_death_of_a_holder_that_is_cut_off() {
     survives_while_cut_off(|server, _| {
@@ -140,6 +159,9 @@ async fn a_crash_of_a_backend_is_not_the_death_of_a_holder_that_is_cut_off() {
     })
     .await;
 }
+
+/// Lets what follows not depend on who was killed.
+const FORGET_KILLS: &str = "UPDATE oarlock.session SET kills = oarlock.kills()";
 
 /// How many connections our clients have, as the server sees it.
 const CONNECTIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
@@ -163,6 +185,10 @@ async fn an_administrator_who_ends_connections_does_not_kill_a_holder_that_is_cu
             assert_eq!(root.query(*end, &[]).await.unwrap().len(), 1);
         }
         until(&root, CONNECTIONS, 2 - i64::try_from(ends.len()).unwrap()).await;
+        if ends.len() == 1 {
+            // As if the network had ended it: one is too few, whoever it was.
+            root.batch_execute(FORGET_KILLS).await.unwrap();
+        }
         let rival = Postgres::connect(config(server.addr())).await.unwrap();
         pending(&rival, &claim(2, name)).await;
         let page = rival.inspect(&Query::live()).await.unwrap();
@@ -313,29 +339,40 @@ async fn behind_a_pooler_nobody_believes_the_answer_to_another() {
             })
         })
         .collect();
-    let (mut granted, mut refused) = (0, 0);
-    let mut connected = Postgres::connect(config(pooler.addr())).await;
-    let held = claim(1, "held");
-    while tokio::time::Instant::now() < end {
-        let Ok(store) = &connected else {
-            connected = Postgres::connect(config(pooler.addr())).await;
-            continue;
-        };
-        match store.attempt(&held).await {
-            Ok(Attempt::Granted(_)) => granted += 1,
-            Ok(Attempt::Pending(_)) => panic!("nobody else wants it"),
-            Err(error) => {
-                assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
-                refused += 1;
-            }
-        }
-        if let Ok(page) = store.inspect(&Query::name(held.resource.clone())).await {
-            assert!(page.resources.iter().all(|state| state.name == held.resource), "{page:?}");
-        }
+    let ours: Vec<_> = (1..=6).map(|bits| tokio::spawn(keep_asking(config(pooler.addr()), bits, end))).collect();
+    let (mut answers, mut others) = (0, 0);
+    for asking in ours {
+        let (granted, refused) = asking.await.unwrap();
+        (answers, others) = (answers + granted, others + refused);
     }
     for stranger in strangers {
         stranger.await.unwrap();
     }
-    println!("{granted} answers, {refused} times none");
-    assert!(granted > 10, "only {granted} answers");
+    println!("{answers} answers, {others} of others");
+    assert!(answers > 10, "only {answers} answers");
+}
+
+/// Asks for one lock again and again: how often it was granted, and how often the answer was another's.
+async fn keep_asking(config: Config, bits: u128, end: tokio::time::Instant) -> (u32, u32) {
+    let held = claim(bits, &format!("held {bits}"));
+    let (mut granted, mut others, mut fence) = (0, 0, None);
+    let mut connected = Postgres::connect(config.clone()).await;
+    while tokio::time::Instant::now() < end {
+        let Ok(store) = &connected else {
+            connected = Postgres::connect(config.clone()).await;
+            continue;
+        };
+        match store.attempt(&held).await {
+            Ok(Attempt::Granted(grant)) => {
+                assert_eq!(*fence.get_or_insert(grant.fence), grant.fence, "another's grant");
+                granted += 1;
+            }
+            Ok(Attempt::Pending(_)) => panic!("nobody else wants it"),
+            Err(error) => {
+                assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+                others += u32::from(error.to_string().contains("another's"));
+            }
+        }
+    }
+    (granted, others)
 }
