@@ -188,7 +188,9 @@ impl Ask {
                 place.withdraw().await;
                 return Ok(None);
             }
-            turn.wait(core, &place.bell, (now + pause).min(give_up)).await;
+            // Whoever spins goes by the timer, whatever the mailbox says.
+            let bell = (self.patience == Patience::Hint).then_some(&*place.bell);
+            turn.wait(core, bell, (now + pause).min(give_up)).await;
         }
     }
 
@@ -385,10 +387,16 @@ impl Turn {
     }
 
     /// Sleeps until a hint, the bell, or `until`.
-    async fn wait(&mut self, core: &Core, bell: &Bell, until: Moment) {
+    async fn wait(&mut self, core: &Core, bell: Option<&Bell>, until: Moment) {
         let hint = async {
             match &mut self.watch {
                 Some((_, watch)) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ring = async {
+            match bell {
+                Some(bell) => bell.notified().await,
                 None => std::future::pending().await,
             }
         };
@@ -396,7 +404,7 @@ impl Turn {
         let hinted = tokio::select! {
             biased;
             hint = hint => Some(hint),
-            () = bell.notified() => None,
+            () = ring => None,
             () = nap_until(&*core.clock, until) => None,
         };
         match hinted {
