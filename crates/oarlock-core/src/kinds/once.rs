@@ -31,7 +31,8 @@ const FORMAT: &[u8] = b"once/1 ";
 ///   Work that fails, is killed or loses its lock is started again by the next one who asks.
 /// - Runs of one name never overlap, as far as a [`Guard`] can promise that.
 ///
-/// Both hold as long as the store remembers the name: at least 24 hours after its last use.
+/// Both hold as long as the store remembers the name: at least 24 hours after its last use. Asking is a use, also for a
+/// slot that is done.
 ///
 /// # Examples
 /// ```
@@ -136,9 +137,7 @@ impl Once {
 
     /// Takes the lock for a slot that is not done, or sees that it is.
     async fn enter(&self, slot: &str) -> Result<Slot<Guard>> {
-        if let Some(last) = self.last().await?.filter(|last| compare(last, slot) != Ordering::Less) {
-            return Ok(Slot::AlreadyDone { slot: last });
-        }
+        // Not a mere look: stores forget names that nobody uses, and with them what is done.
         let guard = match self.ask.clone().attempt().await? {
             Some(guard) => guard,
             None => tokio::select! {
