@@ -1,9 +1,7 @@
 //! Locks that a command's ancestors hold: waiting for one of them would be waiting for oneself.
 
-use oarlock::{Fence, Locks, ResourceName};
+use oarlock::{Fence, Locks, MultiGuard, ResourceName};
 use serde::{Deserialize, Serialize};
-
-use crate::multi::Multi;
 
 /// The variable that carries them.
 pub(crate) const VARIABLE: &str = "OARLOCK_LOCKS";
@@ -24,7 +22,7 @@ pub(crate) fn inherited() -> Vec<Nested> {
 }
 
 /// The value of the variable for our command: what the ancestors hold, and what we hold.
-pub(crate) fn handed_on(locks: &Locks, multi: &Multi) -> Vec<Nested> {
+pub(crate) fn handed_on(locks: &Locks, multi: &MultiGuard) -> Vec<Nested> {
     let store = store(locks);
     let ours =
         multi.iter().map(|held| Nested { name: held.resource().clone(), fence: held.fence(), store: store.clone() });

@@ -1,7 +1,7 @@
 //! While the command runs: pass on signals, follow stops, and end it before its lock can.
 
 use oarlock::state::Ending;
-use oarlock::text;
+use oarlock::{MultiGuard, text};
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -9,14 +9,13 @@ use tokio::time::Instant;
 use super::{Change, Child, Status};
 use crate::args::OnLost;
 use crate::front::Job;
-use crate::multi::Multi;
 use crate::settings::Rules;
 use crate::signals::Signals;
 use crate::words::Words;
 
 /// Everything that happens around a running command.
 pub(crate) struct Watch<'a> {
-    pub(crate) multi: &'a Multi,
+    pub(crate) multi: &'a MultiGuard,
     pub(crate) rules: Rules,
     pub(crate) signals: &'a mut Signals,
     pub(crate) endings: watch::Receiver<Option<Ending>>,
@@ -77,7 +76,7 @@ impl Watch<'_> {
                         if let Some(job) = self.job {
                             job.take_back(child.group());
                         }
-                        let lost = !matches!(doom, Doom::No) || !self.multi.are_held();
+                        let lost = !matches!(doom, Doom::No) || !self.multi.is_held();
                         return Ended { status, lost };
                     }
                     Change::Stopped => check_at = self.job.map(|job| job.stop(Some(child.group()))),

@@ -4,20 +4,19 @@ use std::io::{IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use oarlock::{ErrorKind, ResourceName, text};
+use oarlock::{ErrorKind, MultiGuard, ResourceName, text};
 use rustix::fs::FileType;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::args::HoldArgs;
 use crate::exit::{Code, Exit, Failure};
-use crate::multi::Multi;
 use crate::observe::Ear;
 use crate::output::{self, Format};
 use crate::settings::Asking;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on, farewell};
-use crate::{progress, words};
+use crate::{multi, progress, words};
 
 pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -39,7 +38,7 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
         let exit = tokio::select! {
             biased;
             signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),
-            held = Multi::acquire(&locks, &names, &asking, until) => match held {
+            held = multi::acquire(&locks, &names, &asking, until) => match held {
                 Ok(multi) => hold(&store, &asking, &mut signals, &ear, multi).await,
                 Err(error) if error.kind() == ErrorKind::Busy => {
                     let show = words::shell_word(names[0].as_str());
@@ -57,7 +56,13 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     })
 }
 
-async fn hold(store: &Store, asking: &Asking, signals: &mut Signals, ear: &Ear, multi: Multi) -> Result<Exit, Failure> {
+async fn hold(
+    store: &Store,
+    asking: &Asking,
+    signals: &mut Signals,
+    ear: &Ear,
+    multi: MultiGuard,
+) -> Result<Exit, Failure> {
     let said = say(store, &multi);
     let mut endings = ear.endings();
     let lost = tokio::select! {
@@ -82,7 +87,7 @@ async fn hold(store: &Store, asking: &Asking, signals: &mut Signals, ear: &Ear, 
     said.map(|()| Code::Success.into())
 }
 
-fn say(store: &Store, multi: &Multi) -> Result<(), Failure> {
+fn say(store: &Store, multi: &MultiGuard) -> Result<(), Failure> {
     for held in multi.iter() {
         let (name, fence) = (held.resource(), held.fence());
         let quoted = text::quoted(name.as_str());

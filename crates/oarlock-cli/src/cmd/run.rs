@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock::{Error, ErrorKind, Locks, text};
+use oarlock::{Error, ErrorKind, Locks, MultiGuard, text};
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
@@ -10,14 +10,13 @@ use crate::child::Child;
 use crate::child::supervise::{Ended, Watch};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
-use crate::multi::Multi;
 use crate::observe::Ear;
 use crate::output::millis;
 use crate::report::{Outcome, Report};
 use crate::settings::RunSettings;
 use crate::signals::{FORWARDED, JOB, Signals};
 use crate::store::{block_on, farewell};
-use crate::{nest, progress, words};
+use crate::{multi, nest, progress, words};
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;
@@ -103,7 +102,7 @@ async fn with_locks(
         let acquired = tokio::select! {
             biased;
             signal = wait_for_stop(signals, job) => return Ok(stopped(report, signal)),
-            acquired = Multi::acquire(locks, names, asking, until) => acquired,
+            acquired = multi::acquire(locks, names, asking, until) => acquired,
             () = forever(progress::announce(locks, ear, store.words)) => continue,
         };
         let multi = match acquired {
@@ -116,10 +115,10 @@ async fn with_locks(
             return Ok(stopped(report, signal));
         }
         // Looked at once more: the grant may have been long on its way, or we asleep.
-        if multi.are_held() {
+        if multi.is_held() {
             return command(settings, job, report, locks, ear, signals, multi).await;
         }
-        multi.release().await;
+        let _ = multi.release().await;
     }
 }
 
@@ -131,7 +130,7 @@ async fn forever(work: impl Future<Output = ()>) {
 
 /// A stop that was asked for between the grant and the start of the command. While the job is stopped by the shell the
 /// command is not started either.
-async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &Multi) -> Option<Signal> {
+async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &MultiGuard) -> Option<Signal> {
     loop {
         // A signal that came with the grant is known to the kernel; this lets the runtime hear of it.
         tokio::task::yield_now().await;
@@ -140,7 +139,7 @@ async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &Multi) ->
             signal = wait_for_stop(signals, job) => return Some(signal),
             () = std::future::ready(()) => {}
         }
-        if job.is_none_or(|job| !job.is_stopped()) || !multi.are_held() {
+        if job.is_none_or(|job| !job.is_stopped()) || !multi.is_held() {
             return None;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -171,7 +170,7 @@ async fn command(
     locks: &Locks,
     ear: &Ear,
     signals: &mut Signals,
-    multi: Multi,
+    multi: MultiGuard,
 ) -> Result<Exit, Failure> {
     let RunSettings { asking, rules, store, .. } = settings;
     let acquired = Instant::now();
@@ -179,7 +178,7 @@ async fn command(
     let mut child = match Child::spawn(&settings.command, variables(settings, locks, &multi), job) {
         Ok(child) => child,
         Err(failure) => {
-            multi.release().await;
+            let _ = multi.release().await;
             return Err(failure);
         }
     };
@@ -189,7 +188,7 @@ async fn command(
 
     let kill_at = tokio::time::Instant::now() + rules.kill_after;
     child.end_group(kill_at, multi.ends_within(rules.slack)).await;
-    lost |= !multi.are_held();
+    lost |= !multi.is_held();
     if !lost {
         let left = settings.min_hold.saturating_sub(acquired.elapsed());
         tokio::select! {
@@ -220,7 +219,7 @@ async fn command(
     Ok(status.exit())
 }
 
-fn note_grant(report: &mut Report, multi: &Multi) {
+fn note_grant(report: &mut Report, multi: &MultiGuard) {
     let now = jiff::Timestamp::now();
     report.acquired_at = Some(format!("{now:.3}"));
     report.waited_ms = multi.iter().map(|held| millis(held.waited())).sum();
@@ -228,7 +227,7 @@ fn note_grant(report: &mut Report, multi: &Multi) {
     report.fence = report.fences.first().copied();
 }
 
-fn variables(settings: &RunSettings, locks: &Locks, multi: &Multi) -> Vec<(&'static str, String)> {
+fn variables(settings: &RunSettings, locks: &Locks, multi: &MultiGuard) -> Vec<(&'static str, String)> {
     let label = &settings.asking.label;
     let mut variables = vec![
         ("OARLOCK_HOLDER", format!("{}:{}", label.host, label.pid)),

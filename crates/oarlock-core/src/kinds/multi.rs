@@ -69,14 +69,19 @@ impl Part {
 #[must_use = "nothing is taken before lock() or try_lock()"]
 pub struct Multi {
     parts: Vec<Part>,
-    wait: Wait,
+    /// `None` = the default of the first part's client.
+    wait: Option<Wait>,
 }
 
 impl Multi {
     /// One lock, to which others can be added.
     pub fn of(part: impl Into<Part>) -> Self {
-        let part = part.into();
-        Self { wait: Wait::AtMost(part.0.client.core.wait), parts: vec![part] }
+        Self { parts: vec![part.into()], wait: None }
+    }
+
+    /// All of these locks; there must be one at least.
+    pub fn all<P: Into<Part>>(parts: impl IntoIterator<Item = P>) -> Self {
+        Self { parts: parts.into_iter().map(Into::into).collect(), wait: None }
     }
 
     /// One more lock.
@@ -87,13 +92,13 @@ impl Multi {
 
     /// Gives up waiting for all of them after `wait`. Without this, after the first one's client's default of 30 seconds.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Wait::AtMost(wait);
+        self.wait = Some(Wait::AtMost(wait));
         self
     }
 
     /// Never gives up waiting.
     pub fn wait_forever(mut self) -> Self {
-        self.wait = Wait::Forever;
+        self.wait = Some(Wait::Forever);
         self
     }
 
@@ -105,7 +110,7 @@ impl Multi {
     /// # Errors
     /// As [`lock`](Self::lock), without the wait.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        match self.acquire(Wait::No).await {
+        match self.acquire(Some(Wait::No)).await {
             Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
             taken => taken.map(Some),
         }
@@ -118,17 +123,18 @@ impl Multi {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when the wait ends, of the lock that was waited for last. [`ErrorKind::InvalidClaim`] if the
-    /// same name on the same store is there twice. [`ErrorKind::Lost`] if one was lost again and again while the others were
+    /// same name on the same store is there twice, or no lock at all. [`ErrorKind::Lost`] if one was lost again and again while the others were
     /// waited for. What any of the stores says.
     pub async fn lock(&self) -> Result<MultiGuard> {
         self.acquire(self.wait).await
     }
 
-    async fn acquire(&self, wait: Wait) -> Result<MultiGuard> {
+    async fn acquire(&self, wait: Option<Wait>) -> Result<MultiGuard> {
         let order = self.order()?;
-        let Some(clock) = self.parts.first().map(|part| part.0.client.core.clock.clone()) else {
-            return Err(Error::new(ErrorKind::Internal, "there is nothing to lock"));
+        let Some(core) = self.parts.first().map(|part| part.0.client.core.clone()) else {
+            return Err(Error::new(ErrorKind::InvalidClaim, "there is nothing to lock"));
         };
+        let (clock, wait) = (&core.clock, wait.unwrap_or(Wait::AtMost(core.wait)));
         let started = clock.now();
         let give_up = match wait {
             Wait::No => started,
