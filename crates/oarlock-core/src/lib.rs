@@ -1,6 +1,7 @@
 //! The rule, the driver contract and the engine of Oarlock.
 //!
 //! - [`model`]: the one rule, as a pure state machine.
+//! - [`queue`]: its arithmetic, for stores that run it on a listing.
 //! - [`driver`]: what a store must be able to do, in seven verbs.
 //! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Client`] is its face.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
@@ -23,6 +24,7 @@ pub mod kinds;
 pub mod memory;
 pub mod model;
 pub mod owner;
+pub mod queue;
 pub mod state;
 pub mod text;
 

@@ -16,6 +16,7 @@ use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, Resource
 use crate::clock::Moment;
 use crate::driver::{Attempt, Cursor, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::queue::{self, Load};
 use crate::state::{Ending, HolderState, Memo, ResourceState, WaiterState, Waiters};
 
 /// The time of one step, by the store's clocks.
@@ -133,7 +134,7 @@ impl Resource {
             return self.reattempt(at, fence, claim, now, calls);
         }
 
-        let limit = self.admit(claim)?;
+        let limit = queue::admit(claim.capacity, claim.weight, self.capacity)?;
         let at = known.unwrap_or(self.entries.len());
         let fits = self.fits(at, claim.weight, claim.fair, limit);
         if !fits && !claim.wait {
@@ -171,14 +172,7 @@ impl Resource {
     /// A held claim asks again: a repeated request, or one for less weight.
     fn reattempt(&mut self, at: usize, fence: Fence, claim: &Claim, now: Now, calls: &mut Calls) -> Result<Attempt> {
         let entry = &mut self.entries[at];
-        let heavier = match (entry.weight, claim.weight) {
-            (Weight::All, _) => false,
-            (Weight::Units(_), Weight::All) => true,
-            (Weight::Units(held), Weight::Units(asked)) => asked > held,
-        };
-        if heavier {
-            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier"));
-        }
+        queue::check_held(entry.weight, claim.weight)?;
         entry.weight = claim.weight;
         entry.kind = claim.kind;
         if entry.ending.is_none() {
@@ -331,10 +325,7 @@ impl Resource {
     fn call(&mut self, now: Now, calls: &mut Calls) {
         let fair = self.is_fair();
         let limit = self.limit();
-        let mut load = Load::default();
-        for entry in self.entries.iter().filter(|entry| entry.is_held()) {
-            load.add(entry.weight);
-        }
+        let mut load: Load = self.entries.iter().filter(|entry| entry.is_held()).map(|entry| entry.weight).collect();
         let mut blocked = false;
         for entry in &mut self.entries {
             let Standing::Waits(turn) = &mut entry.standing else { continue };
@@ -351,26 +342,8 @@ impl Resource {
         }
     }
 
-    /// Checks what a new claim says of the resource, and gives the capacity that applies to it.
-    fn admit(&self, claim: &Claim) -> Result<Limit> {
-        let limit = match (claim.capacity, self.capacity) {
-            (Capacity::Fixed(asked), Some(stored)) if asked != stored => {
-                return Err(Error::spec_mismatch(stored, asked));
-            }
-            (_, Some(stored)) => stored,
-            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
-            (Capacity::Any, None) => self.limit(),
-        };
-        match (claim.weight, limit) {
-            (Weight::Units(units), Limit::Units(most)) if units > most => {
-                Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
-            }
-            _ => Ok(limit),
-        }
-    }
-
     fn limit(&self) -> Limit {
-        self.capacity.unwrap_or(Limit::Units(std::num::NonZeroU32::MIN))
+        self.capacity.unwrap_or(queue::UNSTATED)
     }
 
     /// Whether a claim of this weight, standing at `at`, may hold now.
@@ -529,38 +502,6 @@ impl Entry {
             behind: self.behind,
             ..WaiterState::new(self.id, self.kind, self.weight)
         })
-    }
-}
-
-/// The weights that stand together.
-#[derive(Default)]
-struct Load {
-    claims: u32,
-    units: u64,
-    all: bool,
-}
-
-impl Load {
-    fn add(&mut self, weight: Weight) {
-        self.claims += 1;
-        match weight {
-            Weight::All => self.all = true,
-            Weight::Units(units) => self.units += u64::from(units.get()),
-        }
-    }
-
-    /// Whether one more claim of this weight keeps within the limit.
-    fn bears(&self, weight: Weight, limit: Limit) -> bool {
-        match weight {
-            Weight::All => self.claims == 0,
-            Weight::Units(units) => {
-                let room = match limit {
-                    Limit::Unlimited => true,
-                    Limit::Units(most) => self.units + u64::from(units.get()) <= u64::from(most.get()),
-                };
-                !self.all && room
-            }
-        }
     }
 }
 

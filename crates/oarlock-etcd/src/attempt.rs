@@ -1,22 +1,22 @@
 //! One attempt: a single request where nobody is before the claim, and the rule over a listing where somebody is.
 
-use std::num::NonZeroU32;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use oarlock_core::clock::wall_micros;
 use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
 use oarlock_core::model::TURN_TTL;
+use oarlock_core::queue::{UNSTATED, check_held, check_weight};
 use oarlock_core::state::Memo;
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Limit, Result, Weight};
+use oarlock_core::{Claim, ClaimId, Result};
 
 use crate::api::{Compare, Is, KeyValue, Op, Range};
 use crate::driver::{Etcd, delete, put, read};
-use crate::error::{SCHEME, ended, strange};
+use crate::error::{ended, strange};
 use crate::keys::Keys;
 use crate::lease::{Entry, Leased, seconds};
 use crate::link::transaction;
-use crate::queue::{Listing, Place, Record, bearable, check_fence, read_memo};
+use crate::queue::{Listing, Place, Record, check_fence, read_memo};
 use crate::watch;
 
 /// A turn that nobody has looked at for so long is not remembered.
@@ -84,8 +84,8 @@ impl Etcd {
             when.push(Compare::created(&others, Is::Greater, entry.created - 1));
             record.capacity = entry.record.as_ref().and_then(|written| written.capacity);
         }
-        let alone = record.capacity.unwrap_or(Limit::Units(NonZeroU32::MIN));
-        if entry.granted || bearable(claim.weight, alone).is_err() {
+        let alone = record.capacity.unwrap_or(UNSTATED);
+        if entry.granted || check_weight(claim.weight, alone).is_err() {
             let found = self.link.txn(Vec::new(), vec![keys.all().get()], Vec::new()).await?;
             return Ok(Step::Refused(read(keys, found)?));
         }
@@ -212,14 +212,7 @@ impl Etcd {
         place: &Place,
         full: Leased,
     ) -> Result<Attempt> {
-        let heavier = match (place.record.weight, claim.weight) {
-            (Weight::All, _) => false,
-            (Weight::Units(_), Weight::All) => true,
-            (Weight::Units(held), Weight::Units(asked)) => asked > held,
-        };
-        if heavier {
-            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME));
-        }
+        check_held(place.record.weight, claim.weight)?;
         let lease = if place.lease == full.id {
             full.lease()
         } else if place.record.ending.is_some() {

@@ -4,10 +4,10 @@
 //! came before it, and they can only go or become lighter. A claim *may* hold when everything up to and including it fits;
 //! it *does* hold once its record says so.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use oarlock_core::clock::wall_micros;
+use oarlock_core::queue::{Load, UNSTATED, admit};
 use oarlock_core::state::{Ending, Memo};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Kind, Label, Limit, Result, Tether, Weight};
 use serde::{Deserialize, Serialize};
@@ -209,20 +209,13 @@ impl Listing {
     }
 
     fn limit(&self) -> Limit {
-        self.stated(self.places.len()).unwrap_or(Limit::Units(NonZeroU32::MIN))
+        self.stated(self.places.len()).unwrap_or(UNSTATED)
     }
 
     /// Checks what a claim that stands, or would stand, at `at` says of the resource.
     pub(crate) fn admit(&self, claim: &Claim, at: usize) -> Result<()> {
-        let limit = match (claim.capacity, self.stated(at)) {
-            (Capacity::Fixed(asked), Some(stored)) if asked != stored => {
-                return Err(Error::spec_mismatch(stored, asked));
-            }
-            (_, Some(stored)) => stored,
-            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
-            (Capacity::Any, None) => self.limit(),
-        };
-        bearable(claim.weight, limit)
+        let anybodys = || self.stated(self.places.len()).filter(|_| claim.capacity == Capacity::Any);
+        admit(claim.capacity, claim.weight, self.stated(at).or_else(anybodys)).map(drop)
     }
 
     /// Whether a claim of this weight and capacity, coming last, would hold.
@@ -231,13 +224,12 @@ impl Listing {
             (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
             _ => self.limit(),
         };
-        fits(self.places.iter().map(|place| place.record.weight), claim.weight, limit)
+        load(&self.places).bears(claim.weight, limit)
     }
 
     /// Whether everything up to and including the claim at `at` fits.
     pub(crate) fn may_hold(&self, at: usize) -> bool {
-        let before = self.places[..at].iter().map(|place| place.record.weight);
-        fits(before, self.places[at].record.weight, self.limit())
+        load(&self.places[..at]).bears(self.places[at].record.weight, self.limit())
     }
 
     /// Those before `at` whose turn has come and who have not taken it.
@@ -263,36 +255,8 @@ impl Listing {
     }
 }
 
-/// Whether a claim says by itself that it can never be granted.
-pub(crate) fn bearable(weight: Weight, limit: Limit) -> Result<()> {
-    match (weight, limit) {
-        (Weight::Units(units), Limit::Units(most)) if units > most => {
-            Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether `weight` keeps within `limit` together with all `before` it.
-fn fits(before: impl Iterator<Item = Weight>, weight: Weight, limit: Limit) -> bool {
-    let (mut claims, mut units, mut all) = (0_usize, 0_u64, false);
-    for other in before {
-        claims += 1;
-        match other {
-            Weight::All => all = true,
-            Weight::Units(count) => units += u64::from(count.get()),
-        }
-    }
-    match weight {
-        Weight::All => claims == 0,
-        Weight::Units(count) => {
-            let room = match limit {
-                Limit::Unlimited => true,
-                Limit::Units(most) => units + u64::from(count.get()) <= u64::from(most.get()),
-            };
-            !all && room
-        }
-    }
+fn load(places: &[Place]) -> Load {
+    places.iter().map(|place| place.record.weight).collect()
 }
 
 /// A grant's fence, if it is still one that every reader can keep.
@@ -305,6 +269,8 @@ pub(crate) fn check_fence(number: u64) -> Result<Fence> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use oarlock_core::ResourceName;
 
     use super::*;

@@ -4,6 +4,7 @@
 //! Every other claim writes into its node that it holds, and that write is its fence.
 
 use oarlock_core::driver::{Attempt, Cursor, Grant, Pending};
+use oarlock_core::queue::{UNSTATED, check_held, check_weight, is_lighter};
 use oarlock_core::state::Memo;
 use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Limit, Result, Weight};
 use zookeeper_client as zk;
@@ -11,7 +12,7 @@ use zookeeper_client as zk;
 use crate::driver::ZooKeeper;
 use crate::error::{SCHEME, changed_meanwhile, foreign, from_zk};
 use crate::link::{Known, Place, Session, if_there};
-use crate::queue::{self, Entry, MEMO, Obstacle, Queue, is_lighter};
+use crate::queue::{self, Entry, MEMO, Obstacle, Queue};
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// Where a claim stands, and among whom.
@@ -93,11 +94,7 @@ impl ZooKeeper {
     /// A place for a new claim, if what it says of the capacity is what the others say.
     async fn enter(&self, session: &Session, parent: &str, claim: &Claim) -> Result<(Place, Queue)> {
         let capacity = capacity(session, parent, claim).await?;
-        if let (Weight::Units(units), Some(Limit::Units(most))) = (claim.weight, capacity)
-            && units > most
-        {
-            return Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")));
-        }
+        check_weight(claim.weight, capacity.unwrap_or(Limit::Unlimited))?;
         self.link.note(claim.id, Known::Doubt);
         let made = self.make(session, parent, claim, capacity).await;
         let (place, queue) = made.inspect_err(|error| {
@@ -155,9 +152,7 @@ impl ZooKeeper {
     async fn grant(&self, session: &Session, claim: &Claim, standing: Standing, at: usize) -> Result<Grant> {
         let Standing { parent, mut place, queue, new } = standing;
         let held = queue.entries.get(at).map_or(claim.weight, |entry| entry.weight);
-        if is_lighter(held, claim.weight) {
-            return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier"));
-        }
+        check_held(held, claim.weight)?;
         let path = format!("{parent}/{}", place.node);
         let fence = match place.fence {
             Some(fence) => fence,
@@ -216,7 +211,7 @@ async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Opti
     let otherwise = match (claim.capacity, claim.weight) {
         (Capacity::Fixed(limit), _) => return Ok(Some(limit)),
         (Capacity::Any, Weight::All) => return Ok(None),
-        (Capacity::Any, Weight::Units(_)) => Limit::Units(std::num::NonZeroU32::MIN),
+        (Capacity::Any, Weight::Units(_)) => UNSTATED,
         (Capacity::Adopt(limit), _) => limit,
     };
     let queue = session.look(parent).await?;

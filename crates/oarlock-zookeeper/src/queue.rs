@@ -9,6 +9,7 @@
 
 use std::num::NonZeroU32;
 
+use oarlock_core::queue::{Load, is_lighter};
 use oarlock_core::{ClaimId, Limit, Weight};
 use zookeeper_client as zk;
 
@@ -78,24 +79,17 @@ impl Queue {
     }
 
     fn count_holders(&self) -> usize {
-        let (mut units, mut limit) = (0_u64, None);
+        let (mut load, mut limit) = (Load::default(), None);
         for (at, entry) in self.entries.iter().enumerate() {
-            if disagree(limit, entry.capacity) || (at > 0 && self.entries[at - 1].weight == Weight::All) {
+            if disagree(limit, entry.capacity) {
                 return at;
             }
             limit = limit.or(entry.capacity);
-            match entry.weight {
-                Weight::All if at > 0 => return at,
-                Weight::All => {}
-                Weight::Units(more) => {
-                    units += u64::from(more.get());
-                    let full = matches!(limit, Some(Limit::Units(most)) if units > u64::from(most.get()));
-                    // A single claim was found light enough when it came.
-                    if full && at > 0 {
-                        return at;
-                    }
-                }
+            // A single claim was found light enough when it came, and only one of everything keeps silent about the capacity.
+            if at > 0 && !load.bears(entry.weight, limit.unwrap_or(Limit::Unlimited)) {
+                return at;
             }
+            load.add(entry.weight);
         }
         self.entries.len()
     }
@@ -194,15 +188,6 @@ fn parse_weight(text: &str) -> Option<Weight> {
     match text.strip_prefix('u') {
         Some(units) => Some(Weight::Units(units.parse::<NonZeroU32>().ok()?)),
         None => (text == "a").then_some(Weight::All),
-    }
-}
-
-/// Whether `asked` is less than `held`.
-pub(crate) fn is_lighter(asked: Weight, held: Weight) -> bool {
-    match (asked, held) {
-        (Weight::Units(asked), Weight::Units(held)) => asked < held,
-        (Weight::Units(_), Weight::All) => true,
-        (Weight::All, _) => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
-use oarlock_core::{Applied, Capacity, ResourceName};
+use oarlock_core::{Applied, Capacity, ErrorKind, Limit, ResourceName, Weight};
 
 use super::*;
 use crate::config::Config;

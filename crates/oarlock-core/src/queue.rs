@@ -1,0 +1,102 @@
+//! Who can hold beside whom: the arithmetic of the rule, for the [model](crate::model) and for stores that decide from
+//! an ordered listing of claims.
+
+use std::num::NonZeroU32;
+
+use crate::claim::{Capacity, Limit, Weight};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The capacity of a resource of which nobody has said any.
+pub const UNSTATED: Limit = Limit::Units(NonZeroU32::MIN);
+
+/// The weights that stand together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Load {
+    claims: u32,
+    units: u64,
+    all: bool,
+}
+
+impl Load {
+    /// Takes one more claim.
+    pub fn add(&mut self, weight: Weight) {
+        self.claims += 1;
+        match weight {
+            Weight::All => self.all = true,
+            Weight::Units(units) => self.units += u64::from(units.get()),
+        }
+    }
+
+    /// Whether one more claim of this weight keeps within the limit.
+    #[must_use]
+    pub fn bears(&self, weight: Weight, limit: Limit) -> bool {
+        match weight {
+            Weight::All => self.claims == 0,
+            Weight::Units(units) => {
+                let room = match limit {
+                    Limit::Unlimited => true,
+                    Limit::Units(most) => self.units + u64::from(units.get()) <= u64::from(most.get()),
+                };
+                !self.all && room
+            }
+        }
+    }
+}
+
+impl FromIterator<Weight> for Load {
+    fn from_iter<I: IntoIterator<Item = Weight>>(weights: I) -> Self {
+        let mut load = Self::default();
+        weights.into_iter().for_each(|weight| load.add(weight));
+        load
+    }
+}
+
+/// Checks what a claim says of a resource whose claims have `stated` a capacity, and gives the one that applies to it.
+///
+/// # Errors
+/// [`ErrorKind::SpecMismatch`] if it states another one, [`ErrorKind::TooHeavy`] if it could never be granted.
+pub fn admit(capacity: Capacity, weight: Weight, stated: Option<Limit>) -> Result<Limit> {
+    let limit = match (capacity, stated) {
+        (Capacity::Fixed(asked), Some(stored)) if asked != stored => {
+            return Err(Error::spec_mismatch(stored, asked));
+        }
+        (_, Some(stored)) => stored,
+        (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+        (Capacity::Any, None) => UNSTATED,
+    };
+    check_weight(weight, limit).map(|()| limit)
+}
+
+/// Checks that a claim of this weight can be granted at all.
+///
+/// # Errors
+/// [`ErrorKind::TooHeavy`] if not.
+pub fn check_weight(weight: Weight, limit: Limit) -> Result<()> {
+    match (weight, limit) {
+        (Weight::Units(units), Limit::Units(most)) if units > most => {
+            Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `one` is less than `other`.
+#[must_use]
+pub fn is_lighter(one: Weight, other: Weight) -> bool {
+    match (one, other) {
+        (Weight::Units(one), Weight::Units(other)) => one < other,
+        (Weight::Units(_), Weight::All) => true,
+        (Weight::All, _) => false,
+    }
+}
+
+/// Checks that a held claim asks for no more than it holds.
+///
+/// # Errors
+/// [`ErrorKind::Upgrade`] if it does.
+pub fn check_held(held: Weight, asked: Weight) -> Result<()> {
+    if is_lighter(held, asked) {
+        return Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier"));
+    }
+    Ok(())
+}
