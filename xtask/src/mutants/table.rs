@@ -9,12 +9,20 @@ const GUARD: &str = "crates/oarlock-core/src/guard.rs";
 const REAPER: &str = "crates/oarlock-core/src/engine/reaper.rs";
 const WATCHDOG: &str = "crates/oarlock-core/src/engine/watchdog.rs";
 
+const SEAT: &str = "crates/oarlock-core/src/owner/seat.rs";
+const MULTI: &str = "crates/oarlock-core/src/kinds/multi.rs";
+const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
+const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
+
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
 
 const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
 const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
+const REENTRANT: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "reentrant::"];
+const MULTI_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "multi::"];
+const ONCE: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "once::"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -77,8 +85,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "no-renewal",
         rule: "a held lock is renewed",
         file: WATCHDOG,
-        from: "batch.push((charge.to_renew(), charge.patient_for()));",
-        to: "drop((charge.to_renew(), charge.patient_for()));",
+        from: "batch.push(charge.to_renew());",
+        to: "drop(charge.to_renew());",
         test: SIMULATION,
     },
     Mutant {
@@ -192,5 +200,85 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "return core.check_open().map(|()| Some(guard)),",
         to: "return Ok(Some(guard)),",
         test: &["-p", "oarlock-core", "--test", "engine"],
+    },
+    Mutant {
+        name: "spin-by-hint",
+        rule: "a spinning claim waits by timer alone",
+        file: ACQUIRE,
+        from: "(self.patience == Patience::Hint).then_some(&*place.bell)",
+        to: "Some(&*place.bell)",
+        test: &["-p", "oarlock-core", "--test", "kinds"],
+    },
+    Mutant {
+        name: "news-not-carried",
+        rule: "a memo goes to the store with the renewal that is to carry it",
+        file: WATCHDOG,
+        from: "Renewal { memo: due.memo.clone(), ..Renewal::of(due.claim.clone()) }",
+        to: "Renewal::of(due.claim.clone())",
+        test: ONCE,
+    },
+    Mutant {
+        name: "first-leave-lets-go",
+        rule: "a re-entrant lock is let go with its last entry",
+        file: SEAT,
+        from: "if shares.0 > 0 {",
+        to: "if false {",
+        test: REENTRANT,
+    },
+    Mutant {
+        name: "reader-writes",
+        rule: "whoever holds for reading is not let in to write",
+        file: SEAT,
+        from: "if !hold.covers(claim.weight) {",
+        to: "if false {",
+        test: REENTRANT,
+    },
+    Mutant {
+        name: "lost-hold-shared",
+        rule: "a lost hold is not entered again",
+        file: SEAT,
+        from: ".filter(|hold| hold.held.is_held())",
+        to: ".filter(|_| true)",
+        test: REENTRANT,
+    },
+    Mutant {
+        name: "unsorted",
+        rule: "everybody takes several locks in the same order",
+        file: MULTI,
+        from: "order.sort_by(|&one, &other| addresses[one].cmp(&addresses[other]));",
+        to: "",
+        test: MULTI_CASES,
+    },
+    Mutant {
+        name: "waits-on-after-a-loss",
+        rule: "one that is lost while another is waited for is taken anew",
+        file: MULTI,
+        from: "_ = taken.lost(), if !taken.parts.is_empty() => break,",
+        to: "() = std::future::pending() => break,",
+        test: MULTI_CASES,
+    },
+    Mutant {
+        name: "observers-rely-on-hints",
+        rule: "an observer looks again without a hint",
+        file: LOOK,
+        from: "core.entropy.jitter(slow).min(first.unwrap_or(slow))",
+        to: "Duration::from_secs(3600)",
+        test: &["-p", "oarlock-conformance", "--test", "mem", "election::"],
+    },
+    Mutant {
+        name: "slot-written-late",
+        rule: "at most once: the slot is written down before the work starts",
+        file: ONCE_RS,
+        from: "if !self.at_least_once {",
+        to: "if false {",
+        test: ONCE,
+    },
+    Mutant {
+        name: "earlier-slots-are-new",
+        rule: "a slot before the last one is done",
+        file: ONCE_RS,
+        from: "Some(last) if compare(&last, slot) != Ordering::Less => {",
+        to: "Some(last) if compare(&last, slot) == Ordering::Equal => {",
+        test: ONCE,
     },
 ];
