@@ -7,5 +7,5 @@ pub mod server;
 pub mod taker;
 
 pub use proxy::Proxy;
-pub use server::{Etcd, PgBouncer, Postgres, Redis, ZooKeeper};
+pub use server::{Etcd, PgBouncer, Postgres, Redis, RedisCluster, RedisSentinel, RedisTls, ZooKeeper};
 pub use taker::{Said, Taker};

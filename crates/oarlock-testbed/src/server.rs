@@ -10,6 +10,10 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
+mod redis_cluster;
+mod redis_sentinel;
+mod redis_speak;
+mod redis_tls;
 mod zookeeper;
 
 use std::fmt;
@@ -29,6 +33,10 @@ pub use self::missing::Missing;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
+pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
+pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
+pub use self::redis_speak::speak;
+pub use self::redis_tls::RedisTlsProgram;
 pub use self::zookeeper::ZooKeeperProgram;
 
 use self::log::Log;
@@ -38,6 +46,9 @@ use crate::ports::Port;
 /// A Redis that appends every write to a file before it answers, and leaves syncing to the kernel: it survives its
 /// own death, not that of the machine.
 pub type Redis = Server<RedisProgram>;
+
+/// The same behind TLS, with certificates of its own.
+pub type RedisTls = Server<RedisTlsProgram>;
 
 /// An etcd of one member, with the timings it has by default.
 pub type Etcd = Server<EtcdProgram>;
