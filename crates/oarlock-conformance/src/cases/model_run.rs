@@ -178,7 +178,8 @@ impl Run {
         claim.id = ClaimId::from_bits(self.random.u128(..));
         claim.tether = Tether::Lease;
         claim.fair = self.habits.queues || (self.fair && self.random.bool());
-        claim.wait = self.random.u32(0..4) > 0;
+        // Where waiters leave no record, there is nothing of them to compare.
+        claim.wait = self.random.u32(0..4) > 0 && self.shown;
         let long = self.random.bool();
         claim.ttl = if long { Duration::from_secs(30) } else { self.ttl };
         if self.units {
