@@ -46,6 +46,10 @@ pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
 }
 
 async fn connect(config: &Config) -> Result<MultiplexedConnection> {
+    // What is to be encrypted must not be sent in the clear, a password least of all.
+    if config.tls.is_some() {
+        return Err(Error::new(ErrorKind::Unsupported, "there is no floor for encrypted connections").on(SCHEME));
+    }
     let address = if let Address::Tcp(host, port) = &config.address {
         ConnectionAddr::Tcp(host.clone(), *port)
     } else if let Address::Unix(path) = &config.address {
@@ -157,5 +161,21 @@ impl Rival for Token {
             push.arg(&self.token).arg(1);
             self.ask(&push).await.map(drop)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Tls;
+
+    #[tokio::test]
+    async fn nothing_is_sent_in_the_clear_that_was_to_be_encrypted() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut config = Config::new(Address::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port()));
+        config.password = Some("swordfish".into());
+        config.tls = Some(Tls::default());
+        let Err(refused) = open(config).await else { panic!("it has a floor") };
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
     }
 }

@@ -197,13 +197,10 @@ impl Link {
                 };
                 for (at, answer) in batch.at.iter().zip(said) {
                     match answer {
-                        Err(Failed::Server(error))
-                            if round + 1 < ROUNDS
-                                && let Some(next) = self.next(*at, &error, &batch.node) =>
-                        {
-                            open.push(next);
-                        }
-                        Err(Failed::Server(error)) => answers[*at] = Some(Err(self.failure(error, &batch.node))),
+                        Err(Failed::Server(error)) => match self.next(*at, &error, &batch.node) {
+                            Some(next) if round + 1 < ROUNDS => open.push(next),
+                            _ => answers[*at] = Some(Err(self.failure(error, &batch.node))),
+                        },
                         Err(Failed::Otherwise(error)) => answers[*at] = Some(Err(error)),
                         Ok(answer) => answers[*at] = Some(Ok(answer)),
                     }

@@ -1,31 +1,52 @@
-//! The suite on a real server, each connection through a proxy of its own.
+//! The suite on real servers, in every way that they can be put together; each connection has proxies of its own.
+//!
+//! `OARLOCK_REDIS=cluster` runs it on that one alone.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, ErrorKind, Result};
-use oarlock_redis::{Address, Config, Redis};
+use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
 use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::server::MASTER;
+use oarlock_testbed::{RedisCluster, RedisSentinel, RedisTls};
 
-struct Server(Arc<oarlock_testbed::Redis>);
+/// Servers under test.
+struct Store {
+    name: &'static str,
+    config: Config,
+    /// Where clients must not go without a proxy.
+    addrs: Vec<SocketAddr>,
+    /// The one server, where there is only one to be stopped.
+    alone: Option<Arc<oarlock_testbed::Redis>>,
+}
 
 /// Replies are lost above the driver, where verbs are known; everything else happens on the wire.
 struct Line {
     driver: Arc<Faulty>,
-    proxy: Proxy,
+    proxies: Vec<Proxy>,
 }
 
-impl Fixture for Server {
+fn host(addr: SocketAddr) -> Host {
+    (addr.ip().to_string(), addr.port())
+}
+
+impl Fixture for Store {
     fn name(&self) -> String {
-        "redis".into()
+        self.name.to_owned()
     }
 
     fn powers(&self) -> Powers {
-        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(Power::Has).pause(Power::Has)
+        let power = match self.alone {
+            Some(_) => Power::Has,
+            None => Power::Lacks("stopping a server is a failover here, which has tests of its own"),
+        };
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(power).pause(power)
     }
 
     fn pace(&self) -> Pace {
@@ -33,29 +54,29 @@ impl Fixture for Server {
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let addr = self.0.addr();
+        let (mut config, addrs) = (self.config.clone(), self.addrs.clone());
         Box::pin(async move {
-            let proxy = Proxy::start(addr).map_err(os)?;
-            let address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
-            let driver = Arc::new(Faulty::new(Arc::new(Redis::open(Config::new(address)).await?)));
-            Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
+            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
+            config.detours = addrs.iter().map(|addr| host(*addr)).zip(proxies.iter().map(|p| host(p.addr()))).collect();
+            let driver = Arc::new(Faulty::new(Arc::new(Redis::open(config).await?)));
+            Ok(Arc::new(Line { driver, proxies }) as Arc<dyn Connection>)
         })
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
-        let server = self.0.clone();
+        let server = self.alone.clone();
         Box::pin(async move {
-            let restarted = tokio::task::spawn_blocking(move || server.restart()).await.map_err(os)?;
-            restarted.map_err(os)
+            let restarted = tokio::task::spawn_blocking(move || server.map_or(Ok(()), |server| server.restart()));
+            restarted.await.map_err(os)?.map_err(os)
         })
     }
 
     fn pause(&self) -> BoxFuture<Result<()>> {
-        done(self.0.pause().map_err(os))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()).map_err(os))
     }
 
     fn resume(&self) -> BoxFuture<Result<()>> {
-        done(self.0.resume().map_err(os))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(os))
     }
 }
 
@@ -74,18 +95,18 @@ impl Connection for Line {
 
     /// A dead process resets its connections and opens no more.
     fn kill(&self) -> BoxFuture<Result<()>> {
-        self.proxy.refuse();
+        self.proxies.iter().for_each(Proxy::refuse);
         done(Ok(()))
     }
 
     fn cut(&self) -> BoxFuture<Result<()>> {
-        self.proxy.cut();
+        self.proxies.iter().for_each(Proxy::cut);
         done(Ok(()))
     }
 
     /// What was held up arrives late: the hardest of the ways a cut can end.
     fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.proxy.heal(Held::Deliver).map_err(os))
+        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
     }
 
     fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
@@ -94,11 +115,67 @@ impl Connection for Line {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(server) = oarlock_testbed::Redis::start_or_skip()? else { return Ok(()) };
-    let server = Arc::new(server);
-    let conclusion = oarlock_conformance::run_with(Server(server.clone()), &oarlock_conformance::args());
-    // Exiting would leave the server behind.
-    drop(server);
-    conclusion.exit()
+type Failure = Box<dyn std::error::Error>;
+
+type Run = fn() -> Result<bool, Failure>;
+
+/// Runs the suite on one store; says whether it is content.
+fn run(store: Store) -> bool {
+    let (name, started) = (store.name, Instant::now());
+    println!("\n{name}");
+    let ended = oarlock_conformance::run_with(store, &oarlock_conformance::args());
+    println!("{name}: {:.1} s", started.elapsed().as_secs_f64());
+    !ended.has_failed()
+}
+
+fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip()? else { return Ok(true) };
+    let addr = server.addr();
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    config.layout = layout;
+    Ok(run(Store { name, config, addrs: vec![addr], alone: Some(Arc::new(server)) }))
+}
+
+fn tls() -> Result<bool, Failure> {
+    let Some(server) = RedisTls::start_or_skip()? else { return Ok(true) };
+    let addr = server.addr();
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    let mut tls = Tls::default();
+    tls.ca = Some(server.ca());
+    config.tls = Some(tls);
+    Ok(run(Store { name: "redis/tls", config, addrs: vec![addr], alone: None }))
+}
+
+fn sentinel() -> Result<bool, Failure> {
+    let Some(bed) = RedisSentinel::start_or_skip()? else { return Ok(true) };
+    let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
+    let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
+    let addrs = bed.machines.iter().map(|machine| machine.link.addr()).collect();
+    Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None }))
+}
+
+fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
+    let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
+    let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
+    let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
+    config.layout = layout;
+    Ok(run(Store { name, config, addrs, alone: None }))
+}
+
+fn main() -> Result<(), Failure> {
+    let chosen = std::env::var("OARLOCK_REDIS").ok();
+    let stores: [(&str, Run); 5] = [
+        ("alone", || alone("redis", Layout::Native)),
+        ("plain", || alone("redis/plain", Layout::Plain)),
+        ("tls", tls),
+        ("sentinel", sentinel),
+        ("cluster", || cluster("redis/cluster", Layout::Native)),
+    ];
+    let mut content = true;
+    for (name, run) in stores {
+        if chosen.as_ref().is_none_or(|chosen| chosen == name) {
+            content &= run()?;
+        }
+    }
+    if content { Ok(()) } else { Err("a case has failed".into()) }
 }

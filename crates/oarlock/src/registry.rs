@@ -160,17 +160,37 @@ async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "redis")]
 fn redis_config(url: &Url) -> Result<oarlock_redis::Config> {
-    use oarlock_redis::{Address, Config};
+    use oarlock_redis::{Address, Config, Layout, Tls};
 
+    let hosts = || url.hosts().iter().map(|host| (host.name.clone(), host.port)).collect();
     let address = match (url.scheme(), url.hosts()) {
-        ("redis", [host]) => Address::Tcp(host.name.clone(), host.port),
         ("redis+unix", _) => Address::Unix(url.path().into()),
-        (scheme, _) => return Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not supported yet"))),
+        ("redis+sentinel" | "rediss+sentinel", _) => {
+            Address::Sentinel { hosts: hosts(), master: url.master().to_owned() }
+        }
+        ("redis+cluster" | "rediss+cluster", _) => Address::Cluster(hosts()),
+        (_, [host]) => Address::Tcp(host.name.clone(), host.port),
+        (scheme, _) => return Err(Error::new(ErrorKind::Config, format!("{scheme}:// needs one host"))),
     };
-    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
-        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
-    }
     let mut config = Config::new(address);
+    config.layout = match url.layout() {
+        None | Some("native") => Layout::Native,
+        Some("plain") => Layout::Plain,
+        Some(layout) => {
+            return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
+        }
+    };
+    if url.tls() {
+        let file = |key| url.option(key).map(std::path::PathBuf::from);
+        let mut tls = Tls::default();
+        (tls.ca, tls.identity) = (file("ca"), file("cert").zip(file("key")));
+        if tls.identity.is_none() && (file("cert").is_some() || file("key").is_some()) {
+            return Err(Error::new(ErrorKind::Config, "cert and key go together"));
+        }
+        config.tls = Some(tls);
+    }
+    config.min_replicas = url.option("min_replicas").and_then(|count| count.parse().ok()).unwrap_or(0);
+    config.allow_eviction = url.option("allow_eviction") == Some("yes");
     config.user = url.user().map(str::to_owned);
     config.password = url.password().map(|secret| secret.reveal().to_owned());
     config.database = url.number()?;

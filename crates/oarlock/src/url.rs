@@ -173,6 +173,12 @@ impl Url {
         self.scheme.choice("layout").map(|choice| self.options.layout.as_deref().unwrap_or(choice[0]))
     }
 
+    /// What it says for a key that only some schemes have, such as `min_replicas` or `ca` of Redis.
+    #[must_use]
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options.own.get(key).map(String::as_str)
+    }
+
     /// How locks are kept in an SQL store.
     #[must_use]
     pub fn mode(&self) -> Option<&str> {

@@ -110,7 +110,12 @@ impl Url {
             let value = if key == "mode" { self.mode() } else { self.layout() };
             setting(key, value.unwrap_or_default().to_owned())
         });
-        common.chain(own).collect()
+        let rest = self
+            .scheme
+            .own
+            .iter()
+            .map(|&(key, _, default)| setting(key, self.option(key).unwrap_or(default).to_owned()));
+        common.chain(own).chain(rest).collect()
     }
 
     fn warnings(&self) -> Vec<String> {

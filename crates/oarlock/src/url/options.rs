@@ -1,9 +1,10 @@
 //! What may follow the question mark.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::bad;
-use super::scheme::{Scheme, nearest};
+use super::scheme::{Says, Scheme, nearest};
 use crate::engine::{MAX_TTL, MIN_TTL};
 use crate::{Result, span, text};
 
@@ -19,6 +20,8 @@ pub(super) struct Options {
     pub(super) op_timeout: Option<Duration>,
     pub(super) layout: Option<String>,
     pub(super) mode: Option<String>,
+    /// The keys that only some schemes have.
+    pub(super) own: BTreeMap<&'static str, String>,
 }
 
 impl Options {
@@ -48,14 +51,34 @@ impl Options {
             "op_timeout" => self.op_timeout = Some(positive(key, duration()?)?),
             "layout" if scheme.choice(key).is_some() => self.layout = Some(chosen(scheme, key, value)?),
             "mode" if scheme.choice(key).is_some() => self.mode = Some(chosen(scheme, key, value)?),
+            _ if scheme.own.iter().any(|(name, ..)| *name == key) => self.set_own(scheme, key, value)?,
             _ => {
                 let known = COMMON.iter().copied().chain(scheme.choices.iter().map(|(name, _)| *name));
+                let known = known.chain(scheme.own.iter().map(|(name, ..)| *name));
                 let near = nearest(key, known);
                 // A password with a raw question mark in it ends up here: only what looks like a key is repeated.
                 let is_word = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
                 let shown = if is_word && key.len() <= 32 { text::quoted(key) } else { "of that name".to_owned() };
                 return Err(bad(format!("{} has no option {shown}; did you mean {near}?", scheme.name)));
             }
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    fn set_own(&mut self, scheme: &Scheme, key: &str, value: &str) -> Result<()> {
+        for (name, says, _) in scheme.own.iter().filter(|(name, ..)| *name == key) {
+            let wanted = match says {
+                Says::Number if value.parse::<u32>().is_err() => "a whole number",
+                Says::YesOrNo if !["yes", "no"].contains(&value) => "yes or no",
+                Says::File if value.is_empty() => "the path of a file",
+                Says::Number | Says::YesOrNo | Says::File => {
+                    self.own.insert(name, value.to_owned());
+                    continue;
+                }
+            };
+            return Err(bad(format!("{key} of {} is {wanted}, not {}", scheme.name, text::quoted(value))));
         }
         Ok(())
     }

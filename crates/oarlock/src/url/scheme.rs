@@ -21,6 +21,17 @@ pub(super) enum PathIs {
     Database,
 }
 
+/// A key that some schemes have, what it may say, and what holds where it says nothing.
+pub(super) type Own = (&'static str, Says, &'static str);
+
+/// What the value of a key may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    Number,
+    YesOrNo,
+    File,
+}
+
 /// A key with its allowed values; the first is the default.
 type Choice = (&'static str, &'static [&'static str]);
 
@@ -36,6 +47,8 @@ pub(super) struct Scheme {
     pub(super) least_hosts: usize,
     pub(super) path: PathIs,
     pub(super) choices: &'static [Choice],
+    /// Further keys of its own.
+    pub(super) own: &'static [Own],
 }
 
 impl Scheme {
@@ -51,6 +64,7 @@ impl Scheme {
             least_hosts: 1,
             path: PathIs::Nothing,
             choices: &[],
+            own: &[],
         }
     }
 
@@ -85,6 +99,11 @@ impl Scheme {
         self
     }
 
+    const fn own(mut self, own: &'static [Own]) -> Self {
+        self.own = own;
+        self
+    }
+
     /// Whether it has hosts or a socket, and so `//`.
     pub(super) fn is_remote(&self) -> bool {
         self.port.is_some() || self.path == PathIs::Socket
@@ -101,16 +120,25 @@ const ETCD: &[Choice] = &[("layout", &[NATIVE, "go"])];
 const ZOOKEEPER: &[Choice] = &[("layout", &[NATIVE, "curator", "kazoo"])];
 const SQL: &[Choice] = &[("mode", &["lease", "session", "transaction"])];
 
+const SAFETY: &[Own] = &[("min_replicas", Says::Number, "0"), ("allow_eviction", Says::YesOrNo, "no")];
+const TLS_SAFETY: &[Own] =
+    &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, "")];
+
 const fn redis(name: &'static str) -> Scheme {
-    Scheme::new(name, "Redis or Valkey", "redis").port(6379).path(PathIs::Number).choices(REDIS)
+    Scheme::new(name, "Redis or Valkey", "redis").port(6379).path(PathIs::Number).choices(REDIS).own(SAFETY)
 }
 
 const fn sentinel(name: &'static str) -> Scheme {
-    Scheme::new(name, "Redis behind Sentinel", "redis").port(26379).hosts(1).path(PathIs::Master).choices(REDIS)
+    Scheme::new(name, "Redis behind Sentinel", "redis")
+        .port(26379)
+        .hosts(1)
+        .path(PathIs::Master)
+        .choices(REDIS)
+        .own(SAFETY)
 }
 
 const fn cluster(name: &'static str) -> Scheme {
-    Scheme::new(name, "Redis Cluster", "redis").port(6379).hosts(1).choices(REDIS)
+    Scheme::new(name, "Redis Cluster", "redis").port(6379).hosts(1).choices(REDIS).own(SAFETY)
 }
 
 const fn redlock(name: &'static str) -> Scheme {
@@ -125,12 +153,16 @@ static SCHEMES: &[Scheme] = &[
     Scheme::new("local", "the embedded store", "local").path(PathIs::Directory),
     Scheme::new("mem", "the memory of one process, for tests", "mem"),
     redis("redis").alias(&["valkey"]),
-    redis("rediss").alias(&["valkeys"]).tls(),
-    Scheme::new("redis+unix", "Redis or Valkey", "redis").alias(&["valkey+unix"]).path(PathIs::Socket).choices(REDIS),
+    redis("rediss").alias(&["valkeys"]).tls().own(TLS_SAFETY),
+    Scheme::new("redis+unix", "Redis or Valkey", "redis")
+        .alias(&["valkey+unix"])
+        .path(PathIs::Socket)
+        .choices(REDIS)
+        .own(SAFETY),
     sentinel("redis+sentinel").alias(&["redis-sentinel"]),
-    sentinel("rediss+sentinel").alias(&["rediss-sentinel"]).tls(),
+    sentinel("rediss+sentinel").alias(&["rediss-sentinel"]).tls().own(TLS_SAFETY),
     cluster("redis+cluster").alias(&["redis-cluster"]),
-    cluster("rediss+cluster").alias(&["rediss-cluster"]).tls(),
+    cluster("rediss+cluster").alias(&["rediss-cluster"]).tls().own(TLS_SAFETY),
     redlock("redlock"),
     redlock("redlocks").tls(),
     etcd("etcd"),

@@ -129,6 +129,23 @@ fn options_have_defaults() {
 }
 
 #[test]
+fn redis_has_keys_of_its_own() {
+    let plain = url("redis+cluster://h?min_replicas=1&allow_eviction=yes");
+    assert_eq!((plain.option("min_replicas"), plain.option("allow_eviction")), (Some("1"), Some("yes")));
+    assert_eq!(url("redis://h").option("min_replicas"), None);
+    assert_eq!(url("rediss+sentinel://h/m?ca=/etc/ca.pem").option("ca"), Some("/etc/ca.pem"));
+    let explained = url("rediss://h?min_replicas=2").explain().options;
+    let shown: Vec<_> = explained.iter().skip(5).map(|o| (o.key.as_str(), o.value.as_str(), o.default)).collect();
+    assert_eq!(shown[..3], [("min_replicas", "2", false), ("allow_eviction", "no", true), ("ca", "", true)]);
+    assert!(refusal("redis://h?min_replicas=one").contains("a whole number"));
+    assert!(refusal("redis://h?allow_eviction=maybe").contains("yes or no"));
+    assert!(refusal("redis://h?min_replica=1").contains("did you mean min_replicas?"));
+    for bad in ["redis://h?ca=/etc/ca.pem", "etcd://h?min_replicas=1", "rediss://h?ca="] {
+        refusal(bad);
+    }
+}
+
+#[test]
 fn paths_mean_what_their_scheme_says() {
     assert_eq!(url("local:/a%20b").path(), "/a b");
     assert_eq!(url("redis://h/7").number().unwrap(), 7);

@@ -12,7 +12,7 @@ if token and token ~= id then return { 'pending', -1, left() } end
 local own = tonumber(stored[3] or 0) or 0
 if token and stored[2] == id and own > 0 then
   -- Asked to end, it is not extended by asking again.
-  if by then return { 'granted', own, math.max(left(), 0), memo } end
+  if broken(id) then return { 'granted', own, math.max(left(), 0), memo } end
   redis.call('PEXPIRE', key, ttl_ms)
   keep(ttl)
   return { 'granted', own, ttl_ms * 1000, memo }
@@ -21,7 +21,7 @@ end
 local fence = math.max(last_fence + 1, now)
 if fence >= FENCES then return { 'exhausted' } end
 redis.call('SET', key, id, 'PX', ttl_ms)
-redis.call('HDEL', side, 'by', 'why', 'value')
+redis.call('HDEL', side, 'value')
 redis.call(
   'HSET', side, 'fence', fence, 'id', id, 'own', fence, 'session', session, 'kind', kind, 'since', now, 'label', label
 )

@@ -5,7 +5,7 @@
 -- KEYS[2]  what only we keep of it, a hash in the same slot:
 --            fence   the largest fence given or reserved so far
 --            id      the claim of ours that had the lock last, and of it: own (its fence), session, kind, since, label, value
---            by, why it was asked to end
+--            broken  the claim of ours that was asked to end last, by whom ('by') and why ('why')
 --            memo    the bytes that a holder left
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
 -- answer   'foreign', why: the key is not a lock of this kind, and is left as it is
@@ -23,14 +23,17 @@ if type(token) == 'table' then
   if string.find(token.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a value of another type: another kind of lock?' } end
   return token
 end
-local stored = redis.pcall('HMGET', side, 'fence', 'id', 'own', 'by', 'why', 'memo')
+local stored = redis.pcall('HMGET', side, 'fence', 'id', 'own', 'memo', 'broken', 'by', 'why')
 if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
   return stored
 end
-local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[6]
--- Who asked our last holder to end, and why: `by` and `why` are false unless it was asked.
-local by, why = stored[4], stored[5]
+local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[4]
+-- Who asked a claim of ours to end, and why; false unless it was asked.
+local function broken(id)
+  if stored[5] == id then return stored[6], stored[7] end
+  return false, false
+end
 
 -- Microseconds until the lock ends by itself; -1 if it does not.
 local function left()

@@ -14,7 +14,7 @@ if how == 'done' and ARGV[4] ~= '' then redis.call('HSET', side, 'memo', string.
 if how == 'broken' then
   local grace_ms = math.floor(tonumber(ARGV[6]) / 1000)
   if stored[2] == token then
-    redis.call('HSET', side, 'by', ARGV[4], 'why', ARGV[5])
+    redis.call('HSET', side, 'broken', token, 'by', ARGV[4], 'why', ARGV[5])
     local session = redis.call('HGET', side, 'session')
     -- In a cluster a mailbox is not in the slot of the lock: there its holder learns it from its next renewal.
     if session and PUBLISH == 'PUBLISH' then redis.call('PUBLISH', mail .. session, token) end
@@ -26,7 +26,7 @@ if how == 'broken' then
   end
 end
 redis.call('DEL', key)
-if how ~= 'broken' then redis.call('HDEL', side, 'id', 'own', 'session', 'kind', 'since', 'label', 'value', 'by', 'why') end
+redis.call('HDEL', side, 'id', 'own', 'session', 'kind', 'since', 'label', 'value')
 if redis.call('EXISTS', side) == 1 then redis.call('PEXPIRE', side, KEEP_MS) end
 redis.call(PUBLISH, side, '')
 return { 'released', -1 }

@@ -7,14 +7,11 @@
 --                | 'gone' and by, why if it was broken | 'exhausted'
 
 local id, ttl, how, number, value, memo_left = ARGV[2], tonumber(ARGV[4]), ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local ours = stored[2] == id
+local by, why = broken(id)
 
-if token ~= id then
-  if ours and by then return { 'gone', by, why } end
-  return { 'gone' }
-end
+if token ~= id then return { 'gone', by, why } end
 
-local fence = ours and tonumber(stored[3] or 0) or 0
+local fence = stored[2] == id and tonumber(stored[3] or 0) or 0
 if fence == 0 then
   -- What we kept of it was lost, and with it the fence that its holder was given.
   return { 'gone' }
