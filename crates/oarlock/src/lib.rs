@@ -28,3 +28,18 @@ pub use url::Url;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The programs on the pages of the kinds are run, so that they stay true.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/kinds/election.md")]
+    struct Election;
+    #[doc = include_str!("../../../docs/kinds/multi.md")]
+    struct Multi;
+    #[doc = include_str!("../../../docs/kinds/once.md")]
+    struct Once;
+    #[doc = include_str!("../../../docs/kinds/re-entrant.md")]
+    struct Reentrant;
+    #[doc = include_str!("../../../docs/kinds/spin.md")]
+    struct Spin;
+}
