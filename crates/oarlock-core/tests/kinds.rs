@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
-use oarlock_core::{Client, Memory};
+use oarlock_core::driver::{Attempt, BoxFuture, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::state::{Page, Query};
+use oarlock_core::{Claim, ClaimId, Client, DynDriver, Memory, ResourceName, Result};
 
 #[tokio::test(start_paused = true)]
 async fn spinning_is_by_timer_alone() {
@@ -31,4 +33,52 @@ async fn spinning_is_by_timer_alone() {
     let late = delays.iter().filter(|delay| !delay.is_zero()).count();
     assert!(late > 10, "woken by hints: {delays:?}");
     assert!(delays.iter().all(|delay| *delay <= Duration::from_millis(51)), "longer than a pause: {delays:?}");
+}
+
+/// A store that tells nobody anything.
+struct Mute(Arc<Memory>);
+
+impl DynDriver for Mute {
+    fn info(&self) -> Info {
+        DynDriver::info(&*self.0)
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>) -> BoxFuture<Result<Attempt>> {
+        DynDriver::attempt(self.0.clone(), claim)
+    }
+
+    fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>> {
+        DynDriver::renew(self.0.clone(), batch)
+    }
+
+    fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>> {
+        DynDriver::release(self.0.clone(), resource, id, end)
+    }
+
+    fn watch(self: Arc<Self>, _: Interest) -> BoxFuture<Result<Watch>> {
+        Box::pin(std::future::ready(Ok(Watch::never())))
+    }
+
+    fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>> {
+        DynDriver::inspect(self.0.clone(), query)
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        DynDriver::close(self.0.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_look_again_without_a_hint() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Memory::on(clock.clone());
+    let client = |driver: Arc<dyn DynDriver>| Client::builder_over(driver).clock(clock.clone()).build().unwrap();
+    let leader = client(Arc::new(store.connect()));
+    let mut leaders = client(Arc::new(Mute(Arc::new(store)))).election("a").unwrap().observe();
+    assert!(leaders.changed().await.unwrap().is_none());
+    let leadership = leader.election("a").unwrap().campaign("x").await.unwrap();
+    let started = tokio::time::Instant::now();
+    let seen = leaders.changed().await.unwrap().unwrap();
+    assert_eq!(seen.fence, Some(leadership.fence()));
+    assert!(started.elapsed() <= Duration::from_secs(10), "seen after {:?}", started.elapsed());
 }

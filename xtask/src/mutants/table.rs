@@ -263,7 +263,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: LOOK,
         from: "core.entropy.jitter(slow).min(first.unwrap_or(slow))",
         to: "Duration::from_secs(3600)",
-        test: &["-p", "oarlock-conformance", "--test", "mem", "election::"],
+        test: &["-p", "oarlock-core", "--test", "kinds"],
     },
     Mutant {
         name: "slot-written-late",
