@@ -8,7 +8,7 @@ use crate::workspace::{Failure, Workspace, stream};
 /// When a build or a run fails.
 pub(crate) fn run(workspace: &Workspace, flags: &[String]) -> Result<(), Failure> {
     const CLI: [&str; 4] = ["--release", "--locked", "-p", "oarlock-cli"];
-    stream(workspace.cargo(["build"]).args(CLI).args(["--bin", "oarlock"]))?;
+    stream(workspace.cargo(["build"]).args(CLI).args(["--bin", "oarlock", "--example", "stores"]))?;
     let mut bench = workspace.cargo(["run"]);
     bench.args(CLI).args(["--example", "stores", "--"]).args(flags);
     stream(bench.env_remove("OARLOCK_URL"))
