@@ -1,6 +1,7 @@
 #![doc = include_str!("docs.md")]
 
 mod answer;
+mod checked;
 mod cluster;
 mod config;
 mod dial;
@@ -16,6 +17,7 @@ mod scripts;
 mod sentinel;
 mod watch;
 
+pub use checked::{Checked, Written};
 pub use config::{Address, Config, Host, Layout, Tls};
 pub use driver::Redis;
 pub use facts::{Facts, Persistence};

@@ -150,6 +150,14 @@ impl Link {
         Call { script, slot, command }
     }
 
+    /// A call of `script` on one key, to which its arguments are to be added.
+    pub(crate) fn call_on<'a>(&self, script: &'a Script, key: &str) -> Call<'a> {
+        let slot = if self.is_cluster() { place::slot(key) } else { 0 };
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.hash()).arg(1).arg(key);
+        Call { script, slot, command }
+    }
+
     /// Runs one call.
     pub(crate) async fn run_one(&self, call: Call<'_>) -> Result<Value> {
         let node = self.node(call.slot, &To::Home).await?;

@@ -9,7 +9,8 @@
 local id, behind, ttl, place_ttl = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local how, number, value, left = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
--- Names that ran out leave the index by the renewals of others.
+-- Names that ran out leave the index by the renewals of others. It comes first: after a write that needs no memory, a full
+-- server lets the others pass, and so never ends a hold.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', math.floor(now / 1000))
 expire()
 local _, me = find(id)

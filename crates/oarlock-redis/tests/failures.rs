@@ -1,0 +1,18 @@
+//! What happens when servers forget, fill up, fail over, move their slots, or belong to others.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "failures/alone.rs"]
+mod alone;
+#[path = "failures/bed.rs"]
+mod bed;
+#[path = "failures/checked.rs"]
+mod checked;
+#[path = "failures/cluster.rs"]
+mod cluster;
+#[path = "failures/plain.rs"]
+mod plain;
+#[path = "failures/sentinel.rs"]
+mod sentinel;
+#[path = "failures/tls.rs"]
+mod tls;

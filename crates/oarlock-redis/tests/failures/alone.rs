@@ -1,0 +1,128 @@
+//! One server that forgets, hangs up, fills up or is not what it should be.
+
+use std::time::Duration;
+
+use oarlock_core::capabilities::Consistency;
+use oarlock_core::driver::{Driver as _, Renewal};
+use oarlock_core::{Applied, Belief, ErrorKind, LossReason, Retry};
+use oarlock_redis::{Persistence, Redis};
+use oarlock_testbed::Redis as Server;
+use redis::Value;
+
+use crate::bed::{DONE, Raw, claim, client, config, fence, name, started, until};
+
+const TTL: Duration = Duration::from_millis(1500);
+
+#[tokio::test]
+async fn what_was_flushed_is_lost_and_fences_still_rise() {
+    let server = started!(Server::start_or_skip());
+    let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let _: Value = raw.ask(&["FLUSHALL"]).await;
+    let reason = tokio::time::timeout(TTL, guard.lost()).await.expect("told by the next renewal");
+    assert_eq!(reason, LossReason::Gone);
+    let next = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(next.fence() > guard.fence());
+}
+
+#[tokio::test]
+async fn a_server_that_throws_keys_away_is_refused_unless_that_is_allowed() {
+    let settings = [("maxmemory", "6mb"), ("maxmemory-policy", "allkeys-lru")];
+    let server = started!(Server::start_with(&settings).map(Some));
+    let mut config = config(server.addr());
+    let error = Redis::open(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Config, Retry::Never));
+    assert!(error.to_string().contains("allow_eviction"), "{error}");
+
+    config.allow_eviction = true;
+    let store = Redis::open(config.clone()).await.unwrap();
+    assert_eq!(store.info().capabilities.consistency, Consistency::BestEffort);
+    assert!(store.facts().evicts());
+    let ours = client(config, TTL).await;
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let mut raw = Raw::to(server.addr()).await;
+    let filler = "x".repeat(100_000);
+    let mut number = 0;
+    until("the lock to be thrown away", async || {
+        number += 1;
+        let _: Value = raw.ask(&["SET", &format!("filler/{number}"), &filler]).await;
+        raw.ask::<usize>(&["EXISTS", "oarlock:{b6}:deploy"]).await == 0
+    })
+    .await;
+    assert_eq!(tokio::time::timeout(TTL, guard.lost()).await.expect("told"), LossReason::Gone);
+    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > guard.fence());
+}
+
+#[tokio::test]
+async fn a_policy_without_a_limit_throws_nothing_away() {
+    let server = started!(Server::start_with(&[("maxmemory-policy", "allkeys-lru")]).map(Some));
+    let store = Redis::open(config(server.addr())).await.unwrap();
+    assert!(!store.facts().evicts());
+}
+
+#[tokio::test]
+async fn what_a_server_keeps_is_what_it_promises() {
+    let cases = [
+        (("appendfsync", "always"), Persistence::Always, Consistency::Single),
+        (("appendfsync", "everysec"), Persistence::Written, Consistency::BestEffort),
+        (("appendonly", "no"), Persistence::None, Consistency::BestEffort),
+    ];
+    for (setting, persistence, consistency) in cases {
+        let server = started!(Server::start_with(&[setting]).map(Some));
+        let store = Redis::open(config(server.addr())).await.unwrap();
+        assert_eq!(store.facts().persistence, Some(persistence), "{setting:?}");
+        assert_eq!(store.info().capabilities.consistency, consistency, "{setting:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_killed_cost_no_lock() {
+    let server = started!(Server::start_or_skip());
+    let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    for _ in 0..20 {
+        let _: Value = raw.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        tokio::time::sleep(TTL / 10).await;
+    }
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_and_a_master_that_became_one_serves_nobody() {
+    let server = started!(Server::start_or_skip());
+    let master = Server::start().unwrap();
+    let store = Redis::open(config(server.addr())).await.unwrap();
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+    let mut raw = Raw::to(server.addr()).await;
+    let port = master.addr().port().to_string();
+    let _: Value = raw.ask(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let error = store.attempt(&claim(1, "deploy")).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.applied(), error.retry()),
+        (ErrorKind::Unreachable, Applied::No, Retry::Later),
+        "{error}"
+    );
+    let error = Redis::open(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Config, Retry::Never));
+    assert!(error.to_string().contains("replica"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_new_locks_but_neither_renewals_nor_releases() {
+    let server = started!(Server::start_or_skip());
+    let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
+    let store = Redis::open(config(server.addr())).await.unwrap();
+    let (kept, freed) = (ours.mutex("kept").unwrap().lock().await.unwrap(), claim(1, "freed"));
+    assert!(fence(&store, &freed).await.is_some());
+    let _: Value = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = store.attempt(&claim(2, "new")).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    assert!(store.renew(&[Renewal::of(freed.clone().into())]).await[0].is_ok());
+    store.release(&name("freed"), freed.id, &DONE).await.unwrap();
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(kept.belief(), Belief::Held);
+    kept.release().await.unwrap();
+    let _: Value = raw.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert!(fence(&store, &claim(2, "freed")).await.is_some());
+}

@@ -1,0 +1,158 @@
+//! A cluster whose nodes forget scripts, move slots, and die.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Driver as _, Renewal, Renewed};
+use oarlock_core::{Applied, Client};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::RedisCluster;
+use redis::Value;
+
+use crate::bed::{DONE, Raw, claim, client, fence, host, name, started, until};
+
+fn config(bed: &RedisCluster) -> Config {
+    Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]))
+}
+
+/// Which of the masters serves this key.
+async fn serves(bed: &RedisCluster, key: &str) -> (usize, String) {
+    let slot: u16 = Raw::to(bed.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", key]).await;
+    (usize::from(slot / 5461).min(2), slot.to_string())
+}
+
+async fn id(addr: SocketAddr) -> String {
+    Raw::to(addr).await.ask(&["CLUSTER", "MYID"]).await
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_taught_spoils_no_answer_of_the_others() {
+    let bed = started!(RedisCluster::start_or_skip());
+    for node in &bed.masters {
+        let mut raw = Raw::to(node.addr()).await;
+        let _: Value = raw.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all"]).await;
+    }
+    let mut config = config(&bed);
+    (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
+    let store = Redis::open(config).await.unwrap();
+    let mut batch = Vec::new();
+    for number in 0..30 {
+        let claim = claim(number, &format!("job/{number}"));
+        assert!(fence(&store, &claim).await.is_some());
+        batch.push(Renewal::of(Arc::new(claim)));
+    }
+    assert!(store.renew(&batch).await.iter().all(Result::is_ok));
+    let mut raw = Raw::to(bed.masters[1].addr()).await;
+    let _: Value = raw.ask(&["ACL", "SETUSER", "pupil", "-script|load"]).await;
+    let _: Value = raw.ask(&["SCRIPT", "FLUSH"]).await;
+    let renewed = store.renew(&batch).await;
+    let alive = renewed.iter().filter(|answer| matches!(answer, Ok(Renewed::Alive { .. }))).count();
+    let untaught = renewed.iter().filter(|answer| answer.as_ref().is_err_and(|e| e.applied() == Applied::No)).count();
+    assert!(alive > 0 && untaught > 0 && alive + untaught == 30, "{renewed:?}");
+    let _: Value = raw.ask(&["ACL", "SETUSER", "pupil", "+script|load"]).await;
+    assert!(store.renew(&batch).await.iter().all(Result::is_ok), "and is taught when it may be");
+}
+
+#[tokio::test]
+async fn a_lock_stays_while_its_slot_moves() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
+    let (from, slot) = serves(&bed, key).await;
+    let to = (from + 1) % 3;
+    let (source, target) = (bed.masters[from].addr(), bed.masters[to].addr());
+    let ours = client(config(&bed), Duration::from_secs(2)).await;
+    let store = Redis::open(config(&bed)).await.unwrap();
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
+    let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
+    let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await]).await;
+
+    assert_eq!(fence(&store, &claim(1, "deploy")).await, None, "still where it was");
+    // Half of its keys are there: neither node can serve it now.
+    let port = target.port().to_string();
+    let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, index, "0", "5000"]).await;
+    let error = store.attempt(&claim(1, "deploy")).await.unwrap_err();
+    assert_eq!(error.applied(), Applied::No, "{error}");
+    let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+    assert_eq!(fence(&store, &claim(1, "deploy")).await, None, "the old node says whom to ask");
+    for node in &bed.masters {
+        let new_id = id(target).await;
+        let _: Value = Raw::to(node.addr()).await.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &new_id]).await;
+    }
+    assert_eq!(fence(&store, &claim(1, "deploy")).await, None, "the old node says who serves it now");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    let lock = ours.mutex("deploy").unwrap();
+    let first = guard.fence();
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(1), waiter).await.expect("woken where the slot is now");
+    assert!(next.unwrap().unwrap().fence() > first);
+}
+
+#[tokio::test]
+async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let ttl = Duration::from_secs(6);
+    let ours = client(config(&bed), ttl).await;
+    let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
+    let deploy = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let mut others = Vec::new();
+    for number in 0..20 {
+        others.push(ours.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+    }
+    // Until the replica has them: what it has not is what a failover forgets.
+    until("the replica", async || {
+        let keys: usize = Raw::to(bed.replicas[dead].addr()).await.ask(&["DBSIZE"]).await;
+        let there: usize = Raw::to(bed.masters[dead].addr()).await.ask(&["DBSIZE"]).await;
+        keys == there
+    })
+    .await;
+    bed.masters[dead].kill().unwrap();
+    tokio::time::sleep(ttl + ttl / 2).await;
+    assert!(deploy.is_held(), "the replica had it: {:?}", deploy.loss());
+    assert!(others.iter().all(|guard| guard.is_held()));
+    assert!(ours.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    let first = deploy.fence();
+    deploy.release().await.unwrap();
+    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > first);
+}
+
+#[tokio::test]
+async fn two_connections_to_each_node_however_many_locks() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let client = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let mut guards = Vec::new();
+    for number in 0..300 {
+        guards.push(client.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+    }
+    for node in &bed.masters {
+        let list: String = Raw::to(node.addr()).await.ask(&["CLIENT", "LIST"]).await;
+        let ours = list
+            .lines()
+            .filter(|line| line.contains("lib-name=oarlock") || line.contains("cmd=evalsha") || line.contains("ssub="))
+            .count();
+        let ours =
+            ours.min(list.lines().filter(|line| !line.contains("cmd=client") && !line.contains("flags=S")).count());
+        assert!(ours <= 2, "{list}");
+    }
+    assert_eq!(client.list().await.unwrap().len(), 300);
+}
+
+#[tokio::test]
+async fn plain_locks_of_any_name_work_in_a_cluster() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let mut config = config(&bed);
+    (config.layout, config.prefix) = (oarlock_redis::Layout::Plain, String::new());
+    let store = Redis::open(config).await.unwrap();
+    for (number, text) in
+        ["deploy", "{a}b", "a}b", "a{b", "{}", "{}{x}", "}{", "a{b}c{d}", "\u{1f512}"].into_iter().enumerate()
+    {
+        let claim = claim(number as u128, text);
+        let first = fence(&store, &claim).await.unwrap();
+        assert_eq!(fence(&store, &claim).await, Some(first), "{text}");
+        store.release(&name(text), claim.id, &DONE).await.unwrap();
+    }
+}

@@ -1,0 +1,87 @@
+//! Locks that other programs take too. What they send is what their libraries send.
+
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _, End, Released};
+use oarlock_core::state::{Ending, Query, Waiters};
+use oarlock_core::{Applied, ErrorKind};
+use oarlock_redis::{Config, Layout, Redis};
+use oarlock_testbed::Redis as Server;
+use redis::Value;
+
+use crate::bed::{DONE, Raw, claim, config, fence, name, started};
+
+/// How redis-py, redsync and node-redlock free a lock: if it is still theirs.
+const FREE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+
+fn plain(server: &Server) -> Config {
+    let mut config = config(server.addr());
+    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    config
+}
+
+#[tokio::test]
+async fn other_programs_and_we_exclude_each_other() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let theirs = "hIyOFk9wJTo7mA2PfSS1Jw==";
+
+    let taken: Option<String> = raw.ask(&["SET", "deploy", theirs, "NX", "PX", "8000"]).await;
+    assert!(taken.is_some());
+    let Attempt::Pending(pending) = store.attempt(&claim(1, "deploy")).await.unwrap() else { panic!("it is theirs") };
+    assert!(pending.ahead.is_none() && pending.recheck_after.unwrap() <= Duration::from_secs(8), "{pending:?}");
+    assert_eq!(store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap().outcome, Released::NotHeld);
+    assert_eq!(raw.ask::<usize>(&["EVAL", FREE, "1", "deploy", theirs]).await, 1);
+
+    let first = fence(&store, &claim(1, "deploy")).await.unwrap();
+    assert_eq!(fence(&store, &claim(1, "deploy")).await, Some(first), "asked again, the same fence");
+    let taken: Option<String> = raw.ask(&["SET", "deploy", theirs, "NX", "PX", "8000"]).await;
+    assert_eq!(taken, None);
+    assert_eq!(raw.ask::<usize>(&["EVAL", FREE, "1", "deploy", theirs]).await, 0);
+    assert_eq!(raw.ask::<String>(&["GET", "deploy"]).await, claim(1, "deploy").id.to_string());
+    let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
+    assert!((29_000..=30_000).contains(&left), "{left}");
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(raw.ask::<usize>(&["EXISTS", "deploy"]).await, 0);
+    assert!(fence(&store, &claim(2, "deploy")).await.unwrap() > first);
+}
+
+#[tokio::test]
+async fn their_lock_without_an_end_is_shown_and_can_be_broken() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let _: Value = raw.ask(&["SET", "deploy", "ours is a uuid", "NX"]).await;
+    let Attempt::Pending(pending) = store.attempt(&claim(1, "deploy")).await.unwrap() else { panic!("it is theirs") };
+    assert_eq!(pending.recheck_after, None);
+    let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+    let holder = &seen.resources[0].holders[0];
+    assert!(holder.fence.is_none() && matches!(seen.resources[0].waiters, Waiters::Hidden), "{seen:?}");
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let end = End::Broken { ending, grace: Duration::ZERO };
+    assert_eq!(store.release(&name("deploy"), holder.id, &end).await.unwrap().outcome, Released::Released);
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+}
+
+#[tokio::test]
+async fn another_kind_of_lock_under_the_name_is_an_error_and_is_left_alone() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let _: Value = raw.ask(&["HSET", "deploy", "8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"]).await;
+    let error = store.attempt(&claim(1, "deploy")).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
+    assert_eq!(raw.ask::<usize>(&["HLEN", "deploy"]).await, 1);
+    let _: Value = raw.ask(&["SET", "oarlock:beside:{other}", "theirs"]).await;
+    assert_eq!(store.attempt(&claim(1, "other")).await.unwrap_err().kind(), ErrorKind::Foreign);
+}
+
+#[tokio::test]
+async fn what_is_left_beside_a_lock_ends_by_itself() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    fence(&store, &claim(1, "deploy")).await.unwrap();
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "*"]).await, ["oarlock:beside:{deploy}"]);
+    assert_eq!(raw.ask::<Vec<String>>(&["HKEYS", "oarlock:beside:{deploy}"]).await, ["fence"]);
+    let left: i64 = raw.ask(&["PTTL", "oarlock:beside:{deploy}"]).await;
+    assert!(left > 86_000_000 && left <= 86_400_000, "{left}");
+}

@@ -1,0 +1,170 @@
+//! Sentinels that name another master, in good order and after the machine of the old one went off the network.
+//!
+//! `OARLOCK_FAILOVERS=20` runs each crash so often; by default twice.
+
+use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::driver::Driver as _;
+use oarlock_core::{Applied, Client, ErrorKind, Guard};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::RedisSentinel;
+use oarlock_testbed::proxy::Proxy;
+use oarlock_testbed::server::{MASTER, speak};
+
+use crate::bed::{Raw, claim, client, host, started, until};
+
+const TTL: Duration = Duration::from_secs(5);
+const KEY: &str = "oarlock:{b6}:deploy";
+
+fn config(bed: &RedisSentinel) -> Config {
+    let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
+    Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() })
+}
+
+fn runs() -> usize {
+    std::env::var("OARLOCK_FAILOVERS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2)
+}
+
+#[tokio::test]
+async fn a_master_that_hands_over_costs_no_lock() {
+    let bed = started!(RedisSentinel::start_or_skip());
+    let ours = client(config(&bed), TTL).await;
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let before = bed.master().unwrap();
+    speak(bed.sentinels[1].addr(), &["SENTINEL", "FAILOVER", MASTER]).unwrap();
+    until("another master", async || bed.master().is_ok_and(|master| master != before)).await;
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    assert!(ours.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    let first = guard.fence();
+    guard.release().await.unwrap();
+    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > first);
+}
+
+#[tokio::test]
+async fn a_wrong_name_is_refused_in_words() {
+    let bed = started!(RedisSentinel::start_or_skip());
+    let mut config = config(&bed);
+    if let Address::Sentinel { master, .. } = &mut config.address {
+        "other".clone_into(master);
+    }
+    let error = Redis::open(config).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("other"), "{error}");
+}
+
+/// A holder with ways of its own to the servers, so that the old master can be cut off from all but it.
+struct Holder {
+    config: Config,
+    client: Client,
+    ways: Vec<Proxy>,
+}
+
+impl Holder {
+    async fn new(bed: &RedisSentinel, min_replicas: u32) -> Self {
+        let ways: Vec<_> = bed.machines.iter().map(|machine| Proxy::start(machine.server.addr()).unwrap()).collect();
+        let mut config = config(bed);
+        config.min_replicas = min_replicas;
+        let there = bed.machines.iter().map(|machine| host(machine.link.addr()));
+        config.detours = there.zip(ways.iter().map(|way| host(way.addr()))).collect();
+        Self { client: client(config.clone(), TTL).await, config, ways }
+    }
+}
+
+async fn rival(bed: &RedisSentinel, min_replicas: u32) -> Client {
+    let mut config = config(bed);
+    config.min_replicas = min_replicas;
+    client(config, TTL).await
+}
+
+/// Takes the lock as soon as somebody grants it.
+async fn granted(rival: &Client) -> (Guard, Moment) {
+    let guard = rival.mutex("deploy").unwrap().wait(Duration::from_secs(60)).lock().await.unwrap();
+    (guard, BootClock.now())
+}
+
+/// When belief ended.
+fn end_of(guard: &Guard) -> tokio::task::JoinHandle<Moment> {
+    let held = guard.held();
+    tokio::task::spawn_blocking(move || {
+        while held.is_held() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        BootClock.now()
+    })
+}
+
+fn crash(bed: &RedisSentinel) {
+    bed.machines[0].link.cut();
+    bed.machines[0].server.kill().unwrap();
+}
+
+/// The holder is cut off too: it must stop believing before anybody else is granted what the replicas have.
+#[tokio::test]
+async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
+    for run in 0..runs() {
+        let bed = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&bed, 1).await, rival(&bed, 1).await);
+        let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
+        let end = end_of(&guard);
+        for way in &holder.ways {
+            way.cut();
+        }
+        let began = BootClock.now();
+        crash(&bed);
+        let (theirs, at) = granted(&rival).await;
+        let ended = end.await.unwrap();
+        assert!(theirs.fence() > guard.fence(), "run {run}: {} after {}", theirs.fence(), guard.fence());
+        assert!(ended < at, "run {run}: still believed when the next was granted");
+        println!(
+            "confirmed, run {run}: belief ended {:.1} ms before the next grant, {:.2} s after the crash",
+            at.since(ended).as_secs_f64() * 1000.0,
+            at.since(began).as_secs_f64(),
+        );
+    }
+}
+
+/// Only the holder reaches the old master: what it is granted there goes with the machine.
+#[tokio::test]
+async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
+    for run in 0..runs() {
+        let bed = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&bed, 1).await, rival(&bed, 1).await);
+        let store = Redis::open(holder.config).await.unwrap();
+        let mut claim = claim(1, "deploy");
+        claim.ttl = Duration::from_secs(1);
+        bed.machines[0].link.cut();
+        let error = store.attempt(&claim).await.unwrap_err();
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "run {run}: {error}");
+        assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
+        let left: usize = Raw::to(bed.machines[0].server.addr()).await.ask(&["HEXISTS", KEY, "state"]).await;
+        assert_eq!(left, 0, "and it was given back");
+        bed.machines[0].server.kill().unwrap();
+        let (theirs, _) = granted(&rival).await;
+        theirs.release().await.unwrap();
+    }
+}
+
+/// The same without confirmation: both are granted, which no lock on such a store can prevent. Fences must tell them apart,
+/// and the first must hear of it from the new master.
+#[tokio::test]
+async fn a_grant_that_is_forgotten_is_told_and_has_the_smaller_fence() {
+    for run in 0..runs() {
+        let bed = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&bed, 0).await, rival(&bed, 0).await);
+        bed.machines[0].link.cut();
+        let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
+        let end = end_of(&guard);
+        let began = BootClock.now();
+        bed.machines[0].server.kill().unwrap();
+        let (theirs, at) = granted(&rival).await;
+        let ended = tokio::time::timeout(TTL, end).await.expect("told in time").unwrap();
+        assert!(theirs.fence() > guard.fence(), "run {run}: {} after {}", theirs.fence(), guard.fence());
+        let overlap = ended.since(at).as_secs_f64() * 1000.0 - at.since(ended).as_secs_f64() * 1000.0;
+        println!(
+            "not confirmed, run {run}: the old holder believed {overlap:.1} ms into the next grant, {:.2} s after the crash",
+            at.since(began).as_secs_f64(),
+        );
+    }
+}
