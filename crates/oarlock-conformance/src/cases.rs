@@ -5,6 +5,7 @@ mod breaking;
 mod busy;
 mod cancel;
 mod close;
+mod cohort;
 mod dead_waiters;
 mod downgrade;
 mod election;
@@ -157,6 +158,7 @@ pub(crate) fn all() -> Vec<Case> {
         downgrade::cases,
         memo::cases,
         hand_over::cases,
+        cohort::cases,
         close::cases,
         busy::cases,
         owner::cases,

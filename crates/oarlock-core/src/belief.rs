@@ -109,6 +109,25 @@ impl BeliefCell {
         }
     }
 
+    /// Ends this belief without a loss, and gives its successor: the belief of another holder in the same lease.
+    pub(crate) fn succeed(&self) -> Option<Self> {
+        let bound = self.change();
+        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
+            return None;
+        }
+        self.let_go.store(true, Ordering::Release);
+        Some(Self {
+            clock: self.clock.clone(),
+            deadline: AtomicU64::new(self.deadline().as_nanos()),
+            suspect: AtomicBool::new(self.suspect.load(Ordering::Acquire)),
+            let_go: AtomicBool::new(false),
+            reason: OnceLock::new(),
+            lost: CancellationToken::new(),
+            shortened: Notify::new(),
+            bound: Mutex::new(Bound { at: bound.at, reason: bound.reason.clone() }),
+        })
+    }
+
     /// When belief ends unless it is extended.
     pub(crate) fn deadline(&self) -> Moment {
         Moment::from_nanos(self.deadline.load(Ordering::Acquire))

@@ -157,6 +157,12 @@ impl Fence {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The next larger one, below the limit.
+    pub(crate) fn next(self) -> Option<Self> {
+        let next = self.0 + 1;
+        (next < Self::LIMIT).then_some(Self(next))
+    }
 }
 
 impl fmt::Display for Fence {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod backoff;
+pub(crate) mod cohort;
 mod entropy;
 mod gate;
 mod home;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 pub use acquire::Wait;
 pub(crate) use acquire::{Ask, busy};
 pub(crate) use backoff::Patience;
+use cohort::Cohorts;
 use entropy::Entropy;
 use gate::Gate;
 pub use home::Home;
@@ -70,6 +72,7 @@ pub(crate) struct Core {
     pub(crate) watchdog: Watchdog,
     pub(crate) leaving: Leaving,
     pub(crate) gate: Gate,
+    pub(crate) cohorts: Cohorts,
     pub(crate) home: Home,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
@@ -357,6 +360,7 @@ impl ClientBuilder {
             watchdog,
             leaving,
             gate: Gate::default(),
+            cohorts: Cohorts::default(),
             pulse: home.pulse(),
             home,
             ttl: self.ttl,

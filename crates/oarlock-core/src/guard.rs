@@ -12,6 +12,7 @@ use crate::belief::{Belief, BeliefCell, LossReason};
 use crate::claim::{Claim, ClaimId, Fence, Kind, ResourceName, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Grant, Release};
+use crate::engine::cohort::{self, Baton};
 use crate::engine::{Core, Orphan};
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::event::Step;
@@ -49,6 +50,24 @@ impl Held {
 
     pub(crate) fn claim(&self) -> Arc<Claim> {
         self.0.claim.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The next holder of the same claim.
+    pub(crate) fn successor(&self, fence: Fence, belief: Arc<BeliefCell>, now: Moment, waited: Duration) -> Self {
+        Self(Arc::new(Inner {
+            claim: Mutex::new(self.claim()),
+            resource: self.0.resource.clone(),
+            id: self.0.id,
+            fence,
+            memo: self.0.memo.clone(),
+            belief,
+            granted_at: now,
+            waited,
+        }))
+    }
+
+    pub(crate) fn held_for(&self, now: Moment) -> Duration {
+        now.since(self.0.granted_at)
     }
 
     /// What is held.
@@ -179,6 +198,8 @@ pub struct Guard {
     core: Arc<Core>,
     owner: Option<Owner>,
     renewed: bool,
+    /// The right to hand the lock on within this process.
+    baton: Option<Baton>,
     /// Requests under way, owned here so that they can be handed over whole.
     changing: UnderWay<Attempt>,
     leaving: UnderWay<Release>,
@@ -210,7 +231,30 @@ impl Guard {
             // Granted while the client was being shut down: the store frees it with the session.
             held.0.belief.end(LossReason::Session);
         }
-        Self { held, core, owner, renewed: renew, changing: Mutex::default(), leaving: Mutex::default(), done: false }
+        Self::of(core, held, renew, owner)
+    }
+
+    fn of(core: Arc<Core>, held: Held, renewed: bool, owner: Option<Owner>) -> Self {
+        let (changing, leaving) = (Mutex::default(), Mutex::default());
+        Self { held, core, owner, renewed, baton: None, changing, leaving, done: false }
+    }
+
+    /// A lock that was handed on, which the watchdog keeps already.
+    pub(crate) fn handed_on(core: Arc<Core>, held: Held, baton: Option<Baton>) -> Self {
+        let mut guard = Self::of(core, held, true, None);
+        guard.baton = baton;
+        guard
+    }
+
+    pub(crate) fn set_baton(&mut self, baton: Option<Baton>) {
+        self.baton = baton;
+    }
+
+    /// Hands the lock to the next task of this process, if it may and one waits.
+    fn hand_on(&mut self) -> Option<Release> {
+        let release = cohort::hand_on(&self.core, &self.held, self.baton.take()?)?;
+        self.done = true;
+        Some(release)
     }
 
     /// What can be known of this lock, for other tasks.
@@ -277,13 +321,18 @@ impl Guard {
     }
 
     async fn release_with(mut self, memo: Option<Memo>) -> Result<Release> {
+        if memo.is_none()
+            && let Some(release) = self.hand_on()
+        {
+            return Ok(release);
+        }
         self.stop_keeping();
         let claim = self.held.claim();
         let request = slot(&mut self.leaving).insert(self.core.release(&claim, End::Done { memo }));
         match tokio::time::timeout(self.core.op_timeout, request).await {
             Ok(Ok(release)) => {
                 self.done = true;
-                let held_for = self.core.clock.now().since(self.held.0.granted_at);
+                let held_for = self.held.held_for(self.core.clock.now());
                 let outcome = release.outcome;
                 self.core.observers.emit(&claim, || Step::Released { outcome, held_for });
                 Ok(release)
@@ -403,7 +452,7 @@ impl Deref for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.done {
+        if self.done || self.hand_on().is_some() {
             return;
         }
         self.stop_keeping();

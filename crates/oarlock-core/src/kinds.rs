@@ -145,6 +145,7 @@ impl Client {
             max_hold: None,
             patience: Patience::Hint,
             owner: None,
+            cohort: None,
             client: self.clone(),
         })
     }

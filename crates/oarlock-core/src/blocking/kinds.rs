@@ -114,6 +114,13 @@ impl Mutex {
         self.have(self.inner.lock())
     }
 
+    /// See [`Mutex::cohort`](crate::Mutex::cohort).
+    #[must_use]
+    pub fn cohort(mut self, hand_offs: u32, span: std::time::Duration) -> Self {
+        self.inner = self.inner.cohort(hand_offs, span);
+        self
+    }
+
     /// A lock that the thread which holds it can enter again.
     ///
     /// # Examples

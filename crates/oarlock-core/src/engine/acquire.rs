@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify as Bell;
 
 use super::backoff::{Backoff, Patience};
+use super::cohort::{Baton, Bounds};
 use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
@@ -43,6 +44,16 @@ pub(crate) struct Ask {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) patience: Patience,
     pub(crate) owner: Option<Owner>,
+    /// Whether the lock may go from task to task of this process, and how far.
+    pub(crate) cohort: Option<Bounds>,
+}
+
+/// How a claim gets past the other tasks of its process.
+enum Entry {
+    /// It stands before the store.
+    Store(Option<Pass>),
+    /// It was handed the lock.
+    Handed(Guard),
 }
 
 impl Ask {
@@ -79,8 +90,16 @@ impl Ask {
             self.claim.wait = false;
         }
 
-        let Some(pass) = self.enter_gate(&core, give_up).await else { return Ok(None) };
-        let granted = self.stand_in_line(&core, pass, started, give_up).await?;
+        let pass = match self.enter_gate(&core, started, give_up).await {
+            None => return Ok(None),
+            Some(Entry::Handed(guard)) => return Ok(Some(guard)),
+            Some(Entry::Store(pass)) => pass,
+        };
+        let mut granted = self.stand_in_line(&core, pass, started, give_up).await?;
+        if let (Some(guard), Some(bounds)) = (&mut granted, self.cohort) {
+            let baton = Baton::reserve(&core, guard, bounds).await;
+            guard.set_baton(baton);
+        }
         if granted.is_none() && alone {
             let message = "this owner holds it already, and would wait for a claim that waits for it";
             return Err(Error::new(ErrorKind::SelfDeadlock, message).about(&self.claim.resource));
@@ -93,6 +112,12 @@ impl Ask {
         check_ttl(self.claim.ttl)?;
         self.claim.label.check()?;
         core.check_tether(self.claim.tether, &self.claim.resource)?;
+        if self.cohort.is_some() && (self.claim.fair || !self.renew || self.max_hold.is_some() || self.owner.is_some())
+        {
+            let message =
+                "a lock that goes from task to task cannot be fair, have an explicit lease, a longest hold or an owner";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&self.claim.resource));
+        }
         let can = &core.info.capabilities;
         let missing = if self.claim.fair && !can.fair {
             "grant in order of arrival"
@@ -118,15 +143,23 @@ impl Ask {
         }
     }
 
-    /// The outer `None`: out of time. The inner: no gate for this one.
-    async fn enter_gate(&self, core: &Core, give_up: Moment) -> Option<Option<Pass>> {
+    /// `None`: out of time.
+    async fn enter_gate(&self, core: &Core, started: Moment, give_up: Moment) -> Option<Entry> {
         if !self.claim.wait || self.claim.fair {
-            return Some(None);
+            return Some(Entry::Store(None));
         }
+        let mut seek = self.cohort.map(|_| core.cohorts.seek(&self.claim, started));
+        let handed = async {
+            match &mut seek {
+                Some(seek) => seek.handed().await,
+                None => std::future::pending().await,
+            }
+        };
         let enter = core.gate.enter(&self.claim.resource, self.claim.weight);
         tokio::select! {
             biased;
-            pass = enter => Some(Some(pass)),
+            guard = handed => Some(Entry::Handed(guard)),
+            pass = enter => Some(Entry::Store(Some(pass))),
             () = nap_until(&*core.clock, give_up) => None,
         }
     }

@@ -178,6 +178,20 @@ impl Watchdog {
         answer
     }
 
+    /// Passes a hold on to another holder of the same claim; `None` if less than half of its lease is left.
+    pub(crate) fn succeed(&self, id: ClaimId) -> Option<Arc<BeliefCell>> {
+        // Under the lock that every answer to a renewal is applied under: none is applied to the old belief after this.
+        let mut kept = self.0.lock();
+        let charge = kept.by_id.get_mut(&id)?;
+        let belief = charge.who.belief()?;
+        if belief.time_left() < charge.ttl / 2 {
+            return None;
+        }
+        let next = Arc::new(belief.succeed()?);
+        charge.who = Who::Holder(next.clone());
+        Some(next)
+    }
+
     /// Lets a claim go: it is not renewed after this.
     pub(crate) fn forget(&self, id: ClaimId) {
         self.0.lock().remove(id);

@@ -3,6 +3,7 @@
 use super::reentrant::ReentrantMutex;
 use super::tunable;
 use crate::claim::Kind;
+use crate::engine::cohort::Bounds;
 use crate::engine::{Ask, Patience};
 use crate::error::Result;
 use crate::guard::Guard;
@@ -38,7 +39,9 @@ impl Mutex {
         Self { ask }
     }
 
-    pub(super) fn into_ask(self) -> Ask {
+    /// For a lock that is one of several.
+    pub(super) fn into_ask(mut self) -> Ask {
+        self.ask.cohort = None;
         self.ask
     }
 
@@ -54,6 +57,24 @@ impl Mutex {
     pub fn spin(mut self) -> Self {
         self.ask.claim.kind = Kind::Spin;
         self.ask.patience = Patience::Spin;
+        self
+    }
+
+    /// Lets tasks of this client hand the lock on to each other without asking the store, for when many of them want it: at
+    /// most `hand_offs` times, and for at most `span` after the store granted it. Then it is really released.
+    ///
+    /// # Guarantees
+    /// Those of every lock: each holder has a larger fence than the one before, and its belief ends first. The lock is not
+    /// handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked for.
+    ///
+    /// Others wait longer: a process that waits is served after at most two such spans, plus what the last holder of each
+    /// takes. [`inspect`](crate::Client::inspect) shows one holder for the whole span, the first.
+    ///
+    /// Not for fair locks, explicit leases, `max_hold` and owners
+    /// ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an ordinary one.
+    #[must_use]
+    pub fn cohort(mut self, hand_offs: u32, span: std::time::Duration) -> Self {
+        self.ask.cohort = Some(Bounds { hand_offs, span });
         self
     }
 

@@ -1,0 +1,224 @@
+//! A lock goes from task to task of one process, and is still one lock to everybody.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use oarlock_core::state::Ending;
+use oarlock_core::{ClaimId, ErrorKind, Fence, LossReason, Mutex};
+use tokio::sync::Notify;
+
+use super::cases;
+use crate::bench::{Bench, within};
+use crate::failure::{Failure, Outcome, ensure, ensure_eq};
+
+cases!("cohort":
+    every_holder_is_alone_and_has_a_larger_fence [Fences],
+    it_is_handed_on_without_the_store [Fences, Leases],
+    it_is_handed_on_no_further_than_asked [Fences],
+    others_are_served_in_between,
+    a_loss_is_told_to_whoever_holds_it [Fences, Leases],
+    waiters_that_leave_cost_nothing,
+    what_must_not_be_handed_on_is_refused,
+);
+
+const SPAN: Duration = Duration::from_millis(50);
+
+fn cohort(bench: &Bench, peer: &crate::bench::Peer, name: &str) -> Outcome<Mutex> {
+    Ok(peer.mutex(name)?.wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(16, SPAN))
+}
+
+/// What the holders see of each other.
+#[derive(Default)]
+struct Room {
+    occupied: AtomicBool,
+    book: std::sync::Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    visits: u32,
+    last: Option<Fence>,
+    by_claim: HashMap<ClaimId, u32>,
+}
+
+impl Room {
+    async fn visit(&self, lock: &Mutex) -> Outcome {
+        let guard = lock.lock().await?;
+        ensure!(!self.occupied.swap(true, Ordering::SeqCst), "two at once");
+        if let Ok(mut book) = self.book.lock() {
+            let last = book.last.replace(guard.fence());
+            ensure!(last < Some(guard.fence()), "fence {} after {last:?}", guard.fence());
+            book.visits += 1;
+            *book.by_claim.entry(guard.id()).or_default() += 1;
+        }
+        tokio::task::yield_now().await;
+        self.occupied.store(false, Ordering::SeqCst);
+        guard.release().await?;
+        Ok(())
+    }
+}
+
+async fn every_holder_is_alone_and_has_a_larger_fence(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let room = Arc::new(Room::default());
+    let ours = cohort(&bench, &peer, name.as_str())?;
+    let theirs = rival.mutex(name.as_str())?.wait(bench.ttl() * 5 + bench.pace.soon * 5);
+    let mut tasks = Vec::new();
+    for lock in std::iter::repeat_n(ours, 8).chain([theirs]) {
+        let room = room.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..5 {
+                room.visit(&lock).await?;
+            }
+            Ok::<_, Failure>(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    ensure_eq!(room.book.lock().map(|book| book.visits).ok(), Some(45), "visits");
+    bench.left_clean(&rival, &name).await
+}
+
+/// How many held it under one claim, at most, when 16 tasks wanted it.
+async fn longest_cohort(bench: &Bench, hand_offs: u32) -> Outcome<Option<u32>> {
+    let (peer, name) = (bench.peer().await?, bench.name()?);
+    let room = Arc::new(Room::default());
+    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(hand_offs, bench.ttl());
+    let visits = (0..16).map(|_| {
+        let (room, lock) = (room.clone(), lock.clone());
+        tokio::spawn(async move { room.visit(&lock).await })
+    });
+    for visit in visits.collect::<Vec<_>>() {
+        visit.await??;
+    }
+    Ok(room.book.lock().ok().and_then(|book| book.by_claim.values().max().copied()))
+}
+
+async fn it_is_handed_on_without_the_store(bench: Arc<Bench>) -> Outcome {
+    let longest = longest_cohort(&bench, 16).await?;
+    ensure!(longest > Some(1), "of 16 tasks none handed the lock on");
+    Ok(())
+}
+
+async fn it_is_handed_on_no_further_than_asked(bench: Arc<Bench>) -> Outcome {
+    let longest = longest_cohort(&bench, 2).await?;
+    ensure!(longest <= Some(3), "{longest:?} in a row, with two hand-offs");
+    Ok(())
+}
+
+async fn others_are_served_in_between(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let lock = cohort(&bench, &peer, name.as_str())?;
+    let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (lock, stop, taken) = (lock.clone(), stop.clone(), taken.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.lock().await?;
+                    taken.notify_one();
+                    guard.release().await?;
+                }
+                Ok::<_, Failure>(())
+            })
+        })
+        .collect();
+    let mut served = Ok(());
+    for _ in 0..3 {
+        bench.soon("the cohort to be busy", taken.notified()).await?;
+        let turn = within(bench.pace.soon + SPAN * 2, "a turn between cohorts", async {
+            rival.mutex(name.as_str())?.lock().await?.release().await
+        });
+        served = served.and(turn.await.and_then(|turn| turn.map(drop).map_err(Failure::from)));
+    }
+    stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await??;
+    }
+    served
+}
+
+async fn a_loss_is_told_to_whoever_holds_it(bench: Arc<Bench>) -> Outcome {
+    let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 5).cohort(16, bench.ttl() * 10);
+    let first = lock.lock().await?;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.lock().await })
+        })
+        .collect();
+    peer.waits(&name, 1).await?;
+    // The one that stands before the store takes over for all, and hands it on to the next.
+    first.release().await?;
+    let (guard, rest) = next_of(waiting).await?;
+    let before = guard.held();
+    guard.release().await?;
+    let (guard, rest) = next_of(rest).await?;
+    ensure_eq!(guard.id(), before.id(), "it was not handed on: the claim");
+    ensure!(guard.is_held() && !before.is_held(), "the belief of the last holder is not over");
+    let shown: Option<Fence> = operator.inspect(&name).await?.holders.first().and_then(|holder| holder.fence);
+    let ending = Ending { by: "ops".into(), why: String::new() };
+    operator
+        .break_hold(&name, shown.ok_or_else(|| Failure::new("no fence shown"))?, ending.clone(), Duration::ZERO)
+        .await?;
+    let reason = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
+    ensure_eq!(reason, LossReason::Broken(ending), "the reason");
+    drop(guard);
+    let (last, _) = next_of(rest).await?;
+    ensure!(last.fence() > before.fence(), "the next fence is not larger");
+    Ok(())
+}
+
+type Holder = tokio::task::JoinHandle<oarlock_core::Result<oarlock_core::Guard>>;
+
+/// Whichever of them holds it next, and the others.
+async fn next_of(mut waiting: Vec<Holder>) -> Outcome<(oarlock_core::Guard, Vec<Holder>)> {
+    let (guard, at) = std::future::poll_fn(|context| {
+        for (at, holder) in waiting.iter_mut().enumerate() {
+            if let std::task::Poll::Ready(guard) = Future::poll(std::pin::Pin::new(holder), context) {
+                return std::task::Poll::Ready((guard, at));
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+    drop(waiting.remove(at));
+    Ok((guard??, waiting))
+}
+
+async fn waiters_that_leave_cost_nothing(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let lock = cohort(&bench, &peer, name.as_str())?;
+    let first = lock.lock().await?;
+    let leaving: Vec<_> = (0..8)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.lock().await })
+        })
+        .collect();
+    peer.waits(&name, 1).await?;
+    drop(first);
+    for task in &leaving {
+        task.abort();
+        tokio::task::yield_now().await;
+    }
+    for task in leaving {
+        // Whether it was too late to leave or not, its guard is dropped.
+        drop(task.await);
+    }
+    bench.left_clean(&rival, &name).await
+}
+
+async fn what_must_not_be_handed_on_is_refused(bench: Arc<Bench>) -> Outcome {
+    let (peer, name) = (bench.peer().await?, bench.name()?);
+    let lock = cohort(&bench, &peer, name.as_str())?;
+    for refused in [lock.clone().fair(), lock.clone().lease(bench.ttl()), lock.max_hold(bench.ttl())] {
+        let error = refused.lock().await.map(drop).map_err(|error| error.kind());
+        ensure_eq!(error, Err(ErrorKind::InvalidClaim), "a lock that must not be handed on");
+    }
+    Ok(())
+}
