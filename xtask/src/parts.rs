@@ -7,6 +7,9 @@ use crate::{features, readme};
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
 
+/// Programs that fail if what they show is not so, and the packages they are in.
+const EXAMPLES: &[(&str, &str)] = &[("oarlock", "paused_holder")];
+
 /// One part of the test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -22,12 +25,14 @@ pub(crate) enum Part {
     Docs,
     /// The first commands of the README work.
     Readme,
+    /// The programs that check themselves do so.
+    Examples,
 }
 
 impl Part {
     /// Every part, in order.
     pub(crate) const ALL: &[Self] =
-        &[Self::Format, Self::Clippy, Self::Features, Self::Tests, Self::Docs, Self::Readme];
+        &[Self::Format, Self::Clippy, Self::Features, Self::Tests, Self::Docs, Self::Readme, Self::Examples];
 
     /// The name that `--only` takes.
     pub(crate) fn name(self) -> &'static str {
@@ -38,6 +43,7 @@ impl Part {
             Self::Tests => "tests",
             Self::Docs => "docs",
             Self::Readme => "readme",
+            Self::Examples => "examples",
         }
     }
 
@@ -55,6 +61,7 @@ impl Part {
             Self::Tests => "every test of every crate",
             Self::Docs => "the documentation builds without a warning",
             Self::Readme => "the first commands of README.md do what it says",
+            Self::Examples => "the examples that check themselves end well",
         }
     }
 
@@ -91,6 +98,9 @@ impl Part {
                 workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
             Self::Readme => readme::run(workspace),
+            Self::Examples => EXAMPLES.iter().try_for_each(|(package, example)| {
+                stream(&mut workspace.cargo(["run", "--quiet", "--locked", "-p", package, "--example", example]))
+            }),
         }
     }
 }

@@ -97,12 +97,12 @@ fn every_part_runs_in_order() {
     let output = scene.run(&["test"]);
     assert!(output.status.success(), "{}", stdout(&output));
     let text = stdout(&output);
-    for part in ["setup", "format", "clippy", "features", "tests", "docs", "readme"] {
+    for part in ["setup", "format", "clippy", "features", "tests", "docs", "readme", "examples"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "doc", "run"]);
+    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "doc", "run", "run"]);
     assert!(log[4].ends_with("long= url= doc="), "{}", log[4]);
     assert!(log[5].ends_with("doc=-D warnings"), "{}", log[5]);
     assert!(log[6].ends_with("long= url= doc="), "{}", log[6]);

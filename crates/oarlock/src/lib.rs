@@ -29,17 +29,29 @@ pub use url::Url;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The programs on the pages of the kinds are run, so that they stay true.
+/// The programs on the pages are run, so that they stay true.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../../../docs/blocking.md")]
+    struct Blocking;
+    #[doc = include_str!("../../../docs/kinds/cohort.md")]
+    struct Cohort;
     #[doc = include_str!("../../../docs/kinds/election.md")]
     struct Election;
+    #[doc = include_str!("../../../docs/kinds/hand-over.md")]
+    struct HandOver;
     #[doc = include_str!("../../../docs/kinds/multi.md")]
     struct Multi;
+    #[doc = include_str!("../../../docs/kinds/mutex.md")]
+    struct Mutex;
     #[doc = include_str!("../../../docs/kinds/once.md")]
     struct Once;
+    #[doc = include_str!("../../../docs/kinds/read-write.md")]
+    struct ReadWrite;
     #[doc = include_str!("../../../docs/kinds/re-entrant.md")]
     struct Reentrant;
+    #[doc = include_str!("../../../docs/kinds/semaphore.md")]
+    struct Semaphore;
     #[doc = include_str!("../../../docs/kinds/spin.md")]
     struct Spin;
 }

@@ -3,6 +3,7 @@
 use super::Mutant;
 
 const MODEL: &str = "crates/oarlock-core/src/model.rs";
+const QUEUE: &str = "crates/oarlock-core/src/queue.rs";
 const ACQUIRE: &str = "crates/oarlock-core/src/engine/acquire.rs";
 const BELIEF: &str = "crates/oarlock-core/src/belief.rs";
 const GUARD: &str = "crates/oarlock-core/src/guard.rs";
@@ -11,6 +12,9 @@ const WATCHDOG: &str = "crates/oarlock-core/src/engine/watchdog.rs";
 
 const SEAT: &str = "crates/oarlock-core/src/owner/seat.rs";
 const MULTI: &str = "crates/oarlock-core/src/kinds/multi.rs";
+const COHORT: &str = "crates/oarlock-core/src/engine/cohort.rs";
+const LEAVING: &str = "crates/oarlock-core/src/engine/leaving.rs";
+const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
@@ -23,6 +27,10 @@ const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
 const REENTRANT: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "reentrant::"];
 const MULTI_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "multi::"];
 const ONCE: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "once::"];
+
+const COHORT_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "cohort::"];
+const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
+const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -37,7 +45,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "no-release-on-drop",
         rule: "a dropped guard lets go of the lock",
         file: GUARD,
-        from: "        if self.done {\n            return;\n        }\n        self.stop_keeping();",
+        from: "        if self.done || self.hand_on().is_some() {\n            return;\n        }\n        self.stop_keeping();",
         to: "        self.stop_keeping();\n        if true {\n            return;\n        }",
         test: SIMULATION,
     },
@@ -46,7 +54,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         rule: "a claim is released after the attempt that is still under way, not before",
         file: REAPER,
         from: "let _ = attempt.await;",
-        to: "core.home.spawn(async move { drop(attempt.await) });",
+        to: "tokio::spawn(async move { drop(attempt.await) });",
         test: SIMULATION,
     },
     Mutant {
@@ -63,7 +71,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: WATCHDOG,
         from: "let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));",
         to: "let from = lease.from.map_or(self.clock.now(), |from| from.min(self.clock.now()));",
-        test: &["-p", "oarlock-core", "--test", "engine"],
+        test: ENGINE,
     },
     Mutant {
         name: "belief-comes-back",
@@ -108,7 +116,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "weight-ignored",
         rule: "granted weights never exceed the capacity",
-        file: MODEL,
+        file: QUEUE,
         from: "Weight::Units(units) => self.units += u64::from(units.get()),",
         to: "Weight::Units(_) => self.units += 0,",
         test: SIMULATION,
@@ -191,7 +199,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: ACQUIRE,
         from: "error.applied() == Applied::No && !self.doubtful && self.standing",
         to: "error.applied() == Applied::No && self.standing",
-        test: &["-p", "oarlock-core", "--test", "engine"],
+        test: ENGINE,
     },
     Mutant {
         name: "belief-after-shutdown",
@@ -199,7 +207,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: ACQUIRE,
         from: "return core.check_open().map(|()| Some(guard)),",
         to: "return Ok(Some(guard)),",
-        test: &["-p", "oarlock-core", "--test", "engine"],
+        test: ENGINE,
     },
     Mutant {
         name: "spin-by-hint",
@@ -280,5 +288,53 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "Some(last) if compare(&last, slot) != Ordering::Less => {",
         to: "Some(last) if compare(&last, slot) == Ordering::Equal => {",
         test: ONCE,
+    },
+    Mutant {
+        name: "cohort-fence-reused",
+        rule: "a lock that is handed on within a process has a larger fence",
+        file: COHORT,
+        from: "Some(Self { next: self.next.next()?, ..self })",
+        to: "Some(self)",
+        test: COHORT_CASES,
+    },
+    Mutant {
+        name: "cohort-without-end",
+        rule: "a lock is handed on within a process no further than its fences reach",
+        file: COHORT,
+        from: "baton.next <= baton.last",
+        to: "baton.next > Fence::new(0)",
+        test: COHORT_CASES,
+    },
+    Mutant {
+        name: "two-believe-in-a-cohort",
+        rule: "whoever handed a lock on does not believe in it",
+        file: BELIEF,
+        from: "        self.let_go.store(true, Ordering::Release);\n        Some(Self {",
+        to: "        Some(Self {",
+        test: COHORT_CASES,
+    },
+    Mutant {
+        name: "session-keeps-what-was-let-go",
+        rule: "what lives as long as its session is released, however late that works",
+        file: LEAVING,
+        from: "(self.outlasts_leases() && !self.over.is_cancelled())",
+        to: "false",
+        test: ENGINE,
+    },
+    Mutant {
+        name: "explicit-lease-extended",
+        rule: "an explicit lease is not extended by handing it over",
+        file: HANDLE,
+        from: "if handle.renewed { renewed(core, &claim).await } else",
+        to: "if true { renewed(core, &claim).await } else",
+        test: HAND_OVER,
+    },
+    Mutant {
+        name: "giver-still-believes",
+        rule: "whoever handed a lock over does not believe in it",
+        file: GUARD,
+        from: "    pub(crate) fn leave_to_its_lease(mut self) {\n        self.stop_keeping();",
+        to: "    pub(crate) fn leave_to_its_lease(mut self) {",
+        test: HAND_OVER,
     },
 ];
