@@ -71,6 +71,7 @@ impl Store {
     ) -> Result<Locks, Failure> {
         let home = signals::unheard(Home::own_thread)?;
         let mut pause = Duration::from_millis(50);
+        let mut said = false;
         loop {
             let connect = Connect::to(self.url.clone())
                 .home(home.clone())
@@ -88,7 +89,12 @@ impl Store {
                     if error.kind() == ErrorKind::Unreachable
                         && until.is_none_or(|until| Instant::now() + pause < until) =>
                 {
-                    self.words.detail(&format!("trying again: {error}"));
+                    // Once, and not for a hiccup.
+                    if pause >= Duration::from_millis(400) && !std::mem::replace(&mut said, true) {
+                        self.words.note(&format!("still trying: {error}"));
+                    } else {
+                        self.words.detail(&format!("trying again: {error}"));
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(2));
                 }

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use super::support::{Bench, finish};
+use rustix::process::Signal;
+
+use super::support::{Bench, Running, finish};
 
 #[test]
 fn the_childs_code_is_ours() {
@@ -99,7 +101,7 @@ fn help_and_version_are_no_failure() {
 #[test]
 fn a_bad_url_or_configuration_is_78() {
     let bench = Bench::new();
-    let urls = ["nonsense", "rediz://h", "local:relative", "mem:?tll=1", "redis://localhost", "redlock://a,b"];
+    let urls = ["nonsense", "rediz://h", "local:relative", "mem:?tll=1", "mysql://localhost", "redlock://a,b"];
     for url in urls {
         assert_eq!(bench.code(&["run", "-u", url, "x", "--", "true"]), 78, "{url}");
     }
@@ -110,6 +112,29 @@ fn a_bad_url_or_configuration_is_78() {
     // Two who disagree on the number of permits.
     let _holder = bench.hold(&["-j", "2", "x"]);
     assert_eq!(bench.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 78);
+}
+
+#[test]
+fn a_store_out_of_reach_is_69_and_who_waits_for_ever_is_told() {
+    let bench = Bench::new();
+    // Nobody listens on port 1.
+    let url = "redis://127.0.0.1:1";
+    for args in
+        [&["run", "-n", "x", "--", "true"][..], &["run", "-w", "0.3", "x", "--", "true"], &["ls"], &["show", "x"]]
+    {
+        let mut command = bench.bare(args);
+        command.env("OARLOCK_URL", url);
+        let done = finish(command);
+        assert_eq!(done.code, Some(69), "{args:?}: {done:?}");
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"exec "$0" "$@" 2>&1"#, env!("CARGO_BIN_EXE_oarlock"), "run", "-u", url, "x", "--", "true"]);
+    let mut waiting = Running::start(shell);
+    let said = waiting.line();
+    assert!(said.contains("still trying") && said.contains("127.0.0.1:1"), "{said}");
+    assert!(waiting.is_running());
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.wait().code(), Some(128 + 15));
 }
 
 #[test]
