@@ -1,13 +1,14 @@
 //! The seven verbs.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
-use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Weight};
-use redis::Cmd;
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Label, Limit, ResourceName, Result, Weight};
+use redis::{Cmd, Value};
 
 use crate::answer;
 use crate::config::{Config, Layout};
@@ -24,6 +25,8 @@ pub struct Redis {
     link: Link,
     scripts: Scripts,
     facts: Facts,
+    /// The last label in JSON: most claims of a client have the same.
+    written: Mutex<Option<(Arc<Label>, Arc<str>)>>,
 }
 
 impl Redis {
@@ -35,7 +38,7 @@ impl Redis {
     pub async fn open(config: Config) -> Result<Self> {
         let (link, facts) = Link::open(config).await.map_err(|error| error.during("open"))?;
         let scripts = Scripts::of(link.config.layout, link.is_cluster());
-        Ok(Self { link, scripts, facts })
+        Ok(Self { link, scripts, facts, written: Mutex::default() })
     }
 
     /// What the servers said about themselves when they were reached: of each thing the least.
@@ -98,24 +101,17 @@ impl Driver for Redis {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let attempt = async {
-            let call = self.attempt_call(claim);
-            if !self.link.confirms() {
-                return answer::attempt(claim, self.heard(claim, self.link.run_one(call)).await?);
-            }
-            let answers = self.link.run_confirmed(vec![call], patience(claim.ttl));
-            match self.heard(claim, answers).await.pop().unwrap_or_else(|| Err(unexpected())) {
-                Ok(answer) => answer::attempt(claim, answer),
-                Err(error) => {
-                    if error.applied() == Applied::Unknown {
-                        // It may have been granted, and must not stay so where a failover could forget it.
-                        let _ = self.end(&claim.resource, claim.id, &End::Withdrawn).await;
-                    }
-                    Err(error)
-                }
-            }
+        let answer = if self.link.confirms() {
+            Box::pin(self.attempt_confirmed(claim)).await
+        } else if self.link.is_cluster() {
+            let attend = Box::pin(self.link.attend(&claim.resource));
+            join(self.link.run_one(self.attempt_call(claim)), attend).await.0
+        } else {
+            self.link.run_one(self.attempt_call(claim)).await
         };
-        attempt.await.map_err(|error| about("attempt", &claim.resource, error))
+        answer
+            .and_then(|answer| answer::attempt(claim, answer))
+            .map_err(|error| about("attempt", &claim.resource, error))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -129,7 +125,7 @@ impl Driver for Redis {
         if self.link.is_cluster() {
             join_all(batch.iter().map(|renewal| self.link.attend(&renewal.claim.resource))).await;
         }
-        let read = |(answer, renewal): (Result<redis::Value>, &Renewal)| {
+        let read = |(answer, renewal): (Result<Value>, &Renewal)| {
             answer.and_then(answer::renewed).map_err(|error| about("renew", &renewal.claim.resource, error))
         };
         answers.into_iter().zip(batch).map(read).collect()
@@ -193,19 +189,36 @@ impl Redis {
             Capacity::Fixed(limit) => ("fixed", units(limit)),
             Capacity::Adopt(limit) => ("adopt", units(limit)),
         };
-        let label = serde_json::to_string(&*claim.label).unwrap_or_default();
+        let label = self.label(&claim.label);
         let mut call = self.link.call(&self.scripts.attempt, &claim.resource);
         let command = &mut call.command;
         command.arg(claim.id.to_string()).arg(&self.link.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
         command.arg(u8::from(claim.fair)).arg(u8::from(claim.wait)).arg(claim.behind);
-        command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(label);
+        command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(&*label);
         command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
         call
     }
 
-    /// What `request` gives, while the mailbox for the claim is seen to.
-    async fn heard<T>(&self, claim: &Claim, request: impl Future<Output = T>) -> T {
-        if self.link.is_cluster() { join(request, self.link.attend(&claim.resource)).await.0 } else { request.await }
+    fn label(&self, label: &Arc<Label>) -> Arc<str> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, text)) = written.as_ref().filter(|(known, _)| Arc::ptr_eq(known, label)) {
+            return text.clone();
+        }
+        let text: Arc<str> = serde_json::to_string(&**label).unwrap_or_default().into();
+        *written = Some((label.clone(), text.clone()));
+        text
+    }
+
+    /// An attempt that counts only if replicas have it.
+    async fn attempt_confirmed(&self, claim: &Claim) -> Result<Value> {
+        let answers = self.link.run_confirmed(vec![self.attempt_call(claim)], patience(claim.ttl));
+        let (mut answers, ()) = join(answers, self.link.attend(&claim.resource)).await;
+        let answer = answers.pop().unwrap_or_else(|| Err(unexpected()));
+        if answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown) {
+            // It may have been granted, and must not stay so where a failover could forget it.
+            let _ = self.end(&claim.resource, claim.id, &End::Withdrawn).await;
+        }
+        answer
     }
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {

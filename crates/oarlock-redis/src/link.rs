@@ -145,7 +145,8 @@ impl Link {
     pub(crate) fn call<'a>(&self, script: &'a Script, name: &ResourceName) -> Call<'a> {
         let place = self.place(name);
         let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
-        let mut command = redis::cmd("EVALSHA");
+        let mut command = Cmd::with_capacity(20, 512);
+        command.arg("EVALSHA");
         command.arg(script.hash()).arg(2).arg(&place.key).arg(&place.side).arg(self.mail(&place));
         Call { script, slot, command }
     }

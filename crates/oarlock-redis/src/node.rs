@@ -98,6 +98,9 @@ impl Node {
     }
 
     async fn line(&self, lines: &Reopened<Line>) -> Result<Arc<Line>> {
+        if let Some(line) = lines.current() {
+            return Ok(line);
+        }
         lines
             .get(Box::pin(async {
                 let ended = Arc::new(AtomicBool::new(false));

@@ -52,7 +52,7 @@ impl Scripts {
         match layout {
             Layout::Native => Self {
                 attempt: script(parts!("native": "load", "attempt.free", "rule", "attempt")),
-                renew: script(parts!("native": "load", "rule", "renew")),
+                renew: script(parts!("native": "load", "renew.alone", "rule", "renew")),
                 release: script(parts!("native": "load", "release.alone", "rule", "release")),
                 inspect: script(parts!("native": "load", "rule", "inspect")),
             },

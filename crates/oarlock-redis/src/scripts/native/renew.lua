@@ -1,17 +1,5 @@
--- Keeps a claim alive, holder or waiter.
---
--- KEYS, ARGV[1]  see load.lua
--- ARGV[2..]      id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
---                the least fence or how many, value, memo ('' = none, else '=' and the bytes)
--- answer         'alive', lease, largest fence or -1 for a waiter, by and why if somebody asked for its end
---                | 'gone' and by, why if it was broken | 'exhausted'
+-- The long way of a renewal. Its header is in renew.alone.lua.
 
-local id, behind, ttl, place_ttl = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local how, number, value, left = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-
--- Names that ran out leave the index by the renewals of others. It comes first: after a write that needs no memory, a full
--- server lets the others pass, and so never ends a hold.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', math.floor(now / 1000))
 expire()
 local _, me = find(id)
 if not me then
