@@ -51,6 +51,8 @@ pub(crate) enum Need {
     Fair,
     Units,
     Fences,
+    /// Fences can be raised and reserved.
+    Raise,
     /// Each claim has a lease of its own.
     Leases,
     /// Claims can outlive their process.
@@ -78,6 +80,7 @@ impl Need {
             Self::Fair => unless(can.fair, "this store has no queue"),
             Self::Units => unless(can.units, "this store cannot share a resource"),
             Self::Fences => unless(can.fencing != Fencing::None, "this store has no fences"),
+            Self::Raise => unless(can.raises_fences, "fences are the store's own here: none can be raised or reserved"),
             Self::Leases => unless(can.liveness != Liveness::Session, "claims live by their session here"),
             Self::LeaseTether => unless(can.tether_lease, "claims end with their process here"),
             Self::Waiters => unless(can.waiters == WaiterView::Listed, "this store does not show its waiters"),

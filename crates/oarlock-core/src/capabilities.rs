@@ -70,6 +70,9 @@ pub struct Capabilities {
     pub units: bool,
     /// The quality of its fences.
     pub fencing: Fencing,
+    /// Whether a holder can raise its fence, or reserve more of them
+    /// ([`Fences`](crate::driver::Fences)).
+    pub raises_fences: bool,
     /// How a dead holder is noticed.
     pub liveness: Liveness,
     /// Whether a claim can outlive its process ([`Tether::Lease`](crate::Tether::Lease)).
@@ -94,6 +97,7 @@ impl Capabilities {
             fair: true,
             units: true,
             fencing: Fencing::Clocked,
+            raises_fences: true,
             liveness: Liveness::Lease,
             tether_lease: true,
             waiters: WaiterView::Listed,

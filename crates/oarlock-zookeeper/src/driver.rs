@@ -34,7 +34,7 @@ impl Driver for ZooKeeper {
         let mut capabilities = Capabilities::of_the_model();
         capabilities.fencing = Fencing::Strict;
         capabilities.liveness = Liveness::Session;
-        capabilities.tether_lease = false;
+        (capabilities.raises_fences, capabilities.tether_lease) = (false, false);
         capabilities.waiters = WaiterView::Listed;
         capabilities.notify = Notify::Push;
         capabilities.consistency = Consistency::Consensus;

@@ -16,8 +16,8 @@ cases!("breaking":
     the_holder_hears_by_whom [Fences],
     a_push_tells_the_holder_at_once [Fences, Push],
     a_stale_fence_breaks_nothing [Fences],
-    with_grace_the_holder_can_finish [Fences, Leases],
-    after_the_grace_it_is_over [Fences, Leases],
+    with_grace_the_holder_can_finish [Fences],
+    after_the_grace_it_is_over [Fences],
 );
 
 fn ending() -> Ending {

@@ -15,10 +15,10 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("cohort":
     every_holder_is_alone_and_has_a_larger_fence [Fences],
-    it_is_handed_on_without_the_store [Fences, Leases],
+    it_is_handed_on_without_the_store [Fences, Raise],
     it_is_handed_on_no_further_than_asked [Fences],
     others_are_served_in_between,
-    a_loss_is_told_to_whoever_holds_it [Fences, Leases],
+    a_loss_is_told_to_whoever_holds_it [Fences, Raise],
     waiters_that_leave_cost_nothing,
     what_must_not_be_handed_on_is_refused,
 );

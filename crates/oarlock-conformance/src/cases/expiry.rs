@@ -11,7 +11,7 @@ use crate::failure::{Outcome, ensure, ensure_eq};
 
 cases!("expiry":
     a_dead_holder_ends_with_its_lease [Leases],
-    an_explicit_lease_is_not_renewed [Leases],
+    an_explicit_lease_is_not_renewed,
     an_expired_claim_is_gone [Leases],
     a_hold_has_its_bound,
 );

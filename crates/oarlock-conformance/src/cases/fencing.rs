@@ -13,7 +13,7 @@ cases!("fencing":
     fences_rise_from_grant_to_grant [Fences],
     fences_rise_across_clients_that_share [Fences, Units],
     the_store_shows_the_fence [Fences],
-    a_fence_can_be_raised_and_reserved [Fences, Leases],
+    a_fence_can_be_raised_and_reserved [Fences, Raise],
 );
 
 async fn fences_rise_from_grant_to_grant(bench: Arc<Bench>) -> Outcome {
