@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::error::{SCHEME, ended, strange};
 use crate::keys::{self, Keys};
 use crate::lease::{Leased, Leases, seconds};
-use crate::link::Link;
+use crate::link::{Link, transaction};
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
 use crate::watch::{self, About};
 
@@ -111,6 +111,13 @@ impl Etcd {
         let place = Place { changed: found.revision, record, ..place.clone() };
         self.leases.edit(place.id, |entry| entry.note(Some(&place)));
         Ok(place)
+    }
+
+    /// The revision that made a claim's key, if the claim holds.
+    async fn held_since(&self, own: &Range) -> Result<Option<i64>> {
+        let (_, kvs) = self.link.read(own).await?;
+        let place = kvs.into_iter().next().map_or(Ok(None), Place::read)?;
+        Ok(place.filter(|place| place.record.granted).map(|place| place.created))
     }
 
     /// Ends another's claim, now or after a grace, and leaves word for it.
@@ -213,7 +220,14 @@ impl Driver for Etcd {
         };
         let own = keys.claim(id);
         let mut then = vec![keys.claims().get(), delete(&own.key)];
-        then.extend(memo.map(|memo| put(&keys.memo(), memo_bytes(memo), 0)));
+        if let Some(memo) = memo
+            && let Some(created) = self.held_since(&own).await.map_err(about)?
+        {
+            // In the same step, and only if it is the hold that was looked at.
+            let when = vec![Compare::created(&own, Is::Equal, created)];
+            let write = put(&keys.memo(), memo_bytes(memo), 0);
+            then.push(Op::Txn(transaction(when, vec![write], Vec::new())));
+        }
         let when = vec![Compare::created(&own, Is::Greater, 0)];
         let found = self.link.txn(when, then, vec![keys.claims().get()]).await.map_err(about)?;
         let succeeded = found.succeeded;

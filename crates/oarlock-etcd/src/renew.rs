@@ -1,8 +1,8 @@
 //! One renewal: what keeps the claim alive is kept alive, and its key must still be there.
 
-use oarlock_core::Result;
 use oarlock_core::driver::{Fences, Gone, Lease, Renewal, Renewed};
-use oarlock_core::state::Ending;
+use oarlock_core::state::{Ending, Memo};
+use oarlock_core::{ClaimId, Result};
 
 use crate::api::{Compare, Is, Op, PutRequest};
 use crate::driver::{Etcd, put};
@@ -48,15 +48,13 @@ impl Etcd {
         found: Found,
     ) -> Result<Renewed> {
         let (claim, keys) = (&renewal.claim, self.keys(&renewal.claim.resource));
-        let (Some(mut place), _) = found else {
-            if entry.is_some_and(|entry| entry.granted) {
-                self.end_leases(self.leases.forget(claim.id, false)).await;
-            } else {
-                self.leases.edit(claim.id, |entry| entry.note(None));
-            }
-            return Ok(Renewed::Gone(found.1.map_or(Gone::Unknown, Gone::Broken)));
-        };
+        let (Some(mut place), _) = found else { return Ok(self.gone(claim.id, entry, found.1).await) };
         let granted = place.record.granted;
+        if let (true, Some(memo)) = (granted, &renewal.memo)
+            && let Err(letter) = self.write_memo(&keys, &place, memo).await?
+        {
+            return Ok(self.gone(claim.id, entry, letter).await);
+        }
         if let Some(ending) = &place.record.ending {
             let lease = Lease::of(self.link.left(place.lease).await?);
             let fence = place.fence().map(check_fence).transpose()?;
@@ -81,15 +79,33 @@ impl Etcd {
         if (record.behind, &record.value) != (place.record.behind, &place.record.value) {
             place = self.rewrite(&keys, &place, record).await?;
         }
-        if let (true, Some(memo)) = (granted, &renewal.memo) {
-            let when = vec![Compare::created(&keys.claim(claim.id), Is::Equal, place.created)];
-            self.link.txn(when, vec![put(&keys.memo(), memo_bytes(memo), 0)], Vec::new()).await?;
-        }
         let fence = match place.fence() {
             Some(fence) => Some(check_fence(self.raise(&keys, &place, fence, renewal.fences).await?)?),
             None => None,
         };
         Ok(Renewed::Alive { lease: lease.lease(), fence, ending: None })
+    }
+
+    /// A claim is not there: nothing is kept for it, and its end is told.
+    async fn gone(&self, id: ClaimId, entry: Option<Entry>, letter: Option<Ending>) -> Renewed {
+        if entry.is_some_and(|entry| entry.granted) {
+            self.end_leases(self.leases.forget(id, false)).await;
+        } else {
+            self.leases.edit(id, |entry| entry.note(None));
+        }
+        Renewed::Gone(letter.map_or(Gone::Unknown, Gone::Broken))
+    }
+
+    /// Leaves a memo if the claim is still there; else whatever was written about its end.
+    async fn write_memo(&self, keys: &Keys, place: &Place, memo: &Memo) -> Result<Result<(), Option<Ending>>> {
+        let when = vec![Compare::created(&keys.claim(place.id), Is::Equal, place.created)];
+        let write = put(&keys.memo(), memo_bytes(memo), 0);
+        let mut found = self.link.txn(when, vec![write], vec![self.letter(&self.client, place.id).get()]).await?;
+        if found.succeeded {
+            return Ok(Ok(()));
+        }
+        let letter = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
+        Ok(Err(letter.map(|kv| Letter::read(&kv.value)).transpose()?))
     }
 
     /// Moves the fences of all later grants ahead: they are their revision and an offset that only grows.
@@ -125,3 +141,6 @@ impl Etcd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

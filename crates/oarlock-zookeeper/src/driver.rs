@@ -2,14 +2,14 @@
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Cursor, Driver, End, Info, Interest, Release, Released, Renewal, Renewed, Watch};
-use oarlock_core::state::{Ending, Memo, Page, Query};
+use oarlock_core::state::{Ending, Page, Query};
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
 use zookeeper_client as zk;
 
 use crate::config::Config;
 use crate::error::{SCHEME, from_zk};
 use crate::link::{Known, Link, Session, if_there};
-use crate::queue::{MEMO, Queue};
+use crate::queue::Queue;
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// A ZooKeeper ensemble. See the [crate](crate) for what it promises.
@@ -128,18 +128,6 @@ impl ZooKeeper {
         Ok(Release::new(outcome, Some(queue.others_wait(id))))
     }
 
-    /// Leaves a memo, if the claim holds, and goes.
-    async fn leave_with(&self, resource: &ResourceName, id: ClaimId, memo: &Memo) -> Result<Release> {
-        let session = self.link.session().await?;
-        let parent = session.parent(resource);
-        let queue = session.look(&parent).await?;
-        if queue.entries.iter().take(queue.held).any(|entry| entry.id == id) {
-            session.write_memo(&parent, memo).await?;
-            return self.leave(resource, id).await.map_err(Error::applied_unknown);
-        }
-        self.leave(resource, id).await
-    }
-
     /// Ends a claim of another: a note of it stays with the resource, and its client is told to look.
     async fn bury(&self, resource: &ResourceName, id: ClaimId, ending: &Ending) -> Result<Release> {
         let session = self.link.session().await?;
@@ -191,15 +179,6 @@ impl ZooKeeper {
 }
 
 impl Session {
-    pub(crate) async fn write_memo(&self, parent: &str, memo: &Memo) -> Result<()> {
-        let path = format!("{parent}/{MEMO}");
-        if if_there(self.client.set_data(&path, memo, None).await)?.is_none() {
-            let persistent = self.options(zk::CreateMode::Persistent);
-            self.client.create(&path, memo, &persistent).await.map_err(from_zk)?;
-        }
-        Ok(())
-    }
-
     /// Gets the attention of a client. If that fails, its next renewal tells it.
     async fn call(&self, session: i64) {
         let _ = self.client.set_data(&self.mailbox(session), b"", None).await;

@@ -6,6 +6,7 @@ mod driver;
 mod error;
 pub mod floor;
 mod link;
+mod memo;
 mod names;
 mod queue;
 mod record;

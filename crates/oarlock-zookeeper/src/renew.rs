@@ -10,7 +10,7 @@ use crate::link::{Known, Place, Session, if_there};
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// What was seen of a claim's own node: the place, its path, and the answer about it.
-type Seen = (Place, String, Result<(Vec<u8>, zk::Stat), zk::Error>);
+pub(crate) type Seen = (Place, String, Result<(Vec<u8>, zk::Stat), zk::Error>);
 
 impl ZooKeeper {
     /// One answer for each claim.
@@ -67,7 +67,13 @@ impl ZooKeeper {
     }
 
     /// What a look at a claim's own node means.
-    async fn keep(&self, session: &Session, renewal: &Renewal, known: &Known, seen: Option<Seen>) -> Result<Renewed> {
+    pub(crate) async fn keep(
+        &self,
+        session: &Session,
+        renewal: &Renewal,
+        known: &Known,
+        seen: Option<Seen>,
+    ) -> Result<Renewed> {
         let claim = &renewal.claim;
         let other_session = matches!(known, Known::At(place) if place.session != session.id);
         let parent = session.parent(&claim.resource);
@@ -84,8 +90,10 @@ impl ZooKeeper {
         if renewal.fences != Fences::Keep {
             return Err(Error::new(ErrorKind::Unsupported, "fences are ZooKeeper's own here").on(SCHEME));
         }
-        if let Some(memo) = &renewal.memo {
-            session.write_memo(&parent, memo).await?;
+        if let (Some(_), Some(memo)) = (place.fence, &renewal.memo)
+            && !session.write_memo(&parent, &path, memo).await?
+        {
+            return session.obituary(&parent, claim.id).await;
         }
         let mut lease = session.lease(claim.ttl);
         let mut ending = None;
