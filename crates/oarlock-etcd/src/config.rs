@@ -24,4 +24,21 @@ impl Config {
             connect_timeout: Duration::from_secs(5),
         }
     }
+
+    /// Where its locks are: two name spaces of one cluster are two addresses.
+    pub(crate) fn address(&self) -> String {
+        format!("{}/{}", self.members.join(","), self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_spaces_have_addresses_of_their_own() {
+        let one = Config::new(["a:2379", "b:2379"]);
+        let two = Config { prefix: "team/".into(), ..one.clone() };
+        assert_eq!((&*one.address(), &*two.address()), ("a:2379,b:2379/oarlock:", "a:2379,b:2379/team/"));
+    }
 }

@@ -38,7 +38,7 @@ pub struct Etcd {
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Etcd").field("address", &self.address).field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("Etcd").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -53,8 +53,8 @@ impl Etcd {
             .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
         Ok(Self {
             link: Arc::new(Link::open(&config).await?),
+            address: config.address(),
             prefix: config.prefix,
-            address: config.members.join(","),
             client: format!("{:032x}", u128::from_be_bytes(id)),
             leases: Leases::default(),
             turns: Mutex::default(),

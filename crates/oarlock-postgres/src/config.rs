@@ -68,7 +68,9 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database.as_deref().or(self.user.as_deref()).unwrap_or_default();
-        write!(f, "{}:{}/{database}", self.host, self.port)
+        write!(f, "{}:{}/{database}", self.host, self.port)?;
+        // Two name spaces of one database are two places.
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
     }
 }
 
@@ -87,6 +89,15 @@ impl fmt::Debug for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn databases_and_name_spaces_have_addresses_of_their_own() {
+        let mut config = Config::new("db", 5432);
+        config.database = Some("app".into());
+        assert_eq!(config.to_string(), "db:5432/app");
+        config.prefix = "team:".into();
+        assert_eq!(config.to_string(), "db:5432/app?prefix=team:");
+    }
 
     #[test]
     fn a_password_is_never_shown() {
