@@ -5,6 +5,7 @@
 //! - [`driver`]: what a store must be able to do, in seven verbs.
 //! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Client`] is its face.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
+//! - [`quorum`]: Redlock, a driver over drivers.
 //! - [`memory`]: the reference store, with a kit to make it misbehave.
 
 pub mod belief;
@@ -25,6 +26,7 @@ pub mod memory;
 pub mod model;
 pub mod owner;
 pub mod queue;
+pub mod quorum;
 pub mod state;
 pub mod text;
 

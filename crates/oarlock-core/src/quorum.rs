@@ -1,0 +1,254 @@
+//! One lock over several independent stores: whoever has the votes of a majority holds it.
+//!
+//! This is Redlock, with what its libraries leave out: fences that rise, rounds that cannot hurt each other, and an end to every
+//! round. It is the one driver that waits for no node longer than a part of the lease: a stopped node must not hold up the votes
+//! of the others, and only whoever sends a round knows when it is certain. `docs/adr/0005-quorum.md` has the reasons.
+//!
+//! A round asks all nodes at once and ends as soon as it is certainly won or lost. A lost one gives back what it got, in the
+//! background. Waiting for an answer may end; the request does not, and what it took late is given back too.
+
+mod calls;
+mod later;
+#[cfg(test)]
+mod model;
+mod node;
+mod release;
+mod renew;
+mod rounds;
+mod show;
+mod tally;
+mod vote;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use self::calls::{Calls, never_mind};
+pub use self::later::Later;
+use self::node::Node;
+use self::rounds::Registry;
+use crate::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
+use crate::claim::{Claim, ClaimId, ResourceName, Weight};
+use crate::driver::{Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::state::{Page, Query};
+
+const SCHEME: &str = "redlock";
+
+/// The fewest nodes of which one may fail.
+const FEWEST: usize = 3;
+
+/// How long answers without a lease are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A lock that a majority of independent stores must agree on. See the [module](self).
+///
+/// # Guarantees
+/// While leases run at the same rate everywhere and no node forgets a vote, one claim holds at a time. Fences rise from grant to
+/// grant without any assumption about time, as long as no node forgets the counter it confirmed. A minority of nodes may be
+/// down, stopped or cut off.
+///
+/// Only whole resources can be had: votes for parts of one do not add up (three nodes, two units, three claims: each may get
+/// two votes).
+pub struct Quorum {
+    core: Arc<Core>,
+}
+
+struct Core {
+    nodes: Vec<Node>,
+    majority: usize,
+    node_timeout: Option<Duration>,
+    registry: Arc<Registry>,
+    /// What goes on in the background.
+    tasks: TaskTracker,
+    won: AtomicU64,
+    lost: AtomicU64,
+    written_back: AtomicU64,
+}
+
+/// How the rounds of a [`Quorum`] went so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rounds {
+    /// Those that got the lock.
+    pub won: u64,
+    /// Those that did not.
+    pub lost: u64,
+    /// Those, won or lost, in which the votes had different fences, so that the largest had to be written back.
+    pub written_back: u64,
+}
+
+impl Quorum {
+    /// A quorum of these nodes. All clients of a lock must name the same ones.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for fewer than three.
+    pub fn new(nodes: Vec<Arc<dyn DynDriver>>) -> Result<Self> {
+        if nodes.len() < FEWEST {
+            let message = format!("a quorum needs at least {FEWEST} nodes, not {}", nodes.len());
+            return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+        }
+        let core = Core {
+            majority: nodes.len() / 2 + 1,
+            nodes: nodes.into_iter().map(Node::new).collect(),
+            node_timeout: None,
+            registry: Arc::default(),
+            tasks: TaskTracker::new(),
+            won: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            written_back: AtomicU64::new(0),
+        };
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    /// A quorum of these nodes, once a majority of them is there. The others are connected to when they can be reached.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for fewer than three, whatever a node says that does not get better by waiting, and
+    /// [`ErrorKind::Unreachable`] if there is no majority.
+    pub async fn open(nodes: Vec<Later>) -> Result<Self> {
+        let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
+        let quorum = Self::new(nodes.iter().map(|node| node.clone() as Arc<dyn DynDriver>).collect())?;
+        let mut opening = tokio::task::JoinSet::new();
+        for node in nodes {
+            opening.spawn(async move { node.reach().await.map(|_| ()) });
+        }
+        let (mut open, mut last) = (0, None);
+        while let Some(opened) = opening.join_next().await {
+            match opened.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, "not opened").because(error))) {
+                Ok(()) => open += 1,
+                Err(error) if error.kind() == ErrorKind::Unreachable => last = Some(error),
+                Err(error) => return Err(error),
+            }
+            if open >= quorum.core.majority {
+                // The rest go on by themselves.
+                opening.detach_all();
+                break;
+            }
+        }
+        if open >= quorum.core.majority {
+            return Ok(quorum);
+        }
+        let message =
+            format!("{open} of {} nodes can be reached, and {} are needed", quorum.len(), quorum.core.majority);
+        let error = Error::new(ErrorKind::Unreachable, message).on(SCHEME).during("open").retry_later();
+        Err(match last {
+            Some(cause) => error.because(cause),
+            None => error,
+        })
+    }
+
+    /// How long a node may take to answer, instead of a part of the lease.
+    #[must_use]
+    pub fn node_timeout(self, timeout: Duration) -> Self {
+        match Arc::try_unwrap(self.core) {
+            Ok(core) => Self { core: Arc::new(Core { node_timeout: Some(timeout), ..core }) },
+            Err(core) => Self { core },
+        }
+    }
+
+    /// How the rounds of this client went so far.
+    #[must_use]
+    pub fn rounds(&self) -> Rounds {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let Core { won, lost, written_back, .. } = &*self.core;
+        Rounds { won: count(won), lost: count(lost), written_back: count(written_back) }
+    }
+
+    fn len(&self) -> usize {
+        self.core.nodes.len()
+    }
+}
+
+impl Core {
+    /// How long to wait for a node, for the sake of a claim of this lease: a twentieth of it, but enough for a busy machine, and
+    /// never so much that there is no time left for another round.
+    fn patience(&self, ttl: Duration) -> Duration {
+        let part = (ttl / 20).clamp(Duration::from_millis(200), PATIENCE);
+        self.node_timeout.unwrap_or(part).min(ttl / 4)
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.nodes.len()
+    }
+
+    /// How many nodes may fail.
+    fn spare(&self) -> usize {
+        self.nodes.len() - self.majority
+    }
+
+    fn check(claim: &Claim) -> Result<()> {
+        let missing = if claim.weight != Weight::All {
+            "share a resource: votes for parts of one do not add up"
+        } else if claim.fair {
+            "grant in order of arrival: nodes do not agree on one"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Unsupported, format!("a quorum cannot {missing}")).on(SCHEME))
+    }
+}
+
+fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
+    // An error that nobody shares can still be told where it comes from; the others say it already.
+    error.during(verb).about(resource)
+}
+
+impl Driver for Quorum {
+    fn info(&self) -> Info {
+        let mut can = Capabilities::of_the_model();
+        (can.fair, can.units, can.listing, can.memo) = (false, false, false, false);
+        (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
+        (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
+        can.consistency = Consistency::Timing;
+        let addresses: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info().address).collect();
+        Info::new(SCHEME, addresses.join(","), can)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = async {
+            Core::check(claim)?;
+            match self.core.kept(claim).await? {
+                Some(grant) => Ok(Attempt::Granted(grant)),
+                None => self.core.vote(claim).await,
+            }
+        };
+        attempt.await.map_err(|error| about("attempt", &claim.resource, error))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let answers = self.core.renew(batch).await.into_iter().zip(batch);
+        answers.map(|(answer, of)| answer.map_err(|error| about("renew", &of.claim.resource, error))).collect()
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.core.release(resource, id, end).await.map_err(|error| about("release", resource, error))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        watch::arm(&self.core, interest).await.map_err(|error| error.during("watch"))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.core.inspect(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    /// What is given back in the background gets a moment for it, so that a short-lived process leaves no votes behind.
+    async fn close(&self) -> Result<()> {
+        self.core.tasks.close();
+        let _ = tokio::time::timeout(PATIENCE, self.core.tasks.wait()).await;
+        let mut closing = Calls::send(&self.core, self.core.all(), PATIENCE, DynDriver::close, never_mind);
+        while closing.next().await.is_some() {}
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum").field("nodes", &self.core.nodes).finish_non_exhaustive()
+    }
+}

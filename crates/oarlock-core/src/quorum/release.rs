@@ -1,0 +1,82 @@
+//! Giving a lock back, everywhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::Calls;
+use super::{Core, PATIENCE, SCHEME};
+use crate::claim::{ClaimId, ResourceName};
+use crate::driver::{BoxFuture, End, Release, Released};
+use crate::error::{Error, Result};
+
+impl Core {
+    pub(super) async fn release(self: &Arc<Self>, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let hold = self.registry.last(id);
+        let asks = matches!(end, End::Broken { grace, .. } if *grace > Duration::ZERO);
+        if let Some(hold) = hold.as_ref().filter(|_| !asks) {
+            // First, so that votes that come late know it.
+            hold.round.end();
+        }
+        let round = match (&hold, end) {
+            (Some(hold), _) => hold.round.claim.id,
+            // What this client did not get it has not left anywhere either.
+            (None, End::Withdrawn) => id,
+            (None, _) => self.find(resource, id).await?.map_or(id, |found| found.id),
+        };
+        let patience = hold.as_ref().map_or(PATIENCE, |hold| self.patience(hold.round.claim.ttl));
+        let found =
+            self.release_round(resource, round, end, hold.as_ref().map(|hold| hold.round.clone()), patience).await?;
+        if let Some(hold) = hold.filter(|_| !asks) {
+            self.registry.forget(&hold);
+        }
+        Ok(Release::new(found, None))
+    }
+
+    /// Releases a round on all nodes, and waits until a majority has said so.
+    async fn release_round(
+        self: &Arc<Self>,
+        resource: &ResourceName,
+        id: ClaimId,
+        end: &End,
+        round: Option<Arc<super::rounds::Round>>,
+        patience: Duration,
+    ) -> Result<Released> {
+        let (resource, end) = (resource.clone(), end.clone());
+        let late = move |_, answer: Result<Release>| -> BoxFuture<()> {
+            if let (Some(round), Err(error)) = (&round, answer) {
+                round.clone().linger(error.applied());
+            }
+            Box::pin(std::future::ready(()))
+        };
+        let request = move |node: Arc<dyn crate::DynDriver>| node.release(resource.clone(), id, end.clone());
+        let mut calls = Calls::send(self, self.all(), patience, request, late);
+        let (mut done, mut asked, mut absent, mut fault) = (0, 0, 0, None);
+        while done.max(asked) < self.majority && absent <= self.spare() {
+            match calls.next().await {
+                None => break,
+                Some((_, Ok(answer))) => match answer.outcome {
+                    Released::Released => done += 1,
+                    Released::Asked => asked += 1,
+                    Released::NotHeld => absent += 1,
+                },
+                Some((_, Err(error))) => fault = Some(error),
+            }
+        }
+        if absent > self.spare() {
+            return Ok(Released::NotHeld);
+        }
+        if done + asked + absent < self.majority {
+            let message = format!("{} of {} nodes answered", done + asked + absent, self.nodes.len());
+            let error = Error::unreachable(message).on(SCHEME);
+            return Err(match fault {
+                Some(cause) => error.because(cause),
+                None => error,
+            });
+        }
+        Ok(match (asked, done) {
+            (0, 0) => Released::NotHeld,
+            (0, _) => Released::Released,
+            _ => Released::Asked,
+        })
+    }
+}

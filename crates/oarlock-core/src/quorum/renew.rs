@@ -1,0 +1,208 @@
+//! Keeping a majority, and winning back the nodes that forgot.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::calls::Calls;
+use super::rounds::{Hold, Round};
+use super::{Core, SCHEME};
+use crate::claim::{Claim, Fence, Tether};
+use crate::driver::{BoxFuture, DynDriver, Fences, Gone, Grant, Lease, Renewal, Renewed};
+use crate::error::{Error, Result};
+use crate::state::Ending;
+
+type Answers = Vec<Result<Renewed>>;
+
+/// What the nodes say of one hold.
+struct Keeping {
+    hold: Arc<Hold>,
+    /// What it shall have at least, and whether that is to be its own.
+    goal: Option<(Fence, bool)>,
+    /// Where it lives, and how long.
+    alive: Vec<(usize, Duration)>,
+    missing: Vec<usize>,
+    broken: Option<Ending>,
+    ending: Option<Ending>,
+    /// The nodes that count for its fences and have what it shall have; those that can still say so.
+    raised: usize,
+    awaited: Vec<usize>,
+    fault: Option<Error>,
+}
+
+impl Keeping {
+    fn new(hold: Arc<Hold>, fences: Fences) -> Self {
+        let top = hold.top();
+        let goal = match fences {
+            Fences::Keep => None,
+            Fences::AtLeast(fence) => Some((fence.max(top), true)),
+            Fences::Reserve(count) => Some((Fence::new(top.get().saturating_add(u64::from(count))), false)),
+        };
+        let awaited = hold.confirmed();
+        let (alive, missing) = (Vec::new(), Vec::new());
+        Self { hold, goal, alive, missing, broken: None, ending: None, raised: 0, awaited, fault: None }
+    }
+
+    /// What to ask of each node. A node that has less than others is levelled on the way.
+    fn renewal(&self, asked: &Renewal) -> Renewal {
+        let mut renewal = Renewal::of(Arc::new(self.hold.round.inner(&asked.claim)));
+        renewal.fences = Fences::AtLeast(self.goal.map_or(self.hold.top(), |(fence, _)| fence));
+        renewal
+    }
+
+    fn add(&mut self, node: usize, answer: Result<Renewed>) {
+        let counts = self.awaited.contains(&node);
+        self.awaited.retain(|awaited| *awaited != node);
+        match answer {
+            Ok(Renewed::Alive { lease, fence, ending }) => {
+                self.alive.push((node, lease.ttl));
+                self.ending = self.ending.take().or(ending);
+                let has = self.goal.is_some_and(|(goal, _)| fence.is_some_and(|fence| fence >= goal));
+                self.raised += usize::from(counts && has);
+            }
+            Ok(Renewed::Gone(gone)) => {
+                self.hold.lost_on(node);
+                self.missing.push(node);
+                if let Gone::Broken(ending) = gone {
+                    self.broken = Some(ending);
+                }
+            }
+            Err(error) => self.fault = Some(error),
+        }
+    }
+
+    /// Whether the answers that are still out can change nothing.
+    fn is_decided(&self, core: &Core) -> bool {
+        let settled = self.goal.is_none() || self.raised >= core.majority || self.awaited.is_empty();
+        (self.alive.len() >= core.majority && settled) || self.missing.len() > core.spare()
+    }
+
+    /// What there is of it, which is a failed renewal if neither a majority keeps it nor a majority has lost it: nothing has
+    /// changed then, and the lease runs on from the last one.
+    fn settle(mut self, core: &Arc<Core>, started: Instant) -> Result<Renewed> {
+        let (hold, round) = (&self.hold, &self.hold.round);
+        if self.missing.len() > core.spare() {
+            round.end();
+            core.undo_all(round, self.alive.iter().map(|(node, _)| *node));
+            core.registry.forget(hold);
+            return Ok(Renewed::Gone(self.broken.map_or(Gone::Unknown, Gone::Broken)));
+        }
+        if self.alive.len() < core.majority {
+            let message =
+                format!("{} of {} nodes keep it, {} are needed", self.alive.len(), core.nodes.len(), core.majority);
+            let error = Error::unreachable(message).on(SCHEME);
+            return Err(match self.fault {
+                Some(cause) => error.because(cause),
+                None => error,
+            });
+        }
+        if let Some((goal, own)) = self.goal.filter(|_| self.raised >= core.majority) {
+            hold.raise(goal, own);
+        }
+        // A majority lives as long as the one of it that ends first.
+        self.alive.sort_unstable_by_key(|(_, lease)| std::cmp::Reverse(*lease));
+        let lease = self.alive.get(core.majority - 1).map_or(Duration::ZERO, |(_, lease)| *lease);
+        hold.extend(started, lease);
+        let ending = self.ending.or(self.broken);
+        hold.ending.fetch_or(ending.is_some(), Ordering::AcqRel);
+        self.missing.iter().for_each(|node| core.win_back(hold, *node));
+        Ok(Renewed::Alive { lease: Lease::of(lease), fence: Some(hold.top()), ending })
+    }
+}
+
+impl Core {
+    /// One answer for each.
+    pub(super) async fn renew(self: &Arc<Self>, batch: &[Renewal]) -> Answers {
+        let started = Instant::now();
+        let mut known = Vec::with_capacity(batch.len());
+        for renewal in batch {
+            known
+                .push(self.known(&renewal.claim).await.map(|hold| hold.map(|hold| Keeping::new(hold, renewal.fences))));
+        }
+        let asked =
+            known.iter().zip(batch).filter_map(|(keeping, renewal)| Some((keeping.as_ref().ok()?.as_ref()?, renewal)));
+        let asked: Vec<Renewal> = asked.map(|(keeping, renewal)| keeping.renewal(renewal)).collect();
+        let mut open: Vec<&mut Keeping> =
+            known.iter_mut().filter_map(|keeping| keeping.as_mut().ok()?.as_mut()).collect();
+        if !open.is_empty() {
+            let shortest = asked.iter().map(|renewal| renewal.claim.ttl).min().unwrap_or_default();
+            let holds: Vec<_> = open.iter().map(|keeping| keeping.hold.clone()).collect();
+            let (core, request) = (self.clone(), request(asked));
+            let late = move |node, answers| {
+                core.late_renewal(node, &holds, answers);
+                Box::pin(std::future::ready(())) as BoxFuture<()>
+            };
+            let mut calls = Calls::send(self, self.all(), self.patience(shortest), request, late);
+            while !open.iter().all(|keeping| keeping.is_decided(self)) {
+                let Some((node, answers)) = calls.next().await else { break };
+                let mut answers = answers.into_iter().flatten();
+                for keeping in &mut open {
+                    keeping
+                        .add(node, answers.next().unwrap_or_else(|| Err(Error::unreachable("no answer").on(SCHEME))));
+                }
+            }
+        }
+        let settle = |keeping: Result<Option<Keeping>>| match keeping? {
+            Some(keeping) => keeping.settle(self, started),
+            None => Ok(Renewed::Gone(Gone::Unknown)),
+        };
+        known.into_iter().map(settle).collect()
+    }
+
+    /// The grant of a claim that is held already.
+    pub(super) async fn kept(self: &Arc<Self>, claim: &Claim) -> Result<Option<Grant>> {
+        if claim.tether == Tether::Process && self.registry.hold(claim.id).is_none() {
+            return Ok(None);
+        }
+        let answer = self.renew(&[Renewal::of(Arc::new(claim.clone()))]).await.pop();
+        let Some(Renewed::Alive { lease, .. }) = answer.transpose()? else { return Ok(None) };
+        Ok(self.registry.hold(claim.id).map(|hold| Grant::new(hold.fence(), lease)))
+    }
+
+    /// The hold of a claim: one of this client, or one that another client has handed over.
+    async fn known(self: &Arc<Self>, claim: &Claim) -> Result<Option<Arc<Hold>>> {
+        if let Some(hold) = self.registry.hold(claim.id) {
+            return Ok(Some(hold));
+        }
+        if claim.tether == Tether::Process {
+            return Ok(None);
+        }
+        let Some(found) = self.find(&claim.resource, claim.id).await? else { return Ok(None) };
+        let Some(fence) = found.fence else {
+            let message = "too few nodes answer to tell the fence of what was handed over";
+            return Err(Error::unreachable(message).on(SCHEME));
+        };
+        let round = Round::adopt(&self.registry, claim, found.id);
+        let hold = Hold::new(round, fence, found.confirmed, Instant::now() + claim.ttl);
+        self.registry.keep(hold.clone());
+        Ok(Some(hold))
+    }
+
+    /// Nodes that answer after the others may have forgotten it, too.
+    fn late_renewal(self: &Arc<Self>, node: usize, holds: &[Arc<Hold>], answers: Result<Answers>) {
+        for (hold, answer) in holds.iter().zip(answers.into_iter().flatten()) {
+            if let Ok(Renewed::Gone(Gone::Unknown)) = answer {
+                hold.lost_on(node);
+                self.win_back(hold, node);
+            }
+        }
+    }
+
+    /// Asks a node that has lost its vote for another one, in the background: it may have been restarted, or have been down
+    /// when the round was won.
+    fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
+        if !hold.round.is_over() && !hold.ending.load(Ordering::Acquire) {
+            // Calls that are dropped are run to their end.
+            drop(self.ask_for_votes(&hold.round, [node], Duration::ZERO));
+        }
+    }
+}
+
+fn request(asked: Vec<Renewal>) -> impl Fn(Arc<dyn DynDriver>) -> BoxFuture<Result<Answers>> {
+    move |node| {
+        let renew = node.renew(asked.clone());
+        Box::pin(async move { Ok(renew.await) })
+    }
+}

@@ -1,0 +1,237 @@
+//! What this client knows of its own rounds and holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::claim::{Claim, ClaimId, Fence};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Under what a label says which claim a round is of, where its id is not that of the claim.
+const TAG: &str = "oarlock.claim";
+
+/// Everything that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    /// How many rounds of a claim may still have votes or releases on their way.
+    rounds: Mutex<HashMap<ClaimId, u32>>,
+    holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
+}
+
+/// One try to get a majority, under an id of its own.
+#[derive(Debug)]
+pub(super) struct Round {
+    registry: Arc<Registry>,
+    /// The id that the engine knows.
+    pub(super) outer: ClaimId,
+    /// The claim as the nodes know it.
+    pub(super) claim: Arc<Claim>,
+    /// Votes that come from now on are to be given back.
+    over: AtomicBool,
+    /// What it was given, when it was won.
+    pub(super) fence: OnceLock<Fence>,
+}
+
+/// A round that was won.
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) round: Arc<Round>,
+    /// What its holder was given.
+    own: AtomicU64,
+    /// The largest fence that belongs to it.
+    top: AtomicU64,
+    /// The nodes that count for its fences: no other vote there is larger than its fence, and its key has been there since.
+    confirmed: Mutex<Vec<usize>>,
+    /// Somebody asked for its end.
+    pub(super) ending: AtomicBool,
+    until: Mutex<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// The hold of this claim, if it has one that nobody ended.
+    pub(super) fn hold(&self, claim: ClaimId) -> Option<Arc<Hold>> {
+        lock(&self.holds).get(&claim).filter(|hold| !hold.round.is_over()).cloned()
+    }
+
+    /// The last round of this claim that was won, whether or not its end has begun.
+    pub(super) fn last(&self, claim: ClaimId) -> Option<Arc<Hold>> {
+        lock(&self.holds).get(&claim).cloned()
+    }
+
+    /// The claim whose round has this id.
+    pub(super) fn outer(&self, round: ClaimId) -> Option<ClaimId> {
+        let holds = lock(&self.holds);
+        if holds.contains_key(&round) {
+            return Some(round);
+        }
+        holds.values().find(|hold| hold.round.claim.id == round).map(|hold| hold.round.outer)
+    }
+
+    pub(super) fn keep(&self, hold: Arc<Hold>) {
+        let mut holds = lock(&self.holds);
+        let replaced = holds.insert(hold.round.outer, hold);
+        // Nobody releases what was handed to another process: it goes when its time is over.
+        let mut ended = Vec::new();
+        if holds.len().is_power_of_two() {
+            let now = Instant::now();
+            ended.extend(holds.extract_if(|_, hold| *lock(&hold.until) < now));
+        }
+        drop(holds);
+        drop((replaced, ended));
+    }
+
+    pub(super) fn forget(&self, hold: &Arc<Hold>) {
+        let mut holds = lock(&self.holds);
+        let same = holds.get(&hold.round.outer).is_some_and(|kept| Arc::ptr_eq(kept, hold));
+        let forgotten = if same { holds.remove(&hold.round.outer) } else { None };
+        drop(holds);
+        drop(forgotten);
+    }
+}
+
+impl Round {
+    /// A new round of `claim`. It has the id of the claim, unless an earlier round may still have something on its way: a late
+    /// release of that one must not end a vote of this one.
+    pub(super) fn begin(registry: &Arc<Registry>, claim: &Claim) -> Result<Arc<Self>> {
+        let first = {
+            let mut rounds = lock(&registry.rounds);
+            let count = rounds.entry(claim.id).or_default();
+            *count += 1;
+            *count == 1
+        };
+        // Made at once, so that the count is right again whatever happens next.
+        let mut round = Self::of(registry, claim.clone(), claim.id);
+        if !first {
+            let mut bits = [0; 16];
+            getrandom::fill(&mut bits)
+                .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
+            round.claim = Arc::new(renamed(claim, ClaimId::from_bits(u128::from_ne_bytes(bits))));
+        }
+        Ok(Arc::new(round))
+    }
+
+    /// The round `id`, which another client has won for `claim`.
+    pub(super) fn adopt(registry: &Arc<Registry>, claim: &Claim, id: ClaimId) -> Arc<Self> {
+        *lock(&registry.rounds).entry(claim.id).or_default() += 1;
+        Arc::new(Self::of(registry, renamed(claim, id), claim.id))
+    }
+
+    fn of(registry: &Arc<Registry>, claim: Claim, outer: ClaimId) -> Self {
+        let (over, fence) = (AtomicBool::new(false), OnceLock::new());
+        Self { registry: registry.clone(), outer, claim: Arc::new(claim), over, fence }
+    }
+
+    /// `claim`, as this round knows it.
+    pub(super) fn inner(&self, claim: &Claim) -> Claim {
+        renamed(claim, self.claim.id)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        let mut rounds = lock(&self.registry.rounds);
+        if let Some(count) = rounds.get_mut(&self.outer) {
+            *count -= 1;
+            if *count == 0 {
+                rounds.remove(&self.outer);
+            }
+        }
+    }
+}
+
+impl Hold {
+    pub(super) fn new(round: Arc<Round>, fence: Fence, confirmed: Vec<usize>, until: Instant) -> Arc<Self> {
+        let _ = round.fence.set(fence);
+        let (own, top) = (AtomicU64::new(fence.get()), AtomicU64::new(fence.get()));
+        let (confirmed, ending, until) = (Mutex::new(confirmed), AtomicBool::new(false), Mutex::new(until));
+        Arc::new(Self { round, own, top, confirmed, ending, until })
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        Fence::new(self.own.load(Ordering::Acquire))
+    }
+
+    pub(super) fn top(&self) -> Fence {
+        Fence::new(self.top.load(Ordering::Acquire))
+    }
+
+    /// It has all fences up to this one, which is its own from now on or one more.
+    pub(super) fn raise(&self, to: Fence, own: bool) {
+        self.top.fetch_max(to.get(), Ordering::AcqRel);
+        if own {
+            self.own.fetch_max(to.get(), Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn confirmed(&self) -> Vec<usize> {
+        lock(&self.confirmed).clone()
+    }
+
+    /// Its key was lost on this node, which may vote for it again but does not count for its fences any more.
+    pub(super) fn lost_on(&self, node: usize) {
+        lock(&self.confirmed).retain(|confirmed| *confirmed != node);
+    }
+
+    pub(super) fn extend(&self, from: Instant, lease: Duration) {
+        *lock(&self.until) = from + lease;
+    }
+}
+
+/// `claim` under another id, with its own in the label, so that others can tell.
+fn renamed(claim: &Claim, id: ClaimId) -> Claim {
+    let mut renamed = claim.clone();
+    if id != claim.id {
+        renamed.id = id;
+        let label = (*claim.label).clone().tag(TAG, claim.id.to_string());
+        renamed.label = Arc::new(label);
+    }
+    renamed
+}
+
+/// The claim that a holder is of, by what its label says.
+pub(super) fn claim_of(holder: &crate::state::HolderState) -> ClaimId {
+    holder.label.tags.get(TAG).and_then(|id| id.parse().ok()).unwrap_or(holder.id)
+}
+
+/// A label without what we put there.
+pub(super) fn untagged(label: &crate::claim::Label) -> crate::claim::Label {
+    let mut label = label.clone();
+    label.tags.remove(TAG);
+    label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::ResourceName;
+
+    #[test]
+    fn a_round_has_an_id_of_its_own_while_another_is_under_way() {
+        let registry = Arc::new(Registry::default());
+        let claim = Claim::new(ClaimId::from_bits(7), ResourceName::new("x").unwrap());
+        let first = Round::begin(&registry, &claim).unwrap();
+        assert_eq!(first.claim.id, claim.id);
+        let second = Round::begin(&registry, &claim).unwrap();
+        assert_ne!(second.claim.id, claim.id);
+        let mut shown = crate::state::HolderState::new(second.claim.id, claim.kind, claim.weight);
+        shown.label = second.claim.label.clone();
+        assert_eq!((claim_of(&shown), untagged(&shown.label)), (claim.id, (*claim.label).clone()));
+        drop((first, second));
+        assert_eq!(Round::begin(&registry, &claim).unwrap().claim.id, claim.id);
+    }
+}

@@ -1,0 +1,170 @@
+//! A round: votes, the largest fence, and where it must be written back before it counts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::Core;
+use super::calls::{Calls, never_mind};
+use super::rounds::{Hold, Round};
+use super::tally::Tally;
+use crate::belief::drift_margin;
+use crate::claim::{Claim, Fence};
+use crate::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Grant, Lease, Renewal, Renewed};
+use crate::error::{Applied, Result};
+
+/// A round under way. Unless it is won, it leaves nothing behind, whether it was lost or its caller went away.
+struct Voting {
+    core: Arc<Core>,
+    round: Arc<Round>,
+    calls: Calls<Attempt>,
+    tally: Tally,
+    won: bool,
+}
+
+impl Drop for Voting {
+    fn drop(&mut self) {
+        if self.won {
+            return;
+        }
+        self.core.lost.fetch_add(1, Ordering::Relaxed);
+        // First, so that votes that come late know it.
+        self.round.end();
+        self.core.undo_all(&self.round, self.tally.traces());
+    }
+}
+
+impl Core {
+    /// One round for `claim`.
+    pub(super) async fn vote(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
+        let (started, patience) = (Instant::now(), self.patience(claim.ttl));
+        let round = Round::begin(&self.registry, claim)?;
+        let calls = self.ask_for_votes(&round, self.all(), patience);
+        let tally = Tally::of(self.nodes.len(), self.majority);
+        let mut voting = Voting { core: self.clone(), round: round.clone(), calls, tally, won: false };
+        while !voting.tally.is_decided() {
+            let Some((node, vote)) = voting.calls.next().await else { break };
+            voting.tally.add(node, vote);
+        }
+        if !voting.tally.is_won() {
+            return voting.tally.verdict();
+        }
+        let Some(fence) = self.write_back(&round, &voting.tally, patience).await else {
+            return voting.tally.verdict();
+        };
+        let leases = voting.tally.granted.iter().map(|(_, grant)| grant.lease.ttl);
+        let lease = leases.min().unwrap_or_default();
+        if started.elapsed() + drift_margin(lease) >= lease {
+            return voting.tally.verdict();
+        }
+        let confirmed = voting.tally.granted.iter().map(|(node, _)| *node).collect();
+        self.registry.keep(Hold::new(round, fence, confirmed, started + lease));
+        self.won.fetch_add(1, Ordering::Relaxed);
+        voting.won = true;
+        Ok(Attempt::Granted(Grant::new(fence, Lease::of(lease))))
+    }
+
+    /// Asks `nodes` for their votes. Those that come when the round is over are given back.
+    pub(super) fn ask_for_votes(
+        self: &Arc<Self>,
+        round: &Arc<Round>,
+        nodes: impl IntoIterator<Item = usize>,
+        patience: Duration,
+    ) -> Calls<Attempt> {
+        let claim = round.claim.clone();
+        let (core, round) = (self.clone(), round.clone());
+        let late = move |node: usize, vote: Result<Attempt>| -> BoxFuture<()> {
+            let (core, round) = (core.clone(), round.clone());
+            Box::pin(async move {
+                let vote = match vote {
+                    Ok(Attempt::Granted(grant)) => Some(grant.fence),
+                    Err(error) if error.applied() == Applied::Unknown => None,
+                    Ok(Attempt::Pending(_)) | Err(_) => return,
+                };
+                if round.is_over() {
+                    core.undo(&round, node).await;
+                } else if let (Some(vote), Some(fence)) = (vote, round.fence.get())
+                    && vote < *fence
+                {
+                    core.level(&round, node, *fence).await;
+                }
+            })
+        };
+        Calls::send(self, nodes, patience, move |node| node.attempt(claim.clone()), late)
+    }
+
+    /// The fence of a round, once a majority has it: the largest of the votes, written back only where the vote is still there.
+    ///
+    /// Two grants share a node that counts for both. There the key of one was gone before the other voted, so that the other's
+    /// vote, and with it its fence, is larger than what was written there. A node whose vote is the fence has it already.
+    async fn write_back(self: &Arc<Self>, round: &Round, tally: &Tally, patience: Duration) -> Option<Fence> {
+        let fence = tally.fence()?;
+        let behind: Vec<_> =
+            tally.granted.iter().filter(|(_, grant)| grant.fence < fence).map(|(node, _)| *node).collect();
+        if behind.is_empty() {
+            return Some(fence);
+        }
+        self.written_back.fetch_add(1, Ordering::Relaxed);
+        let mut renewal = Renewal::of(round.claim.clone());
+        renewal.fences = Fences::AtLeast(fence);
+        let mut missing = behind.len();
+        let mut calls = Calls::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), never_mind);
+        while missing > 0 {
+            match calls.next().await? {
+                (_, Ok(Renewed::Alive { fence: Some(written), ending: None, .. })) if written >= fence => missing -= 1,
+                // Without this node there is no majority that has it.
+                _ => return None,
+            }
+        }
+        Some(fence)
+    }
+
+    /// Tells a node that voted late what the fence is, so that it shows what the others show.
+    async fn level(&self, round: &Round, node: usize, fence: Fence) {
+        let Some(node) = self.nodes.get(node) else { return };
+        let mut renewal = Renewal::of(round.claim.clone());
+        renewal.fences = Fences::AtLeast(fence);
+        let _ = renew_one(node.driver(), renewal).await;
+    }
+
+    /// Gives back what a round may have on `nodes`, in the background.
+    pub(super) fn undo_all(self: &Arc<Self>, round: &Arc<Round>, nodes: impl Iterator<Item = usize>) {
+        let Ok(handle) = Handle::try_current() else { return };
+        for node in nodes {
+            let (core, round) = (self.clone(), round.clone());
+            self.tasks.spawn_on(async move { core.undo(&round, node).await }, &handle);
+        }
+    }
+
+    /// Gives back what a round may have on a node.
+    pub(super) async fn undo(&self, round: &Arc<Round>, node: usize) {
+        let Some(node) = self.nodes.get(node) else { return };
+        let (name, id) = (round.claim.resource.clone(), round.claim.id);
+        if let Err(error) = node.driver().release(name, id, End::Withdrawn).await {
+            round.clone().linger(error.applied());
+        }
+    }
+}
+
+impl Round {
+    /// Keeps the id of this round from being used again while a request of it may be on its way.
+    pub(super) fn linger(self: Arc<Self>, applied: Applied) {
+        if let (Applied::Unknown, Ok(handle)) = (applied, Handle::try_current()) {
+            handle.spawn(async move {
+                tokio::time::sleep(self.claim.ttl).await;
+                drop(self);
+            });
+        }
+    }
+}
+
+/// One renewal, as one answer.
+pub(super) fn renew_one(node: Arc<dyn DynDriver>, renewal: Renewal) -> BoxFuture<Result<Renewed>> {
+    Box::pin(async move {
+        let missing = || Err(crate::Error::new(crate::ErrorKind::Internal, "no answer to a renewal").applied_unknown());
+        node.renew(vec![renewal]).await.pop().unwrap_or_else(missing)
+    })
+}
