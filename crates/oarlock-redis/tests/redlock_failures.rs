@@ -1,0 +1,270 @@
+//! Redlock with nodes that are down, stopped, restarted without memory, or split between rivals.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed};
+use oarlock_core::quorum::{Later, Quorum};
+use oarlock_core::{Applied, Claim, ClaimId, Client, DynDriver, ErrorKind, ResourceName};
+use oarlock_redis::{Address, Config, Layout, Redis};
+use oarlock_testbed::Redis as Server;
+use redis::FromRedisValue;
+
+const DONE: End = End::Done { memo: None };
+
+/// Evaluates to so many servers that keep nothing on disk, or ends the test if they are not installed.
+macro_rules! servers {
+    ($count:expr) => {{
+        if Server::start_or_skip().unwrap().is_none() {
+            return;
+        }
+        let started = (0..$count).map(|_| Server::start_with(&[("appendonly", "no")]).unwrap());
+        let servers: Vec<Server> = started.collect();
+        servers
+    }};
+}
+
+fn node(addr: SocketAddr) -> Later {
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    config.connect_timeout = Duration::from_secs(1);
+    Later::new(addr.to_string(), move || {
+        let config = config.clone();
+        Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
+    })
+}
+
+async fn quorum(servers: &[Server]) -> Quorum {
+    Quorum::open(servers.iter().map(|server| node(server.addr())).collect()).await.unwrap()
+}
+
+fn name(name: &str) -> ResourceName {
+    ResourceName::new(name).unwrap()
+}
+
+fn claim(id: u128, resource: &str) -> Claim {
+    Claim::new(ClaimId::from_bits(id), name(resource))
+}
+
+async fn fence(quorum: &Quorum, claim: &Claim) -> Option<u64> {
+    match quorum.attempt(claim).await.unwrap() {
+        Attempt::Granted(grant) => Some(grant.fence.get()),
+        Attempt::Pending(_) => None,
+    }
+}
+
+async fn ask<T: FromRedisValue>(server: &Server, words: &[&str]) -> T {
+    let client = redis::Client::open(format!("redis://{}", server.addr())).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
+}
+
+/// On how many of these servers the key is this.
+async fn votes(servers: &[Server], key: &str, value: &str) -> usize {
+    let mut votes = 0;
+    for server in servers {
+        votes += usize::from(ask::<Option<String>>(server, &["GET", key]).await.as_deref() == Some(value));
+    }
+    votes
+}
+
+/// Waits for `is`, for half a minute at most.
+async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(30), async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "waited in vain for {what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_down_and_one_stopped_of_five_cost_nothing() {
+    let servers = servers!(5);
+    let (quorum, rival) = (quorum(&servers).await, quorum(&servers).await);
+    servers[0].kill().unwrap();
+    servers[1].pause().unwrap();
+    let mut last = 0;
+    for round in 0..20 {
+        let (mine, theirs) = (claim(2 * round + 1, "five"), claim(2 * round + 2, "five"));
+        let began = Instant::now();
+        let now = fence(&quorum, &mine).await.expect("a majority is there");
+        assert!(began.elapsed() < Duration::from_millis(900), "a stopped node was waited for: {:?}", began.elapsed());
+        assert!(now > last, "fence {now} after {last}");
+        last = now;
+        assert_eq!(fence(&rival, &theirs).await, None);
+        let renewed = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().unwrap();
+        assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
+        assert_eq!(quorum.release(&name("five"), mine.id, &DONE).await.unwrap().outcome, Released::Released);
+    }
+    servers[2].pause().unwrap();
+    let error = quorum.attempt(&claim(100, "five")).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    servers[1].resume().unwrap();
+    servers[2].resume().unwrap();
+    // What a stopped node was asked for meanwhile it has done late, and it was undone.
+    let (live, key) = (&servers[1..], claim(100, "five").id.to_string());
+    until("late votes to be given back", async || votes(live, "five", &key).await == 0).await;
+    until("the others", async || fence(&quorum, &claim(101, "five")).await.is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_forgot_votes_again_at_the_next_renewal() {
+    let servers = servers!(3);
+    let (quorum, rival) = (quorum(&servers).await, quorum(&servers).await);
+    let mine = claim(1, "forgetful");
+    let first = fence(&quorum, &mine).await.unwrap();
+    let key = mine.id.to_string();
+    until("all votes", async || votes(&servers, "forgetful", &key).await == 3).await;
+    // One after the other, each of them forgets, and is won back before the next does.
+    for server in &servers {
+        server.restart().unwrap();
+        assert_eq!(ask::<usize>(server, &["DBSIZE"]).await, 0, "it did forget");
+        until("its vote to be won back", async || {
+            let renewed = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().unwrap();
+            assert!(matches!(renewed, Renewed::Alive { .. }), "a minority forgot: {renewed:?}");
+            votes(&servers, "forgetful", &key).await == 3
+        })
+        .await;
+        assert_eq!(fence(&rival, &claim(2, "forgetful")).await, None);
+    }
+    assert_eq!(fence(&quorum, &mine).await, Some(first), "asked again, the same fence");
+    // Two at once are a majority: it is lost, and must be said so, not taken back silently.
+    servers[0].restart().unwrap();
+    servers[1].restart().unwrap();
+    let mut answer = None;
+    until("an answer", async || {
+        answer = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().ok();
+        answer.is_some()
+    })
+    .await;
+    assert!(matches!(answer, Some(Renewed::Gone(_))), "{answer:?}");
+    until("the rest of it to go", async || votes(&servers, "forgetful", &key).await == 0).await;
+    assert!(fence(&rival, &claim(3, "forgetful")).await.unwrap() > first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_renewal_of_a_minority_changes_nothing() {
+    let servers = servers!(3);
+    let quorum = quorum(&servers).await;
+    let mine = claim(1, "kept");
+    let first = fence(&quorum, &mine).await.unwrap();
+    let key = mine.id.to_string();
+    until("all votes", async || votes(&servers, "kept", &key).await == 3).await;
+    servers[0].pause().unwrap();
+    servers[1].pause().unwrap();
+    let error = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown));
+    servers[0].resume().unwrap();
+    servers[1].resume().unwrap();
+    assert_eq!(votes(&servers, "kept", &key).await, 3, "a failed renewal took votes away");
+    assert_eq!(fence(&quorum, &mine).await, Some(first));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_split_vote_of_an_even_number_ends_and_leaves_nothing() {
+    let servers = servers!(4);
+    let quorum = quorum(&servers).await;
+    // Another program has half of the nodes, as after a split vote.
+    for server in &servers[..2] {
+        let _: () = ask(server, &["SET", "split", "theirs", "PX", "30000"]).await;
+    }
+    let mine = claim(1, "split");
+    let began = Instant::now();
+    assert_eq!(fence(&quorum, &mine).await, None);
+    assert!(began.elapsed() < Duration::from_millis(900), "certain, and yet waited for: {:?}", began.elapsed());
+    until("the other half to be free", async || ask::<usize>(&servers[2], &["EXISTS", "split"]).await == 0).await;
+    until("the other half to be free", async || ask::<usize>(&servers[3], &["EXISTS", "split"]).await == 0).await;
+    // Rivals who split the votes again and again all get through.
+    for server in &servers[..2] {
+        let _: () = ask(server, &["DEL", "split"]).await;
+    }
+    let mut rivals = Vec::new();
+    for _ in 0..4 {
+        let client = Client::builder(self::quorum(&servers).await).build().unwrap();
+        rivals.push(tokio::spawn(async move {
+            let mut fences = Vec::new();
+            for _ in 0..10 {
+                let guard = client.mutex("split").unwrap().lock().await.unwrap();
+                fences.push(guard.fence());
+                guard.release().await.unwrap();
+            }
+            fences
+        }));
+    }
+    let mut all = Vec::new();
+    for rival in rivals {
+        let fences = rival.await.unwrap();
+        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+        all.extend(fences);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 40, "a fence was given twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_down_at_first_is_a_member_all_the_same() {
+    let servers = servers!(3);
+    servers[2].kill().unwrap();
+    let quorum = quorum(&servers).await;
+    let mine = claim(1, "late");
+    assert!(fence(&quorum, &mine).await.is_some());
+    servers[2].restart().unwrap();
+    let key = mine.id.to_string();
+    until("its vote", async || {
+        let renewed = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap();
+        assert!(matches!(renewed, Ok(Renewed::Alive { .. })), "{renewed:?}");
+        votes(&servers, "late", &key).await == 3
+    })
+    .await;
+    servers[0].kill().unwrap();
+    servers[1].kill().unwrap();
+    let error = quorum.attempt(&claim(2, "free")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "one of three is no majority of those who are left: {error}");
+    let alone = Quorum::open(servers.iter().map(|server| node(server.addr())).collect()).await.unwrap_err();
+    assert_eq!(alone.kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_vote_of_a_lost_round_does_not_outlive_it() {
+    let servers = servers!(3);
+    let quorum = quorum(&servers).await;
+    // One node is taken, one is stopped: the round is lost when the stopped one takes too long.
+    let _: () = ask(&servers[0], &["SET", "late", "theirs", "PX", "30000"]).await;
+    servers[1].pause().unwrap();
+    let mine = claim(1, "late");
+    assert_eq!(fence(&quorum, &mine).await, None);
+    let _: () = ask(&servers[0], &["DEL", "late"]).await;
+    // The next round of the same claim has an id of its own, because the stopped node still owes an answer to the first.
+    assert!(fence(&quorum, &mine).await.is_some());
+    let second: String = ask(&servers[0], &["GET", "late"]).await;
+    assert_ne!(second, mine.id.to_string());
+    servers[1].resume().unwrap();
+    // Whatever the stopped node does now, the vote that counts is not touched.
+    until("the first round to be given back", async || {
+        ask::<Option<String>>(&servers[1], &["GET", "late"]).await != Some(mine.id.to_string())
+    })
+    .await;
+    let renewed = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
+    assert!(votes(&servers, "late", &second).await >= 2);
+    assert_eq!(quorum.release(&name("late"), mine.id, &DONE).await.unwrap().outcome, Released::Released);
+    until("nothing to be left", async || votes(&servers, "late", &second).await == 0).await;
+}
+
+#[tokio::test]
+async fn parts_of_a_resource_are_refused_with_the_reason() {
+    let servers = servers!(3);
+    let client = Client::builder(quorum(&servers).await).build().unwrap();
+    let refused = client.semaphore("parts", 3).unwrap().acquire(1).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let refused = client.rwlock("parts").unwrap().read().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let writer = client.rwlock("parts").unwrap().write().await.unwrap();
+    assert!(writer.fence().get() > 0);
+    writer.release().await.unwrap();
+}
