@@ -45,6 +45,8 @@ const DRIVERS: &[(&str, Open, OpenFloor)] = &[
         |url, _| Box::pin(redis(url)),
         |url| Box::pin(async move { oarlock_redis::floor::open(redis_config(&url)?).await.map(Some) }),
     ),
+    #[cfg(feature = "redis")]
+    ("redlock", |url, _| Box::pin(redlock(url)), |_| Box::pin(async { Ok(None) })),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper",
@@ -160,7 +162,7 @@ async fn redis(url: Url) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "redis")]
 fn redis_config(url: &Url) -> Result<oarlock_redis::Config> {
-    use oarlock_redis::{Address, Config, Layout, Tls};
+    use oarlock_redis::Address;
 
     let hosts = || url.hosts().iter().map(|host| (host.name.clone(), host.port)).collect();
     let address = match (url.scheme(), url.hosts()) {
@@ -172,6 +174,13 @@ fn redis_config(url: &Url) -> Result<oarlock_redis::Config> {
         (_, [host]) => Address::Tcp(host.name.clone(), host.port),
         (scheme, _) => return Err(Error::new(ErrorKind::Config, format!("{scheme}:// needs one host"))),
     };
+    redis_config_at(url, address)
+}
+
+#[cfg(feature = "redis")]
+fn redis_config_at(url: &Url, address: oarlock_redis::Address) -> Result<oarlock_redis::Config> {
+    use oarlock_redis::{Config, Layout, Tls};
+
     let mut config = Config::new(address);
     config.layout = match url.layout() {
         None | Some("native") => Layout::Native,
@@ -200,6 +209,23 @@ fn redis_config(url: &Url) -> Result<oarlock_redis::Config> {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
     }
     Ok(config)
+}
+
+/// The servers of the URL are the members, whether or not they can be reached now.
+#[cfg(feature = "redis")]
+async fn redlock(url: Url) -> Result<Arc<dyn DynDriver>> {
+    use oarlock_core::quorum::{Later, Quorum};
+    use oarlock_redis::{Address, Redis};
+
+    let mut nodes = Vec::new();
+    for host in url.hosts() {
+        let config = redis_config_at(&url, Address::Tcp(host.name.clone(), host.port))?;
+        nodes.push(Later::new(host.to_string(), move || {
+            let config = config.clone();
+            Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
+        }));
+    }
+    Ok(Arc::new(Quorum::open(nodes).await?))
 }
 
 #[cfg(feature = "postgres")]

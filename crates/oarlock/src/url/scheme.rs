@@ -124,6 +124,10 @@ const SAFETY: &[Own] = &[("min_replicas", Says::Number, "0"), ("allow_eviction",
 const TLS_SAFETY: &[Own] =
     &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, "")];
 
+// Each server of a Redlock is alone: it has no replicas that could count.
+const EVICTION: &[Own] = &[SAFETY[1]];
+const TLS_EVICTION: &[Own] = &[SAFETY[1], TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
+
 const fn redis(name: &'static str) -> Scheme {
     Scheme::new(name, "Redis or Valkey", "redis").port(6379).path(PathIs::Number).choices(REDIS).own(SAFETY)
 }
@@ -142,7 +146,12 @@ const fn cluster(name: &'static str) -> Scheme {
 }
 
 const fn redlock(name: &'static str) -> Scheme {
-    Scheme::new(name, "Redlock over independent Redis servers", "redlock").port(6379).hosts(3).choices(REDLOCK)
+    Scheme::new(name, "Redlock over independent Redis servers", "redlock")
+        .port(6379)
+        .hosts(3)
+        .path(PathIs::Number)
+        .choices(REDLOCK)
+        .own(EVICTION)
 }
 
 const fn etcd(name: &'static str) -> Scheme {
@@ -164,7 +173,7 @@ static SCHEMES: &[Scheme] = &[
     cluster("redis+cluster").alias(&["redis-cluster"]),
     cluster("rediss+cluster").alias(&["rediss-cluster"]).tls().own(TLS_SAFETY),
     redlock("redlock"),
-    redlock("redlocks").tls(),
+    redlock("redlocks").tls().own(TLS_EVICTION),
     etcd("etcd"),
     etcd("etcds").tls(),
     Scheme::new("zk", "ZooKeeper", "zookeeper")

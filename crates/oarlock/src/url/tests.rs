@@ -137,6 +137,10 @@ fn redis_has_keys_of_its_own() {
     let explained = url("rediss://h?min_replicas=2").explain().options;
     let shown: Vec<_> = explained.iter().skip(5).map(|o| (o.key.as_str(), o.value.as_str(), o.default)).collect();
     assert_eq!(shown[..3], [("min_replicas", "2", false), ("allow_eviction", "no", true), ("ca", "", true)]);
+    assert_eq!(url("redlock://a,b,c/2?allow_eviction=yes").number().unwrap(), 2);
+    assert_eq!(url("redlocks://a,b,c?ca=/etc/ca.pem").option("ca"), Some("/etc/ca.pem"));
+    assert_eq!((url("redlock://a,b,c").layout(), url("redlock://a,b,c").prefix()), (Some("plain"), ""));
+    assert!(refusal("redlock://a,b,c?min_replicas=1").contains("no option"));
     assert!(refusal("redis://h?min_replicas=one").contains("a whole number"));
     assert!(refusal("redis://h?allow_eviction=maybe").contains("yes or no"));
     assert!(refusal("redis://h?min_replica=1").contains("did you mean min_replicas?"));
