@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Moment, sleep_until};
+use crate::driver::Gone;
 use crate::state::Ending;
 
 /// Why a lock was lost.
@@ -28,6 +29,16 @@ pub enum LossReason {
     Session,
     /// It was held as long as it may be held.
     MaxHold,
+}
+
+impl From<Gone> for LossReason {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Unknown => Self::Gone,
+            Gone::Broken(ending) => Self::Broken(ending),
+            Gone::Session => Self::Session,
+        }
+    }
 }
 
 impl fmt::Display for LossReason {

@@ -210,7 +210,8 @@ impl Client {
     }
 
     /// Ends somebody else's hold. `fence` is the proof that the caller has looked: if another holds it by now, nothing
-    /// happens.
+    /// happens. A lock that goes from task to task ([`Mutex::cohort`](crate::Mutex::cohort)) is one hold under the fence that
+    /// [`inspect`](Self::inspect) shows, whichever of them has it now.
     ///
     /// With a `grace` the holder is asked: it is not renewed any more, hears of it at once where the store can tell,
     /// and is gone after that time at the latest. A grace shorter than its lease can end the hold before a holder that

@@ -1,6 +1,7 @@
 //! Every step of every lock, as one stream: tracing, metrics, audit and dashboards are observers of it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ pub struct LockEvent {
     pub step: Step,
 }
 
-/// Somebody who is told of every step, in order, on the thread where it happens: be quick.
+/// Somebody who is told of every step, in order, on the thread where it happens: be quick. A panic in it is not passed on.
 pub trait Observer: Send + Sync + 'static {
     /// Something happened.
     fn observe(&self, event: &LockEvent);
@@ -114,7 +115,8 @@ impl Observers {
         let resource = claim.resource.clone();
         let event = LockEvent { resource, claim: claim.id, kind: claim.kind, step: step() };
         for observer in self.0.iter() {
-            observer.observe(&event);
+            // Whoever only looks must not be able to stop renewals or lose a lock on its way to the next holder.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(&event)));
         }
     }
 }

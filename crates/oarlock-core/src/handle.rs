@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, ResourceName, Tether, Weight};
 use crate::clock::Moment;
-use crate::driver::{Gone, Grant, Lease, Renewal, Renewed};
+use crate::driver::{Grant, Lease, Renewal, Renewed};
 use crate::engine::{Client, Core, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
@@ -122,15 +122,15 @@ impl Guard {
 impl Client {
     /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
     ///
-    /// A lock with an explicit lease goes on with what is left of it. Two who adopt the same handle both hold the lock:
-    /// hand it to one.
+    /// A lock with an explicit lease goes on with what is left of it. Hand a handle to one: a second client that adopts it
+    /// believes in the lock as the first does, and goes on believing when that one lets it go, for up to a lease.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lock lives on to the end of its lease, and can still be adopted.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::Config`] for a handle of
-    /// another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
+    /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::InvalidClaim`] if this
+    /// client holds it already; [`ErrorKind::Config`] for a handle of another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
     /// says, and then it can be tried again.
     pub async fn adopt(&self, handle: &Handle) -> Result<Guard> {
         let core = &self.core;
@@ -140,7 +140,11 @@ impl Client {
         let sent = core.clock.now();
         let kept = if handle.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
         let Kept { lease, ending } = kept.map_err(|error| error.about(&claim.resource))?;
-        let from = lease.from.unwrap_or(sent);
+        let from = lease.from.map_or(sent, |from| from.min(core.clock.now()));
+        if core.watchdog.keeps(handle.id) {
+            let message = "this client holds it already: it was adopted here, or never handed over";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&handle.resource));
+        }
         let belief = BeliefCell::new(core.clock.clone(), from, lease.ttl, None);
         if let Some(ending) = ending {
             belief.end_by(from, lease.ttl, LossReason::Broken(ending));
@@ -183,11 +187,7 @@ async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
         Renewed::Alive { fence: None, .. } => {
             Err(Error::new(ErrorKind::InvalidClaim, "this handle is of a claim that waits"))
         }
-        Renewed::Gone(gone) => Err(Error::lost(match gone {
-            Gone::Unknown => LossReason::Gone,
-            Gone::Broken(ending) => LossReason::Broken(ending),
-            Gone::Session => LossReason::Session,
-        })),
+        Renewed::Gone(gone) => Err(Error::lost(gone.into())),
     }
 }
 

@@ -26,9 +26,14 @@ pub struct Memory {
     line: Arc<Line>,
 }
 
+/// How many stores there have been.
+static STORES: AtomicU64 = AtomicU64::new(0);
+
 /// What is shared by all connections.
 #[derive(Debug)]
 struct Store {
+    /// Tells this store from others in this process.
+    number: u64,
     clock: Arc<StepClock>,
     state: Mutex<State>,
 }
@@ -79,7 +84,7 @@ impl Memory {
     #[must_use]
     pub fn on(clock: Arc<dyn Clock>) -> Self {
         let clock = Arc::new(StepClock { inner: clock, steps_nanos: AtomicU64::new(0) });
-        Self::open(Arc::new(Store { clock, state: Mutex::default() }))
+        Self::open(Arc::new(Store { number: STORES.fetch_add(1, Ordering::Relaxed), clock, state: Mutex::default() }))
     }
 
     /// Another connection to the same store, as another process would open it.
@@ -136,7 +141,7 @@ impl Driver for Memory {
     fn info(&self) -> Info {
         let mut capabilities = Capabilities::of_the_model();
         capabilities.liveness = Liveness::LeaseAndProcess;
-        Info::new("mem", "this process", capabilities)
+        Info::new("mem", format!("this process, store {}", self.store.number), capabilities)
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use oarlock_core::blocking::{Client, Multi};
-use oarlock_core::{ErrorKind, Fenced, LockEvent, LossReason, Memory, Slot, Tether};
+use oarlock_core::{ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Slot, Tether};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -36,6 +36,23 @@ async fn on_the_only_thread_of_a_runtime() -> Result<(), Failure> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_worker_of_a_runtime() -> Result<(), Failure> {
     tokio::spawn(async { a_lock_and_its_rival(&Client::new(Memory::new())?) }).await?
+}
+
+/// In one poll of a task, whose budget is not refilled before the poll is over.
+#[tokio::test(flavor = "current_thread")]
+async fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
+    let locks = Client::new(Memory::new())?;
+    for _ in 0..1000 {
+        locks.mutex("a")?.lock()?.release()?;
+    }
+    Ok(())
+}
+
+/// Tokio keeps the wake-ups of work that yields on a runtime's thread until that thread comes back to it.
+#[tokio::test(flavor = "current_thread")]
+async fn work_that_yields_is_gone_on_with_on_a_thread_of_a_runtime() -> Result<(), Failure> {
+    Home::own_thread()?.block_on(tokio::task::yield_now())?;
+    Ok(())
 }
 
 #[test]

@@ -143,7 +143,7 @@ async fn others_are_served_in_between(bench: Arc<Bench>) -> Outcome {
 
 async fn a_loss_is_told_to_whoever_holds_it(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 5).cohort(16, bench.ttl() * 10);
+    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 10).cohort(16, bench.ttl() * 4);
     let first = lock.lock().await?;
     let waiting: Vec<_> = (0..3)
         .map(|_| {

@@ -17,7 +17,8 @@ thread_local! {
 }
 
 fn this_thread() -> Owner {
-    THIS_THREAD.with(Owner::clone)
+    // A thread that is ending has no identity left: it holds nothing that could be entered again.
+    THIS_THREAD.try_with(Owner::clone).unwrap_or_default()
 }
 
 /// The choices of a kind, passed on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify as Bell;
 
 use super::backoff::{Backoff, Patience};
-use super::cohort::{Baton, Bounds};
+use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
 use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
@@ -30,6 +30,17 @@ pub enum Wait {
     AtMost(Duration),
     /// As long as it takes. Say it only where you mean it.
     Forever,
+}
+
+impl Wait {
+    /// When a wait that began at `started` ends.
+    pub(crate) fn until(self, started: Moment) -> Moment {
+        match self {
+            Self::No => started,
+            Self::AtMost(span) => started + span,
+            Self::Forever => Moment::NEVER,
+        }
+    }
 }
 
 /// Everything that is asked for: what the kinds fill in and the loop works off.
@@ -79,11 +90,7 @@ impl Ask {
         let core = self.client.core.clone();
         self.check(&core)?;
         let started = core.clock.now();
-        let give_up = match self.wait {
-            Wait::No => started,
-            Wait::AtMost(span) => started + span,
-            Wait::Forever => Moment::NEVER,
-        };
+        let give_up = self.wait.until(started);
         self.claim.wait = give_up > started;
         let alone = self.check_owner(&core)?;
         if alone {
@@ -96,8 +103,9 @@ impl Ask {
             Some(Entry::Store(pass)) => pass,
         };
         let mut granted = self.stand_in_line(&core, pass, started, give_up).await?;
-        if let (Some(guard), Some(bounds)) = (&mut granted, self.cohort) {
-            let baton = Baton::reserve(&core, guard, bounds).await;
+        if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
+            let left = give_up.since(core.clock.now()).max(LAST_CHANCE);
+            let baton = Baton::reserve(&core, guard, bounds, left.min(self.claim.ttl / 6)).await;
             guard.set_baton(baton);
         }
         if granted.is_none() && alone {
@@ -112,10 +120,7 @@ impl Ask {
         check_ttl(self.claim.ttl)?;
         self.claim.label.check()?;
         core.check_tether(self.claim.tether, &self.claim.resource)?;
-        if self.cohort.is_some() && (self.claim.fair || !self.renew || self.max_hold.is_some() || self.owner.is_some())
-        {
-            let message =
-                "a lock that goes from task to task cannot be fair, have an explicit lease, a longest hold or an owner";
+        if let Some(message) = self.contradiction() {
             return Err(Error::new(ErrorKind::InvalidClaim, message).about(&self.claim.resource));
         }
         let can = &core.info.capabilities;
@@ -128,6 +133,28 @@ impl Ask {
         };
         let message = format!("this store cannot {missing}");
         Err(Error::new(ErrorKind::Unsupported, message).on(core.info.scheme).about(&self.claim.resource))
+    }
+
+    /// What cannot be asked for together, or at all.
+    fn contradiction(&self) -> Option<String> {
+        if self.max_hold.is_some_and(|span| span.is_zero()) {
+            return Some("a lock cannot be held for no time at all".to_owned());
+        }
+        let Bounds { hand_offs, span } = self.cohort?;
+        if self.claim.fair || !self.renew || self.max_hold.is_some() || self.owner.is_some() {
+            let other = "be fair, or have an explicit lease, a longest hold or an owner";
+            return Some(format!("a lock that goes from task to task cannot {other}"));
+        }
+        if !(1..=MAX_HAND_OFFS).contains(&hand_offs) {
+            return Some(format!("a lock is handed on between 1 and {MAX_HAND_OFFS} times, not {hand_offs}"));
+        }
+        // Whoever stands before the store for this process waits while the lock goes round.
+        match self.wait {
+            Wait::AtMost(wait) if wait <= span * 2 => {
+                Some(format!("a wait of {wait:?} is too short for a lock that goes round for {span:?}"))
+            }
+            _ => None,
+        }
     }
 
     /// True if the owner holds the name already, in a way that this claim may join but must not wait for.
@@ -185,7 +212,7 @@ impl Ask {
                     // Of a client that was shut down meanwhile it is already lost, and let go by being dropped.
                     Some(guard) => return core.check_open().map(|()| Some(guard)),
                     // The answer took longer than the lease: it is worth nothing, and neither is its claim.
-                    None => Duration::ZERO,
+                    None => core.entropy.jitter(errors.next()),
                 },
                 Ok(Attempt::Pending(_)) if !self.claim.wait => {
                     place.settle();

@@ -18,6 +18,9 @@ use crate::driver::{Fences, Release, Released, Renewal, Renewed};
 use crate::event::Step;
 use crate::guard::{Guard, Held};
 
+/// The most times a lock is handed on: fences are reserved for all of them, and must not run far ahead of the clock.
+pub(crate) const MAX_HAND_OFFS: u32 = 1024;
+
 /// How far a lock may go from task to task before others get their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -36,7 +39,7 @@ pub(crate) struct Baton {
 impl Baton {
     /// Reserves fences for handing on a lock that was just granted; `None` if nobody here waits for it, or the store does not
     /// give any: then it is an ordinary lock.
-    pub(crate) async fn reserve(core: &Core, guard: &Guard, bounds: Bounds) -> Option<Self> {
+    pub(crate) async fn reserve(core: &Core, guard: &Guard, bounds: Bounds, patience: Duration) -> Option<Self> {
         if !core.cohorts.is_sought(guard.resource()) {
             return None;
         }
@@ -46,9 +49,11 @@ impl Baton {
         let request = core.driver.clone().renew(vec![renewal]);
         let request = Box::pin(async move { Ok(request.await.pop()) });
         // Its lease is not counted: the watchdog's renewals keep the lock alive.
-        match core.in_time(request, "renew").await {
+        match tokio::time::timeout(patience, core.in_time(request, "renew")).await.ok()? {
             Ok(Some(Ok(Renewed::Alive { fence: Some(last), ending: None, .. }))) => {
-                Some(Self { next: guard.fence().next()?, last, until })
+                // Stores may reserve more than they were asked for.
+                let most = Fence::new(guard.fence().get().saturating_add(u64::from(bounds.hand_offs)));
+                Some(Self { next: guard.fence().next()?, last: last.min(most), until })
             }
             _ => None,
         }
@@ -152,10 +157,11 @@ pub(crate) fn hand_on(core: &Arc<Core>, held: &Held, baton: Baton) -> Option<Rel
     let seeker = core.cohorts.next(&claim)?;
     // From here on the old holder believes in nothing; the new one believes for as long as the old one did.
     let belief = core.watchdog.succeed(claim.id)?;
-    core.observers.emit(&claim, || Step::Released { outcome: Released::Released, held_for: held.held_for(now) });
     let next = held.successor(baton.next, belief, now, now.since(seeker.since));
-    core.observers.emit(&claim, || Step::Granted { fence: next.fence(), waited: next.waited() });
+    // Made before anybody is told: whatever an observer does, somebody has the lock, and lets it go.
     let guard = Guard::handed_on(core.clone(), next, baton.after());
+    core.observers.emit(&claim, || Step::Released { outcome: Released::Released, held_for: held.held_for(now) });
+    core.observers.emit(&claim, || Step::Granted { fence: guard.fence(), waited: guard.waited() });
     // If it left just now, the guard comes back and is dropped: handed on again, or released.
     drop(seeker.hand.send(guard));
     Some(Release::new(Released::Released, Some(true)))

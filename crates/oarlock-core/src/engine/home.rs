@@ -13,6 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// How long work that yielded on a thread of a runtime waits to be looked at again.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// A runtime to live on: the caller's, or a thread of our own that a starved runtime cannot hold up.
 #[derive(Clone, Debug)]
 pub struct Home {
@@ -117,16 +120,23 @@ impl Home {
             }
             Some(_) => {}
         }
+        // On a thread of a runtime tokio keeps the wake-ups of work that yields until that thread comes back: it does not.
+        let on_a_runtime = Handle::try_current().is_ok();
         let _timers = self.handle.enter();
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), woken: AtomicBool::new(false) });
         let waker = Waker::from(sleeper.clone());
         let mut context = Context::from_waker(&waker);
-        let mut work = std::pin::pin!(work);
+        // On a worker of a runtime, its task's budget is not ours to run out of: it would never be refilled.
+        let mut work = std::pin::pin!(tokio::task::unconstrained(work));
         loop {
             if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
                 return Ok(done);
             }
             while !sleeper.woken.swap(false, Ordering::AcqRel) {
+                if on_a_runtime {
+                    std::thread::park_timeout(LOOK_AGAIN);
+                    break;
+                }
                 std::thread::park();
             }
         }

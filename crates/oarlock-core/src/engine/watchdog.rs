@@ -17,7 +17,7 @@ use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Claim, ClaimId, Tether};
 use crate::clock::{Clock, Moment, sleep_until};
-use crate::driver::{DynDriver, End, Gone, Interest, Lease, Renewal, Renewed, Watch};
+use crate::driver::{DynDriver, End, Interest, Lease, Renewal, Renewed, Watch};
 use crate::error::{Error, Result};
 use crate::event::{Observers, Step};
 use crate::state::{Ending, Memo, Query};
@@ -184,12 +184,17 @@ impl Watchdog {
         let mut kept = self.0.lock();
         let charge = kept.by_id.get_mut(&id)?;
         let belief = charge.who.belief()?;
-        if belief.time_left() < charge.ttl / 2 {
+        if belief.is_ending() || belief.time_left() < charge.ttl / 2 {
             return None;
         }
         let next = Arc::new(belief.succeed()?);
         charge.who = Who::Holder(next.clone());
         Some(next)
+    }
+
+    /// Whether a claim is in its care.
+    pub(crate) fn keeps(&self, id: ClaimId) -> bool {
+        self.0.lock().by_id.contains_key(&id)
     }
 
     /// Lets a claim go: it is not renewed after this.
@@ -205,16 +210,16 @@ impl Watchdog {
     pub(crate) fn end_session(&self) {
         self.stop();
         let tethered: Vec<_> = {
-            let kept = self.0.lock();
-            let holders = kept.by_id.values().filter(|charge| charge.claim.tether == Tether::Process);
-            holders
-                .filter_map(|charge| charge.who.belief().map(|belief| (charge.claim.clone(), belief.clone())))
-                .collect()
+            // Taken out before belief in them ends, so that none is handed on in between.
+            let mut kept = self.0.lock();
+            let is_tethered = |charge: &Charge| charge.claim.tether == Tether::Process && charge.who.belief().is_some();
+            let ids: Vec<_> = kept.by_id.iter().filter(|(_, charge)| is_tethered(charge)).map(|(id, _)| *id).collect();
+            let charges = ids.into_iter().filter_map(|id| kept.remove(id));
+            charges.filter_map(|charge| Some((charge.claim.clone(), charge.who.belief()?.clone()))).collect()
         };
         for (claim, belief) in tethered {
             belief.end(LossReason::Session);
             self.0.observers.emit(&claim, || Step::Lost { reason: LossReason::Session });
-            self.forget(claim.id);
         }
     }
 }
@@ -496,12 +501,7 @@ impl Shared {
                 (true, None)
             }
             (Ok(Renewed::Gone(gone)), Who::Holder(belief)) => {
-                let reason = match gone {
-                    Gone::Unknown => LossReason::Gone,
-                    Gone::Broken(ending) => LossReason::Broken(ending),
-                    Gone::Session => LossReason::Session,
-                };
-                belief.end(reason);
+                belief.end(gone.into());
                 (false, belief.reason().map(|reason| Step::Lost { reason }))
             }
             (Ok(Renewed::Gone(_)), Who::Waiter { bell, .. }) => {

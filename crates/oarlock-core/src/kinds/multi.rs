@@ -13,7 +13,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::mutex::Mutex;
 use crate::belief::LossReason;
 use crate::claim::ResourceName;
-use crate::clock::Moment;
 use crate::driver::Released;
 use crate::engine::{Ask, Home, Wait};
 use crate::error::{Error, ErrorKind, Result};
@@ -136,11 +135,7 @@ impl Multi {
         };
         let (clock, wait) = (&core.clock, wait.unwrap_or(Wait::AtMost(core.wait)));
         let started = clock.now();
-        let give_up = match wait {
-            Wait::No => started,
-            Wait::AtMost(span) => started + span,
-            Wait::Forever => Moment::NEVER,
-        };
+        let give_up = wait.until(started);
         loop {
             let mut taken = MultiGuard::default();
             for &at in &order {
@@ -156,7 +151,7 @@ impl Multi {
                 match next {
                     Ok(guard) => taken.push(at, guard, &home),
                     Err(error) => {
-                        let _ = taken.release().await;
+                        taken.let_go().await;
                         return Err(error);
                     }
                 }
@@ -167,7 +162,7 @@ impl Multi {
             }
             // One was lost while the others were waited for: all over again, as long as there is time.
             let loss = taken.loss().map(|(held, reason)| Error::lost(reason).about(held.resource()));
-            let _ = taken.release().await;
+            taken.let_go().await;
             match loss {
                 Some(error) if clock.now() >= give_up => return Err(error),
                 _ => {}
@@ -216,6 +211,11 @@ impl MultiGuard {
     fn push(&mut self, at: usize, guard: Guard, home: &Home) {
         self.parts.push((at, guard));
         self.home.get_or_insert_with(|| home.clone());
+    }
+
+    /// Lets those go that are of no use without the others. What takes too long goes on in the background.
+    async fn let_go(self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.release()).await;
     }
 
     /// Each of them.

@@ -70,8 +70,9 @@ impl Mutex {
     /// Others wait longer: a process that waits is served after at most two such spans, plus what the last holder of each
     /// takes. [`inspect`](crate::Client::inspect) shows one holder for the whole span, the first.
     ///
-    /// Not for fair locks, explicit leases, `max_hold` and owners
-    /// ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an ordinary one.
+    /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
+    /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an
+    /// ordinary one. While it goes round, a fair claim elsewhere waits, too.
     #[must_use]
     pub fn cohort(mut self, hand_offs: u32, span: std::time::Duration) -> Self {
         self.ask.cohort = Some(Bounds { hand_offs, span });

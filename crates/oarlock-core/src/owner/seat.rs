@@ -102,11 +102,7 @@ impl Seat {
 
     async fn enter(self: Arc<Self>, mut ask: Ask, started: Moment) -> Result<Option<Share>> {
         let core = ask.client.core.clone();
-        let give_up = match ask.wait {
-            Wait::No => started,
-            Wait::AtMost(span) => started + span,
-            Wait::Forever => Moment::NEVER,
-        };
+        let give_up = ask.wait.until(started);
         loop {
             // Made before the look, so that no ring is missed after it.
             let changed = self.changed.notified();
