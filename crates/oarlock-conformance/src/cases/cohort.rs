@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::state::Ending;
 use oarlock_core::{ClaimId, ErrorKind, Fence, LossReason, Mutex};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::cases;
 use crate::bench::{Bench, within};
@@ -145,13 +145,24 @@ async fn a_loss_is_told_to_whoever_holds_it(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 10).cohort(16, bench.ttl() * 4);
     let first = lock.lock().await?;
+    let asked = Arc::new(Semaphore::new(0));
     let waiting: Vec<_> = (0..3)
         .map(|_| {
-            let lock = lock.clone();
-            tokio::spawn(async move { lock.lock().await })
+            let (lock, asked) = (lock.clone(), asked.clone());
+            tokio::spawn(async move {
+                let (mut locking, mut news) = (std::pin::pin!(lock.lock()), true);
+                // Looked at once, it waits: before the store, or to be handed the lock.
+                std::future::poll_fn(|context| {
+                    let answer = locking.as_mut().poll(context);
+                    asked.add_permits(usize::from(std::mem::take(&mut news)));
+                    answer
+                })
+                .await
+            })
         })
         .collect();
     peer.waits(&name, 1).await?;
+    let _all = bench.soon("all of them to wait", asked.acquire_many(3)).await??;
     // The one that stands before the store takes over for all, and hands it on to the next.
     first.release().await?;
     let (guard, rest) = next_of(waiting).await?;
