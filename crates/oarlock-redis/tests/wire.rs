@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal};
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
 use oarlock_core::state::{Query, Waiters};
 use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Label, ResourceName, Retry};
 use oarlock_redis::{Address, Config, Redis};
@@ -172,6 +172,19 @@ async fn a_connection_that_ended_while_idle_costs_no_request() {
         assert!(fence(&store, &claim(1)).await.is_some());
         watch = store.watch(&Interest::Mailbox).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn after_a_break_everything_is_looked_at_again() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    let mut turn = store.watch(&Interest::Turn(Arc::new(claim(1)), Cursor::default())).await.unwrap();
+    let _: Value = bed.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!((mailbox.changed().await, turn.changed().await), (None, None), "watches end with their connection");
+    let mut again = store.watch(&Interest::Mailbox).await.unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(5), again.changed()).await.expect("a hint");
+    assert_eq!(hint, Some(Hint { claim: None }), "nobody knows what was said meanwhile");
 }
 
 #[tokio::test]

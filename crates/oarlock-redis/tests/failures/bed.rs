@@ -33,7 +33,7 @@ pub(crate) fn config(addr: SocketAddr) -> Config {
 /// A client whose leases last so long.
 pub(crate) async fn client(config: Config, ttl: Duration) -> Client {
     let store = Redis::open(config).await.unwrap();
-    Client::builder(store).ttl(ttl).op_timeout(ttl / 3).build().unwrap()
+    Client::builder(store).ttl(ttl).op_timeout((ttl / 3).min(Duration::from_secs(2))).build().unwrap()
 }
 
 /// A plain connection, to look from outside.

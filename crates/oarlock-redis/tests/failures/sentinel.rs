@@ -15,6 +15,8 @@ use oarlock_testbed::server::{MASTER, speak};
 use crate::bed::{Raw, claim, client, host, started, until};
 
 const TTL: Duration = Duration::from_secs(5);
+/// No renewal of such a lease is due while a test runs: what is noticed was told.
+const LONG: Duration = Duration::from_secs(90);
 const KEY: &str = "oarlock:{b6}:deploy";
 
 fn config(bed: &RedisSentinel) -> Config {
@@ -62,13 +64,13 @@ struct Holder {
 }
 
 impl Holder {
-    async fn new(bed: &RedisSentinel, min_replicas: u32) -> Self {
+    async fn new(bed: &RedisSentinel, min_replicas: u32, ttl: Duration) -> Self {
         let ways: Vec<_> = bed.machines.iter().map(|machine| Proxy::start(machine.server.addr()).unwrap()).collect();
         let mut config = config(bed);
         config.min_replicas = min_replicas;
         let there = bed.machines.iter().map(|machine| host(machine.link.addr()));
         config.detours = there.zip(ways.iter().map(|way| host(way.addr()))).collect();
-        Self { client: client(config.clone(), TTL).await, config, ways }
+        Self { client: client(config.clone(), ttl).await, config, ways }
     }
 }
 
@@ -105,7 +107,7 @@ fn crash(bed: &RedisSentinel) {
 async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 1).await, rival(&bed, 1).await);
+        let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
         let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
         let end = end_of(&guard);
         for way in &holder.ways {
@@ -130,7 +132,7 @@ async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
 async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 1).await, rival(&bed, 1).await);
+        let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
         let store = Redis::open(holder.config).await.unwrap();
         let mut claim = claim(1, "deploy");
         claim.ttl = Duration::from_secs(1);
@@ -152,14 +154,14 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
 async fn a_grant_that_is_forgotten_is_told_and_has_the_smaller_fence() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 0).await, rival(&bed, 0).await);
+        let (holder, rival) = (Holder::new(&bed, 0, LONG).await, rival(&bed, 0).await);
         bed.machines[0].link.cut();
         let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
         let end = end_of(&guard);
         let began = BootClock.now();
         bed.machines[0].server.kill().unwrap();
         let (theirs, at) = granted(&rival).await;
-        let ended = tokio::time::timeout(TTL, end).await.expect("told in time").unwrap();
+        let ended = tokio::time::timeout(TTL, end).await.expect("told when the Sentinels named another").unwrap();
         assert!(theirs.fence() > guard.fence(), "run {run}: {} after {}", theirs.fence(), guard.fence());
         let overlap = ended.since(at).as_secs_f64() * 1000.0 - at.since(ended).as_secs_f64() * 1000.0;
         println!(
