@@ -1,7 +1,25 @@
 //! Where the store is.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use tokio_postgres::config::SslMode;
+
+/// Whether a connection is encrypted, and whether the server has to prove who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption {
+    /// Never.
+    #[default]
+    Disable,
+    /// If the server can; whoever is in between can talk it out of it.
+    Prefer,
+    /// Always. Without a [root certificate](Config::root_certificate) the server may be anybody.
+    Require,
+    /// Always, with a certificate that is trusted and names the host.
+    VerifyFull,
+}
 
 /// Choices for a [`Postgres`](crate::Postgres) store.
 #[derive(Clone)]
@@ -15,6 +33,11 @@ pub struct Config {
     pub user: Option<String>,
     /// The database; `None` = the one named like the user.
     pub database: Option<String>,
+    /// Whether to encrypt.
+    pub encryption: Encryption,
+    /// A file of the certificates to trust, in PEM; `None` = those of the system. If it is given, the certificate of a server
+    /// that encrypts must be signed by one of them and name the host, whatever the kind of encryption.
+    pub root_certificate: Option<PathBuf>,
     /// What goes before every name.
     pub prefix: String,
     /// How long making a connection may take.
@@ -26,7 +49,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The server at `host` and `port`, without a password.
+    /// The server at `host` and `port`, without a password and not encrypted.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
@@ -34,6 +57,8 @@ impl Config {
             port,
             user: None,
             database: None,
+            encryption: Encryption::default(),
+            root_certificate: None,
             prefix: String::new(),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
@@ -52,6 +77,11 @@ impl Config {
     pub(crate) fn to_client(&self) -> tokio_postgres::Config {
         let mut client = tokio_postgres::Config::new();
         client.host(&self.host).port(self.port).application_name("oarlock");
+        client.ssl_mode(match self.encryption {
+            Encryption::Disable => SslMode::Disable,
+            Encryption::Prefer => SslMode::Prefer,
+            Encryption::Require | Encryption::VerifyFull => SslMode::Require,
+        });
         if let Some(user) = &self.user {
             client.user(user);
         }
@@ -81,6 +111,8 @@ impl fmt::Debug for Config {
             .field("port", &self.port)
             .field("user", &self.user)
             .field("database", &self.database)
+            .field("encryption", &self.encryption)
+            .field("root_certificate", &self.root_certificate)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }

@@ -2,6 +2,7 @@
 
 use oarlock_core::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_rustls::rustls;
 
 /// The URL scheme of this store.
 pub(crate) const SCHEME: &str = "postgres";
@@ -58,9 +59,19 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
 
 /// A connection that was not made: nothing was asked yet.
 pub(crate) fn no_connection(error: tokio_postgres::Error) -> Error {
+    if is_not_trusted(&error) {
+        // Today as tomorrow.
+        return Error::new(ErrorKind::Config, "the server's certificate is not trusted").on(SCHEME).because(error);
+    }
     let (kind, what) = error.code().map_or((ErrorKind::Unreachable, "no connection"), meaning);
     let refused = Error::new(kind, what).on(SCHEME).because(told(error));
     if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
+}
+
+fn is_not_trusted(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let cause = cause.and_then(std::io::Error::get_ref).and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// A connection that was begun and not made in time: nothing was asked yet.

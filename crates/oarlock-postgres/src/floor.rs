@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
 use oarlock_core::{Error, ErrorKind, Result};
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls};
 
 use crate::config::Config;
 use crate::error::{SCHEME, failed, no_connection};
+use crate::tls::Tls;
 
 /// A row for each name, in a table of this run's own.
 struct Row {
@@ -46,7 +47,7 @@ pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
 }
 
 async fn connect(config: &Config) -> Result<Client> {
-    let (client, connection) = config.to_client().connect(NoTls).await.map_err(no_connection)?;
+    let (client, connection) = config.to_client().connect(Tls::of(config)?).await.map_err(no_connection)?;
     tokio::spawn(connection);
     Ok(client)
 }

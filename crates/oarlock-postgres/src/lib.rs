@@ -6,7 +6,8 @@ mod driver;
 mod error;
 pub mod floor;
 mod link;
+mod tls;
 mod watch;
 
-pub use config::Config;
+pub use config::{Config, Encryption};
 pub use driver::Postgres;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::{Error, ErrorKind, Result};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Socket, tls::NoTlsStream};
+use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use crate::config::Config;
 use crate::error::{SCHEME, closed, failed, no_answer, no_connection, not_ours, silent, strange};
+use crate::tls::{AsIs, Encrypted, Tls};
 use crate::watch::Hub;
 
 /// The format of tables and functions that this code speaks.
@@ -133,7 +134,7 @@ pub(crate) trait Open: Send + Sync + Sized + 'static {
 
 impl Open for Client {
     async fn open(config: Config) -> Result<Self> {
-        let (client, connection) = config.to_client().connect(NoTls).await.map_err(no_connection)?;
+        let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
         if is_our_own(&client).await? {
             client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
@@ -152,7 +153,7 @@ impl Open for Session {
         let number = random()? | 1;
         let mut client = config.to_client();
         client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
-        let (client, connection) = client.connect(NoTls).await.map_err(no_connection)?;
+        let (client, connection) = client.connect(Tls::of(&config)?).await.map_err(no_connection)?;
         let hub = Arc::new(Hub::default());
         tokio::spawn(listen(connection, Ending(hub.clone())));
         if !is_our_own(&client).await? {
@@ -180,11 +181,15 @@ fn random() -> Result<i64> {
 /// Whether the server's process at the other end is ours alone. A pooler does not know yet which one will serve us when it
 /// hands out the key for cancelling requests, so the key names another process than the one that answers.
 async fn is_our_own(client: &Client) -> Result<bool> {
-    let (mut heard, said) = tokio::io::duplex(CANCEL.len() + 8);
-    // The client crate shows its key to nobody, but writes it wherever it is told to.
-    client.cancel_token().cancel_query_raw(said, NoTls).await.map_err(failed)?;
-    let mut request = Vec::with_capacity(CANCEL.len() + 8);
-    heard.read_to_end(&mut request).await.map_err(|error| strange("no key").because(error))?;
+    let (mut heard, said) = tokio::io::duplex(ENCRYPT.len() + CANCEL.len() + 8);
+    let unheard = |error| strange("no key").because(error);
+    // The client crate shows its key to nobody, but writes it wherever it is told to; where it encrypts, it asks for that
+    // first. Nothing of it leaves this process.
+    heard.write_all(b"S").await.map_err(unheard)?;
+    client.cancel_token().cancel_query_raw(said, AsIs).await.map_err(failed)?;
+    let mut request = Vec::with_capacity(ENCRYPT.len() + CANCEL.len() + 8);
+    heard.read_to_end(&mut request).await.map_err(unheard)?;
+    let request = request.strip_prefix(&ENCRYPT).unwrap_or(&request);
     let key = request.strip_prefix(&CANCEL).and_then(|key| key.first_chunk()).map(|pid| i32::from_be_bytes(*pid));
     let row = client.query_typed_one("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
     Ok(key == Some(row.try_get(0).map_err(failed)?))
@@ -192,6 +197,9 @@ async fn is_our_own(client: &Client) -> Result<bool> {
 
 /// How a request to cancel begins: its length and its code. The number of a process and a secret follow.
 const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
+
+/// A question whether to encrypt.
+const ENCRYPT: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// A connection with a request under way, and whether it is fit for another one if that ends here.
 struct Line<'a> {
@@ -218,7 +226,7 @@ impl Drop for Ending {
 }
 
 /// Passes on notices until the connection ends, which is closed before anybody hears of it.
-async fn listen(mut connection: Connection<Socket, NoTlsStream>, hub: Ending) {
+async fn listen(mut connection: Connection<Socket, Encrypted<Socket>>, hub: Ending) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(news) = message {
             hub.0.tell(news.payload());
