@@ -251,6 +251,9 @@ fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
     config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
     config.prefix = url.prefix().to_owned();
     config.connect_timeout = url.connect_timeout();
+    if let Some(op_timeout) = url.op_timeout() {
+        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+    }
     Ok(config)
 }
 
