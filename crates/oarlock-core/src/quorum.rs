@@ -17,6 +17,8 @@ mod renew;
 mod rounds;
 mod show;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod vote;
 mod watch;
 
