@@ -97,7 +97,8 @@ impl Driver for Redis {
                 (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Poll);
             }
         }
-        Info::new(SCHEME, self.link.config.address.to_string(), capabilities)
+        let Config { address, database, prefix, .. } = &self.link.config;
+        Info::new(SCHEME, format!("{address}/{database}?prefix={prefix}"), capabilities)
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -235,7 +235,7 @@ async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "postgres")]
 fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
-    use oarlock_postgres::Config;
+    use oarlock_postgres::{Config, Encryption};
 
     if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
         return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
@@ -250,6 +250,13 @@ fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
     config.user = url.user().map(str::to_owned);
     config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
     config.prefix = url.prefix().to_owned();
+    config.encryption = match url.option("sslmode") {
+        Some("prefer") => Encryption::Prefer,
+        Some("require") => Encryption::Require,
+        Some("verify-full") => Encryption::VerifyFull,
+        _ => Encryption::Disable,
+    };
+    config.root_certificate = url.option("sslrootcert").map(std::path::PathBuf::from);
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);

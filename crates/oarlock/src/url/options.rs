@@ -73,7 +73,10 @@ impl Options {
                 Says::Number if value.parse::<u32>().is_err() => "a whole number",
                 Says::YesOrNo if !["yes", "no"].contains(&value) => "yes or no",
                 Says::File if value.is_empty() => "the path of a file",
-                Says::Number | Says::YesOrNo | Says::File => {
+                Says::Encryption if !["disable", "prefer", "require", "verify-full"].contains(&value) => {
+                    "disable, prefer, require or verify-full"
+                }
+                Says::Number | Says::YesOrNo | Says::File | Says::Encryption => {
                     self.own.insert(name, value.to_owned());
                     continue;
                 }

@@ -30,6 +30,7 @@ pub(super) enum Says {
     Number,
     YesOrNo,
     File,
+    Encryption,
 }
 
 /// A key with its allowed values; the first is the default.
@@ -124,6 +125,8 @@ const SAFETY: &[Own] = &[("min_replicas", Says::Number, "0"), ("allow_eviction",
 const TLS_SAFETY: &[Own] =
     &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, "")];
 
+const ENCRYPTION: &[Own] = &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, "")];
+
 // Each server of a Redlock is alone: it has no replicas that could count.
 const EVICTION: &[Own] = &[SAFETY[1]];
 const TLS_EVICTION: &[Own] = &[SAFETY[1], TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
@@ -186,7 +189,8 @@ static SCHEMES: &[Scheme] = &[
         .alias(&["postgresql"])
         .port(5432)
         .path(PathIs::Database)
-        .choices(SQL),
+        .choices(SQL)
+        .own(ENCRYPTION),
     Scheme::new("mysql", "MySQL or MariaDB", "mysql")
         .alias(&["mariadb"])
         .port(3306)

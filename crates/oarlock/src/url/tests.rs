@@ -129,6 +129,14 @@ fn options_have_defaults() {
 }
 
 #[test]
+fn postgres_says_how_to_encrypt() {
+    let safe = url("postgres://h/db?sslmode=verify-full&sslrootcert=/etc/ca.pem");
+    assert_eq!((safe.option("sslmode"), safe.option("sslrootcert")), (Some("verify-full"), Some("/etc/ca.pem")));
+    assert!(refusal("postgres://h?sslmode=always").contains("verify-full"));
+    assert!(refusal("mysql://h?sslmode=require").contains("no option"));
+}
+
+#[test]
 fn redis_has_keys_of_its_own() {
     let plain = url("redis+cluster://h?min_replicas=1&allow_eviction=yes");
     assert_eq!((plain.option("min_replicas"), plain.option("allow_eviction")), (Some("1"), Some("yes")));
