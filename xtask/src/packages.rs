@@ -35,6 +35,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "openssl",
+        purpose: "openssl(1), which makes the certificates of encrypted servers",
+        proof: "openssl",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "redis-server",
         purpose: "the server behind redis: URLs",
         proof: "redis-server",
