@@ -8,7 +8,7 @@ use std::time::Duration;
 use oarlock_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use crate::config::Config;
@@ -191,8 +191,16 @@ async fn is_our_own(client: &Client) -> Result<bool> {
     heard.read_to_end(&mut request).await.map_err(unheard)?;
     let request = request.strip_prefix(&ENCRYPT).unwrap_or(&request);
     let key = request.strip_prefix(&CANCEL).and_then(|key| key.first_chunk()).map(|pid| i32::from_be_bytes(*pid));
-    let row = client.query_typed_one("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
-    Ok(key == Some(row.try_get(0).map_err(failed)?))
+    Ok(key == Some(first(client, "SELECT pg_backend_pid(), $1::bigint AS echo").await?))
+}
+
+/// What is in the first row of the answer to `sql`, if it is the answer to this very request: before we know that there is no
+/// pooler in between, it may be another's.
+async fn first<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T> {
+    let number = random()?;
+    let rows = client.query_typed(sql, &[(&number, Type::INT8)]).await.map_err(failed)?;
+    let ours = rows.first().filter(|row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number));
+    ours.ok_or_else(not_ours)?.try_get(0).map_err(failed)
 }
 
 /// How a request to cancel begins: its length and its code. The number of a process and a secret follow.
@@ -238,17 +246,13 @@ async fn listen(mut connection: Connection<Socket, Encrypted<Socket>>, hub: Endi
 /// Checks the format of what is there, makes it if there is nothing, and tries it. After an error the connection is of no
 /// more use.
 async fn prepare(client: &Client) -> Result<()> {
-    let known = "SELECT to_regclass('oarlock.format') IS NOT NULL";
-    let known: bool = client.query_typed_one(known, &[]).await.and_then(|row| row.try_get(0)).map_err(failed)?;
-    if !known {
+    if !first(client, "SELECT to_regclass('oarlock.format') IS NOT NULL, $1::bigint AS echo").await? {
         let make = SCHEMA.join("\n");
         let made = format!("INSERT INTO oarlock.format (version) VALUES ({FORMAT}) ON CONFLICT DO NOTHING");
         let all = format!("BEGIN; SELECT pg_advisory_xact_lock({SCHEMA_LOCK}); {make} {made}; COMMIT");
         client.batch_execute(&all).await.map_err(failed)?;
     }
-    let row = client.query_typed_one("SELECT version FROM oarlock.format", &[]).await.map_err(failed)?;
-    let version: i32 = row.try_get(0).map_err(failed)?;
-    match version {
+    match first(client, "SELECT version, $1::bigint AS echo FROM oarlock.format").await? {
         FORMAT => client.batch_execute(include_str!("sql/warm.sql")).await.map_err(failed),
         newer if newer > FORMAT => {
             let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
