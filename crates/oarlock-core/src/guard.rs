@@ -266,7 +266,7 @@ impl Guard {
     /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` was done.
+    /// [`ErrorKind::Lost`] if the lock was lost before `body` was done.
     ///
     /// # Examples
     /// ```
@@ -397,7 +397,7 @@ impl Guard {
     /// If the future is dropped the renewal goes on while the lock is held.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before that, or its end was asked for: it may have
+    /// [`ErrorKind::Lost`] if the lock was lost before that, or its end was asked for: it may have
     /// been published or not.
     pub(crate) async fn publish(&mut self, change: impl FnOnce(&mut Claim), memo: Option<Memo>) -> Result<()> {
         let mut claim = Claim::clone(&self.held.claim());
