@@ -38,21 +38,32 @@ async fn on_a_worker_of_a_runtime() -> Result<(), Failure> {
     tokio::spawn(async { a_lock_and_its_rival(&Client::new(Memory::new())?) }).await?
 }
 
-/// In one poll of a task, whose budget is not refilled before the poll is over.
-#[tokio::test(flavor = "current_thread")]
-async fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
-    for _ in 0..1000 {
-        locks.mutex("a")?.lock()?.release()?;
-    }
-    Ok(())
+/// Runs `work` in one poll of a task; what would wait for ever fails instead.
+fn in_one_poll(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<(), Failure> {
+    let (done, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let _ = done.send(runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(async { work() })));
+    });
+    told.recv_timeout(Duration::from_secs(10)).map_err(|_| "it hangs")?
+}
+
+/// The budget of a task is not refilled before its poll is over.
+#[test]
+fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
+    in_one_poll(|| {
+        let locks = Client::new(Memory::new())?;
+        for _ in 0..1000 {
+            locks.mutex("a")?.lock()?.release()?;
+        }
+        Ok(())
+    })
 }
 
 /// Tokio keeps the wake-ups of work that yields on a runtime's thread until that thread comes back to it.
-#[tokio::test(flavor = "current_thread")]
-async fn work_that_yields_is_gone_on_with_on_a_thread_of_a_runtime() -> Result<(), Failure> {
-    Home::own_thread()?.block_on(tokio::task::yield_now())?;
-    Ok(())
+#[test]
+fn work_that_yields_is_gone_on_with_on_a_thread_of_a_runtime() -> Result<(), Failure> {
+    in_one_poll(|| Ok(Home::own_thread()?.block_on(tokio::task::yield_now())?))
 }
 
 #[test]

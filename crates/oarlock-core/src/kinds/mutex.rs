@@ -67,8 +67,8 @@ impl Mutex {
     /// Those of every lock: each holder has a larger fence than the one before, and its belief ends first. The lock is not
     /// handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked for.
     ///
-    /// Others wait longer: a process that waits is served after at most two such spans, plus what the last holder of each
-    /// takes. [`inspect`](crate::Client::inspect) shows one holder for the whole span, the first.
+    /// Others wait longer: where the store wakes waiters in order, a process that waits is served after at most two such
+    /// spans, plus what the last holder of each takes; where it is polled, whoever looks first is. [`inspect`](crate::Client::inspect) shows one holder for the whole span, the first.
     ///
     /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
     /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an
