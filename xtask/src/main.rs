@@ -8,6 +8,7 @@ mod features;
 mod mutants;
 mod packages;
 mod parts;
+mod programs;
 mod readme;
 mod report;
 mod setup;

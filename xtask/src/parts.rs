@@ -2,10 +2,7 @@
 
 use crate::args::TestOptions;
 use crate::workspace::{Failure, Workspace, stream};
-use crate::{features, readme};
-
-/// Set for the tests of the long tier.
-const LONG: &str = "OARLOCK_LONG";
+use crate::{features, programs, readme};
 
 /// Programs that fail if what they show is not so, and the packages they are in.
 const EXAMPLES: &[(&str, &str)] = &[("oarlock", "paused_holder")];
@@ -93,7 +90,7 @@ impl Part {
                 "warnings",
             ])),
             Self::Features => features::run(workspace),
-            Self::Tests => tests(workspace, options.long),
+            Self::Tests => programs::run(workspace, options.long),
             Self::Docs => stream(
                 workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
@@ -103,17 +100,6 @@ impl Part {
             }),
         }
     }
-}
-
-fn tests(workspace: &Workspace, long: bool) -> Result<(), Failure> {
-    // One failing crate does not hide the next.
-    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
-    // The tests choose their stores themselves, and the flag alone chooses the tier.
-    command.env_remove("OARLOCK_URL").env_remove(LONG);
-    if long {
-        command.env(LONG, "1");
-    }
-    stream(&mut command)
 }
 
 #[cfg(test)]

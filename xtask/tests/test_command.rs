@@ -80,7 +80,12 @@ impl Scene {
     }
 }
 
-const HEALTHY: &str = "case \"$1\" in tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac";
+/// Cargo, and a program of tests that it built; the name of the latter is what it is called by.
+const HEALTHY: &str = r#"case "$name $1" in
+    "cargo tree") echo 'oarlock v0.1.0';;
+    "cargo run") echo 'one at a time';;
+    "cargo test") case "$*" in *--no-run*) built;; esac;;
+esac"#;
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -102,17 +107,25 @@ fn every_part_runs_in_order() {
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "doc", "run", "run"]);
-    assert!(log[4].ends_with("long= url= doc="), "{}", log[4]);
-    assert!(log[5].ends_with("doc=-D warnings"), "{}", log[5]);
-    assert!(log[6].ends_with("long= url= doc="), "{}", log[6]);
+    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "test", "doc", "run", "run"]);
+    assert!(log[5].starts_with("test --workspace --locked --doc "), "{}", log[5]);
+    assert!(log[5].ends_with("long= url= doc="), "{}", log[5]);
+    assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
+    assert!(log[7].ends_with("long= url= doc="), "{}", log[7]);
+    assert_eq!(scene.calls("program"), [" long= url= doc="]);
 }
 
 #[test]
 fn a_failing_part_fails_the_run_and_hides_no_other() {
     let scene = Scene::new(
         "failing_part",
-        "case \"$1\" in clippy) exit 101;; doc) exit 3;; tree) echo 'oarlock v0.1.0';; run) echo 'one at a time';; esac",
+        r#"case "$name $1" in
+            "cargo clippy") exit 101;;
+            "cargo doc") exit 3;;
+            "cargo tree") echo 'oarlock v0.1.0';;
+            "cargo run") echo 'one at a time';;
+            "cargo test") case "$*" in *--no-run*) built;; esac;;
+        esac"#,
     );
     let output = scene.run(&["test"]);
     assert_eq!(output.status.code(), Some(101));
@@ -156,9 +169,31 @@ fn only_and_all_are_obeyed() {
     assert!(output.status.success(), "{}", stdout(&output));
     assert!(row(&stdout(&output), "docs").ends_with("not asked for"));
     let log = scene.calls("cargo");
-    assert_eq!(log.len(), 2, "{log:?}");
+    assert_eq!(log.len(), 3, "{log:?}");
     assert!(log[0].starts_with("fmt --all --check "), "{log:?}");
-    assert!(log[1].contains(" long=1 "), "{log:?}");
+    assert!(log[2].contains(" long=1 "), "{log:?}");
+    assert_eq!(scene.calls("program"), [" long=1 url= doc="]);
+}
+
+#[test]
+fn a_failing_test_fails_the_part_and_hides_no_other() {
+    let scene = Scene::new(
+        "failing_test",
+        r#"case "$name $*" in *--no-run*) built; built; built;; program*) echo 'it broke'; exit 7;; esac"#,
+    );
+    let output = scene.run(&["test", "--only", "tests"]);
+    assert_eq!(output.status.code(), Some(7));
+    let text = stdout(&output);
+    assert_eq!(text.matches("it broke").count(), 3, "{text}");
+    assert!(row(&text, "tests").ends_with("FAILED, exit code 7"), "{text}");
+    assert!(scene.calls("cargo")[1].contains(" --doc "), "the examples of the documentation run, too");
+}
+
+#[test]
+fn a_build_without_a_test_is_a_failure() {
+    let output = Scene::new("no_test", "exit 0").run(&["test", "--only", "tests"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("built no test"));
 }
 
 #[test]

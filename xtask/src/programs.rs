@@ -1,0 +1,165 @@
+//! The part `tests`: builds every test program once, then runs a few of them at a time.
+//!
+//! Nearly all of a test's time is spent waiting: for a lease to end, for a server to come back. Cargo starts the next
+//! program only when the last one has ended, and so would leave both cores of a small machine idle.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
+
+/// How many programs run at once. More would let tests of timing fail for want of a core.
+const LANES: usize = 2;
+
+/// Set for the tests of the long tier.
+const LONG: &str = "OARLOCK_LONG";
+
+/// One program of tests, as cargo built it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    /// What is run.
+    executable: PathBuf,
+    /// The folder of its package, where cargo would run it.
+    package: PathBuf,
+    /// The package and the target, for people.
+    name: String,
+}
+
+/// Runs every test of every crate, also after a failure, and the examples of the documentation.
+///
+/// # Errors
+/// When something does not build, or with the names of all programs that failed.
+pub(crate) fn run(workspace: &Workspace, long: bool) -> Result<(), Failure> {
+    let programs = build(workspace)?;
+    let mut failures = run_all(&programs, long)?;
+    if let Err(failure) = stream(tier(&mut workspace.cargo(["test", "--workspace", "--locked", "--doc"]), long)) {
+        failures.push(failure);
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => {
+            let why: Vec<_> = failures.iter().map(|failure| failure.why.as_str()).collect();
+            Err(Failure { code: first.code, why: why.join("; ") })
+        }
+    }
+}
+
+/// The tests choose their stores themselves, and the flag alone chooses the tier.
+fn tier(command: &mut Command, long: bool) -> &mut Command {
+    command.env_remove("OARLOCK_URL").env_remove(LONG);
+    if long {
+        command.env(LONG, "1");
+    }
+    command
+}
+
+fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
+    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
+    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    let line = shown(&command);
+    println!("$ {line}");
+    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    succeeded(output.status, &line)?;
+    let programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    if programs.is_empty() {
+        return Err(Failure::new(format!("`{line}` built no test")));
+    }
+    Ok(programs)
+}
+
+/// The program that one of cargo's messages tells of, if it does.
+fn program(message: &str) -> Option<Program> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let executable = message["executable"].as_str().filter(|_| is_test)?;
+    let package = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let (target, kind) = (message["target"]["name"].as_str()?, message["target"]["kind"][0].as_str()?);
+    let folder = package.file_name()?.to_string_lossy();
+    Some(Program {
+        executable: executable.into(),
+        package: package.to_owned(),
+        name: format!("{folder} {kind} {target}"),
+    })
+}
+
+/// Runs them all, a few at a time, and prints the output of each when it has ended.
+fn run_all(programs: &[Program], long: bool) -> Result<Vec<Failure>, Failure> {
+    let (next, failures) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES)
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(program) = taken(&next).next() {
+                        if let Err(failure) = run_one(program, long) {
+                            taken(&failures).push(failure);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for lane in lanes {
+            lane.join().map_err(|_| Failure::new("a lane of tests ended in a panic"))?;
+        }
+        Ok::<_, Failure>(())
+    })?;
+    Ok(failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+fn taken<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn run_one(program: &Program, long: bool) -> Result<(), Failure> {
+    let mut output = tempfile::tempfile().context("a file for the output of a test")?;
+    let mut command = Command::new(&program.executable);
+    command
+        .current_dir(&program.package)
+        .env("CARGO_MANIFEST_DIR", &program.package)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().context("the output of a test")?)
+        .stderr(output.try_clone().context("the output of a test")?);
+    let start = Instant::now();
+    let status = tier(&mut command, long).status().with_context(|| format!("cannot start {}", program.name))?;
+    print(program, start.elapsed(), &mut output)?;
+    succeeded(status, &program.name)
+}
+
+/// All at once, so that two programs do not talk at the same time.
+fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut text)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n-- {}, {:.1} s", program.name, took.as_secs_f64())?;
+    out.write_all(&text)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_of_tests_are_run() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/oarlock-core/Cargo.toml",
+                "target":{{"name":"engine","kind":["test"]}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let engine = program(&message(true, r#""/r/target/debug/deps/engine-1""#)).unwrap();
+        assert_eq!(engine.name, "oarlock-core test engine");
+        assert_eq!(engine.package, Path::new("/r/crates/oarlock-core"));
+        assert_eq!(program(&message(false, r#""/r/target/debug/examples/many""#)), None);
+        assert_eq!(program(&message(true, "null")), None);
+        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(program("a word of the compiler"), None);
+    }
+}
