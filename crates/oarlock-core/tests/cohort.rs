@@ -1,6 +1,6 @@
 //! Cohorts over a store that does not play along, and what must not be asked of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +22,8 @@ enum Flaw {
     MuteReserve,
     /// Releases get no answer.
     MuteRelease,
+    /// Renewals get no answer; fences are reserved.
+    MuteRenewal,
 }
 
 struct Flawed(Memory, Flaw);
@@ -44,8 +46,10 @@ impl Driver for Flawed {
                     }
                 }
                 Flaw::MuteReserve => std::future::pending().await,
-                Flaw::MuteRelease => {}
+                Flaw::MuteRelease | Flaw::MuteRenewal => {}
             }
+        } else if self.1 == Flaw::MuteRenewal {
+            std::future::pending::<()>().await;
         }
         Driver::renew(&self.0, batch).await
     }
@@ -101,6 +105,36 @@ async fn hand_offs_are_counted_whatever_the_store_reserves() -> Result<(), Failu
     }
     let most = in_a_row.lock().ok().and_then(|in_a_row| in_a_row.values().max().copied());
     assert!(most > Some(1) && most <= Some(3), "{most:?} in a row, with two hand-offs");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_half_over_is_not_handed_on() -> Result<(), Failure> {
+    for (held, handed_on) in [(Duration::from_millis(100), true), (Duration::from_millis(1200), false)] {
+        // A lease of two seconds: the renewal after a third of it is still on its way when the holder lets go.
+        let (locks, _) = clients(Flaw::MuteRenewal)?;
+        let lock = locks.mutex("a")?.cohort(16, Duration::from_secs(10));
+        let first = lock.lock().await?;
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = lock.clone();
+                tokio::spawn(async move {
+                    let guard = lock.lock().await?;
+                    tokio::time::sleep(held).await;
+                    let id = guard.id();
+                    guard.release().await.map(|_| id)
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // Fences are reserved for the next one, for whom others wait.
+        first.release().await?;
+        let mut claims = HashSet::new();
+        for task in waiting {
+            claims.insert(task.await??);
+        }
+        assert_eq!(claims.len() < 3, handed_on, "{} claims for three holds of {held:?}", claims.len());
+    }
     Ok(())
 }
 

@@ -29,6 +29,7 @@ const MULTI_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "mu
 const ONCE: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "once::"];
 
 const COHORT_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "cohort::"];
+const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 
@@ -312,6 +313,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "        self.let_go.store(true, Ordering::Release);\n        Some(Self {",
         to: "        Some(Self {",
         test: COHORT_CASES,
+    },
+    Mutant {
+        name: "cohort-of-an-old-lease",
+        rule: "a lock is handed on within a process only with half of its lease left",
+        file: WATCHDOG,
+        from: "belief.time_left() < charge.ttl / 2",
+        to: "belief.time_left() < charge.ttl / 200",
+        test: COHORT_TESTS,
     },
     Mutant {
         name: "session-keeps-what-was-let-go",
