@@ -390,6 +390,9 @@ pub struct Claim {
     pub label: Arc<Label>,
     /// A value published while it is held.
     pub value: Option<Arc<str>>,
+    /// The fence to give it, unless a larger one was given before: in place of the clock of a store that would look at its own.
+    /// Whoever asks several stores at once proposes one, so that they agree. Stores that find their fences otherwise ignore it.
+    pub least_fence: Option<Fence>,
 }
 
 impl Claim {
@@ -409,6 +412,7 @@ impl Claim {
             ttl: Duration::from_secs(30),
             label: Arc::default(),
             value: None,
+            least_fence: None,
         }
     }
 

@@ -144,7 +144,7 @@ impl Resource {
             }
             return Ok(Attempt::Pending(pending));
         }
-        let fence = if fits { Some(self.next_fence(now)?) } else { None };
+        let fence = if fits { Some(self.next_fence(claim.least_fence, now)?) } else { None };
         if let Capacity::Fixed(limit) | Capacity::Adopt(limit) = claim.capacity {
             self.capacity.get_or_insert(limit);
         }
@@ -371,8 +371,8 @@ impl Resource {
         }
     }
 
-    fn next_fence(&self, now: Now) -> Result<Fence> {
-        let next = self.last_fence.saturating_add(1).max(now.wall_micros);
+    fn next_fence(&self, least: Option<Fence>, now: Now) -> Result<Fence> {
+        let next = self.last_fence.saturating_add(1).max(least.map_or(now.wall_micros, Fence::get));
         Self::check_fence(next).map(Fence::new)
     }
 

@@ -197,6 +197,10 @@ impl Redis {
         command.arg(u8::from(claim.fair)).arg(u8::from(claim.wait)).arg(claim.behind);
         command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(&*label);
         command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
+        match claim.least_fence {
+            Some(fence) => command.arg(fence.get()),
+            None => command.arg(""),
+        };
         call
     }
 

@@ -57,10 +57,10 @@ impl Scripts {
                 inspect: script(parts!("native": "load", "rule", "inspect")),
             },
             Layout::Plain => Self {
-                attempt: script(parts!("plain": "load", "attempt")),
-                renew: script(parts!("plain": "load", "renew")),
+                attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),
+                renew: script(parts!("plain": "load", "beside", "renew")),
                 release: script(parts!("plain": "load", "release")),
-                inspect: script(parts!("plain": "load", "inspect")),
+                inspect: script(parts!("plain": "load", "beside", "inspect")),
             },
         }
     }

@@ -81,7 +81,7 @@ async fn what_is_left_beside_a_lock_ends_by_itself() {
     fence(&store, &claim(1, "deploy")).await.unwrap();
     store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
     assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "*"]).await, ["oarlock:beside:{deploy}"]);
-    assert_eq!(raw.ask::<Vec<String>>(&["HKEYS", "oarlock:beside:{deploy}"]).await, ["fence"]);
     let left: i64 = raw.ask(&["PTTL", "oarlock:beside:{deploy}"]).await;
-    assert!(left > 86_000_000 && left <= 86_400_000, "{left}");
+    // A day from when the lease would have ended, and an hour at most.
+    assert!(left > 86_400_000 && left <= 90_030_000, "{left}");
 }

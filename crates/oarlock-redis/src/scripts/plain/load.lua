@@ -4,7 +4,8 @@
 -- KEYS[1]  the lock: a string, the token of its holder, which ends with the lease
 -- KEYS[2]  what only we keep of it, a hash in the same slot:
 --            fence   the largest fence given or reserved so far
---            id      the claim of ours that had the lock last, and of it: own (its fence), session, kind, since, label, value
+--            id      the claim of ours that had the lock last, and of it: own (its fence), session, kind, since, label,
+--                    value ('' = none, else '=' and the text). A lock with another token, or none, is not that claim's.
 --            broken  the claim of ours that was asked to end last, by whom ('by') and why ('why')
 --            memo    the bytes that a holder left
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
@@ -12,32 +13,18 @@
 --
 -- Times are in microseconds; the lock itself is kept to the millisecond.
 
-local key, side, mail = KEYS[1], KEYS[2], ARGV[1]
-local FENCES, KEEP_MS = 9007199254740992, 86400000
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local call = redis.call
+local key, side = KEYS[1], KEYS[2]
 
 local token = redis.pcall('GET', key)
 if type(token) == 'table' then
   if string.find(token.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a value of another type: another kind of lock?' } end
   return token
 end
-local stored = redis.pcall('HMGET', side, 'fence', 'id', 'own', 'memo', 'broken', 'by', 'why')
-if stored.err then
-  if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
-  return stored
-end
-local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[4]
--- Who asked a claim of ours to end, and why; false unless it was asked.
-local function broken(id)
-  if stored[5] == id then return stored[6], stored[7] end
-  return false, false
-end
 
 -- Microseconds until the lock ends by itself; -1 if it does not.
 local function left()
-  local ms = redis.call('PTTL', key)
+  local ms = call('PTTL', key)
   return ms < 0 and -1 or ms * 1000
 end
 
@@ -46,6 +33,4 @@ local function id_of(theirs)
   if string.find(theirs, '^%x+$') and #theirs == 32 then return string.lower(theirs) end
   return string.sub(redis.sha1hex(theirs), 1, 32)
 end
-
-local function keep(ttl) redis.call('PEXPIRE', side, math.ceil(ttl / 1000) + KEEP_MS) end
 
