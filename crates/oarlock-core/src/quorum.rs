@@ -9,6 +9,7 @@
 
 mod calls;
 mod later;
+mod memo;
 #[cfg(test)]
 mod model;
 mod node;
@@ -80,7 +81,7 @@ pub struct Rounds {
     pub won: u64,
     /// Those that did not.
     pub lost: u64,
-    /// Those, won or lost, in which the votes had different fences, so that the largest had to be written back.
+    /// Those, won or lost, in which the votes had different fences or memos, so that the largest had to be written back.
     pub written_back: u64,
 }
 
@@ -203,7 +204,7 @@ fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
 impl Driver for Quorum {
     fn info(&self) -> Info {
         let mut can = Capabilities::of_the_model();
-        (can.fair, can.units, can.listing, can.memo) = (false, false, false, false);
+        (can.fair, can.units, can.listing) = (false, false, false);
         (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
         (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
         can.consistency = Consistency::Timing;

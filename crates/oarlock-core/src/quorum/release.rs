@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::Calls;
+use super::memo::Stamped;
 use super::{Core, PATIENCE, SCHEME};
 use crate::claim::{ClaimId, ResourceName};
 use crate::driver::{BoxFuture, End, Release, Released};
 use crate::error::{Error, Result};
+use crate::state::Memo;
 
 impl Core {
     pub(super) async fn release(self: &Arc<Self>, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -17,12 +19,24 @@ impl Core {
             // First, so that votes that come late know it.
             hold.round.end();
         }
-        let round = match (&hold, end) {
+        let mut end = end.clone();
+        let round = match (&hold, &end) {
             (Some(hold), _) => hold.round.claim.id,
             // What this client did not get it has not left anywhere either.
             (None, End::Withdrawn) => id,
-            (None, _) => self.find(resource, id).await?.map_or(id, |found| found.id),
+            (None, _) => match self.find(resource, id).await? {
+                Some(found) => {
+                    let last = found.memo.map(|memo| memo.order).unwrap_or_default();
+                    stamp(&mut end, |memo| Some(Stamped::new(memo, last.next(found.fence?))))?;
+                    found.id
+                }
+                None => id,
+            },
         };
+        if let Some(hold) = &hold {
+            stamp(&mut end, |memo| Some(hold.stamp(memo)))?;
+        }
+        let end = &end;
         let patience = hold.as_ref().map_or(PATIENCE, |hold| self.patience(hold.round.claim.ttl));
         let found =
             self.release_round(resource, round, end, hold.as_ref().map(|hold| hold.round.clone()), patience).await?;
@@ -79,4 +93,14 @@ impl Core {
             _ => Released::Asked,
         })
     }
+}
+
+/// Gives the memo that is to be left its place in the order of all.
+fn stamp(end: &mut End, stamped: impl FnOnce(&Memo) -> Option<Stamped>) -> Result<()> {
+    if let End::Done { memo: Some(memo) } = end {
+        let missing =
+            || Error::unreachable("too few nodes answer to tell the fence of what was handed over").on(SCHEME);
+        *memo = stamped(memo).ok_or_else(missing)?.raw;
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::calls::Calls;
+use super::memo::Stamped;
 use super::rounds::{Hold, Round};
 use super::{Core, SCHEME};
 use crate::claim::{Claim, Fence, Tether};
@@ -21,6 +22,8 @@ struct Keeping {
     hold: Arc<Hold>,
     /// What it shall have at least, and whether that is to be its own.
     goal: Option<(Fence, bool)>,
+    /// What it leaves.
+    memo: Option<Stamped>,
     /// Where it lives, and how long.
     alive: Vec<(usize, Duration)>,
     missing: Vec<usize>,
@@ -33,22 +36,24 @@ struct Keeping {
 }
 
 impl Keeping {
-    fn new(hold: Arc<Hold>, fences: Fences) -> Self {
+    fn new(hold: Arc<Hold>, asked: &Renewal) -> Self {
         let top = hold.top();
-        let goal = match fences {
+        let goal = match asked.fences {
             Fences::Keep => None,
             Fences::AtLeast(fence) => Some((fence.max(top), true)),
             Fences::Reserve(count) => Some((Fence::new(top.get().saturating_add(u64::from(count))), false)),
         };
         let awaited = hold.confirmed();
         let (alive, missing) = (Vec::new(), Vec::new());
-        Self { hold, goal, alive, missing, broken: None, ending: None, raised: 0, awaited, fault: None }
+        let memo = asked.memo.as_ref().map(|memo| hold.stamp(memo));
+        Self { hold, goal, memo, alive, missing, broken: None, ending: None, raised: 0, awaited, fault: None }
     }
 
     /// What to ask of each node. A node that has less than others is levelled on the way.
     fn renewal(&self, asked: &Renewal) -> Renewal {
         let mut renewal = Renewal::of(Arc::new(self.hold.round.inner(&asked.claim)));
         renewal.fences = Fences::AtLeast(self.goal.map_or(self.hold.top(), |(fence, _)| fence));
+        renewal.memo = self.memo.as_ref().map(|memo| memo.raw.clone());
         renewal
     }
 
@@ -101,6 +106,7 @@ impl Keeping {
         if let Some((goal, own)) = self.goal.filter(|_| self.raised >= core.majority) {
             hold.raise(goal, own);
         }
+        self.memo.iter().for_each(|memo| hold.remember(memo));
         // A majority lives as long as the one of it that ends first.
         self.alive.sort_unstable_by_key(|(_, lease)| std::cmp::Reverse(*lease));
         let lease = self.alive.get(core.majority - 1).map_or(Duration::ZERO, |(_, lease)| *lease);
@@ -118,8 +124,7 @@ impl Core {
         let started = Instant::now();
         let mut known = Vec::with_capacity(batch.len());
         for renewal in batch {
-            known
-                .push(self.known(&renewal.claim).await.map(|hold| hold.map(|hold| Keeping::new(hold, renewal.fences))));
+            known.push(self.known(&renewal.claim).await.map(|hold| hold.map(|hold| Keeping::new(hold, renewal))));
         }
         let asked =
             known.iter().zip(batch).filter_map(|(keeping, renewal)| Some((keeping.as_ref().ok()?.as_ref()?, renewal)));
@@ -158,7 +163,7 @@ impl Core {
         }
         let answer = self.renew(&[Renewal::of(Arc::new(claim.clone()))]).await.pop();
         let Some(Renewed::Alive { lease, .. }) = answer.transpose()? else { return Ok(None) };
-        Ok(self.registry.hold(claim.id).map(|hold| Grant::new(hold.fence(), lease)))
+        Ok(self.registry.hold(claim.id).map(|hold| hold.grant(lease)))
     }
 
     /// The hold of a claim: one of this client, or one that another client has handed over.
@@ -176,6 +181,7 @@ impl Core {
         };
         let round = Round::adopt(&self.registry, claim, found.id);
         let hold = Hold::new(round, fence, found.confirmed, Instant::now() + claim.ttl);
+        found.memo.iter().for_each(|memo| hold.remember(memo));
         self.registry.keep(hold.clone());
         Ok(Some(hold))
     }
@@ -194,8 +200,10 @@ impl Core {
     /// when the round was won.
     fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
         if !hold.round.is_over() && !hold.ending.load(Ordering::Acquire) {
+            let mut claim = (*hold.round.claim).clone();
+            claim.least_fence = Some(hold.top());
             // Calls that are dropped are run to their end.
-            drop(self.ask_for_votes(&hold.round, [node], Duration::ZERO));
+            drop(self.ask_for_votes(&hold.round, Arc::new(claim), [node], Duration::ZERO));
         }
     }
 }

@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::memo::{Order, Stamped};
 use crate::claim::{Claim, ClaimId, Fence};
+use crate::clock::wall_micros;
+use crate::driver::{Grant, Lease};
 use crate::error::{Error, ErrorKind, Result};
+use crate::state::Memo;
 
 /// Under what a label says which claim a round is of, where its id is not that of the claim.
 const TAG: &str = "oarlock.claim";
@@ -45,6 +49,10 @@ pub(super) struct Hold {
     top: AtomicU64,
     /// The nodes that count for its fences: no other vote there is larger than its fence, and its key has been there since.
     confirmed: Mutex<Vec<usize>>,
+    /// What was last left on its resource.
+    memo: Mutex<Option<Memo>>,
+    /// The last order that a memo had.
+    order: Mutex<Order>,
     /// Somebody asked for its end.
     pub(super) ending: AtomicBool,
     until: Mutex<Instant>,
@@ -106,13 +114,16 @@ impl Round {
             *count += 1;
             *count == 1
         };
+        let mut proposing = claim.clone();
+        // What all nodes give that have no larger one: their own clocks would never agree to the microsecond.
+        proposing.least_fence = claim.least_fence.or_else(|| Some(Fence::new(wall_micros())));
         // Made at once, so that the count is right again whatever happens next.
-        let mut round = Self::of(registry, claim.clone(), claim.id);
+        let mut round = Self::of(registry, proposing, claim.id);
         if !first {
             let mut bits = [0; 16];
             getrandom::fill(&mut bits)
                 .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
-            round.claim = Arc::new(renamed(claim, ClaimId::from_bits(u128::from_ne_bytes(bits))));
+            round.claim = Arc::new(renamed(&round.claim, ClaimId::from_bits(u128::from_ne_bytes(bits))));
         }
         Ok(Arc::new(round))
     }
@@ -159,7 +170,29 @@ impl Hold {
         let _ = round.fence.set(fence);
         let (own, top) = (AtomicU64::new(fence.get()), AtomicU64::new(fence.get()));
         let (confirmed, ending, until) = (Mutex::new(confirmed), AtomicBool::new(false), Mutex::new(until));
-        Arc::new(Self { round, own, top, confirmed, ending, until })
+        let (memo, order) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { round, own, top, confirmed, memo, order, ending, until })
+    }
+
+    /// What its holder is told.
+    pub(super) fn grant(&self, lease: Lease) -> Grant {
+        let mut grant = Grant::new(self.fence(), lease);
+        grant.memo.clone_from(&lock(&self.memo));
+        grant
+    }
+
+    /// This memo is on a majority.
+    pub(super) fn remember(&self, memo: &Stamped) {
+        *lock(&self.memo) = Some(memo.memo());
+        let mut order = lock(&self.order);
+        *order = memo.order.max(*order);
+    }
+
+    /// The next memo that it leaves.
+    pub(super) fn stamp(&self, memo: &Memo) -> Stamped {
+        let mut order = lock(&self.order);
+        *order = order.next(self.top());
+        Stamped::new(memo, *order)
     }
 
     pub(super) fn fence(&self) -> Fence {

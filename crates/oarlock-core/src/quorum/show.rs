@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::calls::{Calls, never_mind};
+use super::memo::{Stamped, newest};
 use super::rounds::{claim_of, untagged};
 use super::{Core, PATIENCE, SCHEME};
 use crate::claim::{ClaimId, Fence, ResourceName};
 use crate::error::{Error, ErrorKind, Result};
-use crate::state::{HolderState, Page, Query, ResourceState, Select, Waiters};
+use crate::state::{HolderState, Memo, Page, Query, ResourceState, Select, Waiters};
 
 /// A round that a majority keeps.
 pub(super) struct Found {
@@ -18,6 +19,8 @@ pub(super) struct Found {
     pub(super) fence: Option<Fence>,
     /// Which nodes do.
     pub(super) confirmed: Vec<usize>,
+    /// The newest memo.
+    pub(super) memo: Option<Stamped>,
 }
 
 /// What the nodes that have answered show of one resource.
@@ -28,6 +31,7 @@ struct View {
     /// By the round that each has there.
     held: HashMap<ClaimId, Vec<(usize, HolderState)>>,
     last_fence: Option<Fence>,
+    memos: Vec<Option<Memo>>,
     fault: Option<Error>,
 }
 
@@ -41,6 +45,7 @@ impl View {
             }
         };
         self.last_fence = self.last_fence.max(state.as_ref().and_then(|state| state.last_fence));
+        self.memos.push(state.as_ref().and_then(|state| state.memo.clone()));
         match state.and_then(|state| state.holders.into_iter().next()) {
             Some(holder) => self.held.entry(holder.id).or_default().push((node, holder)),
             None => self.free += 1,
@@ -63,11 +68,19 @@ impl View {
         let fence =
             first.iter().filter_map(|(_, shown)| shown.fence).find(|fence| agree(*fence).count() >= self.majority);
         let confirmed = fence.map(|fence| agree(fence).map(|(node, _)| *node).collect()).unwrap_or_default();
-        Some(Found { id: holder.id, fence, confirmed })
+        Some(Found { id: holder.id, fence, confirmed, memo: self.memo() })
+    }
+
+    fn memo(&self) -> Option<Stamped> {
+        newest(self.memos.iter().map(Option::as_ref))
     }
 
     fn is_decided(&self) -> bool {
         let out = self.nodes - self.answered();
+        // Fewer may not know the newest memo.
+        if out > self.nodes - self.majority {
+            return false;
+        }
         match self.found() {
             Some(found) => found.fence.is_some(),
             None => self.first().len() + out < self.majority,
@@ -78,6 +91,7 @@ impl View {
     fn shown(&self, name: ResourceName) -> ResourceState {
         let mut state = ResourceState::free(name);
         (state.waiters, state.last_fence) = (Waiters::Hidden, self.last_fence);
+        state.memo = self.memo().map(|memo| memo.memo());
         let (first, silent) = (self.first(), self.nodes - self.answered());
         let Some((_, holder)) = first.first().filter(|_| first.len() + silent >= self.majority) else { return state };
         let mut shown = holder.clone();
@@ -125,7 +139,8 @@ impl Core {
         let query = Query::name(name.clone());
         let mut calls = Calls::send(self, self.all(), PATIENCE, move |node| node.inspect(query.clone()), never_mind);
         let (nodes, majority) = (self.nodes.len(), self.majority);
-        let mut view = View { nodes, majority, free: 0, held: HashMap::new(), last_fence: None, fault: None };
+        let mut view =
+            View { nodes, majority, free: 0, held: HashMap::new(), last_fence: None, memos: Vec::new(), fault: None };
         while !view.is_decided() {
             let Some((node, answer)) = calls.next().await else { break };
             view.add(node, answer);

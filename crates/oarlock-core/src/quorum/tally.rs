@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::SCHEME;
+use super::memo::{Stamped, newest};
 use crate::claim::Fence;
 use crate::driver::{Attempt, Grant, Pending};
 use crate::error::{Applied, Error, Result, Retry};
@@ -43,6 +44,11 @@ impl Tally {
     /// The largest fence among the votes.
     pub(super) fn fence(&self) -> Option<Fence> {
         self.granted.iter().map(|(_, grant)| grant.fence).max()
+    }
+
+    /// The newest memo that came with the votes.
+    pub(super) fn memo(&self) -> Option<Stamped> {
+        newest(self.granted.iter().map(|(_, grant)| grant.memo.as_ref()))
     }
 
     /// Where a vote of this round may be.

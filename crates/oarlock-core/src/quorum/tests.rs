@@ -40,6 +40,43 @@ impl Driver for Forgetful {
     }
 }
 
+/// A node that cannot be reached.
+struct Absent;
+
+fn absent<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unreachable, "down"))
+}
+
+impl Driver for Absent {
+    fn info(&self) -> Info {
+        Info::new("absent", "", Capabilities::of_the_model())
+    }
+
+    async fn attempt(&self, _: &Claim) -> Result<Attempt> {
+        absent()
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        batch.iter().map(|_| absent()).collect()
+    }
+
+    async fn release(&self, _: &ResourceName, _: ClaimId, _: &End) -> Result<Release> {
+        absent()
+    }
+
+    async fn watch(&self, _: &Interest) -> Result<Watch> {
+        absent()
+    }
+
+    async fn inspect(&self, _: &Query) -> Result<Page> {
+        absent()
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 fn claim(id: u128) -> Claim {
     Claim::new(ClaimId::from_bits(id), ResourceName::new("x").unwrap())
 }
@@ -85,6 +122,85 @@ async fn a_grant_has_its_fence_on_a_majority() {
         let rounds = quorum.rounds();
         assert_eq!((rounds.won, rounds.lost, rounds.written_back), (1, 0, 1));
     }
+}
+
+#[tokio::test]
+async fn nodes_that_are_proposed_a_fence_agree_on_it() {
+    let nodes: Vec<_> = (0..5).map(|_| Memory::default()).collect();
+    // Whatever their clocks say.
+    for (number, node) in nodes.iter().enumerate() {
+        node.kit().step_clock(Duration::from_secs(60 * number as u64));
+    }
+    let (one, other) = (over(&nodes), over(&nodes));
+    let mut last = Fence::new(0);
+    for number in 0..50 {
+        let quorum = if number % 2 == 0 { &one } else { &other };
+        let mine = claim(number + 1);
+        let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
+        last = grant.fence;
+        quorum.release(&mine.resource, mine.id, &End::Done { memo: None }).await.unwrap();
+    }
+    assert_eq!((one.rounds().written_back, other.rounds().written_back), (0, 0));
+}
+
+/// One node, and what is left of the others when it is not asked.
+fn two_of(nodes: &[Memory], without: usize) -> Quorum {
+    let node = |at: usize| match at == without {
+        true => Arc::new(Absent) as Arc<dyn DynDriver>,
+        false => Arc::new(nodes[at].connect()),
+    };
+    Quorum::new((0..nodes.len()).map(node).collect()).unwrap()
+}
+
+async fn left_by(quorum: &Quorum, id: u128, memo: Option<&str>) -> Option<String> {
+    let mine = claim(id);
+    let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    let text = |memo: crate::state::Memo| String::from_utf8(memo.to_vec()).unwrap();
+    let again = quorum.attempt(&mine).await.unwrap();
+    assert!(
+        matches!(again, Attempt::Granted(again) if again.memo == grant.memo),
+        "asked again, it was told something else"
+    );
+    let page = quorum.inspect(&Query::name(mine.resource.clone())).await.unwrap();
+    assert_eq!(page.resources[0].memo, grant.memo);
+    let memo = memo.map(|memo| memo.as_bytes().into());
+    quorum.release(&mine.resource, mine.id, &End::Done { memo }).await.unwrap();
+    quorum.close().await.unwrap();
+    grant.memo.map(text)
+}
+
+#[tokio::test]
+async fn the_newest_memo_is_found_whichever_majority_is_asked() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    let mut last = None;
+    for round in 0..9 {
+        let text = format!("memo {round}");
+        let found = left_by(&two_of(&nodes, round % 3), round as u128 + 1, Some(&text)).await;
+        assert_eq!(found, last, "round {round}");
+        last = Some(text);
+    }
+}
+
+#[tokio::test]
+async fn a_memo_that_only_one_node_has_is_not_forgotten_once_it_was_seen() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    left_by(&over(&nodes), 1, Some("first")).await;
+    // A release that reaches one node alone: its caller does not know whether it took effect.
+    let (mine, writer) = (claim(2), over(&nodes));
+    let Attempt::Granted(_) = writer.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    let hold = writer.core.registry.hold(mine.id).unwrap();
+    let end = End::Done { memo: Some(hold.stamp(&b"second".as_slice().into()).raw) };
+    Driver::release(&nodes[0], &mine.resource, mine.id, &end).await.unwrap();
+    for node in &nodes[1..] {
+        Driver::release(node, &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+    }
+    assert_eq!(left_by(&two_of(&nodes, 0), 3, None).await.as_deref(), Some("first"), "it is not on a majority");
+    assert_eq!(left_by(&two_of(&nodes, 1), 4, None).await.as_deref(), Some("second"));
+    assert_eq!(left_by(&two_of(&nodes, 0), 5, None).await.as_deref(), Some("second"), "it was seen before");
 }
 
 #[tokio::test]

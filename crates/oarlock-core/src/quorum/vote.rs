@@ -1,4 +1,4 @@
-//! A round: votes, the largest fence, and where it must be written back before it counts.
+//! A round: votes, the largest fence and the newest memo, and where they must be written back before they count.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::calls::{Calls, never_mind};
+use super::memo::{Stamped, lacks};
 use super::rounds::{Hold, Round};
 use super::tally::Tally;
 use crate::belief::drift_margin;
 use crate::claim::{Claim, Fence};
-use crate::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Grant, Lease, Renewal, Renewed};
+use crate::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Lease, Renewal, Renewed};
 use crate::error::{Applied, Result};
 
 /// A round under way. Unless it is won, it leaves nothing behind, whether it was lost or its caller went away.
@@ -42,7 +43,7 @@ impl Core {
     pub(super) async fn vote(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
         let (started, patience) = (Instant::now(), self.patience(claim.ttl));
         let round = Round::begin(&self.registry, claim)?;
-        let calls = self.ask_for_votes(&round, self.all(), patience);
+        let calls = self.ask_for_votes(&round, round.claim.clone(), self.all(), patience);
         let tally = Tally::of(self.nodes.len(), self.majority);
         let mut voting = Voting { core: self.clone(), round: round.clone(), calls, tally, won: false };
         while !voting.tally.is_decided() {
@@ -52,7 +53,8 @@ impl Core {
         if !voting.tally.is_won() {
             return voting.tally.verdict();
         }
-        let Some(fence) = self.write_back(&round, &voting.tally, patience).await else {
+        let memo = voting.tally.memo();
+        let Some(fence) = self.write_back(&round, &voting.tally, memo.as_ref(), patience).await else {
             return voting.tally.verdict();
         };
         let leases = voting.tally.granted.iter().map(|(_, grant)| grant.lease.ttl);
@@ -61,20 +63,23 @@ impl Core {
             return voting.tally.verdict();
         }
         let confirmed = voting.tally.granted.iter().map(|(node, _)| *node).collect();
-        self.registry.keep(Hold::new(round, fence, confirmed, started + lease));
+        let hold = Hold::new(round, fence, confirmed, started + lease);
+        memo.iter().for_each(|memo| hold.remember(memo));
+        let grant = hold.grant(Lease::of(lease));
+        self.registry.keep(hold);
         self.won.fetch_add(1, Ordering::Relaxed);
         voting.won = true;
-        Ok(Attempt::Granted(Grant::new(fence, Lease::of(lease))))
+        Ok(Attempt::Granted(grant))
     }
 
-    /// Asks `nodes` for their votes. Those that come when the round is over are given back.
+    /// Asks `nodes` for their votes for `claim`, which is that of the round. Those that come when the round is over are given back.
     pub(super) fn ask_for_votes(
         self: &Arc<Self>,
         round: &Arc<Round>,
+        claim: Arc<Claim>,
         nodes: impl IntoIterator<Item = usize>,
         patience: Duration,
     ) -> Calls<Attempt> {
-        let claim = round.claim.clone();
         let (core, round) = (self.clone(), round.clone());
         let late = move |node: usize, vote: Result<Attempt>| -> BoxFuture<()> {
             let (core, round) = (core.clone(), round.clone());
@@ -100,16 +105,22 @@ impl Core {
     ///
     /// Two grants share a node that counts for both. There the key of one was gone before the other voted, so that the other's
     /// vote, and with it its fence, is larger than what was written there. A node whose vote is the fence has it already.
-    async fn write_back(self: &Arc<Self>, round: &Round, tally: &Tally, patience: Duration) -> Option<Fence> {
+    async fn write_back(
+        self: &Arc<Self>,
+        round: &Round,
+        tally: &Tally,
+        memo: Option<&Stamped>,
+        patience: Duration,
+    ) -> Option<Fence> {
         let fence = tally.fence()?;
-        let behind: Vec<_> =
-            tally.granted.iter().filter(|(_, grant)| grant.fence < fence).map(|(node, _)| *node).collect();
+        let behind = tally.granted.iter().filter(|(_, grant)| grant.fence < fence || lacks(grant, memo));
+        let behind: Vec<_> = behind.map(|(node, _)| *node).collect();
         if behind.is_empty() {
             return Some(fence);
         }
         self.written_back.fetch_add(1, Ordering::Relaxed);
         let mut renewal = Renewal::of(round.claim.clone());
-        renewal.fences = Fences::AtLeast(fence);
+        (renewal.fences, renewal.memo) = (Fences::AtLeast(fence), memo.map(|memo| memo.raw.clone()));
         let mut missing = behind.len();
         let mut calls = Calls::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), never_mind);
         while missing > 0 {
