@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::interop::InteropOptions;
 use crate::parts::Part;
 
 /// What the caller asked for.
@@ -17,6 +18,8 @@ pub(crate) enum Invocation {
     Mutants(Vec<String>),
     /// Measure locks on every store, with these flags of `oarlock bench`.
     Bench(Vec<String>),
+    /// Meet the lock libraries of other languages.
+    Interop(InteropOptions),
 }
 
 /// The options of `cargo xtask test`.
@@ -53,6 +56,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
         },
         "test" => parse_test(args),
         "bench" => Ok(Invocation::Bench(args.collect())),
+        "interop" => parse_interop(args),
         "mutants" => Ok(Invocation::Mutants(args.collect())),
         other => Err(format!("there is no command `{other}`")),
     }
@@ -77,6 +81,23 @@ fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, Stri
     Ok(Invocation::Test(options))
 }
 
+fn parse_interop(mut args: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    let mut options = InteropOptions::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Invocation::Help),
+            "--all" => options.all = true,
+            "--speed" => options.speed = true,
+            "--only" => options.only.push(args.next().ok_or("--only needs the name of a client")?),
+            other => match other.strip_prefix("--only=") {
+                Some(name) => options.only.push(name.to_owned()),
+                None => return Err(format!("interop does not know `{other}`")),
+            },
+        }
+    }
+    Ok(Invocation::Interop(options))
+}
+
 fn part(name: &str) -> Result<Part, String> {
     Part::named(name).ok_or_else(|| {
         let known: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
@@ -93,6 +114,11 @@ cargo xtask test [--all] [--only PART]…   install what the tests need, then ru
     --all          the long tier too
     --only PART    this part only; may be repeated
 cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
+cargo xtask interop [--all] [--only CLIENT]… [--speed]
+                                          share locks with the libraries of other languages
+    --all          every version of every client
+    --only CLIENT  this client only; may be repeated
+    --speed        how fast they are beside each other
 cargo xtask bench [FLAG]…                 measure locks on every store; flags of `oarlock bench`
 cargo xtask setup                         install what the tests need, and stop there
 cargo xtask help                          this text
@@ -148,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn interop_takes_clients() {
+        let only = ["redisson", "redsync"].map(String::from).to_vec();
+        let options = InteropOptions { all: true, speed: false, only };
+        assert_eq!(parsed("interop --all --only redisson --only=redsync"), Ok(Invocation::Interop(options)));
+        assert!(parsed("interop --fast").is_err());
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (line, word) in [
             ("tset", "tset"),
@@ -164,7 +198,7 @@ mod tests {
     #[test]
     fn help_lists_every_command_and_part() {
         let text = help();
-        for word in ["test", "bench", "setup", "help", "--all", "--only"] {
+        for word in ["test", "bench", "interop", "setup", "help", "--all", "--only", "--speed"] {
             assert!(text.contains(word), "{word}");
         }
         for part in Part::ALL {

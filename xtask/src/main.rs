@@ -5,6 +5,7 @@
 mod args;
 mod bench;
 mod features;
+mod interop;
 mod mutants;
 mod packages;
 mod parts;
@@ -48,6 +49,7 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
             Ok(())
         }
         Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
+        Invocation::Interop(options) => interop::run(&Workspace::find()?, options),
         Invocation::Setup => setup::run(&Workspace::find()?, Part::ALL),
         Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),
         Invocation::Test(options) => test::run(&Workspace::find()?, options),

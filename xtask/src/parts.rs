@@ -1,6 +1,7 @@
 //! The parts of `cargo xtask test`, in the order they run: the quick ones first.
 
 use crate::args::TestOptions;
+use crate::interop::{self, InteropOptions};
 use crate::workspace::{Failure, Workspace, stream};
 use crate::{features, programs, readme};
 
@@ -24,12 +25,22 @@ pub(crate) enum Part {
     Readme,
     /// The programs that check themselves do so.
     Examples,
+    /// Locks are shared with the libraries of other languages.
+    Interop,
 }
 
 impl Part {
     /// Every part, in order.
-    pub(crate) const ALL: &[Self] =
-        &[Self::Format, Self::Clippy, Self::Features, Self::Tests, Self::Docs, Self::Readme, Self::Examples];
+    pub(crate) const ALL: &[Self] = &[
+        Self::Format,
+        Self::Clippy,
+        Self::Features,
+        Self::Tests,
+        Self::Docs,
+        Self::Readme,
+        Self::Examples,
+        Self::Interop,
+    ];
 
     /// The name that `--only` takes.
     pub(crate) fn name(self) -> &'static str {
@@ -41,6 +52,7 @@ impl Part {
             Self::Docs => "docs",
             Self::Readme => "readme",
             Self::Examples => "examples",
+            Self::Interop => "interop",
         }
     }
 
@@ -59,6 +71,7 @@ impl Part {
             Self::Docs => "the documentation builds without a warning",
             Self::Readme => "the first commands of README.md do what it says",
             Self::Examples => "the examples that check themselves end well",
+            Self::Interop => "locks are shared with the libraries of other languages",
         }
     }
 
@@ -73,7 +86,7 @@ impl Part {
 
     /// Whether it needs Debian packages.
     pub(crate) fn needs_packages(self) -> bool {
-        self == Self::Tests
+        matches!(self, Self::Tests | Self::Interop)
     }
 
     /// Runs it, with its output passed through.
@@ -98,6 +111,9 @@ impl Part {
             Self::Examples => EXAMPLES.iter().try_for_each(|(package, example)| {
                 stream(&mut workspace.cargo(["run", "--quiet", "--locked", "-p", package, "--example", example]))
             }),
+            Self::Interop => {
+                interop::run(workspace, &InteropOptions { all: options.long, ..InteropOptions::default() })
+            }
         }
     }
 }

@@ -51,6 +51,11 @@ impl Workspace {
         &self.root
     }
 
+    /// Where build products go.
+    pub(crate) fn target(&self) -> PathBuf {
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), |folder| self.root.join(folder))
+    }
+
     /// `cargo` with these arguments, at the root of the repository.
     pub(crate) fn cargo<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.cargo);

@@ -58,7 +58,12 @@ impl Scene {
     }
 
     fn run_with_path(&self, args: &[&str], path: &str) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_xtask"))
+        self.command(args, path).output().expect("xtask starts")
+    }
+
+    fn command(&self, args: &[&str], path: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command
             .args(args)
             .env("CARGO_MANIFEST_DIR", self.folder.join("xtask"))
             .env("CARGO", format!("{STAND_IN}/cargo"))
@@ -69,8 +74,8 @@ impl Scene {
             .env("OARLOCK_URL", "mem:")
             .env("OARLOCK_LONG", "1")
             .env_remove("RUSTDOCFLAGS")
-            .output()
-            .expect("xtask starts")
+            .env_remove("CI");
+        command
     }
 
     /// How `program` was called, in order.
@@ -102,12 +107,16 @@ fn every_part_runs_in_order() {
     let output = scene.run(&["test"]);
     assert!(output.status.success(), "{}", stdout(&output));
     let text = stdout(&output);
-    for part in ["setup", "format", "clippy", "features", "tests", "docs", "readme", "examples"] {
+    for part in ["setup", "format", "clippy", "features", "tests", "docs", "readme", "examples", "interop"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "test", "doc", "run", "run"]);
+    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "test", "doc", "run", "run", "build", "run"]);
+    // A scene has no programs of other languages.
+    let without = "--without python --without node --without go --without java long=";
+    assert!(log[10].contains(without), "{}", log[10]);
+    assert!(log[10].ends_with("url= doc="), "{}", log[10]);
     assert!(log[5].starts_with("test --workspace --locked --doc "), "{}", log[5]);
     assert!(log[5].ends_with("long= url= doc="), "{}", log[5]);
     assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
@@ -245,4 +254,19 @@ fn a_package_without_its_program_is_not_installed_again() {
     let output = scene.run_without_procps(&["setup"]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--reinstall procps"));
+}
+
+#[test]
+fn a_skipped_language_is_named_and_fails_where_nobody_looks() {
+    let scene = Scene::new("skipped_language", HEALTHY);
+    let output = scene.run(&["test", "--only", "interop"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    assert!(stdout(&output).contains("java: skipped: "), "{}", stdout(&output));
+
+    let installed = scene.folder.join("installed");
+    let path = format!("{STAND_IN}:{}:{}", installed.display(), std::env::var("PATH").unwrap_or_default());
+    let output = scene.command(&["test", "--only", "interop"], &path).env("CI", "1").output().expect("xtask starts");
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("interop failed: skipped") && words.contains("python, node, go, java"), "{words}");
 }

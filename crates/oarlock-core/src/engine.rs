@@ -230,8 +230,23 @@ impl Client {
         let Some(holder) = state.holders.iter().find(|holder| holder.fence == Some(fence)) else {
             return Ok(Released::NotHeld);
         };
+        self.break_claim(name, holder.id, ending, grace).await
+    }
+
+    /// [`break_hold`](Self::break_hold) by the id that [`inspect`](Self::inspect) shows: for holds of other programs,
+    /// which have no fence.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn break_claim(
+        &self,
+        name: &ResourceName,
+        id: ClaimId,
+        ending: Ending,
+        grace: Duration,
+    ) -> Result<Released> {
         let end = End::Broken { ending, grace };
-        let release = self.core.driver.clone().release(name.clone(), holder.id, end);
+        let release = self.core.driver.clone().release(name.clone(), id, end);
         Ok(self.core.in_time(release, "break").await?.outcome)
     }
 

@@ -1,0 +1,65 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::clients::{CLIENTS, Client, Language};
+use crate::duel::Duel;
+
+/// What to do, and where things are.
+#[derive(Debug, Default)]
+pub(crate) struct Args {
+    /// All versions of each client, and more rounds.
+    pub(crate) all: bool,
+    /// These clients only; empty means all.
+    only: Vec<String>,
+    /// Languages that are not installed.
+    without: Vec<Language>,
+    /// The repository.
+    pub(crate) root: PathBuf,
+    /// Where the programs of each language were built.
+    pub(crate) out: PathBuf,
+}
+
+impl Args {
+    pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Self> {
+        let mut args = Self::default();
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--all" => args.all = true,
+                "--only" => args.only.push(value()?),
+                "--without" => args.without.push(Language::named(&value()?)?),
+                "--root" => args.root = value()?.into(),
+                "--out" => args.out = value()?.into(),
+                other => bail!("interop does not know `{other}`"),
+            }
+        }
+        for name in &args.only {
+            if !CLIENTS.iter().any(|client| client.answers_to(name)) {
+                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).collect();
+                bail!("there is no client `{name}`; the clients are {}", known.join(", "));
+            }
+        }
+        Ok(args)
+    }
+
+    /// Whether this client was asked for and can be run.
+    fn selects(&self, client: &Client) -> bool {
+        !self.without.contains(&client.language)
+            && (self.only.is_empty() || self.only.iter().any(|name| client.answers_to(name)))
+    }
+
+    /// Every client and version that was asked for.
+    pub(crate) fn duels(&self) -> Result<Vec<Duel>> {
+        let mut duels = Vec::new();
+        for client in CLIENTS.iter().filter(|client| self.selects(client)) {
+            for version in client.versions(&self.root, self.all)? {
+                duels.push(Duel { client, command: client.command(&self.root, &self.out, &version), all: self.all });
+            }
+        }
+        Ok(duels)
+    }
+}

@@ -1,0 +1,183 @@
+//! Whom we share locks with: one row for each client and kind of store.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+/// In which language a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    Go,
+    Java,
+    Node,
+    Python,
+}
+
+impl Language {
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        Ok(match name {
+            "go" => Self::Go,
+            "java" => Self::Java,
+            "node" => Self::Node,
+            "python" => Self::Python,
+            other => bail!("there is no language `{other}`"),
+        })
+    }
+}
+
+/// Where both sides meet. The words are what our URL ends with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Store {
+    /// One Redis.
+    Redis(&'static str),
+    /// Five Redis that know nothing of each other.
+    Redlock(&'static str),
+}
+
+/// A lock library, and what can be asked of it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// In tables, and for `--only`.
+    pub(crate) name: &'static str,
+    /// What its program calls it.
+    pub(crate) client: &'static str,
+    pub(crate) language: Language,
+    /// The folder of its program, where a language has several.
+    pub(crate) folder: &'static str,
+    pub(crate) store: Store,
+    /// The median from our release to their grant may take this long, on a busy machine.
+    pub(crate) they_notice: Duration,
+    /// The median from their release to our grant.
+    pub(crate) we_notice: Duration,
+    /// Why several of them cannot count together in reasonable time.
+    pub(crate) stalls: Option<&'static str>,
+}
+
+/// A client that asks again now and then.
+const POLLS: Duration = Duration::from_millis(600);
+
+pub(crate) const CLIENTS: &[Client] = &[
+    Client {
+        name: "redis-py",
+        client: "redis-py",
+        language: Language::Python,
+        folder: "",
+        store: Store::Redis("?layout=plain"),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+    Client {
+        name: "pottery",
+        client: "pottery",
+        language: Language::Python,
+        folder: "",
+        store: Store::Redis("?layout=plain&prefix=redlock:"),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+    Client {
+        name: "node-redlock",
+        client: "node-redlock",
+        language: Language::Node,
+        folder: "",
+        store: Store::Redis("?layout=plain"),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+    Client {
+        name: "redsync",
+        client: "redsync",
+        language: Language::Go,
+        folder: "",
+        store: Store::Redis("?layout=plain"),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+    Client {
+        name: "pottery-5",
+        client: "pottery",
+        language: Language::Python,
+        folder: "",
+        store: Store::Redlock("?prefix=redlock:"),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+    Client {
+        name: "node-redlock-5",
+        client: "node-redlock",
+        language: Language::Node,
+        folder: "",
+        store: Store::Redlock(""),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: Some(
+            "node-redlock keeps the servers it won in a lost round until its lease ends, so that rivals on five servers \
+             stall each other for whole leases (seen without us too)",
+        ),
+    },
+    Client {
+        name: "redsync-5",
+        client: "redsync",
+        language: Language::Go,
+        folder: "",
+        store: Store::Redlock(""),
+        they_notice: POLLS,
+        we_notice: POLLS,
+        stalls: None,
+    },
+];
+
+impl Client {
+    /// By its own name, or that of the library on any store.
+    pub(crate) fn answers_to(&self, name: &str) -> bool {
+        self.name == name || self.client == name
+    }
+
+    /// The versions to run: the file `versions` of its folder has one in each line, the first is the usual one. A
+    /// client without such a file has the version that its language's lock file pins.
+    pub(crate) fn versions(&self, root: &Path, all: bool) -> Result<Vec<String>> {
+        if self.language != Language::Java {
+            return Ok(vec![String::new()]);
+        }
+        let file = root.join("interop/java").join(self.folder).join("versions");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(text.lines().map(str::to_owned).take(if all { usize::MAX } else { 1 }).collect())
+    }
+
+    /// How its program is started; the URL comes last.
+    pub(crate) fn command(&self, root: &Path, out: &Path, version: &str) -> Vec<String> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let mut words = match self.language {
+            Language::Python => vec![text(&out.join("python/bin/python")), text(&root.join("interop/python/peer.py"))],
+            Language::Node => vec!["node".to_owned(), text(&out.join("node/peer.mjs"))],
+            Language::Go => vec![text(&out.join("go/peer"))],
+            Language::Java => {
+                let built = out.join("java").join(format!("{}-{version}", self.folder));
+                let path = format!("{}:{}/*", text(&built.join("classes")), text(&built.join("lib")));
+                // A peer lives for seconds: the first compiler alone starts it sooner.
+                vec!["java".to_owned(), "-XX:+UseSerialGC".to_owned(), "-cp".to_owned(), path, "Main".to_owned()]
+            }
+        };
+        words.push(self.client.to_owned());
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = CLIENTS.iter().map(|client| client.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CLIENTS.len());
+    }
+}

@@ -1,0 +1,126 @@
+//! One client in one version against Oarlock: every case, on servers of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::cases::{self, Case, Outcome};
+use crate::clients::Client;
+use crate::ground::Ground;
+use crate::matrix::{Cell, Row};
+use crate::talk::{Peer, Trouble};
+
+/// The lease of what is renewed. Short, so that three of them pass soon; long enough for a busy machine.
+pub(crate) const LEASE: Duration = Duration::from_millis(1500);
+
+/// How many processes of each side count together.
+const COUNTERS: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Duel {
+    pub(crate) client: &'static Client,
+    pub(crate) command: Vec<String>,
+    /// More rounds.
+    pub(crate) all: bool,
+}
+
+/// Several processes of one side.
+type Side = Vec<Arc<Peer>>;
+
+impl Duel {
+    pub(crate) async fn run(self) -> Row {
+        let mut row = Row {
+            client: self.client.name.to_owned(),
+            version: "?".to_owned(),
+            store: Ground::shown(self.client.store),
+            cells: Vec::new(),
+        };
+        match self.meet().await {
+            Ok((ground, ours, theirs)) => {
+                row.version = theirs.first().map_or_else(String::new, |peer| peer.version.clone());
+                row.cells = self.cells(&ours, &theirs).await;
+                // Servers are stopped by calls that block.
+                let _ = tokio::task::spawn_blocking(move || drop(ground)).await;
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                row.cells = Case::ALL.iter().map(|case| (*case, Cell::Red(why.clone()))).collect();
+            }
+        }
+        row
+    }
+
+    async fn meet(&self) -> Result<(Ground, Side, Side)> {
+        let store = self.client.store;
+        let ground = tokio::task::spawn_blocking(move || Ground::start(store)).await??;
+        let us = std::env::current_exe()?.with_file_name("interop-peer");
+        let us = [us.to_string_lossy().into_owned(), "oarlock".to_owned()];
+        let ours = start(&us, &ground.ours()).await?;
+        let theirs = start(&self.command, &ground.theirs()).await?;
+        Ok((ground, ours, theirs))
+    }
+
+    async fn cells(&self, ours: &Side, theirs: &Side) -> Vec<(Case, Cell)> {
+        // One of each side is there to be killed.
+        let ([us, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
+            return Vec::new();
+        };
+        let rounds = if self.all { 15 } else { 7 };
+        let mut cells = vec![
+            (Case::WeWait, cell(cases::waits(them, us, rounds, self.client.we_notice).await)),
+            (Case::TheyWait, cell(cases::waits(us, them, rounds, self.client.they_notice).await)),
+        ];
+        let count = if self.all { 50 } else { 10 };
+        cells.push(match self.client.stalls {
+            None => (Case::Counter, cell(cases::counts(ours, theirs, count).await)),
+            Some(why) => (Case::Counter, Cell::Absent(why.to_owned())),
+        });
+        // These mostly wait, on names of their own.
+        let (renew_them, renew_us, again_them, again_us, break_them, break_us, kill_them, kill_us) = tokio::join!(
+            cases::renews(them, us),
+            cases::renews(us, them),
+            cases::enters_again(them, us),
+            cases::enters_again(us, them),
+            cases::is_broken(them, us),
+            cases::is_broken(us, them),
+            cases::is_killed(their_victim, us),
+            cases::is_killed(our_victim, them),
+        );
+        cells.extend(
+            [
+                (Case::TheyRenew, renew_them),
+                (Case::WeRenew, renew_us),
+                (Case::TheyEnterAgain, again_them),
+                (Case::WeEnterAgain, again_us),
+                (Case::WeBreakThem, break_them),
+                (Case::TheyBreakUs, break_us),
+                (Case::TheyAreKilled, kill_them),
+                (Case::WeAreKilled, kill_us),
+            ]
+            .map(|(case, outcome)| (case, cell(outcome))),
+        );
+        cells
+    }
+}
+
+async fn start(command: &[String], url: &str) -> Result<Side> {
+    let mut starting = tokio::task::JoinSet::new();
+    for _ in 0..COUNTERS {
+        let (command, url) = (command.to_vec(), url.to_owned());
+        starting.spawn(async move { Peer::start(&command, &url, LEASE).await });
+    }
+    let mut side = Side::new();
+    while let Some(peer) = starting.join_next().await {
+        side.push(Arc::new(peer??));
+    }
+    Ok(side)
+}
+
+fn cell(outcome: Outcome) -> Cell {
+    match outcome {
+        Ok(figure) => Cell::Green(figure),
+        Err(Trouble::Cannot(why)) => Cell::Absent(why),
+        Err(Trouble::Failed(why)) => Cell::Red(why),
+    }
+}

@@ -1,0 +1,59 @@
+//! Runs Oarlock and the lock libraries of other languages against each other, on real servers, and says what works.
+//!
+//! `cargo xtask interop` prepares the languages and starts it.
+
+mod args;
+mod cases;
+mod clients;
+mod duel;
+mod ground;
+mod matrix;
+mod talk;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::Args;
+use crate::matrix::Matrix;
+
+/// How many clients are tried at once: mostly they wait.
+const AT_ONCE: usize = 3;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Args::parse(std::env::args().skip(1)) {
+        Ok(args) => run(args).await,
+        Err(why) => Err(why),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("interop: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says whether all is well.
+async fn run(args: Args) -> Result<bool> {
+    let duels = args.duels()?;
+    anyhow::ensure!(!duels.is_empty(), "nothing to do: no client is left");
+    let mut running = tokio::task::JoinSet::new();
+    let mut waiting = duels.into_iter().enumerate();
+    let mut matrix = Matrix::default();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some((place, duel)) = waiting.next()
+        {
+            running.spawn(async move { (place, duel.run().await) });
+        }
+        let Some(done) = running.join_next().await else { break };
+        let (place, row) = done?;
+        eprintln!("{}", row.line());
+        matrix.add(place, row);
+    }
+    print!("{matrix}");
+    Ok(matrix.is_green())
+}

@@ -1,0 +1,55 @@
+//! `cargo xtask interop`: the programs of other languages are built, and Oarlock meets them on real servers.
+
+mod languages;
+
+use crate::workspace::{Failure, Workspace, stream};
+use languages::LANGUAGES;
+
+/// The options of `cargo xtask interop`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct InteropOptions {
+    /// Every version of every client, and more rounds.
+    pub(crate) all: bool,
+    /// Speed side by side, instead of whether it works.
+    pub(crate) speed: bool,
+    /// These clients only; empty means all.
+    pub(crate) only: Vec<String>,
+}
+
+/// Builds what is missing, and runs it.
+///
+/// # Errors
+/// When a case is red, or nothing could be run. Where `CI` is set, also when a language is missing.
+pub(crate) fn run(workspace: &Workspace, options: &InteropOptions) -> Result<(), Failure> {
+    let out = workspace.target().join("interop");
+    let mut skipped = Vec::new();
+    for language in LANGUAGES {
+        if let Some(why) = language.lacks(workspace) {
+            println!("{}: skipped: {why}", language.name);
+            skipped.push(language.name);
+            continue;
+        }
+        println!("{}: there", language.name);
+        (language.build)(workspace, &out, options.all)?;
+    }
+    if !skipped.is_empty() && std::env::var_os("CI").is_some() {
+        return Err(Failure::new(format!("skipped, which is a failure where CI is set: {}", skipped.join(", "))));
+    }
+    let profile: &[&str] = if options.speed { &["--release"] } else { &[] };
+    let build = ["build", "--quiet", "--locked", "-p", "oarlock-interop", "--bins"];
+    stream(workspace.cargo(build).args(profile))?;
+    let mut runner = workspace.cargo(["run", "--quiet", "--locked", "-p", "oarlock-interop", "--bin", "interop"]);
+    runner.args(profile).arg("--").arg("--root").arg(workspace.root()).arg("--out").arg(&out);
+    for language in skipped {
+        runner.args(["--without", language]);
+    }
+    for client in &options.only {
+        runner.args(["--only", client]);
+    }
+    for (flag, given) in [("--all", options.all), ("--speed", options.speed)] {
+        if given {
+            runner.arg(flag);
+        }
+    }
+    stream(runner.env_remove("OARLOCK_URL"))
+}
