@@ -50,6 +50,8 @@ use crate::fixture::{Power, Powers};
 pub(crate) enum Need {
     Fair,
     Units,
+    /// Kinds can be mixed on one name.
+    OneRule,
     Fences,
     /// Fences can be raised and reserved.
     Raise,
@@ -79,6 +81,7 @@ impl Need {
         match self {
             Self::Fair => unless(can.fair, "this store has no queue"),
             Self::Units => unless(can.units, "this store cannot share a resource"),
+            Self::OneRule => unless(can.one_rule, "a name belongs to one kind of lock here"),
             Self::Fences => unless(can.fencing != Fencing::None, "this store has no fences"),
             Self::Raise => unless(can.raises_fences, "fences are the store's own here: none can be raised or reserved"),
             Self::Leases => unless(can.liveness != Liveness::Session, "claims live by their session here"),

@@ -68,6 +68,9 @@ pub struct Capabilities {
     pub fair: bool,
     /// Whether weights below [`All`](crate::Weight::All) are possible: readers, semaphores.
     pub units: bool,
+    /// Whether a name is one resource for every kind of lock, and forgets its capacity when nobody claims it. If not, as
+    /// in layouts of other programs, a name belongs to one kind, which keeps its capacity; another kind is refused there.
+    pub one_rule: bool,
     /// The quality of its fences.
     pub fencing: Fencing,
     /// Whether a holder can raise its fence, or reserve more of them
@@ -96,6 +99,7 @@ impl Capabilities {
         Self {
             fair: true,
             units: true,
+            one_rule: true,
             fencing: Fencing::Clocked,
             raises_fences: true,
             liveness: Liveness::Lease,

@@ -158,7 +158,7 @@ pub(crate) fn shown(layout: Layout, name: ResourceName, answer: Value) -> Result
     state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
     state.waiters = match layout {
         Layout::Native => Waiters::Listed(waiters),
-        Layout::Plain => Waiters::Hidden,
+        Layout::Plain | Layout::Redisson => Waiters::Hidden,
     };
     Ok(state)
 }

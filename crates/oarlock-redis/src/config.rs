@@ -74,6 +74,8 @@ pub enum Layout {
     Native,
     /// One string key for each name, as redis-py, redsync and node-redlock have it: one holder, no queue.
     Plain,
+    /// The objects of Redisson, chosen by the kind of lock: its locks, read-write locks and semaphores. No queue of ours.
+    Redisson,
 }
 
 /// Choices for a [`Redis`](crate::Redis) store.
@@ -94,6 +96,9 @@ pub struct Config {
     pub prefix: String,
     /// How names are laid out.
     pub layout: Layout,
+    /// Whether mutexes are fenced locks of Redisson, whose programs read the fence as their token. A lock that has a token
+    /// already keeps it in any case. For [`Layout::Redisson`] only.
+    pub tokens: bool,
     /// How many replicas must have a grant or a renewal before it counts.
     pub min_replicas: u32,
     /// Whether a server that may throw keys away to make room is good enough.
@@ -121,6 +126,7 @@ impl Config {
             database: 0,
             prefix: "oarlock:".to_owned(),
             layout: Layout::Native,
+            tokens: false,
             min_replicas: 0,
             allow_eviction: false,
             detours: HashMap::new(),
@@ -140,6 +146,7 @@ impl fmt::Debug for Config {
             .field("database", &self.database)
             .field("prefix", &self.prefix)
             .field("layout", &self.layout)
+            .field("tokens", &self.tokens)
             .field("min_replicas", &self.min_replicas)
             .field("allow_eviction", &self.allow_eviction)
             .field("detours", &self.detours)

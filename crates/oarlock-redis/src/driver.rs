@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use futures_util::stream::{select_all, unfold};
 use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
@@ -16,6 +17,7 @@ use crate::error::{SCHEME, unexpected};
 use crate::facts::Facts;
 use crate::link::{Call, Link};
 use crate::place;
+use crate::redisson;
 use crate::scripts::Scripts;
 use crate::watch::Topic;
 
@@ -37,7 +39,7 @@ impl Redis {
     /// [`ErrorKind::Config`] if it is too old, a replica, or throws keys away when it is full.
     pub async fn open(config: Config) -> Result<Self> {
         let (link, facts) = Link::open(config).await.map_err(|error| error.during("open"))?;
-        let scripts = Scripts::of(link.config.layout, link.is_cluster());
+        let scripts = Scripts::of(&link.config, link.is_cluster());
         Ok(Self { link, scripts, facts, written: Mutex::default() })
     }
 
@@ -96,12 +98,17 @@ impl Driver for Redis {
                 (capabilities.fair, capabilities.units, capabilities.listing) = (false, false, false);
                 (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Poll);
             }
+            Layout::Redisson => {
+                (capabilities.fair, capabilities.one_rule, capabilities.listing) = (false, false, false);
+                (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Push);
+            }
         }
         let Config { address, database, prefix, .. } = &self.link.config;
         Info::new(SCHEME, format!("{address}/{database}?prefix={prefix}"), capabilities)
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.check(&claim.resource, Some(claim)).map_err(|error| about("attempt", &claim.resource, error))?;
         let answer = if self.link.confirms() {
             Box::pin(self.attempt_confirmed(claim)).await
         } else if self.link.is_cluster() {
@@ -137,6 +144,9 @@ impl Driver for Redis {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        if self.link.config.layout == Layout::Redisson {
+            return self.watch_theirs(interest).await.map_err(|error| error.during("watch"));
+        }
         let plain = self.link.config.layout == Layout::Plain;
         let (topic, place) = match interest {
             Interest::Turn(claim, _) if plain => {
@@ -160,11 +170,12 @@ impl Driver for Redis {
         let page = async {
             match &query.select {
                 Select::Name(name) => {
+                    self.check(name, None)?;
                     let shown: Result<_> = self.show(std::slice::from_ref(name)).await?.into_iter().collect();
                     Ok(Page::cut(shown?, query))
                 }
-                Select::Live if self.link.config.layout == Layout::Plain => {
-                    Err(Error::new(ErrorKind::Unsupported, "plain locks have no index").on(SCHEME))
+                Select::Live if self.link.config.layout != Layout::Native => {
+                    Err(Error::new(ErrorKind::Unsupported, "locks of other programs have no index").on(SCHEME))
                 }
                 Select::Live => self.live(query).await,
             }
@@ -184,6 +195,44 @@ fn patience(ttl: Duration) -> Duration {
 }
 
 impl Redis {
+    /// Refuses what the layout has no place for.
+    fn check(&self, name: &ResourceName, claim: Option<&Claim>) -> Result<()> {
+        if self.link.config.layout != Layout::Redisson {
+            return Ok(());
+        }
+        if self.link.is_cluster() {
+            redisson::check_slots(&self.link.place(name))?;
+        }
+        claim.map_or(Ok(()), redisson::check_claim)
+    }
+
+    /// A watch on the channels that programs of Redisson use.
+    async fn watch_theirs(&self, interest: &Interest) -> Result<Watch> {
+        let (place, channels) = match interest {
+            Interest::Turn(claim, _) => {
+                let place = self.link.place(&claim.resource);
+                let channel = redisson::channel(claim.kind, &place.key);
+                (place, vec![channel])
+            }
+            Interest::Resource(name) => {
+                let place = self.link.place(name);
+                let channels = redisson::channels(&place);
+                (place, channels)
+            }
+            // Mailboxes are not in the slots of locks: there holders learn from their next renewal what became of them.
+            Interest::Mailbox if self.link.is_cluster() => return Ok(Watch::never()),
+            Interest::Mailbox => return self.link.listen(Topic::Mailbox, None).await,
+            _ => return Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME)),
+        };
+        let mut watches = Vec::new();
+        for channel in channels {
+            let watch = self.link.listen(Topic::Channel(channel), Some(&place)).await?;
+            watches
+                .push(Box::pin(unfold(watch, |mut watch| async { watch.changed().await.map(|hint| (hint, watch)) })));
+        }
+        Ok(Watch::new(select_all(watches)))
+    }
+
     fn attempt_call(&self, claim: &Claim) -> Call<'_> {
         let (said, limit) = match claim.capacity {
             Capacity::Any => ("any", 1),
@@ -227,6 +276,7 @@ impl Redis {
     }
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.check(resource, None)?;
         let mut call = self.link.call(&self.scripts.release, resource);
         let command = call.command.arg(id.to_string());
         match end {

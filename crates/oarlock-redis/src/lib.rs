@@ -12,6 +12,7 @@ pub mod floor;
 mod link;
 mod node;
 mod place;
+mod redisson;
 mod reopen;
 mod scripts;
 mod sentinel;

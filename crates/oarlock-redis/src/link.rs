@@ -147,7 +147,8 @@ impl Link {
         let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
         let mut command = Cmd::with_capacity(20, 512);
         command.arg("EVALSHA");
-        command.arg(script.hash()).arg(2).arg(&place.key).arg(&place.side).arg(self.mail(&place));
+        command.arg(script.hash()).arg(2 + place.more.len()).arg(&place.key).arg(&place.side).arg(&place.more);
+        command.arg(self.mail(&place));
         Call { script, slot, command }
     }
 

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use oarlock_core::ResourceName;
 
 use crate::config::Layout;
+use crate::redisson;
 
 /// Names of our own layout are spread over this many hash tags. A part of the layout: all programs that share locks must
 /// agree.
@@ -13,7 +14,7 @@ pub(crate) const TAGS: u8 = 255;
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 
-/// The keys of one resource. Both are in one slot, so that a script may touch both in a cluster, too.
+/// The keys of one resource. All are in one slot, so that a script may touch them in a cluster, too.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) key: String,
@@ -21,6 +22,8 @@ pub(crate) struct Place {
     pub(crate) side: String,
     /// What the mailboxes for this resource have in their names, where they are sharded.
     pub(crate) tag: String,
+    /// Further keys, where other programs keep more than one.
+    pub(crate) more: Vec<String>,
 }
 
 impl Place {
@@ -30,12 +33,17 @@ impl Place {
                 let tag = tag(name.as_str());
                 let side = index(prefix, tag);
                 // The first braces of a key count, so a name may have its own.
-                Self { key: format!("{side}:{name}"), side, tag: format!("{{{tag:02x}}}:") }
+                Self { key: format!("{side}:{name}"), side, tag: format!("{{{tag:02x}}}:"), more: Vec::new() }
             }
             Layout::Plain => {
                 let key = format!("{prefix}{name}");
                 let side = beside(&key);
-                Self { key, side, tag: String::new() }
+                Self { key, side, tag: String::new(), more: Vec::new() }
+            }
+            Layout::Redisson => {
+                let key = format!("{prefix}{name}");
+                let (side, more) = (beside(&key), redisson::keys(&key));
+                Self { key, side, tag: String::new(), more }
             }
         }
     }

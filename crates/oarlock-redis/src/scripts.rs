@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use crate::config::Layout;
+use crate::config::{Config, Layout};
 
 /// A script, and the name that a server has for it.
 #[derive(Debug)]
@@ -46,10 +46,10 @@ macro_rules! parts {
 
 impl Scripts {
     /// The scripts of this layout; `sharded` where news stay on the node of their slot.
-    pub(crate) fn of(layout: Layout, sharded: bool) -> Self {
+    pub(crate) fn of(config: &Config, sharded: bool) -> Self {
         let publish = if sharded { "local PUBLISH = 'SPUBLISH'\n" } else { "local PUBLISH = 'PUBLISH'\n" };
         let script = |parts: &[&str]| Script::new(format!("{publish}{}", parts.concat()));
-        match layout {
+        match config.layout {
             Layout::Native => Self {
                 attempt: script(parts!("native": "load", "attempt.free", "rule", "attempt")),
                 renew: script(parts!("native": "load", "renew.alone", "rule", "renew")),
@@ -62,6 +62,16 @@ impl Scripts {
                 release: script(parts!("plain": "load", "release")),
                 inspect: script(parts!("plain": "load", "beside", "inspect")),
             },
+            Layout::Redisson => {
+                let tokens = format!("local TOKENS = {}\n", config.tokens);
+                let script = |parts: &[&str]| script(&[&[tokens.as_str()], parts].concat());
+                Self {
+                    attempt: script(parts!("redisson": "load", "change", "attempt")),
+                    renew: script(parts!("redisson": "load", "change", "renew")),
+                    release: script(parts!("redisson": "load", "change", "release")),
+                    inspect: script(parts!("redisson": "load", "inspect")),
+                }
+            }
         }
     }
 }

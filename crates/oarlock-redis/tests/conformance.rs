@@ -164,9 +164,10 @@ fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
 
 fn main() -> Result<(), Failure> {
     let chosen = std::env::var("OARLOCK_REDIS").ok();
-    let stores: [(&str, Run); 5] = [
+    let stores: [(&str, Run); 6] = [
         ("alone", || alone("redis", Layout::Native)),
         ("plain", || alone("redis/plain", Layout::Plain)),
+        ("redisson", || alone("redis/redisson", Layout::Redisson)),
         ("tls", tls),
         ("sentinel", sentinel),
         ("cluster", || cluster("redis/cluster", Layout::Native)),

@@ -12,6 +12,8 @@ mod checked;
 mod cluster;
 #[path = "failures/plain.rs"]
 mod plain;
+#[path = "redisson/all.rs"]
+mod redisson;
 #[path = "failures/sentinel.rs"]
 mod sentinel;
 #[path = "failures/tls.rs"]

@@ -185,6 +185,7 @@ fn redis_config_at(url: &Url, address: oarlock_redis::Address) -> Result<oarlock
     config.layout = match url.layout() {
         None | Some("native") => Layout::Native,
         Some("plain") => Layout::Plain,
+        Some("redisson") => Layout::Redisson,
         Some(layout) => {
             return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
         }
@@ -197,6 +198,10 @@ fn redis_config_at(url: &Url, address: oarlock_redis::Address) -> Result<oarlock
             return Err(Error::new(ErrorKind::Config, "cert and key go together"));
         }
         config.tls = Some(tls);
+    }
+    config.tokens = url.option("tokens") == Some("yes");
+    if config.tokens && config.layout != Layout::Redisson {
+        return Err(Error::new(ErrorKind::Config, "tokens are for layout=redisson"));
     }
     config.min_replicas = url.option("min_replicas").and_then(|count| count.parse().ok()).unwrap_or(0);
     config.allow_eviction = url.option("allow_eviction") == Some("yes");

@@ -13,7 +13,7 @@ cases!("exclusion":
     one_at_a_time,
     a_crowd_never_overlaps,
     a_spinning_crowd_never_overlaps,
-    a_mutex_excludes_readers_and_writers [Units],
+    a_mutex_excludes_readers_and_writers [Units, OneRule],
     released_is_released,
 );
 

@@ -21,7 +21,7 @@ use crate::bench::{Bench, Raw, now};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 use crate::fixture::Habits;
 
-cases!("model_run": mutexes [Leases], queues [Leases, Fair], shares [Leases, Units], queues_of_shares [Leases, Units, Fair]);
+cases!("model_run": mutexes [Leases], queues [Leases, Fair], shares [Leases, Units, OneRule], queues_of_shares [Leases, Units, Fair, OneRule]);
 
 async fn mutexes(bench: Arc<Bench>) -> Outcome {
     several(&bench, false, false).await

@@ -11,10 +11,11 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("spec":
     two_capacities_are_a_mismatch [Units],
+    readers_and_permits_are_a_mismatch [Units, OneRule],
     a_claim_can_adopt_the_stored_capacity [Units],
     too_heavy_is_refused_at_once [Units],
-    a_free_resource_forgets_its_capacity [Units],
-    a_mutex_agrees_with_every_capacity [Units],
+    a_free_resource_forgets_its_capacity [Units, OneRule],
+    a_mutex_agrees_with_every_capacity [Units, OneRule],
 );
 
 fn units(permits: u32) -> Option<Limit> {
@@ -29,6 +30,13 @@ async fn two_capacities_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
     };
     ensure_eq!(error.kind(), ErrorKind::SpecMismatch, "the kind of error");
     ensure_eq!(error.stored_capacity(), units(3), "the stored capacity in the error");
+    guard.release().await?;
+    bench.left_clean(&two, &name).await
+}
+
+async fn readers_and_permits_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
+    let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
+    let guard = one.semaphore(name.as_str(), 3)?.acquire(1).await?;
     let Err(error) = two.rwlock(name.as_str())?.try_read().await else {
         return Err(Failure::new("a reader was let in beside permits"));
     };

@@ -121,9 +121,10 @@ const ETCD: &[Choice] = &[("layout", &[NATIVE, "go"])];
 const ZOOKEEPER: &[Choice] = &[("layout", &[NATIVE, "curator", "kazoo"])];
 const SQL: &[Choice] = &[("mode", &["lease", "session", "transaction"])];
 
-const SAFETY: &[Own] = &[("min_replicas", Says::Number, "0"), ("allow_eviction", Says::YesOrNo, "no")];
+const SAFETY: &[Own] =
+    &[("min_replicas", Says::Number, "0"), ("allow_eviction", Says::YesOrNo, "no"), ("tokens", Says::YesOrNo, "no")];
 const TLS_SAFETY: &[Own] =
-    &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, "")];
+    &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, ""), SAFETY[2]];
 
 const ENCRYPTION: &[Own] = &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, "")];
 

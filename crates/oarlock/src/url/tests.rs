@@ -141,6 +141,8 @@ fn redis_has_keys_of_its_own() {
     let plain = url("redis+cluster://h?min_replicas=1&allow_eviction=yes");
     assert_eq!((plain.option("min_replicas"), plain.option("allow_eviction")), (Some("1"), Some("yes")));
     assert_eq!(url("redis://h").option("min_replicas"), None);
+    let theirs = url("rediss+cluster://h?layout=redisson&tokens=yes");
+    assert_eq!((theirs.layout(), theirs.prefix(), theirs.option("tokens")), (Some("redisson"), "", Some("yes")));
     assert_eq!(url("rediss+sentinel://h/m?ca=/etc/ca.pem").option("ca"), Some("/etc/ca.pem"));
     let explained = url("rediss://h?min_replicas=2").explain().options;
     let shown: Vec<_> = explained.iter().skip(5).map(|o| (o.key.as_str(), o.value.as_str(), o.default)).collect();

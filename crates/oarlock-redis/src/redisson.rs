@@ -1,0 +1,101 @@
+//! The names and objects of Redisson, as far as scripts do not see to them.
+
+use oarlock_core::{Capacity, Claim, Error, ErrorKind, Kind, Limit, Result, Weight};
+
+use crate::error::SCHEME;
+use crate::place::{Place, slot};
+
+/// Permits of one claim stand one by one in the store, and every step reads all of them.
+const MOST_PERMITS: u32 = 1000;
+
+/// The keys of an object besides its own and ours: token, permits with a lease, fair queue.
+pub(crate) fn keys(key: &str) -> Vec<String> {
+    vec![before("redisson_lock_token", key), behind(key, "timeout"), before("redisson_lock_queue", key)]
+}
+
+/// The channel on which those who wait for a claim of this kind are told.
+pub(crate) fn channel(kind: Kind, key: &str) -> String {
+    let object = match kind {
+        Kind::Read | Kind::Write => "redisson_rwlock",
+        Kind::Semaphore => "redisson_sc",
+        _ => "redisson_lock__channel",
+    };
+    before(object, key)
+}
+
+/// All channels on which there may be news of an object, whatever it is: ours first, then theirs.
+pub(crate) fn channels(place: &Place) -> Vec<String> {
+    let theirs = [Kind::Mutex, Kind::Write, Kind::Semaphore].map(|kind| channel(kind, &place.key));
+    std::iter::once(place.side.clone()).chain(theirs).collect()
+}
+
+/// A brace anywhere is taken for a hash tag, whether or not it is one.
+fn before(what: &str, key: &str) -> String {
+    if key.contains('{') { format!("{what}:{key}") } else { format!("{what}:{{{key}}}") }
+}
+
+fn behind(key: &str, what: &str) -> String {
+    if key.contains('{') { format!("{key}:{what}") } else { format!("{{{key}}}:{what}") }
+}
+
+/// Refuses a name whose keys are not in one slot of a cluster. Redisson takes such locks, and cannot free them.
+pub(crate) fn check_slots(place: &Place) -> Result<()> {
+    let home = slot(&place.key);
+    if place.more.iter().all(|key| slot(key) == home) {
+        return Ok(());
+    }
+    let message = "the braces in it make no hash tag, so that Redisson puts its keys into different slots of a cluster";
+    Err(Error::new(ErrorKind::InvalidName, message).on(SCHEME))
+}
+
+/// Refuses what no object of Redisson is.
+pub(crate) fn check_claim(claim: &Claim) -> Result<()> {
+    let limited = !matches!(claim.capacity, Capacity::Fixed(Limit::Unlimited) | Capacity::Adopt(Limit::Unlimited));
+    let problem = match (claim.kind, claim.weight) {
+        (Kind::Semaphore, Weight::Units(units)) if units.get() > MOST_PERMITS => {
+            return Err(refused(format!("at most {MOST_PERMITS} permits can be had at once")));
+        }
+        (Kind::Semaphore, Weight::Units(_)) if limited => return Ok(()),
+        (Kind::Read, Weight::ONE) => return Ok(()),
+        (Kind::Semaphore | Kind::Read, _) => "permits of a number, and single readers",
+        (_, Weight::All) => return Ok(()),
+        _ => "shares of read-write locks and semaphores",
+    };
+    Err(refused(format!("the layout redisson has {problem} only")))
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::Unsupported, message).on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::ResourceName;
+
+    use super::*;
+    use crate::config::Layout;
+
+    fn place(name: &str) -> Place {
+        Place::of(Layout::Redisson, "", &ResourceName::new(name).unwrap())
+    }
+
+    #[test]
+    fn names_are_derived_as_redisson_does() {
+        let wanted = ["redisson_lock_token:{deploy}", "{deploy}:timeout", "redisson_lock_queue:{deploy}"];
+        assert_eq!(place("deploy").more, wanted);
+        assert_eq!(keys("x{y}z"), ["redisson_lock_token:x{y}z", "x{y}z:timeout", "redisson_lock_queue:x{y}z"]);
+        let wanted = ["oarlock:beside:{a}", "redisson_lock__channel:{a}", "redisson_rwlock:{a}", "redisson_sc:{a}"];
+        assert_eq!(channels(&place("a")), wanted);
+        assert_eq!(channel(Kind::Spin, "{a}b"), "redisson_lock__channel:{a}b");
+    }
+
+    #[test]
+    fn names_whose_keys_would_be_in_two_slots_are_refused_in_a_cluster() {
+        for good in ["deploy", "{a}b", "x{y}z", "a b/c:d"] {
+            assert!(check_slots(&place(good)).is_ok(), "{good}");
+        }
+        for bad in ["a{b", "{}q", "a}b", "}", "{"] {
+            assert_eq!(check_slots(&place(bad)).unwrap_err().kind(), ErrorKind::InvalidName, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+-- What may be done to an object, so that programs of theirs see what they would have done themselves.
+
+local function bury(id, by, why)
+  if #graves >= GRAVES then table.remove(graves, 1) end
+  table.insert(graves, { id = id, by = by, why = why })
+  dirty = true
+end
+
+-- Ends a hold, and tells those who wait.
+local function free_hold(h, at)
+  table.remove(holders, at)
+  if h.kind == 'semaphore' then
+    for _, member in ipairs(h.members) do redis.call('ZREM', permits_key, member) end
+    free = redis.call('INCRBY', key, #h.members)
+    tell(PERMITS, free)
+  elseif h.kind == 'mutex' then
+    redis.call('DEL', key)
+    form = 'none'
+    tell(LOCK, '0')
+    -- Theirs that wait in a fair queue listen to channels of their own.
+    local head = redis.pcall('LINDEX', queue, 0)
+    if type(head) == 'string' then tell(LOCK .. ':' .. head, '0') end
+  else
+    redis.call('HDEL', key, h.kind == 'write' and h.owner .. ':write' or h.owner)
+    for number = 1, h.kind == 'read' and h.holds or 0 do redis.call('DEL', hold_key(h.owner, number)) end
+    if #holders == 0 then
+      redis.call('DEL', key)
+      form, mode = 'none', nil
+    elseif h.kind == 'write' then
+      mode = 'read'
+      redis.call('HSET', key, 'mode', 'read')
+    elseif mode == 'read' then
+      -- It lives as long as the last of those who are left. One whose end cannot be seen may be alive all the same: some of
+      -- their versions renew the hash alone.
+      local longest = 0
+      for _, other in ipairs(holders) do
+        if other.left < 0 then return tell(RW, '0') end
+        longest = math.max(longest, other.left)
+      end
+      redis.call('PEXPIRE', key, math.max(math.ceil(longest / 1000), 1))
+    end
+    tell(RW, h.kind == 'write' and '1' or '0')
+  end
+end
+
+-- Lets a hold end so many milliseconds from now; `only_sooner` if that is not later than it would.
+local function end_in(h, ms, only_sooner)
+  if only_sooner and h.left >= 0 and h.left <= ms * 1000 then return end
+  h.left = ms * 1000
+  if h.kind == 'semaphore' then
+    for _, member in ipairs(h.members) do redis.call('ZADD', permits_key, 'XX', now_ms + ms, member) end
+  elseif h.kind == 'read' then
+    for number = 1, h.holds do redis.call('PEXPIRE', hold_key(h.owner, number), ms) end
+    local left = redis.call('PTTL', key)
+    if left >= 0 and left < ms then redis.call('PEXPIRE', key, ms) end
+  else
+    redis.call('PEXPIRE', key, ms)
+  end
+end
+
+-- Removes what has run out: permits with their lease, and readers of ours, which nobody sees to while others read.
+for at = #holders, 1, -1 do
+  local h = holders[at]
+  if (h.kind == 'semaphore' and h.left == 0) or (h.kind == 'read' and h.left < 0 and h.owner == owner_of(h.id)) then
+    free_hold(h, at)
+  end
+end
+
+-- A claim of ours that does not hold any more ran out, unless it had time left: then a program of theirs ended it.
+for id, claim in pairs(ours) do
+  if not find(id) then
+    if claim.by then
+      bury(id, claim.by, claim.why)
+    elseif claim.till - now > 10000 then
+      bury(id, 'another program', 'it was force-unlocked, or its key was deleted, before its lease ended')
+    end
+    ours[id], dirty = nil, true
+  end
+end
+
+-- Stores what we keep, and gives the answer.
+local function finish(answer)
+  if not dirty then return answer end
+  local last, fields, gone = now, { 'format', FORMAT, 'fence', last_fence }, {}
+  for _, claim in pairs(ours) do last = math.max(last, claim.till) end
+  local function put(field, value)
+    if value then
+      fields[#fields + 1], fields[#fields + 2] = field, value
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  put('ours', next(ours) and cmsgpack.pack(ours))
+  put('graves', graves[1] and cmsgpack.pack(graves))
+  put('memo', memo)
+  put('cap', cap)
+  redis.call('HSET', side, unpack(fields))
+  if gone[1] then redis.call('HDEL', side, unpack(gone)) end
+  redis.call('PEXPIRE', side, math.ceil((last - now) / 1000) + KEEP_MS)
+  return answer
+end
+

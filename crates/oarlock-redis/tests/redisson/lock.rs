@@ -1,0 +1,202 @@
+//! Locks: what is stored and published is what programs of Redisson store and publish.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _, End, Fences, Gone, Released, Renewal, Renewed};
+use oarlock_core::state::{Ending, Query};
+use oarlock_core::{ErrorKind, LossReason};
+use oarlock_redis::Redis;
+use oarlock_testbed::Redis as Server;
+use oarlock_testbed::proxy::{Proxy, Then};
+use redis::Value;
+
+use super::ear::{Ear, JAVA, open, owner, redisson};
+use crate::bed::{DONE, claim, client, fence, name, started};
+
+const TOKEN: &str = "redisson_lock_token:{deploy}";
+
+#[tokio::test]
+async fn a_lock_looks_like_one_of_theirs() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let mut ear = Ear::on(server.addr(), "SUBSCRIBE", "redisson_lock__channel:{deploy}").await;
+    fence(&store, &claim(0xfeed, "deploy")).await.unwrap();
+    let fields: Vec<String> = raw.ask(&["HGETALL", "deploy"]).await;
+    assert_eq!(fields, ["00000000-0000-0000-0000-00000000feed:0", "1"]);
+    assert_eq!(fields[0], owner(0xfeed));
+    let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
+    assert!((29_000..=30_000).contains(&left), "{left}");
+    assert!(raw.lock("deploy", "8000").await.unwrap() <= 30_000, "theirs is refused");
+
+    store.release(&name("deploy"), claim(0xfeed, "deploy").id, &DONE).await.unwrap();
+    ear.told("0").await;
+    assert_eq!(raw.ask::<Vec<String>>(&["KEYS", "*"]).await, ["oarlock:beside:{deploy}"]);
+    let left: i64 = raw.ask(&["PTTL", "oarlock:beside:{deploy}"]).await;
+    assert!(left > 86_000_000 && left <= 86_400_000, "what we keep ends by itself: {left}");
+    assert_eq!(raw.lock("deploy", "8000").await, None);
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_counts_nothing_up() {
+    let server = started!(Server::start_or_skip());
+    let (teacher, mut raw) = open(server.addr()).await;
+    // The server knows the scripts, so that what is dropped is their answer.
+    fence(&teacher, &claim(9, "before")).await.unwrap();
+    teacher.release(&name("before"), claim(9, "before").id, &DONE).await.unwrap();
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = Redis::open(redisson(proxy.addr())).await.unwrap();
+    let dropped = proxy.drop_next_reply(Then::Close);
+    store.attempt(&claim(1, "deploy")).await.unwrap_err();
+    assert!(dropped.wait().await.is_some());
+    let first = fence(&store, &claim(1, "deploy")).await;
+    assert_eq!(fence(&store, &claim(1, "deploy")).await, first);
+    assert_eq!(raw.ask::<String>(&["HGET", "deploy", &owner(1)]).await, "1");
+    let dropped = proxy.drop_next_reply(Then::Close);
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap_err();
+    assert!(dropped.wait().await.is_some());
+    assert_eq!(raw.lock("deploy", "8000").await, None, "one release frees it");
+    let again = store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(again.outcome, Released::NotHeld);
+    assert_eq!(raw.ask::<usize>(&["HEXISTS", "deploy", JAVA]).await, 1, "repeated, it frees no other");
+}
+
+#[tokio::test]
+async fn their_holder_is_shown_as_what_it_is_and_can_be_broken() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    assert_eq!((raw.lock("deploy", "8000").await, raw.lock("deploy", "8000").await), (None, None));
+    let Attempt::Pending(pending) = store.attempt(&claim(1, "deploy")).await.unwrap() else { panic!("it is theirs") };
+    assert!(pending.recheck_after.unwrap() <= Duration::from_secs(8), "{pending:?}");
+    let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+    let holder = &seen.resources[0].holders[0];
+    assert_eq!((&*holder.label.tags["redisson"], &*holder.label.tags["holds"]), (JAVA, "2"));
+    assert!(holder.fence.is_none() && holder.label.host.is_empty(), "{holder:?}");
+    assert_eq!(store.release(&name("deploy"), holder.id, &DONE).await.unwrap().outcome, Released::NotHeld);
+    let mut ear = Ear::on(server.addr(), "SUBSCRIBE", "redisson_lock__channel:{deploy}").await;
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let end = End::Broken { ending, grace: Duration::ZERO };
+    assert_eq!(store.release(&name("deploy"), holder.id, &end).await.unwrap().outcome, Released::Released);
+    ear.told("0").await;
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+}
+
+#[tokio::test]
+async fn fences_rise_over_grants_of_theirs_and_over_what_was_forgotten() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let first = fence(&store, &claim(1, "deploy")).await.unwrap();
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(raw.lock("deploy", "8000").await, None);
+    assert!(raw.force_unlock("deploy").await);
+    let second = fence(&store, &claim(2, "deploy")).await.unwrap();
+    assert!(second > first);
+    let _: Value = raw.ask(&["FLUSHALL"]).await;
+    let third = fence(&store, &claim(3, "deploy")).await.unwrap();
+    assert!(third > second, "from the clock");
+    // A counter that is ahead of the clock goes on.
+    let ahead = third + 3_600_000_000;
+    let _: Value = raw.ask(&["HSET", "oarlock:beside:{deploy}", "fence", &ahead.to_string()]).await;
+    store.release(&name("deploy"), claim(3, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(fence(&store, &claim(4, "deploy")).await, Some(ahead + 1));
+}
+
+#[tokio::test]
+async fn tokens_of_theirs_and_fences_of_ours_are_one_sequence() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    fence(&store, &claim(1, "deploy")).await.unwrap();
+    assert_eq!(raw.ask::<usize>(&["EXISTS", TOKEN]).await, 0, "no token unless there is one, or it is asked for");
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+
+    // Theirs may be ahead of every clock of ours.
+    let theirs = 4_000_000_000_000_000_u64;
+    let _: Value = raw.ask(&["SET", TOKEN, &theirs.to_string()]).await;
+    let ours = fence(&store, &claim(2, "deploy")).await.unwrap();
+    assert_eq!(ours, theirs + 1);
+    let mut reserve = Renewal::of(Arc::new(claim(2, "deploy")));
+    reserve.fences = Fences::Reserve(10);
+    let renewed = store.renew(&[reserve]).await;
+    assert!(matches!(&renewed[..], [Ok(Renewed::Alive { fence: Some(fence), .. })] if fence.get() == ours + 10));
+    store.release(&name("deploy"), claim(2, "deploy").id, &DONE).await.unwrap();
+    assert_eq!(raw.ask::<u64>(&["INCR", TOKEN]).await, ours + 11, "the next one of theirs");
+    assert_eq!(fence(&store, &claim(3, "deploy")).await, Some(ours + 12));
+
+    let mut config = redisson(server.addr());
+    config.tokens = true;
+    let store = Redis::open(config).await.unwrap();
+    let first = fence(&store, &claim(1, "other")).await.unwrap();
+    assert_eq!(raw.ask::<u64>(&["INCR", "redisson_lock_token:{other}"]).await, first + 1);
+    assert_eq!(raw.ask::<i64>(&["PTTL", "redisson_lock_token:{other}"]).await, -1);
+}
+
+#[tokio::test]
+async fn a_force_unlock_of_theirs_is_a_loss_with_its_reason() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let client = client(redisson(server.addr()), Duration::from_secs(1)).await;
+    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(raw.force_unlock("deploy").await);
+    assert_eq!(raw.lock("deploy", "8000").await, None);
+    let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+    assert!(matches!(&reason, LossReason::Broken(ending) if ending.by == "another program"), "{reason}");
+    assert_eq!(raw.ask::<usize>(&["HEXISTS", "deploy", JAVA]).await, 1, "what is theirs now stays theirs");
+    drop(guard);
+
+    // What runs out by itself was broken by nobody.
+    let mut short = claim(1, "other");
+    short.ttl = Duration::from_millis(50);
+    fence(&store, &short).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    let renewed = store.renew(&[Renewal::of(Arc::new(short))]).await;
+    assert!(matches!(&renewed[..], [Ok(Renewed::Gone(Gone::Unknown))]), "{renewed:?}");
+}
+
+#[tokio::test]
+async fn each_side_wakes_the_other() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    // A lease so long that only a message can wake anybody in time.
+    let client = client(redisson(server.addr()), Duration::from_secs(600)).await;
+    assert_eq!(raw.lock("deploy", "600000").await, None);
+    let lock = client.mutex("deploy").unwrap();
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    let listening = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{deploy}"];
+    crate::bed::until("our waiter to listen", async || raw.ask::<(String, usize)>(&listening).await.1 > 0).await;
+    assert!(raw.force_unlock("deploy").await);
+    let guard = tokio::time::timeout(Duration::from_secs(5), waiter).await.expect("to be woken").unwrap().unwrap();
+
+    // Whoever waits in their fair queue listens to a channel of its own.
+    let _: Value = raw.ask(&["RPUSH", "redisson_lock_queue:{deploy}", JAVA]).await;
+    let mut head = Ear::on(server.addr(), "SUBSCRIBE", &format!("redisson_lock__channel:{{deploy}}:{JAVA}")).await;
+    guard.release().await.unwrap();
+    head.told("0").await;
+    assert_eq!(raw.ask::<usize>(&["LLEN", "redisson_lock_queue:{deploy}"]).await, 1, "the queue is theirs");
+    drop(store);
+}
+
+#[tokio::test]
+async fn other_objects_under_the_name_are_refused_and_left_alone() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let foreign: [&[&str]; 6] = [
+        &["SET", "deploy", "3"],
+        &["SET", "deploy", "a token of redis-py"],
+        &["HSET", "deploy", "mode", "read", JAVA, "1"],
+        &["HSET", "deploy", "one", "1", "two", "2"],
+        &["HSET", "deploy", "owner", "theirs"],
+        &["LPUSH", "deploy", "theirs"],
+    ];
+    for words in foreign {
+        let _: Value = raw.ask(&["DEL", "deploy"]).await;
+        let _: Value = raw.ask(words).await;
+        let before: Vec<u8> = raw.ask(&["DUMP", "deploy"]).await;
+        assert_eq!(store.attempt(&claim(1, "deploy")).await.unwrap_err().kind(), ErrorKind::Foreign, "{words:?}");
+        assert_eq!(raw.ask::<Vec<u8>>(&["DUMP", "deploy"]).await, before);
+    }
+    let _: Value = raw.ask(&["DEL", "deploy"]).await;
+    let _: Value = raw.ask(&["SET", TOKEN, "none"]).await;
+    assert_eq!(store.attempt(&claim(1, "deploy")).await.unwrap_err().kind(), ErrorKind::Foreign);
+    let _: Value = raw.ask(&["HSET", "oarlock:beside:{other}", "format", "2"]).await;
+    assert_eq!(store.attempt(&claim(1, "other")).await.unwrap_err().kind(), ErrorKind::NewerFormat);
+}
