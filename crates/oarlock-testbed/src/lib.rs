@@ -7,5 +7,7 @@ pub mod server;
 pub mod taker;
 
 pub use proxy::Proxy;
-pub use server::{Etcd, PgBouncer, Postgres, Redis, RedisCluster, RedisSentinel, RedisTls, ZooKeeper};
+pub use server::{
+    Etcd, PgBouncer, Postgres, Redis, RedisCluster, RedisSentinel, RedisTls, ZooKeeper, ZooKeeperEnsemble,
+};
 pub use taker::{Said, Taker};

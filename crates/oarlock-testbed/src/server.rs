@@ -37,7 +37,7 @@ pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_speak::speak;
 pub use self::redis_tls::RedisTlsProgram;
-pub use self::zookeeper::ZooKeeperProgram;
+pub use self::zookeeper::{ZooKeeperEnsemble, ZooKeeperProgram};
 
 use self::log::Log;
 use self::process::Tree;
