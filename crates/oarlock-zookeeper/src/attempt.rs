@@ -10,7 +10,7 @@ use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, L
 use zookeeper_client as zk;
 
 use crate::driver::ZooKeeper;
-use crate::error::{SCHEME, changed_meanwhile, foreign, from_zk};
+use crate::error::{SCHEME, changed_meanwhile, from_zk};
 use crate::link::{Known, Place, Session, if_there};
 use crate::queue::{self, Entry, MEMO, Obstacle, Queue};
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
@@ -27,6 +27,9 @@ struct Standing {
 impl ZooKeeper {
     /// Takes a place, or finds the one it has, and says what it is worth.
     pub(crate) async fn stand(&self, claim: &Claim) -> Result<Attempt> {
+        if let Some(dialect) = self.link.dialect() {
+            return self.stand_abroad(dialect, claim).await;
+        }
         let session = self.link.session().await?;
         let parent = session.parent(&claim.resource);
         let found = match self.link.known(claim.id) {
@@ -77,7 +80,14 @@ impl ZooKeeper {
         if let Known::At(place) = known
             && place.session == session.id
         {
-            return Ok(queue.position(&place.node).is_some().then_some((place, queue)));
+            if queue.position(&place.node).is_none() {
+                return Ok(None);
+            }
+            let path = format!("{parent}/{}", place.node);
+            if !session.still_owns(&path).await? {
+                return Err(from_zk(zk::Error::SessionExpired));
+            }
+            return Ok(Some((place, queue)));
         }
         for entry in queue.entries.iter().filter(|entry| entry.id == id) {
             let path = format!("{parent}/{}", entry.node);
@@ -154,11 +164,11 @@ impl ZooKeeper {
         let held = queue.entries.get(at).map_or(claim.weight, |entry| entry.weight);
         check_held(held, claim.weight)?;
         let path = format!("{parent}/{}", place.node);
-        let fence = match place.fence {
-            Some(fence) => fence,
+        let (fence, written) = match place.fence {
+            Some(fence) => (fence, false),
             // Those behind a sharer that waited watch its node for the grant that puts them at the head.
-            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => fence_of(place.made)?,
-            None => mark(session, &parent, &path, claim, queue.untouched, new).await?,
+            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => (fence_of(place.made)?, new),
+            None => (mark(session, &parent, &path, claim, queue.untouched, new).await?, true),
         };
         place.fence = Some(fence);
         self.link.note(claim.id, Known::At(place));
@@ -172,7 +182,8 @@ impl ZooKeeper {
             lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
             lighter.commit().await.map_err(|error| from_zk(error.into()))?;
         }
-        let mut grant = Grant::new(fence, session.lease(claim.ttl));
+        let lease = if written { session.lease(claim.ttl) } else { session.lease_by_look(claim.ttl) };
+        let mut grant = Grant::new(fence, lease);
         if queue.has_memo {
             let memo = if_there(session.client.get_data(&format!("{parent}/{MEMO}")).await)?;
             grant.memo = memo.map(|(bytes, _)| Memo::from(bytes));
@@ -233,15 +244,17 @@ impl Session {
     }
 }
 
-fn placed(session: &Session, node: String, stat: &zk::Stat) -> Result<Place> {
+/// The place of a node that was just made, or found.
+pub(crate) fn placed(session: &Session, node: String, stat: &zk::Stat) -> Result<Place> {
     if stat.ephemeral_owner != session.id {
-        // Some servers give a client another session without a word.
-        return Err(foreign(&node));
+        // Some servers give a client another session without a word. The next attempt opens one that we know of.
+        session.give_up();
+        return Err(from_zk(zk::Error::SessionExpired));
     }
     Ok(Place { session: session.id, node, made: stat.czxid, fence: None })
 }
 
-fn fence_of(transaction: i64) -> Result<Fence> {
+pub(crate) fn fence_of(transaction: i64) -> Result<Fence> {
     let fence = u64::try_from(transaction).ok().filter(|fence| *fence < Fence::LIMIT);
     let past = || Error::new(ErrorKind::FenceExhausted, format!("transaction {transaction:#x} is past 2^53"));
     fence.map(Fence::new).ok_or_else(|| past().on(SCHEME))

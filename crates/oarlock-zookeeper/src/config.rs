@@ -3,8 +3,36 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::foreign::Dialect;
+
 /// How long a session lives unheard, unless said otherwise. The server clamps it, usually to 2..20 of its ticks.
 pub(crate) const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where our own locks are unless said otherwise.
+const NATIVE_ROOT: &str = "/oarlock";
+
+/// How locks are laid out in the tree, and so with whom they are shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// Our own: everything that the rule can do, for every name.
+    #[default]
+    Native,
+    /// The nodes of Apache Curator's recipes; a name is a path below the root.
+    Curator,
+    /// The nodes of kazoo's recipes; a name is a path below the root.
+    Kazoo,
+}
+
+impl Layout {
+    pub(crate) fn dialect(self) -> Option<Dialect> {
+        match self {
+            Self::Native => None,
+            Self::Curator => Some(Dialect::Curator),
+            Self::Kazoo => Some(Dialect::Kazoo),
+        }
+    }
+}
 
 /// Choices for [`ZooKeeper`](crate::ZooKeeper).
 #[derive(Clone)]
@@ -12,8 +40,10 @@ pub(crate) const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Config {
     /// The servers, as `host:port`.
     pub hosts: Vec<String>,
-    /// The node under which every lock is; it is made if it is missing.
+    /// The node under which every lock is; it is made if it is missing. Empty, in the layouts of others, for the whole tree.
     pub root: String,
+    /// How locks are laid out below it.
+    pub layout: Layout,
     /// What to ask the server for: how long a session, and every claim of it, outlives its process.
     pub session_timeout: Duration,
     digest: Option<String>,
@@ -25,7 +55,8 @@ impl Config {
     pub fn new(hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             hosts: hosts.into_iter().map(Into::into).collect(),
-            root: "/oarlock".into(),
+            root: NATIVE_ROOT.into(),
+            layout: Layout::Native,
             session_timeout: DEFAULT_SESSION_TIMEOUT,
             digest: None,
         }
@@ -35,6 +66,16 @@ impl Config {
     #[must_use]
     pub fn root(mut self, root: impl Into<String>) -> Self {
         self.root = root.into();
+        self
+    }
+
+    /// Shares locks with others, by their layout. A root of our own does not fit that: it becomes the whole tree.
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> Self {
+        if layout != Layout::Native && self.root == NATIVE_ROOT {
+            self.root.clear();
+        }
+        self.layout = layout;
         self
     }
 
@@ -62,6 +103,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("hosts", &self.hosts)
             .field("root", &self.root)
+            .field("layout", &self.layout)
             .field("session_timeout", &self.session_timeout)
             .field("digest", &self.digest.as_ref().map(|_| "***"))
             .finish()

@@ -38,6 +38,10 @@ impl Driver for ZooKeeper {
         capabilities.waiters = WaiterView::Listed;
         capabilities.notify = Notify::Push;
         capabilities.consistency = Consistency::Consensus;
+        if self.link.dialect().is_some() {
+            // Nothing may stand beside the nodes of the others, and names are paths anywhere in the tree.
+            (capabilities.memo, capabilities.listing, capabilities.one_rule) = (false, false, false);
+        }
         Info::new(SCHEME, self.link.address(), capabilities)
     }
 
@@ -50,13 +54,17 @@ impl Driver for ZooKeeper {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
-        let ended = match end {
-            End::Done { memo: Some(memo) } => self.leave_with(resource, id, memo).await,
-            End::Broken { ending, grace } if !grace.is_zero() => {
+        let ended = match (end, self.link.dialect()) {
+            (End::Broken { ending, grace }, Some(dialect)) if !grace.is_zero() => {
+                self.ask_abroad(dialect, resource, id, (ending.clone(), *grace)).await
+            }
+            (_, Some(dialect)) => self.leave_abroad(dialect, resource, id).await,
+            (End::Done { memo: Some(memo) }, None) => self.leave_with(resource, id, memo).await,
+            (End::Broken { ending, grace }, None) if !grace.is_zero() => {
                 self.ask_to_end(resource, id, (ending.clone(), *grace)).await
             }
-            End::Broken { ending, .. } => self.bury(resource, id, ending).await,
-            _ => self.leave(resource, id).await,
+            (End::Broken { ending, .. }, None) => self.bury(resource, id, ending).await,
+            (_, None) => self.leave(resource, id).await,
         };
         ended.map_err(|error| error.during("release").about(resource))
     }
@@ -65,10 +73,14 @@ impl Driver for ZooKeeper {
         let session = self.link.current().and_then(|session| session.ok_or_else(|| from_zk(zk::Error::SessionExpired)));
         let armed = match (session, interest) {
             (Err(error), _) => Err(error),
-            (Ok(session), Interest::Turn(claim, Cursor(node))) => {
-                session.watch_turn(&claim.resource, &String::from_utf8_lossy(node)).await
-            }
-            (Ok(session), Interest::Resource(name)) => session.watch_resource(name).await,
+            (Ok(session), Interest::Turn(claim, Cursor(node))) => match session.dialect() {
+                Some(_) => session.watch_abroad(node).await,
+                None => session.watch_turn(&claim.resource, &String::from_utf8_lossy(node)).await,
+            },
+            (Ok(session), Interest::Resource(name)) => match session.dialect() {
+                Some(dialect) => session.watch_resource_abroad(dialect, name).await,
+                None => session.watch_resource(name).await,
+            },
             (Ok(session), Interest::Mailbox) => session.watch_mailbox().await,
             (Ok(_), _) => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME)),
         };
@@ -76,7 +88,13 @@ impl Driver for ZooKeeper {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let shown = async { self.link.session().await?.show(query).await };
+        let shown = async {
+            let session = self.link.session().await?;
+            match session.dialect() {
+                Some(dialect) => session.show_abroad(dialect, query).await,
+                None => session.show(query).await,
+            }
+        };
         shown.await.map_err(|error| error.during("inspect"))
     }
 

@@ -1,6 +1,7 @@
 //! The fewest requests that a lock on ZooKeeper needs, for `oarlock bench`. Not a lock.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
@@ -12,10 +13,15 @@ use crate::error::{SCHEME, from_zk};
 use crate::link::Link;
 use crate::names::escape;
 
+/// Longer than any queue of a measurement takes to come round.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Nodes of a session, in a folder beside those of the locks.
 struct Nodes {
     link: Link,
     root: String,
+    /// Where rivals queue up.
+    queues: String,
     made: tokio::sync::Mutex<std::collections::HashMap<Arc<str>, Arc<str>>>,
 }
 
@@ -24,7 +30,9 @@ struct Nodes {
 /// # Errors
 /// As for [`ZooKeeper::open`](crate::ZooKeeper::open); when no node may be made beside the root.
 pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
-    let root = format!("{}.floor-{}", config.root, std::process::id());
+    // Beside the locks, also where those may be anywhere.
+    let above = if config.root.is_empty() { "/oarlock" } else { &config.root };
+    let (root, queues) = (format!("{above}.floor-{}", std::process::id()), format!("{above}.floor"));
     let link = Link::open(config).await?;
     let session = link.session().await?;
     let persistent = session.options(zk::CreateMode::Persistent);
@@ -32,7 +40,7 @@ pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
         Ok(_) | Err(zk::Error::NodeExists) => {}
         Err(error) => return Err(from_zk(error)),
     }
-    Ok(Arc::new(Nodes { link, root, made: tokio::sync::Mutex::default() }))
+    Ok(Arc::new(Nodes { link, root, queues, made: tokio::sync::Mutex::default() }))
 }
 
 impl Nodes {
@@ -76,9 +84,16 @@ impl Floor for Nodes {
         })
     }
 
-    /// A queue of nodes and watches is no longer the fewest requests of anything.
-    fn rival(self: Arc<Self>, _: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
-        Box::pin(async { Ok(None) })
+    fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
+        Box::pin(async move {
+            let link = Link::open(self.link.config().clone()).await?;
+            let folder = format!("{}/{}", self.queues, escape(&name));
+            let session = link.session().await?;
+            // Rivals are in other processes, too; the server removes what nobody uses any more.
+            session.client.mkdir(&folder, &session.options(zk::CreateMode::Container)).await.map_err(from_zk)?;
+            drop(session);
+            Ok(Some(Arc::new(InLine { link, folder, node: Mutex::default() }) as Arc<dyn Rival>))
+        })
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
@@ -91,6 +106,59 @@ impl Floor for Nodes {
             drop(session);
             self.link.close().await;
             Ok(())
+        })
+    }
+}
+
+/// Somebody in a queue of nodes, who watches the one before it.
+struct InLine {
+    link: Link,
+    folder: String,
+    node: Mutex<Option<String>>,
+}
+
+impl InLine {
+    async fn stand(&self) -> Result<()> {
+        let session = self.link.session().await?;
+        let ephemeral = session.options(zk::CreateMode::EphemeralSequential);
+        let path = format!("{}/lock-", self.folder);
+        let (made, mut listed) =
+            (session.client.create(&path, b"", &ephemeral), session.client.list_children(&self.folder));
+        let (_, sequence) = made.await.map_err(from_zk)?;
+        let node = format!("lock-{sequence}");
+        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{path}{sequence}"));
+        loop {
+            let before = listed.await.map_err(from_zk)?.into_iter().filter(|other| *other < node).max();
+            let Some(before) = before else { return Ok(()) };
+            match session.client.get_and_watch_data(&format!("{}/{before}", self.folder)).await {
+                Ok((_, _, gone)) => drop(gone.changed().await),
+                Err(zk::Error::NoNode) => {}
+                Err(error) => return Err(from_zk(error)),
+            }
+            listed = session.client.list_children(&self.folder);
+        }
+    }
+}
+
+impl Rival for InLine {
+    fn what(&self) -> &'static str {
+        "an ephemeral sequential node, a watch on the one before it, a look, the node deleted"
+    }
+
+    fn take(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            let late = |_| Error::unreachable("the queue of the floor does not move").on(SCHEME);
+            tokio::time::timeout(TAKE_TIMEOUT, self.stand()).await.map_err(late)?
+        })
+    }
+
+    fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match node {
+                Some(node) => self.link.session().await?.client.delete(&node, None).await.map_err(from_zk),
+                None => Err(Error::new(ErrorKind::Internal, "given without having been taken").on(SCHEME)),
+            }
         })
     }
 }

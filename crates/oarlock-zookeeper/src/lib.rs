@@ -1,10 +1,12 @@
 #![doc = include_str!("docs.md")]
 
 mod attempt;
+mod checked;
 mod config;
 mod driver;
 mod error;
 pub mod floor;
+mod foreign;
 mod link;
 mod memo;
 mod names;
@@ -14,5 +16,6 @@ mod renew;
 mod show;
 mod watch;
 
-pub use config::Config;
+pub use checked::{Checked, Written};
+pub use config::{Config, Layout};
 pub use driver::ZooKeeper;

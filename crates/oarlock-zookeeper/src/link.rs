@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use oarlock_core::driver::Lease;
 use oarlock_core::{ClaimId, Error, ErrorKind, Fence, ResourceName, Result};
 use tokio::runtime::Handle;
 use zookeeper_client as zk;
 
-use crate::config::Config;
+use crate::config::{Config, Layout};
 use crate::error::{SCHEME, closed, from_zk};
+use crate::foreign::Dialect;
 use crate::names::escape;
 use crate::queue::Queue;
 use crate::record::{FORMAT, RootRecord, read, write};
@@ -24,7 +27,14 @@ pub(crate) struct Session {
     pub(crate) client: zk::Client,
     pub(crate) id: i64,
     root: String,
+    layout: Layout,
     acls: zk::Acls<'static>,
+    /// Connections so far: on each new one a server might have given us another session without a word.
+    connections: Mutex<(zk::StateWatcher, u64)>,
+    /// The last of them on which it was found to be ours.
+    verified: AtomicU64,
+    /// It did: claims end with the session they were made in.
+    replaced: AtomicBool,
 }
 
 impl Session {
@@ -32,15 +42,21 @@ impl Session {
         let timeout = config.session_timeout;
         let mut connector = zk::Client::connector().with_session_timeout(timeout);
         // A dead server is given up on early enough for another to be found within the lease.
-        connector = connector.with_connection_timeout(timeout / 5);
+        connector = connector.with_connection_timeout(timeout * 3 / 10);
         let mut acls = zk::Acls::anyone_all();
         if let Some(credentials) = config.credentials() {
             connector = connector.with_auth("digest", credentials.as_bytes());
             acls = zk::Acls::creator_all();
         }
         let client = connector.connect(&config.hosts.join(",")).await.map_err(from_zk)?;
-        let session = Self { id: client.session_id().0, client, root: config.root.clone(), acls };
-        session.make_root().await?;
+        let (id, mut states) = (client.session_id().0, client.state_watcher());
+        states.state();
+        let (root, layout) = (config.root.clone(), config.layout);
+        let (connections, verified, replaced) = (Mutex::new((states, 0)), AtomicU64::new(0), AtomicBool::new(false));
+        let session = Self { client, id, root, layout, acls, connections, verified, replaced };
+        if session.layout == Layout::Native {
+            session.make_root().await?;
+        }
         Ok(session)
     }
 
@@ -81,8 +97,65 @@ impl Session {
         Lease::of((self.client.session_timeout() * 3 / 4).min(asked))
     }
 
+    /// What an answer is worth that a majority was not asked for. A leader that is cut off from the others answers until it
+    /// notices, a tick or so after they did; they give every session its whole time anew.
+    pub(crate) fn lease_by_look(&self, asked: Duration) -> Lease {
+        Lease::of((self.client.session_timeout() / 2).min(asked))
+    }
+
+    /// Where the ensemble is asked about nothing in particular.
     pub(crate) fn root(&self) -> &str {
-        &self.root
+        if self.root.is_empty() { "/" } else { &self.root }
+    }
+
+    /// The node of a resource in the layout of others.
+    pub(crate) fn base(&self, dialect: Dialect, resource: &ResourceName) -> Result<String> {
+        dialect.path(&self.root, resource)
+    }
+
+    /// Whose layout it is, if not our own.
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        self.layout.dialect()
+    }
+
+    /// Whether it has ended, or another has been put in its place.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.replaced.load(Ordering::Acquire) || self.client.state().is_terminated()
+    }
+
+    /// A node of ours was made by another session: the server has replaced this one.
+    pub(crate) fn give_up(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// The number of the present connection.
+    fn connection(&self) -> u64 {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if connections.0.changed().now_or_never().is_some() {
+            connections.1 += 1;
+        }
+        connections.1
+    }
+
+    /// Whether a node that this session owns is also owned by whatever session answers us now. Only a new connection can
+    /// change that, so nothing is asked on one that was found right.
+    pub(crate) async fn still_owns(&self, path: &str) -> Result<bool> {
+        let connection = self.connection();
+        if self.verified.load(Ordering::Acquire) == connection {
+            return Ok(true);
+        }
+        let ours = match self.client.list_ephemerals(path).await {
+            Ok(paths) => paths.iter().any(|owned| owned == path),
+            // Servers before 3.6 cannot be asked, and do not do this.
+            Err(zk::Error::Unimplemented) => true,
+            Err(error) => return Err(from_zk(error)),
+        };
+        if ours {
+            self.verified.store(connection, Ordering::Release);
+        } else {
+            self.give_up();
+        }
+        Ok(ours)
     }
 
     pub(crate) fn parent(&self, resource: &ResourceName) -> String {
@@ -137,6 +210,17 @@ pub(crate) struct Place {
     pub(crate) fence: Option<Fence>,
 }
 
+impl Place {
+    /// Its node in full. In the layouts of others it is known by that already.
+    pub(crate) fn path(&self, session: &Session, resource: &ResourceName) -> String {
+        if self.node.starts_with('/') {
+            self.node.clone()
+        } else {
+            format!("{}/{}", session.parent(resource), self.node)
+        }
+    }
+}
+
 /// What this process knows of a claim's node.
 #[derive(Clone, Debug)]
 pub(crate) enum Known {
@@ -167,7 +251,8 @@ enum Slot {
 
 impl Link {
     pub(crate) async fn open(config: Config) -> Result<Self> {
-        if !config.root.starts_with('/') || config.root.ends_with('/') {
+        let whole_tree = config.root.is_empty() && config.layout != Layout::Native;
+        if !whole_tree && (!config.root.starts_with('/') || config.root.ends_with('/')) {
             let message = "the root is an absolute path without a slash at its end";
             return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
@@ -179,7 +264,20 @@ impl Link {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("{}{}", self.config.hosts.join(","), self.config.root)
+        let address = format!("{}{}", self.config.hosts.join(","), self.config.root);
+        match self.dialect() {
+            None => address,
+            // What is laid out otherwise is another store.
+            Some(dialect) => format!("{address}?layout={}", dialect.name()),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        self.config.layout.dialect()
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -190,7 +288,7 @@ impl Link {
     pub(crate) fn current(&self) -> Result<Option<Arc<Session>>> {
         match &*self.slot() {
             Slot::Closed => Err(closed()),
-            Slot::Open(session) if session.client.state().is_terminated() => Ok(None),
+            Slot::Open(session) if session.has_ended() => Ok(None),
             Slot::Open(session) => Ok(Some(session.clone())),
         }
     }

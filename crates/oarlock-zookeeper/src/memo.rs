@@ -12,7 +12,7 @@ use crate::link::Session;
 use crate::queue::{MEMO, Queue};
 
 /// Whatever its version, a node that is checked must be there.
-const ANY: i32 = -1;
+pub(crate) const ANY: i32 = -1;
 
 impl ZooKeeper {
     /// Leaves a memo, if the claim holds, and goes.

@@ -1,12 +1,15 @@
 //! Renewals: the session keeps a claim alive, so a renewal asks whether it lives, and whether the node is still there.
 
 use oarlock_core::driver::{Fences, Gone, Renewal, Renewed};
+use oarlock_core::state::Ending;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
 use crate::driver::ZooKeeper;
 use crate::error::{SCHEME, from_zk};
+use crate::foreign::is_revoked;
 use crate::link::{Known, Place, Session, if_there};
+use crate::memo::ANY;
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// What was seen of a claim's own node: the place, its path, and the answer about it.
@@ -20,36 +23,51 @@ impl ZooKeeper {
             Ok(None) => return vec![Ok(Renewed::Gone(Gone::Session)); batch.len()],
             Err(error) => return vec![Err(error.during("renew")); batch.len()],
         };
-        // Only what the leader was asked after this can prove that it still keeps the session.
-        let heard = session.client.sync(session.root());
-        let looks: Vec<_> = batch
+        let places: Vec<_> = batch
             .iter()
             .map(|renewal| {
                 let known = self.link.known(renewal.claim.id);
                 let path = match &known {
                     Known::At(place) if place.session == session.id => {
-                        Some(format!("{}/{}", session.parent(&renewal.claim.resource), place.node))
+                        Some(place.path(&session, &renewal.claim.resource))
                     }
                     _ => None,
                 };
-                let look = path.map(|path| (session.client.get_data(&path), path));
-                (known, look)
+                (known, path)
             })
             .collect();
-        let heard = heard.await;
+        // Only what a majority agrees to after this can prove that the session lives: a server that is cut off, also the
+        // leader, goes on answering questions for a while. A check is such a thing, and changes nothing.
+        let mut proof = session.client.new_multi_writer();
+        let anything = places.iter().find_map(|(_, path)| path.as_deref()).unwrap_or(session.root());
+        if let Err(error) = proof.add_check_version(anything, ANY) {
+            return vec![Err(from_zk(error).during("renew")); batch.len()];
+        }
+        let heard = proof.commit();
+        let looks: Vec<_> =
+            places.iter().map(|(_, path)| path.as_ref().map(|path| session.client.get_data(path))).collect();
+        let heard = match heard.await {
+            // Also that a node is gone is something that they agreed to.
+            Ok(_) | Err(zk::MultiWriteError::OperationFailed { source: zk::Error::NoNode, .. }) => Ok(()),
+            Err(error) => Err(zk::Error::from(error)),
+        };
         let mut answers = Vec::with_capacity(batch.len());
-        for (renewal, (known, look)) in batch.iter().zip(looks) {
-            let seen = match (look, &known) {
-                (Some((look, path)), Known::At(place)) => Ok(Some((place.clone(), path, look.await))),
+        for (renewal, ((known, path), look)) in batch.iter().zip(places.iter().zip(looks)) {
+            let mut seen = match (look, path, known) {
+                (Some(look), Some(path), Known::At(place)) => Ok(Some((place.clone(), path.clone(), look.await))),
                 _ => self.look_for(&session, &renewal.claim, known.clone()).await,
             };
+            if let (Ok(Some((_, _, Err(zk::Error::NoNode)))), Some(_)) = (&seen, session.dialect()) {
+                // It may have another by now: a writer that became a reader, a permit instead of a place before the gate.
+                seen = self.look_for(&session, &renewal.claim, self.link.known(renewal.claim.id)).await;
+            }
             let answer = match (seen, heard.clone()) {
                 (_, Err(zk::Error::SessionExpired)) => Ok(Renewed::Gone(Gone::Session)),
                 (_, Err(error)) => Err(from_zk(error)),
                 (Err(error), _) => Err(error),
-                (Ok(seen), Ok(())) => self.keep(&session, renewal, &known, seen).await,
+                (Ok(seen), Ok(())) => self.keep(&session, renewal, known, seen).await,
             };
-            if let (Ok(Renewed::Gone(_)), Known::At(place)) = (&answer, &known) {
+            if let (Ok(Renewed::Gone(_)), Known::At(place)) = (&answer, known) {
                 self.link.forget_place(renewal.claim.id, place);
             }
             answers.push(answer.map_err(|error| error.during("renew").about(&renewal.claim.resource)));
@@ -59,9 +77,15 @@ impl ZooKeeper {
 
     /// A claim whose node is not known by name: found by its id, if it is there.
     async fn look_for(&self, session: &Session, claim: &Claim, known: Known) -> Result<Option<Seen>> {
-        let parent = session.parent(&claim.resource);
-        let Some((place, _)) = self.find(session, &parent, claim.id, known).await? else { return Ok(None) };
-        let path = format!("{parent}/{}", place.node);
+        let found = match session.dialect() {
+            Some(dialect) => session.find_abroad(dialect, claim, &known).await?,
+            None => {
+                let parent = session.parent(&claim.resource);
+                self.find(session, &parent, claim.id, known).await?.map(|(place, _)| place)
+            }
+        };
+        let Some(place) = found else { return Ok(None) };
+        let path = place.path(session, &claim.resource);
         let look = session.client.get_data(&path).await;
         Ok(Some((place, path, look)))
     }
@@ -87,6 +111,9 @@ impl ZooKeeper {
             }
             Some((place, path, Ok((data, stat)))) => (place, path, data, stat),
         };
+        if !session.still_owns(&path).await? {
+            return Ok(Renewed::Gone(Gone::Session));
+        }
         if renewal.fences != Fences::Keep {
             return Err(Error::new(ErrorKind::Unsupported, "fences are ZooKeeper's own here").on(SCHEME));
         }
@@ -106,6 +133,15 @@ impl ZooKeeper {
             }
             if let Some((asked, grace)) = record.ending {
                 (lease.ttl, ending) = (lease.ttl.min(grace), Some(asked));
+            }
+        } else if let Some(dialect) = session.dialect() {
+            if is_revoked(&data) {
+                ending = Some(Ending { by: "another client".into(), why: "revoked".into() });
+            } else if claim.value.is_some() {
+                let published = session.data_of(dialect, claim)?;
+                if published != data {
+                    let _ = session.client.set_data(&path, &published, Some(stat.version)).await;
+                }
             }
         }
         Ok(Renewed::Alive { lease, fence: place.fence, ending })

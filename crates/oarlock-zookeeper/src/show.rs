@@ -105,7 +105,7 @@ fn waiter(entry: &Entry, record: ClaimRecord, stat: &zk::Stat) -> WaiterState {
 }
 
 /// How long a node has been there, if the server's clock and ours agree.
-fn age(stat: &zk::Stat) -> Duration {
+pub(crate) fn age(stat: &zk::Stat) -> Duration {
     let made = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(made)
 }

@@ -26,29 +26,44 @@ impl Session {
     /// Watches one node of a queue, or all of them if none is named.
     pub(crate) async fn watch_turn(&self, resource: &ResourceName, node: &str) -> Result<Watch> {
         let parent = self.parent(resource);
-        let watcher = if node.is_empty() {
-            if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher)
-        } else {
-            let path = format!("{parent}/{node}");
-            if_there(self.client.get_and_watch_data(&path).await)?.map(|(_, _, watcher)| watcher)
-        };
+        if !node.is_empty() {
+            return self.watch_node(&format!("{parent}/{node}")).await;
+        }
+        let watcher = if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher);
+        Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
+    }
+
+    /// Watches one node: its end, and what is written into it.
+    pub(crate) async fn watch_node(&self, path: &str) -> Result<Watch> {
+        let watcher = if_there(self.client.get_and_watch_data(path).await)?.map(|(_, _, watcher)| watcher);
         // What is gone already is news already.
         Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
     }
 
     /// Watches the comings and goings at a resource, which need not exist.
     pub(crate) async fn watch_resource(&self, resource: &ResourceName) -> Result<Watch> {
-        let parent = self.parent(resource);
-        let listed = if_there(self.client.list_and_watch_children(&parent).await)?;
+        self.watch_children(&self.parent(resource)).await
+    }
+
+    /// Watches the children of a node, which need not exist.
+    pub(crate) async fn watch_children(&self, parent: &str) -> Result<Watch> {
+        let listed = if_there(self.client.list_and_watch_children(parent).await)?;
         if let Some((_, watcher)) = listed {
             return Ok(once(watcher.changed()));
         }
-        let (made, watcher) = self.client.check_and_watch_stat(&parent).await.map_err(from_zk)?;
+        let (made, watcher) = self.client.check_and_watch_stat(parent).await.map_err(from_zk)?;
         Ok(if made.is_some() { once(std::future::ready(())) } else { once(watcher.changed()) })
     }
 
     /// Watches the node through which others get the attention of this client, and the session itself.
+    ///
+    /// In the layouts of others there is no such node: whoever breaks a claim deletes its node, and a renewal finds that.
     pub(crate) async fn watch_mailbox(self: Arc<Self>) -> Result<Watch> {
+        if self.dialect().is_some() {
+            let (session, states) = (Arc::downgrade(&self), self.client.state_watcher());
+            let mailbox = Mailbox { session, states, post: Some(Box::pin(std::future::pending())) };
+            return Ok(Watch::new(Box::pin(stream::unfold(mailbox, Mailbox::next))));
+        }
         let ephemeral = self.options(zk::CreateMode::Ephemeral);
         match self.client.create(&self.mailbox(self.id), b"", &ephemeral).await {
             Ok(_) | Err(zk::Error::NodeExists) => {}

@@ -11,7 +11,7 @@ use oarlock_core::{
 };
 use oarlock_testbed::Proxy;
 use oarlock_testbed::proxy::{Held, Then};
-use oarlock_zookeeper::{Config, ZooKeeper};
+use oarlock_zookeeper::{Checked, Config, Layout, Written, ZooKeeper};
 use zookeeper_client as zk;
 
 const SESSION: Duration = Duration::from_millis(1500);
@@ -329,4 +329,89 @@ async fn a_user_has_its_locks_for_itself() -> Result<()> {
     let stranger = ZooKeeper::open(config).await;
     ensure!(stranger.is_err_and(|error| error.kind() == ErrorKind::Denied), "a stranger was let in");
     Ok(())
+}
+
+/// The protected side: a write of a holder that does not know yet that it lost the lock changes nothing, in whatever order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_write_is_refused_by_its_fence() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let config = Config::new([server.addr().to_string()]).root("/app/values").session_timeout(SESSION);
+    let (one, two) = (Checked::open(config.clone()).await?, Checked::open(config).await?);
+    let locks = straight(&server).await?;
+    let first = granted(&locks, &claim("job", 1)?).await?.fence;
+    release(&locks, &claim("job", 1)?).await?;
+    let second = granted(&locks, &claim("job", 2)?).await?.fence;
+    ensure!(one.get("balance").await?.is_none(), "something is there already");
+    ensure!(two.set("balance", second, b"new").await? == Written::Stored, "not stored");
+    ensure!(one.set("balance", first, b"old").await? == Written::Refused { stored: second }, "a late write was stored");
+    ensure!(two.set("balance", second, b"newer").await? == Written::Stored, "its own second write was refused");
+    ensure!(one.get("balance").await? == Some((second, b"newer".to_vec())), "another value");
+    // Many at once: the largest stays, whoever comes last.
+    let all: Vec<_> = (1..=40_u64).map(|step| Fence::new(second.get() + (step * 7) % 41)).collect();
+    let writes = all.iter().enumerate().map(|(at, fence)| {
+        let (values, text) = (if at % 2 == 0 { &one } else { &two }, fence.to_string());
+        async move {
+            loop {
+                match values.set("balance", *fence, text.as_bytes()).await {
+                    Err(error) if error.retry() == oarlock_core::Retry::Now => {}
+                    written => return written,
+                }
+            }
+        }
+    });
+    for written in futures_util::future::join_all(writes).await {
+        written?;
+    }
+    let largest = Fence::new(second.get() + 40);
+    ensure!(one.get("balance").await? == Some((largest, largest.to_string().into_bytes())), "not the largest");
+    let raw = zk::Client::connect(&server.addr().to_string()).await?;
+    raw.set_data("/app/values/balance", b"something else", None).await?;
+    let refused = one.set("balance", largest, b"x").await;
+    ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::Foreign), "a foreign value was written over");
+    Ok(())
+}
+
+/// The server goes away while a node is made, before or after it is: there is one place in the end, and none after the release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_closed_while_a_node_is_made_costs_no_second_place() -> Result<()> {
+    for layout in [Layout::Native, Layout::Curator, Layout::Kazoo] {
+        let Some(server) = server()? else { return Ok(()) };
+        let proxy = Proxy::start(server.addr())?;
+        let open = |addr: String| ZooKeeper::open(Config::new([addr]).layout(layout).session_timeout(SESSION * 4));
+        let (driver, watcher) = (open(proxy.addr().to_string()).await?, open(server.addr().to_string()).await?);
+        granted(&watcher, &claim("job", 1)?).await?;
+        release(&watcher, &claim("job", 1)?).await?;
+        let (mut closed, mut last) = (0, Fence::new(0));
+        for bits in 2..14 {
+            let mine = claim("job", bits)?;
+            let dropped = proxy.drop_next_reply(Then::Close);
+            let first = driver.attempt(&mine).await;
+            drop(dropped);
+            proxy.heal(Held::Reset)?;
+            if let Err(error) = &first {
+                closed += 1;
+                ensure!(error.applied() == Applied::Unknown, "said that nothing happened: {error:?}");
+            }
+            let second = loop {
+                match driver.attempt(&mine).await {
+                    Ok(Attempt::Granted(grant)) => break grant,
+                    Ok(Attempt::Pending(pending)) => anyhow::bail!("in its own way: {pending:?}"),
+                    Err(error) => ensure!(error.retry() != oarlock_core::Retry::Never, "{error}"),
+                }
+            };
+            ensure!(second.fence > last, "fence {} after {last}", second.fence);
+            last = second.fence;
+            let state = state(&watcher, "job").await?;
+            ensure!(state.holders.len() == 1 && state.waiters.count() == Some(0), "{layout:?}: {state:?}");
+            ensure!(state.holders[0].fence == Some(second.fence), "another fence");
+            driver.release(&mine.resource, mine.id, &End::Done { memo: None }).await?;
+            ensure!(state_is_free(&watcher).await?, "{layout:?}: something is left");
+        }
+        ensure!(closed > 0, "no connection was closed during an attempt: nothing was tested");
+    }
+    Ok(())
+}
+
+async fn state_is_free(driver: &ZooKeeper) -> Result<bool> {
+    Ok(state(driver, "job").await?.is_free())
 }

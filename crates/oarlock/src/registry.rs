@@ -276,15 +276,18 @@ async fn zookeeper(url: Url) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "zookeeper")]
 fn zookeeper_config(url: &Url) -> Result<oarlock_zookeeper::Config> {
-    use oarlock_zookeeper::Config;
+    use oarlock_zookeeper::{Config, Layout};
 
-    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
-        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
-    }
+    let layout = match url.layout() {
+        Some("curator") => Layout::Curator,
+        Some("kazoo") => Layout::Kazoo,
+        _ => Layout::Native,
+    };
     // What goes before every name is a node of its own here.
     let (path, prefix) = (url.path().trim_end_matches('/'), url.prefix().trim_end_matches([':', '/']));
     let root = if prefix.is_empty() { path.to_owned() } else { format!("{path}/{prefix}") };
     let mut config = Config::new(url.hosts().iter().map(ToString::to_string)).root(root);
+    config.layout = layout;
     if let (Some(user), Some(password)) = (url.user(), url.password()) {
         config = config.digest(user, password.reveal());
     }
