@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 
+import kazoo_locks
 import redis_locks
 
 LEASE_MS = 10_000
 WAIT_MS = 60_000
 POLL_SECONDS = 0.01
 
-CLIENTS = {**redis_locks.CLIENTS}
+CLIENTS = {**redis_locks.CLIENTS, **kazoo_locks.CLIENTS}
 
 now = time.monotonic_ns
 
@@ -81,7 +82,7 @@ class Worker(threading.Thread):
                 self.peer.say(f"error {self.handle} {plain(error)}")
 
     def new_lock(self, kind, name):
-        if kind not in self.peer.client.kinds:
+        if kind.partition(":")[0] not in self.peer.client.kinds:
             raise Cannot(f"{self.peer.name} has no {kind} lock")
         return self.peer.client.lock(kind, name)
 
@@ -90,7 +91,8 @@ class Worker(threading.Thread):
         if not hold.acquire(int(wait)):
             return f"busy {self.handle}"
         self.hold = hold
-        return f"held {self.handle} {now()} -"
+        at, fence = now(), getattr(hold.lock, "fence", None)
+        return f"held {self.handle} {at} {fence() if fence else '-'}"
 
     def again(self):
         raise Cannot(f"{self.peer.name} is not re-entrant")

@@ -49,6 +49,7 @@ impl Args {
     /// Whether this client was asked for and can be run.
     fn selects(&self, client: &Client) -> bool {
         !self.without.contains(&client.language)
+            && (self.all || !client.long || !self.only.is_empty())
             && (self.only.is_empty() || self.only.iter().any(|name| client.answers_to(name)))
     }
 

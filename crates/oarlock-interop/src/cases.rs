@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oarlock_interop::now;
 
-use crate::duel::LEASE;
+use crate::clients::Terms;
 use crate::talk::{Answer, Peer, Trouble};
 
 /// What came of a case: a figure, or nothing to add.
@@ -93,8 +93,8 @@ async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
 }
 
 /// One try, which must be refused.
-async fn refused(peer: &Peer, name: &str, when: &str) -> Result<(), Trouble> {
-    let line = format!("lock {} mutex {name} {LONG_MS} 0", Peer::handle());
+async fn refused(terms: Terms, peer: &Peer, name: &str, when: &str) -> Result<(), Trouble> {
+    let line = format!("lock {} {} {name} {LONG_MS} 0", Peer::handle(), terms.waits);
     match peer.ask(&line).await? {
         Answer::Busy => Ok(()),
         other => Err(failed(format!("{when}, {} was not refused: {other:?}", peer.name))),
@@ -102,16 +102,17 @@ async fn refused(peer: &Peer, name: &str, when: &str) -> Result<(), Trouble> {
 }
 
 /// The holder holds, the waiter is refused, waits, and has it soon after the release: the median of the hand-overs.
-pub(crate) async fn waits(holder: &Peer, waiter: &Peer, rounds: u32, bound: Duration) -> Outcome {
+pub(crate) async fn waits(terms: Terms, holder: &Peer, waiter: &Peer, rounds: u32, bound: Duration) -> Outcome {
+    let Terms { holds, waits, .. } = terms;
     let name = name("wait");
     let mut spans = Vec::new();
     let mut fences: Vec<u64> = Vec::new();
     for round in 0..rounds {
         let (h, w) = (Peer::handle(), Peer::handle());
-        let (_, fence) = held(holder, format!("lock {h} mutex {name} {LONG_MS} 0")).await?;
+        let (_, fence) = held(holder, format!("lock {h} {holds} {name} {LONG_MS} 0")).await?;
         fences.extend(fence);
-        refused(waiter, &name, "while it was held").await?;
-        let waiting = held(waiter, format!("lock {w} mutex {name} {LONG_MS} {PATIENCE_MS}"));
+        refused(terms, waiter, &name, "while it was held").await?;
+        let waiting = held(waiter, format!("lock {w} {waits} {name} {LONG_MS} {PATIENCE_MS}"));
         let release = async {
             // Nobody tells when a waiter waits. Other spans each time, so that those who poll are met anywhere in
             // their pause.
@@ -137,11 +138,12 @@ pub(crate) async fn waits(holder: &Peer, waiter: &Peer, rounds: u32, bound: Dura
 }
 
 /// The holder keeps it for three leases, while the waiter waits in vain; then it is released as usual.
-pub(crate) async fn renews(holder: &Peer, waiter: &Peer) -> Outcome {
+pub(crate) async fn renews(terms: Terms, holder: &Peer, waiter: &Peer) -> Outcome {
+    let Terms { holds, waits, lease } = terms;
     let (name, h, w) = (name("renew"), Peer::handle(), Peer::handle());
-    let lease = LEASE.as_millis();
-    held(holder, format!("lock {h} mutex {name} renew:{lease} 0")).await?;
-    match waiter.ask(format!("lock {w} mutex {name} {LONG_MS} {}", lease * 3 + 200)).await? {
+    let lease = lease.as_millis();
+    held(holder, format!("lock {h} {holds} {name} renew:{lease} 0")).await?;
+    match waiter.ask(format!("lock {w} {waits} {name} {LONG_MS} {}", lease * 3 + 200)).await? {
         Answer::Busy => {}
         other => return Err(failed(format!("within three leases of a lock that is renewed: {other:?}"))),
     }
@@ -149,29 +151,31 @@ pub(crate) async fn renews(holder: &Peer, waiter: &Peer) -> Outcome {
         return Err(failed(format!("{} does not believe in it after three leases", holder.name)));
     }
     freed(holder, format!("unlock {h}")).await?;
-    held(waiter, format!("lock {w} mutex {name} {LONG_MS} {PATIENCE_MS}")).await?;
+    held(waiter, format!("lock {w} {waits} {name} {LONG_MS} {PATIENCE_MS}")).await?;
     freed(waiter, format!("unlock {w}")).await?;
     Ok(String::new())
 }
 
 /// The holder enters twice: it is free after the second release, not after the first.
-pub(crate) async fn enters_again(holder: &Peer, waiter: &Peer) -> Outcome {
+pub(crate) async fn enters_again(terms: Terms, holder: &Peer, waiter: &Peer) -> Outcome {
+    let Terms { holds, waits, .. } = terms;
     let (name, h, w) = (name("again"), Peer::handle(), Peer::handle());
-    held(holder, format!("lock {h} mutex {name} {LONG_MS} 0")).await?;
+    held(holder, format!("lock {h} {holds} {name} {LONG_MS} 0")).await?;
     held(holder, format!("again {h}")).await?;
-    refused(waiter, &name, "while it was held twice").await?;
+    refused(terms, waiter, &name, "while it was held twice").await?;
     freed(holder, format!("unlock {h}")).await?;
-    refused(waiter, &name, "after the first of two releases").await?;
+    refused(terms, waiter, &name, "after the first of two releases").await?;
     freed(holder, format!("unlock {h}")).await?;
-    held(waiter, format!("lock {w} mutex {name} {LONG_MS} 0")).await?;
+    held(waiter, format!("lock {w} {waits} {name} {LONG_MS} 0")).await?;
     freed(waiter, format!("unlock {w}")).await?;
     Ok(String::new())
 }
 
 /// The other side force-unlocks: the holder says that it lost the lock, and why; and the lock is free.
-pub(crate) async fn is_broken(holder: &Peer, breaker: &Peer) -> Outcome {
+pub(crate) async fn is_broken(terms: Terms, holder: &Peer, breaker: &Peer) -> Outcome {
+    let Terms { holds, waits, lease } = terms;
     let (name, h, b) = (name("break"), Peer::handle(), Peer::handle());
-    held(holder, format!("lock {h} mutex {name} renew:{} 0", LEASE.as_millis())).await?;
+    held(holder, format!("lock {h} {holds} {name} renew:{} 0", lease.as_millis())).await?;
     if holder.ask(format!("held {h}")).await? != Answer::Yes {
         return Err(failed(format!("{} does not believe in what it was just granted", holder.name)));
     }
@@ -179,7 +183,7 @@ pub(crate) async fn is_broken(holder: &Peer, breaker: &Peer) -> Outcome {
     match holder.ask(format!("loss {h} {PATIENCE_MS}")).await? {
         Answer::Lost { at, why } if !why.is_empty() => {
             let told = span(Duration::from_nanos(at.saturating_sub(broken)));
-            held(breaker, format!("lock {b} mutex {name} {LONG_MS} {PATIENCE_MS}")).await?;
+            held(breaker, format!("lock {b} {waits} {name} {LONG_MS} {PATIENCE_MS}")).await?;
             freed(breaker, format!("unlock {b}")).await?;
             Ok(told)
         }
@@ -188,13 +192,14 @@ pub(crate) async fn is_broken(holder: &Peer, breaker: &Peer) -> Outcome {
 }
 
 /// SIGKILL of the holder: the waiter has it when the lease is over.
-pub(crate) async fn is_killed(victim: &Peer, waiter: &Peer) -> Outcome {
+pub(crate) async fn is_killed(terms: Terms, victim: &Peer, waiter: &Peer) -> Outcome {
+    let Terms { holds, waits, lease } = terms;
     let (name, v, w) = (name("kill"), Peer::handle(), Peer::handle());
-    held(victim, format!("lock {v} mutex {name} renew:{} 0", LEASE.as_millis())).await?;
-    let waiting = held(waiter, format!("lock {w} mutex {name} {LONG_MS} {PATIENCE_MS}"));
+    held(victim, format!("lock {v} {holds} {name} renew:{} 0", lease.as_millis())).await?;
+    let waiting = held(waiter, format!("lock {w} {waits} {name} {LONG_MS} {PATIENCE_MS}"));
     let kill = async {
         // Longer than a lease: it must have been renewed.
-        tokio::time::sleep(LEASE + LEASE / 3).await;
+        tokio::time::sleep(lease + lease / 3).await;
         let at = now();
         victim.kill().map(|()| at)
     };
@@ -203,22 +208,22 @@ pub(crate) async fn is_killed(victim: &Peer, waiter: &Peer) -> Outcome {
     let Some(after) = at.checked_sub(killed).map(Duration::from_nanos) else {
         return Err(failed("granted while the holder lived"));
     };
-    if after > LEASE + SLACK {
-        return Err(failed(format!("granted {} after the death, with a lease of {}", span(after), span(LEASE))));
+    if after > lease + SLACK {
+        return Err(failed(format!("granted {} after the death, with a lease of {}", span(after), span(lease))));
     }
     freed(waiter, format!("unlock {w}")).await?;
     Ok(span(after))
 }
 
 /// All processes of both sides count together in one file: no round is lost.
-pub(crate) async fn counts(ours: &[Arc<Peer>], theirs: &[Arc<Peer>], rounds: u64) -> Outcome {
+pub(crate) async fn counts(terms: Terms, ours: &[Arc<Peer>], theirs: &[Arc<Peer>], rounds: u64) -> Outcome {
     let folder = tempfile::tempdir()?;
     let (file, name) = (folder.path().join("count"), name("count"));
     std::fs::write(&file, "0")?;
     let start = now();
     let mut counting = tokio::task::JoinSet::new();
     for peer in ours.iter().chain(theirs) {
-        let line = format!("count {} mutex {name} {} {rounds}", Peer::handle(), file.display());
+        let line = format!("count {} {} {name} {} {rounds}", Peer::handle(), terms.waits, file.display());
         let peer = peer.clone();
         counting.spawn(async move { peer.ask(line).await });
     }

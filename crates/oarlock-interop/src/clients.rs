@@ -33,7 +33,27 @@ pub(crate) enum Store {
     Redis(&'static str),
     /// Five Redis that know nothing of each other.
     Redlock(&'static str),
+    /// One ZooKeeper.
+    ZooKeeper(&'static str),
 }
+
+/// What both sides ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The kind that is held.
+    pub(crate) holds: &'static str,
+    /// The kind that waits meanwhile, and that several count by.
+    pub(crate) waits: &'static str,
+    /// What is renewed. Short, so that three of them pass soon; long enough for a busy machine.
+    pub(crate) lease: Duration,
+}
+
+/// One kind for all.
+const fn terms(kind: &'static str, lease_ms: u64) -> Terms {
+    Terms { holds: kind, waits: kind, lease: Duration::from_millis(lease_ms) }
+}
+
+const MUTEX: Terms = terms("mutex", 1500);
 
 /// A lock library, and what can be asked of it.
 #[derive(Debug)]
@@ -46,6 +66,9 @@ pub(crate) struct Client {
     /// The folder of its program, where a language has several.
     pub(crate) folder: &'static str,
     pub(crate) store: Store,
+    pub(crate) terms: Terms,
+    /// Only where all was asked for.
+    pub(crate) long: bool,
     /// The median from our release to their grant may take this long, on a busy machine.
     pub(crate) they_notice: Duration,
     /// The median from their release to our grant.
@@ -64,6 +87,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Python,
         folder: "",
         store: Store::Redis("?layout=plain"),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
@@ -74,6 +99,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Python,
         folder: "",
         store: Store::Redis("?layout=plain&prefix=redlock:"),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
@@ -84,6 +111,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Node,
         folder: "",
         store: Store::Redis("?layout=plain"),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
@@ -94,6 +123,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Go,
         folder: "",
         store: Store::Redis("?layout=plain"),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
@@ -104,6 +135,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Python,
         folder: "",
         store: Store::Redlock("?prefix=redlock:"),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
@@ -114,6 +147,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Node,
         folder: "",
         store: Store::Redlock(""),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: Some(
@@ -127,11 +162,34 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: Language::Go,
         folder: "",
         store: Store::Redlock(""),
+        terms: MUTEX,
+        long: false,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
     },
+    zookeeper("curator", "curator", terms("mutex", SESSION)),
+    zookeeper("curator-rw", "curator", Terms { holds: "read", ..terms("write", SESSION) }),
+    zookeeper("curator-semaphore", "curator", terms("semaphore:1", SESSION)),
+    zookeeper("curator-latch", "curator", terms("election", SESSION)),
+    zookeeper("kazoo", "kazoo", terms("mutex", SESSION)),
+    zookeeper("kazoo-rw", "kazoo", Terms { holds: "read", ..terms("write", SESSION) }),
+    zookeeper("kazoo-semaphore", "kazoo", terms("semaphore:1", SESSION)),
+    zookeeper("kazoo-election", "kazoo", terms("election", SESSION)),
 ];
+
+/// A session of ZooKeeper: shorter ones end when a busy machine pauses.
+const SESSION: u64 = 3000;
+
+/// A recipe on ZooKeeper. Those who wait there watch, and are told.
+const fn zookeeper(name: &'static str, client: &'static str, terms: Terms) -> Client {
+    let curator = matches!(client.as_bytes(), b"curator");
+    let (language, folder) = if curator { (Language::Java, "curator") } else { (Language::Python, "") };
+    let store = Store::ZooKeeper(if curator { "?layout=curator" } else { "?layout=kazoo" });
+    // One of each library is enough for every day.
+    let long = !matches!(terms.holds.as_bytes(), b"mutex");
+    Client { name, client, language, folder, store, terms, long, they_notice: POLLS, we_notice: POLLS, stalls: None }
+}
 
 impl Client {
     /// By its own name, or that of the library on any store.

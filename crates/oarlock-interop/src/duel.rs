@@ -11,9 +11,6 @@ use crate::ground::Ground;
 use crate::matrix::{Cell, Row};
 use crate::talk::{Peer, Trouble};
 
-/// The lease of what is renewed. Short, so that three of them pass soon; long enough for a busy machine.
-pub(crate) const LEASE: Duration = Duration::from_millis(1500);
-
 /// How many processes of each side count together.
 const COUNTERS: usize = 4;
 
@@ -56,8 +53,9 @@ impl Duel {
         let ground = tokio::task::spawn_blocking(move || Ground::start(store)).await??;
         let us = std::env::current_exe()?.with_file_name("interop-peer");
         let us = [us.to_string_lossy().into_owned(), "oarlock".to_owned()];
-        let ours = start(&us, &ground.ours()).await?;
-        let theirs = start(&self.command, &ground.theirs()).await?;
+        let lease = self.client.terms.lease;
+        let ours = start(&us, &ground.ours(lease), lease).await?;
+        let theirs = start(&self.command, &ground.theirs(), lease).await?;
         Ok((ground, ours, theirs))
     }
 
@@ -66,26 +64,27 @@ impl Duel {
         let ([us, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
             return Vec::new();
         };
+        let terms = self.client.terms;
         let rounds = if self.all { 15 } else { 7 };
         let mut cells = vec![
-            (Case::WeWait, cell(cases::waits(them, us, rounds, self.client.we_notice).await)),
-            (Case::TheyWait, cell(cases::waits(us, them, rounds, self.client.they_notice).await)),
+            (Case::WeWait, cell(cases::waits(terms, them, us, rounds, self.client.we_notice).await)),
+            (Case::TheyWait, cell(cases::waits(terms, us, them, rounds, self.client.they_notice).await)),
         ];
         let count = if self.all { 50 } else { 10 };
         cells.push(match self.client.stalls {
-            None => (Case::Counter, cell(cases::counts(ours, theirs, count).await)),
+            None => (Case::Counter, cell(cases::counts(terms, ours, theirs, count).await)),
             Some(why) => (Case::Counter, Cell::Absent(why.to_owned())),
         });
         // These mostly wait, on names of their own.
         let (renew_them, renew_us, again_them, again_us, break_them, break_us, kill_them, kill_us) = tokio::join!(
-            cases::renews(them, us),
-            cases::renews(us, them),
-            cases::enters_again(them, us),
-            cases::enters_again(us, them),
-            cases::is_broken(them, us),
-            cases::is_broken(us, them),
-            cases::is_killed(their_victim, us),
-            cases::is_killed(our_victim, them),
+            cases::renews(terms, them, us),
+            cases::renews(terms, us, them),
+            cases::enters_again(terms, them, us),
+            cases::enters_again(terms, us, them),
+            cases::is_broken(terms, them, us),
+            cases::is_broken(terms, us, them),
+            cases::is_killed(terms, their_victim, us),
+            cases::is_killed(terms, our_victim, them),
         );
         cells.extend(
             [
@@ -104,11 +103,11 @@ impl Duel {
     }
 }
 
-async fn start(command: &[String], url: &str) -> Result<Side> {
+async fn start(command: &[String], url: &str, lease: Duration) -> Result<Side> {
     let mut starting = tokio::task::JoinSet::new();
     for _ in 0..COUNTERS {
         let (command, url) = (command.to_vec(), url.to_owned());
-        starting.spawn(async move { Peer::start(&command, &url, LEASE).await });
+        starting.spawn(async move { Peer::start(&command, &url, lease).await });
     }
     let mut side = Side::new();
     while let Some(peer) = starting.join_next().await {

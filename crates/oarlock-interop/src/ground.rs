@@ -1,7 +1,9 @@
 //! The servers that both sides meet on.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use oarlock_testbed::Redis;
+use oarlock_testbed::{Redis, ZooKeeper};
 
 use crate::clients::Store;
 
@@ -12,6 +14,7 @@ const MASTERS: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Ground {
     servers: Vec<Redis>,
+    zookeeper: Option<ZooKeeper>,
     store: Store,
 }
 
@@ -21,9 +24,11 @@ impl Ground {
         let many = match store {
             Store::Redis(_) => 1,
             Store::Redlock(_) => MASTERS,
+            Store::ZooKeeper(_) => 0,
         };
         let servers = (0..many).map(|_| Redis::start()).collect::<Result<_>>()?;
-        Ok(Self { servers, store })
+        let zookeeper = if many == 0 { Some(ZooKeeper::start()?) } else { None };
+        Ok(Self { servers, zookeeper, store })
     }
 
     /// In a few words, for tables.
@@ -34,20 +39,24 @@ impl Ground {
                 format!("redis, {}", layout.split('&').next().unwrap_or(layout))
             }
             Store::Redlock(_) => "redlock".to_owned(),
+            Store::ZooKeeper(_) => "zookeeper".to_owned(),
         }
     }
 
     /// The URL in the words of other clients.
     pub(crate) fn theirs(&self) -> String {
-        self.servers.iter().map(Redis::url).collect::<Vec<_>>().join(",")
+        let redis = self.servers.iter().map(Redis::url);
+        redis.chain(self.zookeeper.iter().map(|server| server.addr().to_string())).collect::<Vec<_>>().join(",")
     }
 
-    /// Our URL.
-    pub(crate) fn ours(&self) -> String {
-        let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+    /// Our URL. What lives by its session has one of `lease`.
+    pub(crate) fn ours(&self, lease: Duration) -> String {
+        let redis = self.servers.iter().map(Redis::addr);
+        let hosts: Vec<_> = redis.chain(self.zookeeper.iter().map(ZooKeeper::addr)).map(|a| a.to_string()).collect();
         match self.store {
             Store::Redis(query) => format!("redis://{}{query}", hosts.join(",")),
             Store::Redlock(query) => format!("redlock://{}{query}", hosts.join(",")),
+            Store::ZooKeeper(query) => format!("zk://{}{query}&ttl={}ms", hosts.join(","), lease.as_millis()),
         }
     }
 }

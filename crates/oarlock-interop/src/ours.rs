@@ -40,6 +40,7 @@ impl Client for Ours {
             "read" => Kind::Read,
             "write" => Kind::Write,
             "semaphore" => Kind::Semaphore(permits.parse()?),
+            "election" => Kind::Election,
             other => return Err(Refusal::Cannot(format!("oarlock has no {other} lock"))),
         };
         Ok(OurLock { locks: self.locks.clone(), kind, name: name.to_owned(), owner: Owner::new(), hold: None })
@@ -63,6 +64,7 @@ enum Kind {
     Read,
     Write,
     Semaphore(u32),
+    Election,
 }
 
 /// A lock of ours.
@@ -126,6 +128,16 @@ impl OurLock {
             Kind::Semaphore(permits) => {
                 let lock = tuned!(self.locks.semaphore(&self.name, permits)?, lease, wait, renewed);
                 if once { lock.try_acquire(1).await.map(one) } else { unless_busy(lock.acquire(1).await).map(one) }
+            }
+            Kind::Election => {
+                // A leader is always kept alive.
+                let lock = self.locks.election(&self.name)?.wait(wait).ttl(lease);
+                let leads = if once {
+                    lock.try_campaign("oarlock").await?
+                } else {
+                    unless_busy(lock.campaign("oarlock").await)?
+                };
+                Ok(one(leads.map(oarlock::Leadership::into_guard)))
             }
         }
     }
