@@ -22,6 +22,12 @@ const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
 
+const REDISSON_NAMES: &str = "crates/oarlock-redis/src/redisson.rs";
+const REDISSON_LOAD: &str = "crates/oarlock-redis/src/scripts/redisson/load.lua";
+const REDISSON_CHANGE: &str = "crates/oarlock-redis/src/scripts/redisson/change.lua";
+const REDISSON_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/redisson/attempt.lua";
+const REDISSON_RELEASE: &str = "crates/oarlock-redis/src/scripts/redisson/release.lua";
+
 const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
 const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
 const REENTRANT: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "reentrant::"];
@@ -32,6 +38,7 @@ const COHORT_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "c
 const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
+const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -345,5 +352,125 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "    pub(crate) fn leave_to_its_lease(mut self) {\n        self.stop_keeping();",
         to: "    pub(crate) fn leave_to_its_lease(mut self) {",
         test: HAND_OVER,
+    },
+    Mutant {
+        name: "redisson-repeat",
+        rule: "a repeated attempt keeps its hold and its fence",
+        file: REDISSON_ATTEMPT,
+        from: "if h and claim then",
+        to: "if h and claim and false then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-fence-of-the-clock",
+        rule: "fences rise over what is stored, whatever the clock says",
+        file: REDISSON_ATTEMPT,
+        from: "math.max(last_fence + 1, (token or 0) + 1, tonumber(ARGV[15]) or now)",
+        to: "math.max((token or 0) + 1, now)",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-fence-of-the-counter",
+        rule: "fences rise after what is stored was lost",
+        file: REDISSON_ATTEMPT,
+        from: "math.max(last_fence + 1, (token or 0) + 1, tonumber(ARGV[15]) or now)",
+        to: "math.max(last_fence + 1, (token or 0) + 1)",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-fence-without-token",
+        rule: "a fence is larger than the tokens that Redisson programs were given",
+        file: REDISSON_ATTEMPT,
+        from: "math.max(last_fence + 1, (token or 0) + 1, tonumber(ARGV[15]) or now)",
+        to: "math.max(last_fence + 1, now)",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-token-left-behind",
+        rule: "the next token of a Redisson program is larger than our fence",
+        file: REDISSON_LOAD,
+        from: "if token or TOKENS then",
+        to: "if TOKENS then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-mixed-kinds",
+        rule: "objects of two kinds under one name are refused",
+        file: REDISSON_ATTEMPT,
+        from: "if form ~= 'none' and form ~= wanted then",
+        to: "if false then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-foreign-hash",
+        rule: "a hash of another program is no lock",
+        file: REDISSON_LOAD,
+        from: "if not mode and redis.call('HLEN', key) ~= 1 then",
+        to: "if false then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-stranger-releases",
+        rule: "only its own holder releases a hold",
+        file: REDISSON_RELEASE,
+        from: "(how ~= 'broken' and not is_ours)",
+        to: "(how == 'done' and false)",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-silent-release",
+        rule: "a release tells the Redisson programs that wait",
+        file: REDISSON_CHANGE,
+        from: "    tell(LOCK, '0')\n",
+        to: "",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-silent-to-the-fair",
+        rule: "a release tells the head of Redisson's fair queue",
+        file: REDISSON_CHANGE,
+        from: "if type(head) == 'string' then",
+        to: "if false then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-hidden-readers",
+        rule: "a Redisson reader whose end cannot be seen still excludes writers",
+        file: REDISSON_CHANGE,
+        from: "if other.left < 0 then return tell(RW, '0') end",
+        to: "",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-dead-readers",
+        rule: "a dead reader of ours is in nobody's way",
+        file: REDISSON_CHANGE,
+        from: "(h.kind == 'read' and h.left < 0 and h.owner == owner_of(h.id))",
+        to: "false",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-permits-kept",
+        rule: "permits that were returned are returned once",
+        file: REDISSON_CHANGE,
+        from: "for _, member in ipairs(h.members) do redis.call('ZREM', permits_key, member) end",
+        to: "",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-silent-force-unlock",
+        rule: "a force-unlock is told with its reason",
+        file: REDISSON_CHANGE,
+        from: "elseif claim.till - now > 10000 then",
+        to: "elseif false then",
+        test: REDISSON,
+    },
+    Mutant {
+        name: "redisson-two-slots",
+        rule: "names whose keys would be in two slots are refused in a cluster",
+        file: REDISSON_NAMES,
+        from: "slot(key) == home",
+        to: "slot(key) == home || true",
+        test: REDISSON,
     },
 ];

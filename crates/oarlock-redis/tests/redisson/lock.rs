@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Fences, Gone, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{ErrorKind, LossReason};
+use oarlock_core::{ErrorKind, Fence, LossReason};
 use oarlock_redis::Redis;
 use oarlock_testbed::Redis as Server;
 use oarlock_testbed::proxy::{Proxy, Then};
@@ -99,6 +99,10 @@ async fn fences_rise_over_grants_of_theirs_and_over_what_was_forgotten() {
     let _: Value = raw.ask(&["HSET", "oarlock:beside:{deploy}", "fence", &ahead.to_string()]).await;
     store.release(&name("deploy"), claim(3, "deploy").id, &DONE).await.unwrap();
     assert_eq!(fence(&store, &claim(4, "deploy")).await, Some(ahead + 1));
+    // Proposed, it takes the place of the clock.
+    let mut proposed = claim(5, "other");
+    proposed.least_fence = Some(Fence::new(7));
+    assert_eq!(fence(&store, &proposed).await, Some(7));
 }
 
 #[tokio::test]

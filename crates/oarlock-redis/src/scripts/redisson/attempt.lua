@@ -65,7 +65,7 @@ elseif kind == 'read' then
 end
 -- What is ours already, though we forgot its fence, is granted anew.
 if not fits and not h then return finish({ 'pending', -1, soonest() }) end
-local fence = math.max(last_fence + 1, (token or 0) + 1, now)
+local fence = math.max(last_fence + 1, (token or 0) + 1, tonumber(ARGV[15]) or now)
 if fence >= FENCES then return finish({ 'exhausted' }) end
 
 if h then

@@ -83,17 +83,17 @@ local function finish(answer)
   if not dirty then return answer end
   local last, fields, gone = now, { 'format', FORMAT, 'fence', last_fence }, {}
   for _, claim in pairs(ours) do last = math.max(last, claim.till) end
-  local function put(field, value)
+  local function put(field, value, was)
     if value then
       fields[#fields + 1], fields[#fields + 2] = field, value
-    else
+    elseif was then
       gone[#gone + 1] = field
     end
   end
-  put('ours', next(ours) and cmsgpack.pack(ours))
-  put('graves', graves[1] and cmsgpack.pack(graves))
-  put('memo', memo)
-  put('cap', cap)
+  put('ours', next(ours) and cmsgpack.pack(ours), stored[3])
+  put('graves', graves[1] and cmsgpack.pack(graves), stored[4])
+  put('memo', memo, stored[5])
+  put('cap', cap, stored[6])
   redis.call('HSET', side, unpack(fields))
   if gone[1] then redis.call('HDEL', side, unpack(gone)) end
   redis.call('PEXPIRE', side, math.ceil((last - now) / 1000) + KEEP_MS)
