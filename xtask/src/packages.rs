@@ -56,6 +56,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: Some("etcd"),
     },
     Package {
+        name: "etcd-client",
+        purpose: "etcdctl(1), which makes users, replaces members and takes locks that we share",
+        proof: "etcdctl",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "default-jre-headless",
         purpose: "java(1), which ZooKeeper runs on",
         proof: "java",

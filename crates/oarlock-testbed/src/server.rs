@@ -3,7 +3,10 @@
 //! Every call blocks the thread until it has been done; none takes longer than half a minute. The servers end with the
 //! process that started them, however it ends.
 
+mod certificates;
 mod etcd;
+mod etcd_cluster;
+mod etcd_tls;
 mod log;
 mod missing;
 mod pgbouncer;
@@ -29,6 +32,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use self::etcd::EtcdProgram;
+pub use self::etcd_cluster::EtcdCluster;
+pub use self::etcd_tls::EtcdTlsProgram;
 pub use self::missing::Missing;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
@@ -52,6 +57,9 @@ pub type RedisTls = Server<RedisTlsProgram>;
 
 /// An etcd of one member, with the timings it has by default.
 pub type Etcd = Server<EtcdProgram>;
+
+/// The same behind TLS, for clients with a certificate.
+pub type EtcdTls = Server<EtcdTlsProgram>;
 
 /// A ZooKeeper alone, with ticks of half a second: sessions last between 1 s and 10 s.
 pub type ZooKeeper = Server<ZooKeeperProgram>;

@@ -1,17 +1,62 @@
 //! etcd.
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{Missing, Program, Settings, ask, contains, missing};
+use anyhow::ensure;
+
+use super::{Missing, Program, Server, Settings, ask, contains, missing};
+
+/// How long looking at it from outside may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `etcd`.
 #[derive(Debug)]
 pub struct EtcdProgram {
     program: PathBuf,
+}
+
+impl Server<EtcdProgram> {
+    /// What it says of itself: the sum of everything it counts under this name.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let mut stream = TcpStream::connect_timeout(&self.addr(), LOOK_TIMEOUT)?;
+        stream.set_read_timeout(Some(LOOK_TIMEOUT))?;
+        write!(stream, "GET /metrics HTTP/1.0\r\nHost: {}\r\n\r\n", self.addr())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let values = answer.lines().filter_map(|line| {
+            let (what, value) = line.rsplit_once(' ')?;
+            (what == name || what.starts_with(&format!("{name}{{"))).then(|| value.parse::<f64>().ok())?
+        });
+        Ok(values.sum())
+    }
+
+    /// What `etcdctl` says when asked this.
+    ///
+    /// # Errors
+    /// When it is not installed, or fails.
+    pub fn ctl(&self, words: &[&str]) -> anyhow::Result<String> {
+        let mut ctl = self.ctl_command()?;
+        let done = ctl.args(words).stdin(Stdio::null()).output()?;
+        ensure!(done.status.success(), "etcdctl {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
+    /// `etcdctl`, told where this server is.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn ctl_command(&self) -> anyhow::Result<Command> {
+        let mut ctl = Command::new(missing::find(EtcdProgram::NAME, "etcdctl", &[])?);
+        ctl.env("ETCDCTL_API", "3").arg(format!("--endpoints=http://{}", self.addr()));
+        Ok(ctl)
+    }
 }
 
 impl Program for EtcdProgram {

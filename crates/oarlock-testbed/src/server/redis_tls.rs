@@ -1,21 +1,19 @@
 //! Redis that speaks TLS only, with certificates of its own.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::ensure;
-
+use super::certificates::Certificates;
 use super::{Missing, Program, Server, Settings, missing};
 
 /// `redis-server` behind certificates that the `openssl` program makes.
 #[derive(Debug)]
 pub struct RedisTlsProgram {
     program: PathBuf,
-    openssl: PathBuf,
+    certificates: Certificates,
 }
 
 impl Server<RedisTlsProgram> {
@@ -38,42 +36,17 @@ impl Server<RedisTlsProgram> {
     }
 }
 
-impl RedisTlsProgram {
-    fn openssl(&self, folder: &Path, words: &str) -> anyhow::Result<()> {
-        let mut command = Command::new(&self.openssl);
-        let done = command.args(words.split(' ')).current_dir(folder).stdin(Stdio::null()).output()?;
-        ensure!(done.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&done.stderr));
-        Ok(())
-    }
-
-    fn authority(&self, folder: &Path, name: &str) -> anyhow::Result<()> {
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        self.openssl(folder, &format!("req -x509 {key} -keyout {name}.key -out {name}.pem -days 2 -subj /CN={name}"))
-    }
-
-    fn signed(&self, folder: &Path, name: &str, extensions: &str) -> anyhow::Result<()> {
-        fs::write(folder.join(format!("{name}.ext")), extensions)?;
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        self.openssl(folder, &format!("req {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"))?;
-        let by = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2";
-        self.openssl(folder, &format!("x509 -req -in {name}.csr {by} -extfile {name}.ext -out {name}.pem"))
-    }
-}
-
 impl Program for RedisTlsProgram {
     const NAME: &'static str = "redis";
     const SCHEME: &'static str = "rediss";
 
     fn find() -> Result<Self, Missing> {
         let program = missing::find(Self::NAME, "redis-server", &["/usr/sbin".into()])?;
-        Ok(Self { program, openssl: missing::find(Self::NAME, "openssl", &[])? })
+        Ok(Self { program, certificates: Certificates::find(Self::NAME)? })
     }
 
     fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
-        self.authority(folder, "ca")?;
-        self.authority(folder, "other-ca")?;
-        self.signed(folder, "server", "subjectAltName=IP:127.0.0.1,DNS:localhost\n")?;
-        self.signed(folder, "client", "extendedKeyUsage=clientAuth\n")
+        self.certificates.make(folder)
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
