@@ -32,7 +32,20 @@ pub(crate) struct RangeRequest {
     pub(crate) limit: i64,
     #[prost(int64, tag = "4")]
     pub(crate) revision: i64,
+    #[prost(int32, tag = "5")]
+    pub(crate) sort_order: i32,
+    #[prost(int32, tag = "6")]
+    pub(crate) sort_target: i32,
+    #[prost(bool, tag = "8")]
+    pub(crate) keys_only: bool,
+    #[prost(int64, tag = "13")]
+    pub(crate) max_create_revision: i64,
 }
+
+/// In what order, and by what.
+const ASCENDING: i32 = 1;
+pub(crate) const DESCENDING: i32 = 2;
+pub(crate) const BY_CREATION: i32 = 2;
 
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct RangeResponse {
@@ -42,6 +55,9 @@ pub(crate) struct RangeResponse {
     pub(crate) kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
     pub(crate) more: bool,
+    /// How many there are, however few were asked for.
+    #[prost(int64, tag = "4")]
+    pub(crate) count: i64,
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -87,7 +103,7 @@ pub(crate) enum Op {
 
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1")]
+    #[prost(oneof = "Done", tags = "1, 4")]
     pub(crate) done: Option<Done>,
 }
 
@@ -95,6 +111,8 @@ pub(crate) struct ResponseOp {
 pub(crate) enum Done {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ::prost::Enumeration)]
@@ -112,6 +130,7 @@ pub(crate) enum Of {
     Version = 0,
     Create = 1,
     Mod = 2,
+    Value = 3,
 }
 
 /// A condition on a key, or on every key of a range; a key that is not there has revision zero.
@@ -123,18 +142,20 @@ pub(crate) struct Compare {
     pub(crate) of: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Than", tags = "5, 6")]
+    #[prost(oneof = "Than", tags = "5, 6, 7")]
     pub(crate) than: Option<Than>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
 }
 
-#[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
+#[derive(Clone, PartialEq, ::prost::Oneof)]
 pub(crate) enum Than {
     #[prost(int64, tag = "5")]
     Create(i64),
     #[prost(int64, tag = "6")]
     Mod(i64),
+    #[prost(bytes = "vec", tag = "7")]
+    Value(Vec<u8>),
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -180,6 +201,20 @@ pub(crate) struct LeaseLife {
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub(crate) struct AuthenticateRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) password: String,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub(crate) struct AuthenticateResponse {
+    #[prost(string, tag = "2")]
+    pub(crate) token: String,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct WatchRequest {
     #[prost(message, optional, tag = "1")]
     pub(crate) create: Option<WatchCreate>,
@@ -191,6 +226,9 @@ pub(crate) struct WatchCreate {
     pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) range_end: Vec<u8>,
+    /// The first change to be told; zero = the next one.
+    #[prost(int64, tag = "3")]
+    pub(crate) start_revision: i64,
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -199,6 +237,9 @@ pub(crate) struct WatchResponse {
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
+    /// Why it was.
+    #[prost(string, tag = "6")]
+    pub(crate) reason: String,
     #[prost(message, repeated, tag = "11")]
     pub(crate) events: Vec<Event>,
 }
@@ -210,6 +251,18 @@ pub(crate) struct Event {
     pub(crate) what: i32,
     #[prost(message, optional, tag = "2")]
     pub(crate) kv: Option<KeyValue>,
+}
+
+impl TxnResponse {
+    /// What was read, by the transactions within it too.
+    pub(crate) fn reads(self) -> Vec<RangeResponse> {
+        let done = self.responses.into_iter().filter_map(|response| response.done);
+        let reads = done.flat_map(|done| match done {
+            Done::Range(range) => vec![range],
+            Done::Txn(within) => within.reads(),
+        });
+        reads.collect()
+    }
 }
 
 impl From<Op> for RequestOp {
@@ -227,6 +280,11 @@ impl Compare {
     /// Every key there is was created at a revision that `is` to `than`.
     pub(crate) fn created(range: &Range, is: Is, than: i64) -> Self {
         Self::new(range, Of::Create, is, Than::Create(than))
+    }
+
+    /// Every key there holds a value that `is` to `than`, byte by byte; one that is not there does not.
+    pub(crate) fn holds(range: &Range, is: Is, than: Vec<u8>) -> Self {
+        Self::new(range, Of::Value, is, Than::Value(than))
     }
 
     /// Every key there was last changed at a revision that `is` to `than`.
@@ -255,6 +313,31 @@ impl Range {
             *last += 1;
         }
         Self { key: folder.as_bytes().to_vec(), end }
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        if self.end.is_empty() { key == self.key } else { *self.key <= *key && *key < *self.end }
+    }
+
+    /// The last few that were created.
+    pub(crate) fn newest(&self, limit: i64) -> Op {
+        self.sorted(DESCENDING, limit)
+    }
+
+    /// The first few that were created.
+    pub(crate) fn oldest(&self, limit: i64) -> Op {
+        self.sorted(ASCENDING, limit)
+    }
+
+    /// Those that were created before `revision`, without what they hold.
+    pub(crate) fn created_before(&self, revision: i64) -> Op {
+        let (key, range_end, max_create_revision) = (self.key.clone(), self.end.clone(), revision - 1);
+        Op::Range(RangeRequest { key, range_end, keys_only: true, max_create_revision, ..RangeRequest::default() })
+    }
+
+    fn sorted(&self, sort_order: i32, limit: i64) -> Op {
+        let (key, range_end, sort_target) = (self.key.clone(), self.end.clone(), BY_CREATION);
+        Op::Range(RangeRequest { key, range_end, limit, sort_order, sort_target, ..RangeRequest::default() })
     }
 
     pub(crate) fn get(&self) -> Op {

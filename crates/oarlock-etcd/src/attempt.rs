@@ -8,11 +8,13 @@ use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::queue::{UNSTATED, check_held, check_weight};
 use oarlock_core::state::Memo;
-use oarlock_core::{Claim, ClaimId, Result};
+use oarlock_core::{Capacity, Claim, ClaimId, Result, Weight};
 
 use crate::api::{Compare, Is, KeyValue, Op, Range};
-use crate::driver::{Etcd, delete, put, read};
+use crate::config::Layout;
+use crate::driver::{Etcd, put, read};
 use crate::error::{ended, strange};
+use crate::glance;
 use crate::keys::Keys;
 use crate::lease::{Entry, Leased, seconds};
 use crate::link::transaction;
@@ -42,16 +44,16 @@ impl Etcd {
             if let Some((from, lives)) = kept? {
                 entry.extend(from, &lives);
                 let over = entry.leases().count() < had;
-                let (full, place) = (entry.full, entry.place);
-                self.leases.edit(claim.id, |entry| (entry.full, entry.place) = (full, place));
+                self.leases.edit(claim.id, |entry| entry.extend(from, &lives));
                 let holds = entry.full.is_some() && matches!(step, Ok(Step::Granted { .. }));
                 if over && !holds {
-                    entry.note(None);
                     let unheard = step.is_err();
                     self.leases.edit(claim.id, |entry| {
                         entry.note(None);
                         entry.unsure |= unheard;
                     });
+                    // It may have got another lease meanwhile.
+                    entry = self.leases.get(claim.id).unwrap_or_default();
                     continue;
                 }
             }
@@ -61,12 +63,13 @@ impl Etcd {
                     self.leases.granted(claim.id, |entry| {
                         entry.changed = revision;
                         if entry.created == 0 {
-                            entry.created = revision;
+                            (entry.created, entry.seat) = (revision, keys.seat_named(full.id));
                         }
                     });
                     // Noted before anything can go wrong with what was read: a lease with a key on it is not free.
                     grant(revision.unsigned_abs(), full.lease(), memo.map(|kv| read_memo(&kv.value)).transpose()?)
                 }
+                Step::Waits(pending) => Ok(Attempt::Pending(pending)),
                 Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
             };
         }
@@ -74,28 +77,75 @@ impl Etcd {
 
     /// The step that settles it where nobody is before the claim: one request, however many wait behind it.
     async fn first_step(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Result<Step> {
-        let (own, others) = (keys.claim(claim.id), keys.claims());
+        let (own, line) = (keys.claim(claim.id), keys.line());
         let mut when = vec![Compare::created(&keys.floor(), Is::Equal, 0)];
         let mut record = Record::of(claim, &self.client, None, true);
         if entry.created == 0 {
-            when.push(Compare::created(&others, Is::Equal, 0));
+            when.push(Compare::created(&line, Is::Equal, 0));
+            // Without a seat, a record of this claim from before would be taken for this one's.
+            when.extend(keys.seat(full.id).map(|_| Compare::created(&own, Is::Equal, 0)));
         } else {
             when.push(Compare::changed(&own, Is::Equal, entry.changed));
-            when.push(Compare::created(&others, Is::Greater, entry.created - 1));
+            when.push(Compare::created(&line, Is::Greater, entry.created - 1));
+            when.extend(keys.seat(entry.seat).map(|seat| Compare::created(&seat, Is::Equal, entry.created)));
             record.capacity = entry.record.as_ref().and_then(|written| written.capacity);
         }
         let alone = record.capacity.unwrap_or(UNSTATED);
         if entry.granted || check_weight(claim.weight, alone).is_err() {
-            let found = self.link.txn(Vec::new(), vec![keys.all().get()], Vec::new()).await?;
+            let found = self.link.txn(Vec::new(), keys.look(), Vec::new()).await?;
             return Ok(Step::Refused(read(keys, found)?));
         }
-        let put = put(&own, record.bytes(), full.id);
-        let mut found = self.link.txn(when, vec![put, keys.memo().get()], vec![keys.all().get()]).await?;
+        let mut then = match entry.created {
+            0 => keys.sit(claim.id, &record, full.id),
+            _ => {
+                record.seat = Some(entry.seat).filter(|seat| *seat != 0);
+                let seat = keys.seat(entry.seat).map(|seat| put(&seat, record.published(), full.id));
+                std::iter::once(put(&own, record.bytes(), full.id)).chain(seat).collect()
+            }
+        };
+        then.push(keys.memo().get());
+        let queue = self.queue_up(claim, keys, entry, full);
+        let unshared = self.space.layout == Layout::Native;
+        let look = match (&queue, &entry.before) {
+            (Some(_), _) if unshared => glance::on_arrival(keys),
+            (None, Some(_)) if entry.created != 0 => glance::once_more(claim, keys, entry),
+            _ => keys.look(),
+        };
+        let otherwise = queue.iter().map(|(queue, _)| queue.clone()).chain(look).collect();
+        let mut found = self.link.txn(when, then, otherwise).await?;
         if !found.succeeded {
-            return Ok(Step::Refused(read(keys, found)?));
+            if let Some((_, lease)) = &queue {
+                // Noted before the line is read: a lease with a key on it is not free.
+                let (revision, seat) = (found.revision, keys.seat_named(lease.id));
+                self.leases.edit(claim.id, |entry| {
+                    (entry.created, entry.changed, entry.seat) = (revision, revision, seat);
+                });
+            }
+            let glanced = match (&queue, &entry.before) {
+                (Some(_), _) if unshared => self.arrived(claim, found.reads)?,
+                (None, Some(_)) if entry.created != 0 => self.stands_still(claim, entry, found.reads)?,
+                _ => return Ok(Step::Refused(read(keys, found)?)),
+            };
+            return match glanced {
+                Some(pending) => Ok(Step::Waits(pending)),
+                None => self.look(keys).await.map(Step::Refused),
+            };
         }
         let memo = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
         Ok(Step::Granted { revision: found.revision, memo })
+    }
+
+    /// Coming last in the same step that finds somebody there: whoever wants everything has to wait for them anyhow. Only
+    /// where that needs neither another request nor a look at what the others have said of the capacity.
+    fn queue_up(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Option<(Op, Leased)> {
+        let waits = claim.wait && claim.weight == Weight::All && claim.capacity == Capacity::Any;
+        if !waits || entry.created != 0 || entry.place.is_some() {
+            return None;
+        }
+        let lease = self.leases.spare(claim.id, seconds(claim.place_ttl()), full)?;
+        let record = Record::of(claim, &self.client, None, false);
+        let sit = keys.sit(claim.id, &record, lease.id);
+        Some((Op::Txn(transaction(keys.absent(claim.id, lease.id), sit, Vec::new())), lease))
     }
 
     /// Somebody is there: the rule decides.
@@ -107,6 +157,7 @@ impl Etcd {
             if !claim.wait && !listing.bears(claim) {
                 return Ok(Attempt::Pending(pending(&listing, last, None, keys)));
             }
+            self.sweep(claim.id, keys, &listing).await?;
             listing = self.arrive(claim, keys, &listing, full).await?;
         }
         let at = listing.position(claim.id).ok_or_else(|| ended("the claim ended"))?;
@@ -116,42 +167,45 @@ impl Etcd {
             return self.hold_on(claim, keys, &listing, place, full).await;
         }
         if let Err(error) = listing.admit(claim, at) {
-            self.withdraw(claim.id, place).await?;
+            self.withdraw(keys, place).await?;
             return Err(error);
         }
         if listing.may_hold(at) {
             return self.take_turn(claim, &listing, place, keys, full).await;
         }
         if !claim.wait {
-            self.withdraw(claim.id, place).await?;
+            self.withdraw(keys, place).await?;
             return Ok(Attempt::Pending(pending(&listing, at, None, keys)));
         }
-        let recheck_after = self.pass_the_dead(&listing, at).await?;
+        let recheck_after = self.pass_the_dead(keys, &listing, at).await?;
         Ok(Attempt::Pending(pending(&listing, at, recheck_after, keys)))
     }
 
     /// Comes last; granted at once if it fits and nobody came meanwhile.
     async fn arrive(&self, claim: &Claim, keys: &Keys, listing: &Listing, full: Leased) -> Result<Listing> {
-        let (own, fits) = (keys.claim(claim.id), listing.bears(claim));
+        let fits = listing.bears(claim);
         let waiting = Record::of(claim, &self.client, listing.stated(listing.places.len()), false);
-        let put = if fits {
+        let lease = if fits { full } else { self.place_lease(claim, full).await? };
+        let mut then = if fits {
             let granted = Record { granted: true, offset: listing.floor.offset, ..waiting.clone() };
             let unchanged = vec![
-                Compare::changed(&keys.claims(), Is::Less, listing.revision + 1),
+                Compare::changed(&keys.line(), Is::Less, listing.revision + 1),
                 Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed),
             ];
-            let (granted, waiting) = (put(&own, granted.bytes(), full.id), put(&own, waiting.bytes(), full.id));
-            Op::Txn(transaction(unchanged, vec![granted], vec![waiting]))
+            let sit = |record| keys.sit(claim.id, record, full.id);
+            vec![Op::Txn(transaction(unchanged, sit(&granted), sit(&waiting)))]
         } else {
-            put(&own, waiting.bytes(), self.place_lease(claim, full).await?.id)
+            keys.sit(claim.id, &waiting, lease.id)
         };
-        let absent = vec![Compare::created(&own, Is::Equal, 0)];
-        let found = self.link.txn(absent, vec![put, keys.all().get()], vec![keys.all().get()]).await?;
+        then.extend(keys.look());
+        let found = self.link.txn(keys.absent(claim.id, lease.id), then, keys.look()).await?;
         if found.succeeded {
             // Noted before the listing is read. It may be granted; whoever finds that noted looks before it writes.
             let revision = found.revision;
-            self.leases
-                .edit(claim.id, |entry| (entry.created, entry.changed, entry.granted) = (revision, revision, fits));
+            self.leases.edit(claim.id, |entry| {
+                (entry.created, entry.changed, entry.granted) = (revision, revision, fits);
+                entry.seat = keys.seat_named(lease.id);
+            });
         }
         let listing = read(keys, found)?;
         let lost = listing.position(claim.id).map(|at| &listing.places[at]).filter(|own| fits && !own.record.granted);
@@ -161,9 +215,21 @@ impl Etcd {
         if lease.id == lost.lease {
             return Ok(listing);
         }
-        let unchanged = vec![Compare::changed(&own, Is::Equal, lost.changed)];
-        let then = vec![self::put(&own, lost.record.bytes(), lease.id), keys.all().get()];
-        read(keys, self.link.txn(unchanged, then, vec![keys.all().get()]).await?)
+        let mut then = keys.move_to(lost, &lost.record, lease.id);
+        then.extend(keys.look());
+        read(keys, self.link.txn(keys.unchanged(lost), then, keys.look()).await?)
+    }
+
+    /// Removes what is left of a claim whose seat, or whose record, somebody else took away.
+    async fn sweep(&self, id: ClaimId, keys: &Keys, listing: &Listing) -> Result<()> {
+        let entry = self.leases.get(id).unwrap_or_default();
+        let seats: Vec<_> = entry.leases().filter_map(|lease| keys.seat(lease.id)).collect();
+        let ours = |place: &&Place| place.theirs && seats.iter().any(|seat| seat.key == place.key);
+        let left = listing.unseated.iter().find(|place| place.id == id).or_else(|| listing.places.iter().find(ours));
+        match left {
+            Some(left) => self.withdraw(keys, left).await,
+            None => Ok(()),
+        }
     }
 
     /// What a waiter stands on: a dead one must not be in the way for as long as a hold may last.
@@ -189,13 +255,11 @@ impl Etcd {
         keys: &Keys,
         full: Leased,
     ) -> Result<Attempt> {
-        let (own, offset) = (keys.claim(claim.id), listing.floor.offset);
+        let offset = listing.floor.offset;
         let record = Record { granted: true, offset, since_micros: wall_micros(), ..place.record.clone() };
-        let when = vec![
-            Compare::created(&own, Is::Equal, place.created),
-            Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed),
-        ];
-        let found = self.link.txn(when, vec![put(&own, record.bytes(), full.id)], Vec::new()).await?;
+        let mut when = keys.stands(place);
+        when.push(Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed));
+        let found = self.link.txn(when, keys.move_to(place, &record, full.id), Vec::new()).await?;
         if !found.succeeded {
             return Err(ended("the claim ended when its turn had come"));
         }
@@ -228,10 +292,9 @@ impl Etcd {
         grant(fence, lease, listing.memo.clone())
     }
 
-    async fn withdraw(&self, id: ClaimId, place: &Place) -> Result<()> {
-        let when = vec![Compare::created(&Range::key(place.key.clone()), Is::Equal, place.created)];
-        self.link.txn(when, vec![delete(&place.key)], Vec::new()).await?;
-        self.leases.edit(id, |entry| entry.note(None));
+    async fn withdraw(&self, keys: &Keys, place: &Place) -> Result<()> {
+        self.link.txn(keys.stands(place), keys.clear(place), Vec::new()).await?;
+        self.leases.edit(place.id, |entry| entry.note(None));
         Ok(())
     }
 
@@ -241,13 +304,12 @@ impl Etcd {
     /// before it was: whoever has just come, or was away, gives more time and not less. Nobody loses a turn he has taken:
     /// that changes the key, and the removal rests on its being unchanged. Time asleep does not count, because the
     /// one who is called may sleep on the same machine.
-    async fn pass_the_dead(&self, listing: &Listing, at: usize) -> Result<Option<Duration>> {
+    async fn pass_the_dead(&self, keys: &Keys, listing: &Listing, at: usize) -> Result<Option<Duration>> {
         let mut recheck_after = None;
         for (place, open_for) in self.open_turns(listing, at) {
             let left = TURN_TTL.saturating_sub(open_for);
             if left.is_zero() {
-                let when = vec![Compare::changed(&Range::key(place.key.clone()), Is::Equal, place.changed)];
-                self.link.txn(when, vec![delete(&place.key)], Vec::new()).await?;
+                self.link.txn(keys.unchanged(place), keys.clear(place), Vec::new()).await?;
             }
             recheck_after = Some(recheck_after.map_or(left, |other: Duration| other.min(left)));
         }
@@ -273,7 +335,12 @@ impl Etcd {
 
 /// What the first step of an attempt came to.
 enum Step {
-    Granted { revision: i64, memo: Option<KeyValue> },
+    /// Behind somebody, as a glance has shown.
+    Waits(Pending),
+    Granted {
+        revision: i64,
+        memo: Option<KeyValue>,
+    },
     Refused(Listing),
 }
 
@@ -290,7 +357,7 @@ fn pending(listing: &Listing, at: usize, recheck_after: Option<Duration>, keys: 
     let mut pending = Pending::default();
     pending.ahead = u32::try_from(at + behind).ok();
     pending.recheck_after = recheck_after;
-    pending.cursor = watch::cursor(&blocker.map_or_else(|| keys.claims(), |place| Range::key(place.key.clone())));
+    pending.cursor = watch::cursor(&blocker.map_or_else(|| keys.line(), |place| Range::key(place.key.clone())));
     pending
 }
 

@@ -9,13 +9,13 @@ use oarlock_core::capabilities::{Consistency, Fencing};
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Released, Renewal, Renewed, Watch};
 use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query};
-use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Weight};
 use tokio::task::JoinSet;
 
 use crate::api::{Compare, DeleteRequest, Is, Op, PutRequest, Range};
-use crate::config::Config;
+use crate::config::{Config, Layout};
 use crate::error::{SCHEME, ended, strange};
-use crate::keys::{self, Keys};
+use crate::keys::{Keys, Space};
 use crate::lease::{Leased, Leases, seconds};
 use crate::link::{Link, transaction};
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
@@ -27,7 +27,7 @@ const LETTER_TTL: Duration = Duration::from_secs(60);
 /// One connection to an etcd cluster.
 pub struct Etcd {
     pub(crate) link: Arc<Link>,
-    pub(crate) prefix: String,
+    pub(crate) space: Space,
     address: String,
     /// Whose mailbox is whose.
     pub(crate) client: String,
@@ -54,7 +54,7 @@ impl Etcd {
         Ok(Self {
             link: Arc::new(Link::open(&config).await?),
             address: config.address(),
-            prefix: config.prefix,
+            space: Space::of(&config),
             client: format!("{:032x}", u128::from_be_bytes(id)),
             leases: Leases::default(),
             turns: Mutex::default(),
@@ -62,11 +62,7 @@ impl Etcd {
     }
 
     pub(crate) fn keys(&self, name: &ResourceName) -> Keys {
-        Keys::of(&self.prefix, name)
-    }
-
-    pub(crate) fn letter(&self, client: &str, id: ClaimId) -> Range {
-        Range::key(format!("{}{id}", keys::mailbox(&self.prefix, client)))
+        self.space.keys(name)
     }
 
     /// Ends leases that a late request could still use. If that fails they run out by themselves.
@@ -80,8 +76,7 @@ impl Etcd {
     }
 
     pub(crate) async fn look(&self, keys: &Keys) -> Result<Listing> {
-        let (revision, kvs) = self.link.read(&keys.all()).await?;
-        Listing::read(keys, revision, kvs)
+        read(keys, self.link.txn(Vec::new(), keys.look(), Vec::new()).await?)
     }
 
     /// Goes on with a lease that another client began; it is never used for another claim.
@@ -101,14 +96,12 @@ impl Etcd {
 
     /// Changes a record where it stands; it keeps its lease.
     pub(crate) async fn rewrite(&self, keys: &Keys, place: &Place, record: Record) -> Result<Place> {
-        let own = keys.claim(place.id);
-        let when = vec![Compare::changed(&own, Is::Equal, place.changed)];
-        let put = PutRequest { key: own.key, value: record.bytes(), lease: 0, ignore_lease: true };
-        let found = self.link.txn(when, vec![Op::Put(put)], Vec::new()).await?;
+        let found = self.link.txn(keys.unchanged(place), keys.write(place, &record), Vec::new()).await?;
         if !found.succeeded {
             return Err(ended("the claim was changed by somebody else"));
         }
-        let place = Place { changed: found.revision, record, ..place.clone() };
+        let published = record.published();
+        let place = Place { changed: found.revision, published, record, ..place.clone() };
         self.leases.edit(place.id, |entry| entry.note(Some(&place)));
         Ok(place)
     }
@@ -120,35 +113,51 @@ impl Etcd {
         Ok(place.filter(|place| place.record.granted).map(|place| place.created))
     }
 
+    /// Where a claim of ours stands in a line that is shared, if it stands there.
+    async fn seat_of(&self, keys: &Keys, id: ClaimId) -> Result<Option<Range>> {
+        if self.space.layout == Layout::Native {
+            return Ok(None);
+        }
+        if let Some(entry) = self.leases.get(id).filter(|entry| entry.seat != 0) {
+            return Ok(keys.seat(entry.seat));
+        }
+        let (_, kvs) = self.link.read(&keys.claim(id)).await?;
+        let place = kvs.into_iter().next().map_or(Ok(None), Place::read)?;
+        Ok(place.and_then(|place| place.record.seat).and_then(|lease| keys.seat(lease)))
+    }
+
     /// Ends another's claim, now or after a grace, and leaves word for it.
     async fn break_claim(&self, keys: &Keys, id: ClaimId, ending: &Ending, grace: Duration) -> Result<Release> {
         let listing = self.look(keys).await?;
         let waiting = Some(listing.others_wait(id));
         let Some(at) = listing.position(id) else { return Ok(Release::new(Released::NotHeld, waiting)) };
         let place = &listing.places[at];
-        let own = keys.claim(id);
-        let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
-        let post = put(&self.letter(&place.record.client, id), Letter::bytes(ending), letter.id);
-        let when = vec![Compare::changed(&own, Is::Equal, place.changed)];
-        let (change, outcome) = if grace.is_zero() {
-            (delete(&own.key), Released::Released)
+        let (mut change, outcome) = if grace.is_zero() {
+            (keys.clear(place), Released::Released)
         } else {
             // On a lease that nobody keeps alive: it ends by the store's clock, whatever its holder does.
             let left = self.link.left(place.lease).await? + Duration::from_secs(1);
             let last = self.link.grant(seconds(grace.min(left))).await?;
             let record = Record { ending: Some(ending.clone()), ..place.edited() };
-            (put(&own, record.bytes(), last.id), Released::Asked)
+            (keys.move_to(place, &record, last.id), Released::Asked)
         };
-        if !self.link.txn(when, vec![change, post], Vec::new()).await?.succeeded {
+        if !place.theirs {
+            let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
+            change.push(put(&self.space.letter(&place.record.client, id), Letter::bytes(ending), letter.id));
+        }
+        if !self.link.txn(keys.unchanged(place), change, Vec::new()).await?.succeeded {
             return Err(ended("the claim was changed by somebody else"));
         }
         Ok(Release::new(outcome, waiting))
     }
 }
 
-pub(crate) fn read(keys: &Keys, mut found: crate::link::Outcome) -> Result<Listing> {
-    let range = found.reads.pop().ok_or_else(|| strange("a listing"))?;
-    Listing::read(keys, found.revision, range.kvs)
+/// The listing that a transaction has read, and nothing else.
+pub(crate) fn read(keys: &Keys, found: crate::link::Outcome) -> Result<Listing> {
+    if found.reads.is_empty() {
+        return Err(strange("a listing"));
+    }
+    Listing::read(keys, found.revision, found.reads.into_iter().flat_map(|range| range.kvs).collect())
 }
 
 pub(crate) fn put(at: &Range, value: Vec<u8>, lease: i64) -> Op {
@@ -163,11 +172,20 @@ impl Driver for Etcd {
     fn info(&self) -> Info {
         let mut capabilities = Capabilities::of_the_model();
         (capabilities.fencing, capabilities.consistency) = (Fencing::Strict, Consistency::Consensus);
+        if self.space.layout == Layout::Go {
+            // Nobody else would honour a share, or a fence that was moved ahead.
+            (capabilities.units, capabilities.raises_fences) = (false, false);
+            capabilities.listing = self.space.seats().is_some();
+        }
         Info::new(SCHEME, self.address.clone(), capabilities)
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         self.link.check_open()?;
+        if self.space.layout == Layout::Go && claim.weight != Weight::All {
+            let message = "locks shared with Go have one holder at a time";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME).about(&claim.resource));
+        }
         let (visit, entry) = self.leases.visit(claim);
         let answer = self.stand(claim, entry).await.map_err(|error| match error.kind() {
             // Its hold is as it was.
@@ -219,7 +237,10 @@ impl Driver for Etcd {
             _ => None,
         };
         let own = keys.claim(id);
-        let mut then = vec![keys.claims().get(), delete(&own.key)];
+        let seat = self.seat_of(&keys, id).await.map_err(about)?;
+        let parts: Vec<_> = std::iter::once(&own).chain(&seat).collect();
+        let mut then = keys.look_at_end();
+        then.extend(parts.iter().map(|part| delete(&part.key)));
         if let Some(memo) = memo
             && let Some(created) = self.held_since(&own).await.map_err(about)?
         {
@@ -228,27 +249,31 @@ impl Driver for Etcd {
             let write = put(&keys.memo(), memo_bytes(memo), 0);
             then.push(Op::Txn(transaction(when, vec![write], Vec::new())));
         }
-        let when = vec![Compare::created(&own, Is::Greater, 0)];
-        let found = self.link.txn(when, then, vec![keys.claims().get()]).await.map_err(about)?;
+        let when = parts.iter().map(|part| Compare::created(part, Is::Greater, 0)).collect();
+        let mut otherwise = keys.look_at_end();
+        // One part alone is no claim, and is not left behind.
+        otherwise.extend(seat.iter().flat_map(|_| &parts).map(|part| delete(&part.key)));
+        let found = self.link.txn(when, then, otherwise).await.map_err(about)?;
         let succeeded = found.succeeded;
         self.end_leases(self.leases.forget(id, succeeded)).await;
         // It is gone, whatever the others have written.
-        let waiting = read(&keys, found).ok().map(|listing| listing.others_wait(id));
+        let more = found.reads.iter().any(|range| range.more);
+        let waiting = read(&keys, found).ok().map(|listing| listing.others_wait(id)).filter(|waits| *waits || !more);
         Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, waiting))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         self.link.check_open()?;
-        let (range, about) = match interest {
+        let (ranges, about) = match interest {
             Interest::Turn(claim, cursor) => {
                 let range = watch::read_cursor(cursor);
-                (range.unwrap_or_else(|| self.keys(&claim.resource).claims()), About::Others(claim.id))
+                (vec![range.unwrap_or_else(|| self.keys(&claim.resource).line())], About::Others(claim.id))
             }
-            Interest::Resource(name) => (self.keys(name).all(), About::All),
-            Interest::Mailbox => (Range::under(&keys::mailbox(&self.prefix, &self.client)), About::Letters),
+            Interest::Resource(name) => (self.keys(name).watched(), About::All),
+            Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Letters),
             _ => return Ok(Watch::never()),
         };
-        watch::arm(&self.link, range, about).await.map_err(|error| error.during("watch"))
+        watch::arm(&self.link, ranges, about).await.map_err(|error| error.during("watch"))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -3,6 +3,8 @@
 use oarlock_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
+use crate::login::is_stale;
+
 /// The URL scheme of this store.
 pub(crate) const SCHEME: &str = "etcd";
 
@@ -12,11 +14,29 @@ pub(crate) fn failed(status: Status) -> Error {
     let error = match status.code() {
         // A lease that is over, found before anything was done; or a revision that is no longer kept.
         Code::NotFound | Code::OutOfRange => return ended(&message),
-        Code::PermissionDenied | Code::Unauthenticated => Error::new(ErrorKind::Denied, message),
+        Code::PermissionDenied | Code::Unauthenticated => return denied(status),
+        Code::InvalidArgument if is_stale(&status) => return denied(status),
+        // By what the encryption says of itself, somewhere below; the transport has no kind for it.
+        Code::Unavailable | Code::Unknown if mentions(&status, "invalid peer certificate") => {
+            Error::new(ErrorKind::Config, "the certificate of the server is not trusted")
+        }
+        Code::Unavailable | Code::Unknown if mentions(&status, "fatal alert") => {
+            Error::new(ErrorKind::Denied, "the server did not accept our certificate, or that there is none")
+        }
         Code::InvalidArgument | Code::Unimplemented => Error::new(ErrorKind::Unsupported, message),
         _ => Error::unreachable(message),
     };
     error.on(SCHEME).because(status)
+}
+
+/// The user may not do that, or is not who it says.
+pub(crate) fn denied(status: Status) -> Error {
+    Error::new(ErrorKind::Denied, status.message().to_owned()).on(SCHEME).because(status)
+}
+
+fn mentions(status: &Status, words: &str) -> bool {
+    let mut causes = std::iter::successors(std::error::Error::source(status), |cause| cause.source());
+    causes.any(|cause| cause.to_string().contains(words))
 }
 
 /// What the request rested on is no more; looked at afresh it will get through. An earlier step of it may have been done.

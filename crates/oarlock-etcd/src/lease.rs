@@ -11,6 +11,7 @@ use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::Lease;
 use oarlock_core::{Claim, ClaimId, Result};
 
+use crate::glance::Before;
 use crate::link::Link;
 use crate::queue::{Place, Record};
 
@@ -48,8 +49,9 @@ pub(crate) fn seconds(ttl: Duration) -> u64 {
     ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)
 }
 
-/// A lease from the pool starts a claim with nearly all of its life: one that is older is kept alive first. Any value is
-/// safe, because a grant says since when its lease runs; this one saves a busy lock a request for each pair.
+/// A lease from the pool starts a claim with nearly all of its life: one that is older than this, or than a twelfth of its
+/// life, is kept alive first. Any value is safe, because a grant says since when its lease runs; this one saves a busy lock
+/// a request for each pair.
 const FRESH: Duration = Duration::from_millis(250);
 
 /// The most idle leases of one length.
@@ -66,6 +68,10 @@ pub(crate) struct Entry {
     pub(crate) created: i64,
     pub(crate) changed: i64,
     pub(crate) granted: bool,
+    /// The lease that its seat is named after, as far as known; zero = unknown or none.
+    pub(crate) seat: i64,
+    /// Whom it stands behind, if it has glanced at the line and may once more.
+    pub(crate) before: Option<Before>,
     /// What was last written there.
     pub(crate) record: Option<Record>,
     /// Survives this client.
@@ -87,6 +93,8 @@ impl Entry {
     pub(crate) fn note(&mut self, place: Option<&Place>) {
         (self.created, self.changed) = place.map_or((0, 0), |place| (place.created, place.changed));
         self.granted = place.is_some_and(|place| place.record.granted);
+        self.before = None;
+        self.seat = place.and_then(|place| place.record.seat).unwrap_or_default();
         self.record = place.map(|place| place.record.clone());
     }
 
@@ -165,7 +173,7 @@ impl Leases {
     pub(crate) async fn take(&self, link: &Link, seconds: u64) -> Result<Leased> {
         let idle = self.lock().idle.get_mut(&seconds).and_then(Vec::pop);
         if let Some(mut lease) = idle {
-            if lease.age() <= FRESH {
+            if lease.age() <= FRESH.max(lease.ttl / 12) {
                 return Ok(lease);
             }
             let (from, lives) = link.keep_alive(vec![lease.id]).await?;
@@ -174,6 +182,20 @@ impl Leases {
             }
         }
         link.grant(seconds).await
+    }
+
+    /// A lease for waiting that costs no request: that for holding if it is no longer, else an idle one with most of its
+    /// life before it. Waiters are kept alive from now on.
+    pub(crate) fn spare(&self, id: ClaimId, seconds: u64, full: Leased) -> Option<Leased> {
+        if seconds == full.seconds {
+            return Some(full);
+        }
+        let mut books = self.lock();
+        let idle = books.idle.get_mut(&seconds)?;
+        let young = idle.iter().rposition(|lease| lease.age() < lease.ttl / 4)?;
+        let lease = idle.swap_remove(young);
+        books.claims.entry(id).or_default().place = Some(lease);
+        Some(lease)
     }
 
     /// Lays a lease aside for the next claim. One too many is left to run out.
@@ -192,8 +214,10 @@ impl Leases {
         self.edit(id, |entry| {
             change(entry);
             entry.granted = true;
-            // In doubt it stays with the claim, and ends with it; and so it does if another attempt could use it.
-            let doubt = entry.unsure || entry.adopted || entry.attempts > 1;
+            // In doubt it stays with the claim, and ends with it; and so it does if another attempt could use it, or if
+            // the seat is named after it.
+            let named = entry.place.is_some_and(|place| place.id == entry.seat);
+            let doubt = entry.unsure || entry.adopted || entry.attempts > 1 || named;
             spare = if doubt { None } else { entry.place.take() };
         });
         if let Some(lease) = spare {

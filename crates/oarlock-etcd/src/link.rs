@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use oarlock_core::clock::{BootClock, Clock, Moment};
+use oarlock_core::driver::BoxFuture;
 use oarlock_core::{Error, ErrorKind, Result};
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Streaming};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::api::{
-    Compare, Done, LeaseGrantRequest, LeaseId, LeaseLife, Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest,
-    TxnResponse, WatchRequest, WatchResponse,
+    AuthenticateRequest, AuthenticateResponse, Compare, KeyValue, LeaseGrantRequest, LeaseId, LeaseLife, Nothing, Op,
+    Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 use crate::config::Config;
-use crate::error::{SCHEME, closed, failed, strange};
+use crate::error::{SCHEME, closed, denied, failed, strange};
+use crate::keys::Space;
 use crate::lease::Leased;
-
-/// Servers end connections that ask for a sign of life more often than every 5 s.
-const PING_AFTER: Duration = Duration::from_secs(6);
-const PONG_WITHIN: Duration = Duration::from_secs(4);
+use crate::login::{Login, Pass, is_stale};
+use crate::members::{Members, Question};
 
 /// A listing of many thousand claims is larger than what is taken for granted.
 const LARGEST_ANSWER: usize = 256 << 20;
@@ -34,8 +34,18 @@ const PAGE: i64 = 2000;
 /// What is open.
 #[derive(Debug)]
 pub(crate) struct Link {
-    channel: Channel,
+    members: Members,
+    login: Option<Login>,
     closed: AtomicBool,
+}
+
+/// A stream of changes.
+pub(crate) struct Watching {
+    pub(crate) answers: Streaming<WatchResponse>,
+    /// Resolves when requests go to another member: this one may have fallen silent.
+    pub(crate) left: BoxFuture<()>,
+    /// What was shown to open it.
+    pub(crate) pass: Pass,
 }
 
 /// What a transaction found.
@@ -49,25 +59,20 @@ pub(crate) struct Outcome {
 
 impl Link {
     pub(crate) async fn open(config: &Config) -> Result<Self> {
-        let wrong =
-            |error| Error::new(ErrorKind::Config, "this is not the address of a member").on(SCHEME).because(error);
-        let endpoint = |member: &String| {
-            let endpoint = Endpoint::from_shared(format!("http://{member}")).map_err(wrong)?;
-            Ok(endpoint
-                .connect_timeout(config.connect_timeout)
-                .http2_keep_alive_interval(PING_AFTER)
-                .keep_alive_timeout(PONG_WITHIN))
+        let login = match (&config.user, &config.password) {
+            (Some(user), password) => Some(Login::new(user, password.as_deref().unwrap_or_default())),
+            (None, Some(_)) => return Err(Error::new(ErrorKind::Config, "a password without a user").on(SCHEME)),
+            (None, None) => None,
         };
-        let members = config.members.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
-        let channel = match &members[..] {
-            [] => return Err(Error::new(ErrorKind::Config, "no member is named").on(SCHEME)),
-            [only] => only.connect_lazy(),
-            several => Channel::balance_list(several.iter().cloned()),
-        };
-        let link = Self { channel, closed: AtomicBool::new(false) };
-        // Nothing is promised before somebody answered.
-        link.txn(Vec::new(), vec![Range::key(config.prefix.clone()).get()], Vec::new()).await?;
-        Ok(link)
+        let link = Self { members: Members::of(config)?, login, closed: AtomicBool::new(false) };
+        // Nothing is promised before somebody answered. Each member is asked once.
+        let mut tried = 1;
+        loop {
+            match link.txn(Vec::new(), vec![Space::of(config).door().get()], Vec::new()).await {
+                Err(error) if error.kind() == ErrorKind::Unreachable && tried < link.members.len() => tried += 1,
+                answer => return answer.map(|_| link),
+            }
+        }
     }
 
     pub(crate) fn close(&self) -> bool {
@@ -78,38 +83,107 @@ impl Link {
         if self.closed.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
     }
 
-    async fn ready(&self) -> Result<Grpc<Channel>> {
-        let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
-        client.ready().await.map_err(|error| Error::unreachable("no connection").on(SCHEME).because(error))?;
+    /// What requests show: a token, where a user was named and the cluster asks for one.
+    async fn pass(&self) -> Result<Pass> {
+        let Some(login) = &self.login else { return Ok(Pass::NotNeeded) };
+        let kept = login.pass();
+        if kept != Pass::None {
+            return Ok(kept);
+        }
+        let question = AuthenticateRequest { name: login.user.clone(), password: login.password.clone() };
+        let path = "/etcdserverpb.Auth/Authenticate";
+        let pass = match self.send::<_, AuthenticateResponse>(path, question, &Pass::NotNeeded).await {
+            Ok(answer) => Pass::Token(answer.token.parse().map_err(|_| strange("a token"))?),
+            Err(status) if status.code() == Code::FailedPrecondition => Pass::NotNeeded,
+            Err(status) if status.code() == Code::InvalidArgument => return Err(denied(status)),
+            Err(status) => return Err(failed(status)),
+        };
+        login.keep(pass.clone());
+        Ok(pass)
+    }
+
+    /// Another pass, if this one was refused and there can be another.
+    pub(crate) async fn another_pass(&self, refused: &Pass) -> Result<Option<Pass>> {
+        let Some(login) = &self.login else { return Ok(None) };
+        login.refused(refused);
+        self.pass().await.map(Some)
+    }
+
+    async fn client(&self, question: &Question<'_>) -> Result<Grpc<Channel>, Status> {
+        let mut client = Grpc::new(question.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
+        let ready = client.ready().await;
+        ready.map_err(|error| Status::from_error(error.into())).inspect_err(|_| question.failed())?;
         Ok(client)
     }
 
-    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A>
+    async fn send<Q, A>(&self, path: &'static str, question: Q, pass: &Pass) -> Result<A, Status>
     where
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
         let codec = ProstCodec::<Q, A>::default();
-        let path = PathAndQuery::from_static(path);
-        let answer = self.ready().await?.unary(Request::new(question), path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(failed)
+        let (path, to) = (PathAndQuery::from_static(path), self.members.question());
+        let answer = self.client(&to).await?.unary(showing(question, pass), path, codec).await;
+        answer.map(tonic::Response::into_inner).inspect_err(|status| left(&to, status))
+    }
+
+    /// One question. It is put again only if it was turned away for its token, and so had no effect.
+    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A>
+    where
+        Q: prost::Message + Clone + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let pass = self.pass().await?;
+        let refused = match self.send(path, question.clone(), &pass).await {
+            Err(status) if is_stale(&status) => status,
+            answer => return answer.map_err(failed),
+        };
+        match self.another_pass(&pass).await? {
+            Some(pass) => self.send(path, question, &pass).await.map_err(failed),
+            None => Err(failed(refused)),
+        }
+    }
+
+    /// Opens a stream of answers to a stream of questions, and says when the member that answers them is left.
+    async fn stream<Q, A>(
+        &self,
+        path: &'static str,
+        questions: impl futures_core::Stream<Item = Q> + Send + 'static,
+        pass: &Pass,
+    ) -> Result<(Streaming<A>, BoxFuture<()>), Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let codec = ProstCodec::<Q, A>::default();
+        let (path, to) = (PathAndQuery::from_static(path), self.members.question());
+        let mut request = showing(questions, pass);
+        // A member that has lost its leader hears of no change: it is to end a watch instead of keeping silent.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let gone = to.left();
+        let answers = self.client(&to).await?.streaming(request, path, codec).await;
+        Ok((answers.inspect_err(|status| left(&to, status))?.into_inner(), gone))
     }
 
     /// One atomic step: `then` if every condition is met, else `otherwise`.
     pub(crate) async fn txn(&self, when: Vec<Compare>, then: Vec<Op>, otherwise: Vec<Op>) -> Result<Outcome> {
         let answer: TxnResponse = self.ask("/etcdserverpb.KV/Txn", transaction(when, then, otherwise)).await?;
         let revision = answer.header.ok_or_else(|| strange("a revision"))?.revision;
-        let reads = answer.responses.into_iter().filter_map(|response| response.done);
-        let reads = reads.map(|Done::Range(range)| range).collect();
-        Ok(Outcome { succeeded: answer.succeeded, revision, reads })
+        Ok(Outcome { succeeded: answer.succeeded, revision, reads: answer.reads() })
     }
 
     /// Everything there, as of one revision, and which.
-    pub(crate) async fn read(&self, range: &Range) -> Result<(i64, Vec<crate::api::KeyValue>)> {
-        let (mut key, mut revision, mut kvs) = (range.key.clone(), 0, Vec::new());
+    pub(crate) async fn read(&self, range: &Range) -> Result<(i64, Vec<KeyValue>)> {
+        self.read_at(range, 0).await
+    }
+
+    /// Everything there as of this revision; zero = the present one.
+    pub(crate) async fn read_at(&self, range: &Range, mut revision: i64) -> Result<(i64, Vec<KeyValue>)> {
+        let (mut key, mut kvs) = (range.key.clone(), Vec::new());
         loop {
-            let question = RangeRequest { key, range_end: range.end.clone(), limit: PAGE, revision };
-            let page: RangeResponse = self.ask("/etcdserverpb.KV/Range", question).await?;
+            let range_end = range.end.clone();
+            let page =
+                self.range(RangeRequest { key, range_end, limit: PAGE, revision, ..RangeRequest::default() }).await?;
             if revision == 0 {
                 revision = page.header.ok_or_else(|| strange("a revision"))?.revision;
             }
@@ -119,6 +193,10 @@ impl Link {
                 _ => return Ok((revision, kvs)),
             }
         }
+    }
+
+    pub(crate) async fn range(&self, question: RangeRequest) -> Result<RangeResponse> {
+        self.ask("/etcdserverpb.KV/Range", question).await
     }
 
     /// A new lease of at least `seconds`.
@@ -148,28 +226,50 @@ impl Link {
         if leases.is_empty() {
             return Ok((from, lives));
         }
-        let questions = tokio_stream::iter(leases.into_iter().map(|id| LeaseId { id }).collect::<Vec<_>>());
-        let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
-        let codec = ProstCodec::<LeaseId, LeaseLife>::default();
-        let answers = self.ready().await?.streaming(Request::new(questions), path, codec).await;
-        let mut answers = answers.map_err(failed)?.into_inner();
-        while let Some(life) = answers.message().await.map_err(failed)? {
-            lives.insert(life.id, lived(life.ttl));
+        let pass = self.pass().await?;
+        match self.extend(&leases, &pass).await {
+            Ok(told) => lives = told,
+            Err(status) if is_stale(&status) => {
+                let pass = self.another_pass(&pass).await?.ok_or_else(|| failed(status))?;
+                lives = self.extend(&leases, &pass).await.map_err(failed)?;
+            }
+            Err(status) => return Err(failed(status)),
         }
         Ok((from, lives))
     }
 
-    pub(crate) async fn watch(
-        &self,
-        questions: impl futures_core::Stream<Item = WatchRequest> + Send + 'static,
-    ) -> Result<Streaming<WatchResponse>> {
-        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let mut request = Request::new(questions);
-        // A member that has lost its leader hears of no change: it is to end the watch instead of keeping silent.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let answers = self.ready().await?.streaming(request, path, codec).await;
-        answers.map(tonic::Response::into_inner).map_err(failed)
+    async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, Duration>, Status> {
+        let questions: Vec<_> = leases.iter().map(|id| LeaseId { id: *id }).collect();
+        let path = "/etcdserverpb.Lease/LeaseKeepAlive";
+        let (mut answers, _) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(questions), pass).await?;
+        let mut lives = HashMap::with_capacity(leases.len());
+        while let Some(life) = answers.message().await? {
+            lives.insert(life.id, lived(life.ttl));
+        }
+        Ok(lives)
+    }
+
+    pub(crate) async fn watch(&self, watches: Vec<WatchRequest>) -> Result<Watching> {
+        let pass = self.pass().await?;
+        let opened = self.stream("/etcdserverpb.Watch/Watch", crate::watch::Open(watches.into()), &pass).await;
+        let (answers, left) = opened.map_err(failed)?;
+        Ok(Watching { answers, left, pass })
+    }
+}
+
+fn showing<T>(question: T, pass: &Pass) -> Request<T> {
+    let mut request = Request::new(question);
+    if let Pass::Token(token) = pass {
+        request.metadata_mut().insert("token", token.clone());
+    }
+    request
+}
+
+/// Leaves a member that could not do what it was asked, where another may.
+fn left(to: &Question<'_>, status: &Status) {
+    use Code::{Aborted, Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
+    if matches!(status.code(), Aborted | Cancelled | DeadlineExceeded | Internal | Unavailable | Unknown) {
+        to.failed();
     }
 }
 

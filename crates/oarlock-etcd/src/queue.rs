@@ -4,6 +4,7 @@
 //! came before it, and they can only go or become lighter. A claim *may* hold when everything up to and including it fits;
 //! it *does* hold once its record says so.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use oarlock_core::clock::wall_micros;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::KeyValue;
 use crate::error::SCHEME;
-use crate::keys::{Keys, claim_of};
+use crate::keys::{Keys, claim_of, lease_of};
 
 /// The format of every record.
 const FORMAT: u32 = 1;
@@ -34,6 +35,9 @@ pub(crate) struct Record {
     /// When it arrived and, once granted, when that was: by its client's clock, for people.
     pub(crate) since_micros: u64,
     pub(crate) granted: bool,
+    /// The lease that its seat is named after, in a line shared with other programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seat: Option<i64>,
     /// By how much its fence is ahead of the revision that granted it.
     #[serde(default)]
     pub(crate) offset: u64,
@@ -65,12 +69,42 @@ impl Record {
             client: client.to_owned(),
             since_micros: wall_micros(),
             granted,
+            seat: None,
             offset: 0,
             fence: None,
             label: claim.label.clone(),
             value: claim.value.clone(),
             ending: None,
         }
+    }
+
+    /// Somebody who stands in line by a seat alone. Its holder knows no more than that it is the first.
+    fn of_another(seat: &KeyValue) -> Self {
+        let value = std::str::from_utf8(&seat.value).ok().filter(|value| !value.is_empty());
+        let label = Label::default().reason(format!("another program, lease {:x}", seat.lease));
+        Self {
+            format: FORMAT,
+            kind: if value.is_some() { Kind::Election } else { Kind::Mutex },
+            weight: Weight::All,
+            capacity: None,
+            fair: true,
+            tether: Tether::Process,
+            behind: 0,
+            client: String::new(),
+            since_micros: wall_micros(),
+            granted: false,
+            seat: None,
+            offset: 0,
+            fence: None,
+            label: Arc::new(label),
+            value: value.map(Arc::from),
+            ending: None,
+        }
+    }
+
+    /// What other programs are shown of it: a leader's value, else nothing.
+    pub(crate) fn published(&self) -> Vec<u8> {
+        self.value.as_ref().map(|value| value.as_bytes().to_vec()).unwrap_or_default()
     }
 
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
@@ -96,7 +130,12 @@ impl Record {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) id: ClaimId,
+    /// What those behind it watch: its record, or its seat where there is one.
     pub(crate) key: Vec<u8>,
+    /// What its seat says.
+    pub(crate) published: Vec<u8>,
+    /// It is another program's: there is no record of it.
+    pub(crate) theirs: bool,
     pub(crate) created: i64,
     pub(crate) changed: i64,
     pub(crate) lease: i64,
@@ -109,13 +148,29 @@ impl Place {
         let Some(id) = claim_of(&kv.key) else { return Ok(None) };
         let record = Record::read(&kv.value)?;
         let (created, changed, lease) = (kv.create_revision, kv.mod_revision, kv.lease);
-        Ok(Some(Self { id, key: kv.key, created, changed, lease, record }))
+        let (published, theirs) = (Vec::new(), false);
+        Ok(Some(Self { id, key: kv.key, published, theirs, created, changed, lease, record }))
+    }
+
+    fn of_another(seat: KeyValue) -> Self {
+        let lease = seat.key.rsplit(|byte| *byte == b'/').next().and_then(|name| std::str::from_utf8(name).ok());
+        let id = ClaimId::from_bits(lease.and_then(lease_of).unwrap_or(seat.lease).unsigned_abs().into());
+        let record = Record::of_another(&seat);
+        let KeyValue { key, create_revision, mod_revision, value, lease } = seat;
+        let (created, changed) = (create_revision, mod_revision);
+        Self { id, key, published: value, theirs: true, created, changed, lease, record }
+    }
+
+    /// The same, if this is its seat.
+    pub(crate) fn seated(self, seat: Option<KeyValue>) -> Option<Self> {
+        let seat = seat.filter(|seat| seat.create_revision == self.created)?;
+        Some(Self { key: seat.key, published: seat.value, ..self })
     }
 
     /// Its fence, if it holds: the revision of its grant, moved by what was raised or reserved before.
     pub(crate) fn fence(&self) -> Option<u64> {
         let granted_at = || self.changed.unsigned_abs().saturating_add(self.record.offset);
-        self.record.granted.then(|| self.record.fence.unwrap_or_else(granted_at))
+        (self.record.granted && !self.theirs).then(|| self.record.fence.unwrap_or_else(granted_at))
     }
 
     /// Its record, to be changed without changing its fence.
@@ -179,13 +234,21 @@ pub(crate) struct Listing {
     pub(crate) places: Vec<Place>,
     pub(crate) memo: Option<Memo>,
     pub(crate) floor: Floor,
+    /// Records of ours whose seat was taken away: they stand nowhere.
+    pub(crate) unseated: Vec<Place>,
 }
 
 impl Listing {
     pub(crate) fn read(keys: &Keys, revision: i64, kvs: Vec<KeyValue>) -> Result<Self> {
         let mut listing = Self { revision, ..Self::default() };
+        let shared = keys.seat(0).is_some();
+        let mut seats = Vec::new();
         for kv in kvs {
-            if kv.key == keys.memo().key {
+            if keys.is_seat(&kv.key) {
+                seats.push(kv);
+            } else if shared && !keys.all().contains(&kv.key) {
+                // Of another name that begins like this one.
+            } else if kv.key == keys.memo().key {
                 listing.memo = Some(read_memo(&kv.value)?);
             } else if kv.key == keys.floor().key {
                 let foreign = |error| Error::new(ErrorKind::Foreign, "fences cannot be read").on(SCHEME).because(error);
@@ -195,7 +258,24 @@ impl Listing {
                 listing.places.push(place);
             }
         }
+        if shared {
+            let mut records: HashMap<_, _> =
+                std::mem::take(&mut listing.places).into_iter().map(|place| (place.created, place)).collect();
+            for seat in seats {
+                let ours = records.remove(&seat.create_revision);
+                let place = match ours {
+                    Some(record) => record.seated(Some(seat)),
+                    None => Some(Place::of_another(seat)),
+                };
+                listing.places.extend(place);
+            }
+            listing.unseated = records.into_values().collect();
+        }
         listing.places.sort_by_key(|place| place.created);
+        // Other programs write no mark: whoever is the first holds, and knows it or is about to.
+        if let Some(first) = listing.places.first_mut().filter(|first| first.theirs) {
+            first.record.granted = true;
+        }
         Ok(listing)
     }
 
@@ -295,7 +375,8 @@ mod tests {
             let record = Record::of(&claim(*weight, capacity), "c", None, at < granted);
             let at_revision = 10 + at as i64;
             let id = ClaimId::from_bits(at as u128 + 1);
-            Place { id, key: vec![at as u8], created: at_revision, changed: at_revision, lease: 0, record }
+            let (key, published, theirs) = (vec![at as u8], Vec::new(), false);
+            Place { id, key, published, theirs, created: at_revision, changed: at_revision, lease: 0, record }
         });
         Listing { places: places.collect(), ..Listing::default() }
     }

@@ -2,11 +2,12 @@
 
 use oarlock_core::driver::{Fences, Gone, Lease, Renewal, Renewed};
 use oarlock_core::state::{Ending, Memo};
-use oarlock_core::{ClaimId, Result};
+use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 
-use crate::api::{Compare, Is, Op, PutRequest};
+use crate::api::{Compare, Is, Op, PutRequest, Range};
+use crate::config::Layout;
 use crate::driver::{Etcd, put};
-use crate::error::{ended, strange};
+use crate::error::{SCHEME, ended, strange};
 use crate::keys::Keys;
 use crate::lease::Entry;
 use crate::queue::{Floor, Letter, Listing, Place, Record, check_fence, memo_bytes};
@@ -23,7 +24,7 @@ impl Etcd {
         let mut found = Vec::with_capacity(batch.len());
         for part in batch.chunks(READS) {
             let own = |renewal: &Renewal| self.keys(&renewal.claim.resource).claim(renewal.claim.id);
-            let reads = part.iter().flat_map(|r| [own(r).get(), self.letter(&self.client, r.claim.id).get()]);
+            let reads = part.iter().flat_map(|r| [own(r).get(), self.space.letter(&self.client, r.claim.id).get()]);
             match self.link.txn(Vec::new(), reads.collect(), Vec::new()).await {
                 Ok(outcome) if outcome.reads.len() == 2 * part.len() => {
                     let mut reads = outcome.reads.into_iter().map(|range| range.kvs.into_iter().next());
@@ -37,7 +38,32 @@ impl Etcd {
                 Err(error) => found.extend(part.iter().map(|_| Err(error.clone()))),
             }
         }
-        found
+        if self.space.layout == Layout::Go { self.seated(batch, found).await } else { found }
+    }
+
+    /// The same, without those whose seat is not there any more.
+    async fn seated(&self, batch: &[Renewal], found: Vec<Result<Found>>) -> Vec<Result<Found>> {
+        let seat = |renewal: &Renewal, place: &Place| {
+            place.record.seat.and_then(|lease| self.keys(&renewal.claim.resource).seat(lease))
+        };
+        let (mut kept, mut found) = (Vec::with_capacity(found.len()), batch.iter().zip(found).peekable());
+        while found.peek().is_some() {
+            let part: Vec<_> = found.by_ref().take(READS).collect();
+            let seats = part.iter().map(|(renewal, found)| match found {
+                Ok((Some(place), _)) => seat(renewal, place),
+                _ => None,
+            });
+            let seats: Vec<_> = seats.collect();
+            let reads = self.link.txn(Vec::new(), seats.iter().flatten().map(Range::get).collect(), Vec::new()).await;
+            let mut reads = reads.map(|outcome| outcome.reads.into_iter());
+            kept.extend(part.into_iter().zip(seats).map(|((_, found), seat)| {
+                let (place, letter) = found?;
+                let reads = reads.as_mut().map_err(|error| error.clone())?;
+                let seat = seat.and_then(|_| reads.next()).and_then(|range| range.kvs.into_iter().next());
+                Ok((place.and_then(|place| place.seated(seat)), letter))
+            }));
+        }
+        kept
     }
 
     pub(crate) async fn renew_one(
@@ -98,9 +124,9 @@ impl Etcd {
 
     /// Leaves a memo if the claim is still there; else whatever was written about its end.
     async fn write_memo(&self, keys: &Keys, place: &Place, memo: &Memo) -> Result<Result<(), Option<Ending>>> {
-        let when = vec![Compare::created(&keys.claim(place.id), Is::Equal, place.created)];
         let write = put(&keys.memo(), memo_bytes(memo), 0);
-        let mut found = self.link.txn(when, vec![write], vec![self.letter(&self.client, place.id).get()]).await?;
+        let letter = self.space.letter(&self.client, place.id).get();
+        let mut found = self.link.txn(keys.stands(place), vec![write], vec![letter]).await?;
         if found.succeeded {
             return Ok(Ok(()));
         }
@@ -113,6 +139,10 @@ impl Etcd {
         match fences {
             Fences::Keep => return Ok(fence),
             Fences::AtLeast(least) if least.get() <= fence => return Ok(fence),
+            Fences::AtLeast(_) | Fences::Reserve(_) if self.space.layout == Layout::Go => {
+                let message = "fences shared with Go are the store's own: none can be raised or reserved";
+                return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME));
+            }
             Fences::AtLeast(_) | Fences::Reserve(_) => {}
         }
         let Listing { revision, floor, .. } = self.look(keys).await?;

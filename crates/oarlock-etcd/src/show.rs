@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use oarlock_core::clock::wall_micros;
 use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select, WaiterState, Waiters};
-use oarlock_core::{Fence, ResourceName, Result};
+use oarlock_core::{Error, ErrorKind, Fence, ResourceName, Result};
 use tokio::task::JoinSet;
 
 use crate::api::{KeyValue, Range};
+use crate::config::Layout;
 use crate::driver::Etcd;
-use crate::keys::Keys;
+use crate::error::SCHEME;
 use crate::queue::Listing;
 
 pub(crate) async fn page(store: &Etcd, query: &Query) -> Result<Page> {
     let listings = match &query.select {
         Select::Name(name) => {
-            let keys = Keys::of(&store.prefix, name);
-            let (revision, kvs) = store.link.read(&keys.all()).await?;
-            vec![(name.clone(), Listing::read(&keys, revision, kvs)?)]
+            let (revision, kvs) = snapshot(store, &store.keys(name).watched()).await?;
+            vec![(name.clone(), Listing::read(&store.keys(name), revision, kvs)?)]
         }
         Select::Live => all(store).await?,
     };
@@ -49,16 +49,35 @@ pub(crate) async fn page(store: &Etcd, query: &Query) -> Result<Page> {
     Ok(page)
 }
 
+/// All that these ranges have at one revision, and which.
+async fn snapshot(store: &Etcd, ranges: &[Range]) -> Result<(i64, Vec<KeyValue>)> {
+    let (mut revision, mut all) = (0, Vec::new());
+    for range in ranges {
+        let (read, kvs) = store.link.read_at(range, revision).await?;
+        revision = read;
+        all.extend(kvs);
+    }
+    Ok((revision, all))
+}
+
 /// Every name that has a key.
 async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Listing)>> {
-    let (revision, kvs) = store.link.read(&Range::under(&Keys::names(&store.prefix))).await?;
+    let ranges = match store.space.layout {
+        Layout::Native => vec![store.space.records()],
+        Layout::Go => {
+            let message = "without a prefix, finding the locks that Go has too means reading the whole store";
+            let unsupported = || Error::new(ErrorKind::Unsupported, message).on(SCHEME);
+            vec![store.space.records(), store.space.seats().ok_or_else(unsupported)?]
+        }
+    };
+    let (revision, kvs) = snapshot(store, &ranges).await?;
     let mut names: BTreeMap<ResourceName, Vec<KeyValue>> = BTreeMap::new();
     for kv in kvs {
-        if let Some((name, _)) = Keys::split(&store.prefix, &kv.key) {
+        if let Some(name) = store.space.name(&kv.key) {
             names.entry(name).or_default().push(kv);
         }
     }
-    let read = |(name, kvs)| Ok((Listing::read(&Keys::of(&store.prefix, &name), revision, kvs)?, name));
+    let read = |(name, kvs)| Ok((Listing::read(&store.keys(&name), revision, kvs)?, name));
     names.into_iter().map(read).map(|read| read.map(|(listing, name)| (name, listing))).collect()
 }
 

@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use oarlock_core::driver::{Cursor, Hint, Watch};
-use oarlock_core::{ClaimId, Result};
+use oarlock_core::driver::{BoxFuture, Cursor, Hint, Watch};
+use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 use tonic::Streaming;
 
 use crate::api::{Range, WatchCreate, WatchRequest, WatchResponse};
-use crate::error::{failed, strange};
+use crate::error::{SCHEME, failed, strange};
 use crate::keys::claim_of;
-use crate::link::Link;
+use crate::link::{Link, Watching};
+use crate::login::Pass;
 
 /// What to look at, as the engine carries it about. It names no revision, so that it stays the same as long as the same
 /// thing is in the way; whoever arms a watch looks once more after that.
@@ -39,18 +40,41 @@ pub(crate) enum About {
 }
 
 /// Arms a watch; it is armed when the server says so.
-pub(crate) async fn arm(link: &Link, range: Range, about: About) -> Result<Watch> {
-    let create = WatchCreate { key: range.key, range_end: range.end };
-    let mut answers = link.watch(Once(Some(WatchRequest { create: Some(create) }))).await?;
-    let first = answers.message().await.map_err(failed)?;
-    let first = first.filter(|first| first.created && !first.canceled).ok_or_else(|| strange("a watch"))?;
-    let mut hints = Hints { answers, about, ready: VecDeque::new() };
-    hints.take(first);
-    Ok(Watch::new(hints))
+pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About) -> Result<Watch> {
+    let create = |range: Range| {
+        let create = WatchCreate { key: range.key, range_end: range.end, ..WatchCreate::default() };
+        WatchRequest { create: Some(create) }
+    };
+    let watches: Vec<_> = ranges.into_iter().map(create).collect();
+    let (armed, pass) = open(link, watches.clone(), about).await?;
+    // A token that has ended looks like a lack of rights here.
+    if matches!(&armed, Err(error) if error.kind() == ErrorKind::Denied) && link.another_pass(&pass).await?.is_some() {
+        return open(link, watches, about).await?.0.map(Watch::new);
+    }
+    armed.map(Watch::new)
+}
+
+async fn open(link: &Link, watches: Vec<WatchRequest>, about: About) -> Result<(Result<Hints>, Pass)> {
+    let mut unarmed = watches.len();
+    let Watching { answers, left, pass } = link.watch(watches).await?;
+    let mut hints = Hints { answers, left: Some(left), about, ready: VecDeque::new() };
+    while unarmed > 0 {
+        let answer = hints.answers.message().await.map_err(failed)?.ok_or_else(|| strange("a watch"))?;
+        if answer.canceled {
+            let denied = answer.reason.contains("permission denied") || answer.reason.contains("auth token");
+            let kind = if denied { ErrorKind::Denied } else { ErrorKind::Internal };
+            return Ok((Err(Error::new(kind, answer.reason).on(SCHEME)), pass));
+        }
+        unarmed -= usize::from(answer.created);
+        hints.take(answer);
+    }
+    Ok((Ok(hints), pass))
 }
 
 struct Hints {
     answers: Streaming<WatchResponse>,
+    /// Nothing once it has been left.
+    left: Option<BoxFuture<()>>,
     about: About,
     ready: VecDeque<Hint>,
 }
@@ -78,6 +102,11 @@ impl Stream for Hints {
             if let Some(hint) = self.ready.pop_front() {
                 return Poll::Ready(Some(hint));
             }
+            let Some(left) = &mut self.left else { return Poll::Ready(None) };
+            if left.as_mut().poll(cx).is_ready() {
+                self.left = None;
+                return Poll::Ready(None);
+            }
             match ready!(Pin::new(&mut self.answers).poll_next(cx)) {
                 Some(Ok(answer)) if !answer.canceled => self.take(answer),
                 // Whoever is told that a watch has ended looks for itself.
@@ -87,14 +116,14 @@ impl Stream for Hints {
     }
 }
 
-/// One question, on a line that stays open.
-struct Once(Option<WatchRequest>);
+/// A few questions, on a line that stays open.
+pub(crate) struct Open(pub(crate) VecDeque<WatchRequest>);
 
-impl Stream for Once {
+impl Stream for Open {
     type Item = WatchRequest;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<WatchRequest>> {
-        self.0.take().map_or(Poll::Pending, |request| Poll::Ready(Some(request)))
+        self.0.pop_front().map_or(Poll::Pending, |request| Poll::Ready(Some(request)))
     }
 }
 

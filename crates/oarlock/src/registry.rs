@@ -138,15 +138,25 @@ async fn etcd(url: Url) -> Result<Arc<dyn DynDriver>> {
 
 #[cfg(feature = "etcd")]
 fn etcd_config(url: &Url) -> Result<oarlock_etcd::Config> {
-    use oarlock_etcd::Config;
+    use oarlock_etcd::{Config, Layout, Tls};
 
-    if let Some(layout) = url.layout().filter(|layout| *layout != "native") {
-        return Err(Error::new(ErrorKind::Unsupported, format!("the layout {layout} is not supported yet")));
-    }
-    if url.tls() || url.user().is_some() || url.password().is_some() {
-        return Err(Error::new(ErrorKind::Unsupported, "encryption and passwords are not supported for etcd yet"));
-    }
     let mut config = Config::new(url.hosts().iter().map(ToString::to_string));
+    config.layout = match url.layout() {
+        None | Some("native") => Layout::Native,
+        Some("go") => Layout::Go,
+        Some(layout) => return Err(Error::new(ErrorKind::Unsupported, format!("there is no layout {layout}"))),
+    };
+    if url.tls() {
+        let file = |key| url.option(key).map(std::path::PathBuf::from);
+        let mut tls = Tls::default();
+        (tls.ca, tls.identity) = (file("ca"), file("cert").zip(file("key")));
+        if tls.identity.is_none() && (file("cert").is_some() || file("key").is_some()) {
+            return Err(Error::new(ErrorKind::Config, "cert and key go together"));
+        }
+        config.tls = Some(tls);
+    }
+    config.user = url.user().map(str::to_owned);
+    config.password = url.password().map(|secret| secret.reveal().to_owned());
     config.prefix = match url.path().trim_matches('/') {
         "" => url.prefix().to_owned(),
         root => format!("{root}/{}", url.prefix()),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
-use oarlock_core::{Applied, Capacity, ErrorKind, Limit, ResourceName, Weight};
+use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
 use super::*;
 use crate::config::Config;
+use crate::driver::delete;
 
 struct Bed {
     _server: oarlock_testbed::Etcd,
@@ -127,7 +128,7 @@ async fn nobody_loses_a_turn_that_he_takes() {
     let keys = bed.two.keys(&behind.resource);
     let listing = bed.two.look(&keys).await.unwrap();
     // Whoever sees it for the first time gives it all of its time, however long it was open.
-    let again = bed.two.pass_the_dead(&listing, 1).await.unwrap().unwrap();
+    let again = bed.two.pass_the_dead(&keys, &listing, 1).await.unwrap().unwrap();
     assert!(again > TURN_TTL / 2, "{again:?}");
     assert!(place(&bed.two, &called).await.is_some());
 
@@ -135,7 +136,7 @@ async fn nobody_loses_a_turn_that_he_takes() {
     let created = listing.places[0].created;
     bed.two.turns.lock().unwrap().insert(created, long_ago);
     assert!(attempt(&bed.one, &called).await);
-    bed.two.pass_the_dead(&listing, 1).await.unwrap();
+    bed.two.pass_the_dead(&keys, &listing, 1).await.unwrap();
     assert!(place(&bed.two, &called).await.is_some_and(|place| place.record.granted), "a holder was removed");
 
     // And who does not take it is removed.
@@ -165,4 +166,62 @@ async fn a_claim_that_comes_back_gets_a_lease_that_lives() {
     let full = bed.one.leases.get(mine.id).and_then(|entry| entry.full).unwrap();
     bed.two.link.revoke(full.id).await.unwrap();
     assert!(attempt(&bed.one, &mine).await);
+}
+
+fn plain(bits: u128) -> Claim {
+    let mut claim = claim(bits, Weight::All);
+    claim.capacity = Capacity::Any;
+    claim
+}
+
+/// Whoever wants everything queues up in the step that finds somebody there: that counts also if it cannot read who it is.
+#[tokio::test]
+async fn queueing_up_at_once_counts_also_when_the_line_cannot_be_read() {
+    let Some(bed) = bed().await else { return };
+    let mine = plain(2);
+    let keys = bed.one.keys(&mine.resource);
+    let foreign = keys.claim(ClaimId::from_bits(9));
+    bed.two.link.txn(Vec::new(), vec![put(&foreign, b"hello".to_vec(), 0)], Vec::new()).await.unwrap();
+    let spare = bed.one.link.grant(seconds(mine.place_ttl())).await.unwrap();
+    bed.one.leases.put(spare);
+    let error = bed.one.attempt(&mine).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::Unknown));
+    assert!(!bed.one.leases.idle().contains(&spare.id), "a lease with a key on it is free");
+    bed.two.link.txn(Vec::new(), vec![delete(&foreign.key)], Vec::new()).await.unwrap();
+    let waiting = place(&bed.one, &mine).await.unwrap();
+    assert!(!waiting.record.granted && waiting.lease == spare.id);
+    assert!(attempt(&bed.one, &mine).await);
+    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+}
+
+/// Glances say the same as looks: how many are before, and whom to watch; and what has changed is looked at.
+#[tokio::test]
+async fn a_glance_shows_what_a_look_does() {
+    let Some(bed) = bed().await else { return };
+    let (first, second, third) = (plain(1), plain(2), plain(3));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.two, &second).await);
+    bed.one.leases.put(bed.one.link.grant(seconds(third.place_ttl())).await.unwrap());
+    let mut answers = Vec::new();
+    for glances in [true, true, false] {
+        let Attempt::Pending(pending) = bed.one.attempt(&third).await.unwrap() else { panic!("it is third") };
+        answers.push(pending);
+        let more = bed.one.leases.get(third.id).unwrap().before.is_some();
+        assert_eq!(more, glances && answers.len() == 1, "{answers:?}");
+    }
+    assert_eq!(answers[0].ahead, Some(2));
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
+
+    // The one before it goes between two glances: the second is not content with the first.
+    assert_eq!(release(&bed.one, &third).await, Released::Released);
+    bed.one.leases.put(bed.one.link.grant(seconds(third.place_ttl())).await.unwrap());
+    let fourth = plain(4);
+    let Attempt::Pending(behind) = bed.one.attempt(&fourth).await.unwrap() else { panic!("it is third") };
+    assert_eq!(release(&bed.two, &second).await, Released::Released);
+    let Attempt::Pending(moved) = bed.one.attempt(&fourth).await.unwrap() else { panic!("it is second") };
+    assert_eq!((behind.ahead, moved.ahead), (Some(2), Some(1)));
+    assert_ne!(behind.cursor, moved.cursor);
+    // And a turn that is open is seen at once.
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &fourth).await);
 }

@@ -126,6 +126,8 @@ const SAFETY: &[Own] =
 const TLS_SAFETY: &[Own] =
     &[SAFETY[0], SAFETY[1], ("ca", Says::File, ""), ("cert", Says::File, ""), ("key", Says::File, ""), SAFETY[2]];
 
+const CERTIFICATES: &[Own] = &[TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
+
 const ENCRYPTION: &[Own] = &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, "")];
 
 // Each server of a Redlock is alone: it has no replicas that could count.
@@ -179,7 +181,7 @@ static SCHEMES: &[Scheme] = &[
     redlock("redlock"),
     redlock("redlocks").tls().own(TLS_EVICTION),
     etcd("etcd"),
-    etcd("etcds").tls(),
+    etcd("etcds").tls().own(CERTIFICATES),
     Scheme::new("zk", "ZooKeeper", "zookeeper")
         .alias(&["zookeeper"])
         .port(2181)

@@ -1,0 +1,193 @@
+//! The members of a cluster, and which of them is asked: always the same one, until it fails or falls silent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::{Error, ErrorKind, Result};
+use tokio::sync::watch;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use crate::config::{Config, Tls};
+use crate::error::SCHEME;
+
+/// Servers end connections that ask for a sign of life more often than every 5 s.
+const PING_AFTER: Duration = Duration::from_secs(6);
+const PONG_WITHIN: Duration = Duration::from_secs(4);
+
+/// A member that has not answered a request for so long is not asked the next one while there are others. Well below a third
+/// of the shortest lease, after which a renewal is sent again.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+
+/// Where requests go.
+#[derive(Debug)]
+pub(crate) struct Members {
+    channels: Vec<Channel>,
+    asked: Mutex<Asked>,
+    /// Told whenever that member is left, for those who only listen to it.
+    left: Vec<watch::Sender<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// The one that is asked now.
+    at: usize,
+    /// Requests under way, by number: to whom, and since when.
+    open: BTreeMap<u64, (usize, Instant)>,
+    next: u64,
+}
+
+impl Asked {
+    fn silent(&self, member: usize, now: Instant) -> bool {
+        let mut open = self.open.values().filter(|(to, _)| *to == member);
+        open.any(|(_, since)| now.duration_since(*since) >= SILENT_AFTER)
+    }
+
+    /// The one asked now, or the next that is not silent if it is.
+    fn choose(&mut self, members: usize, now: Instant) -> usize {
+        let next = (0..members).map(|step| (self.at + step) % members).find(|member| !self.silent(*member, now));
+        self.at = next.unwrap_or((self.at + 1) % members);
+        self.at
+    }
+
+    fn leave(&mut self, member: usize, members: usize) {
+        if self.at == member {
+            self.at = (member + 1) % members;
+        }
+    }
+}
+
+/// A request under way.
+pub(crate) struct Question<'a> {
+    members: &'a Members,
+    number: u64,
+    member: usize,
+    pub(crate) channel: Channel,
+}
+
+impl Question<'_> {
+    /// It could not be answered there; the next request goes elsewhere.
+    pub(crate) fn failed(&self) {
+        self.members.lock().leave(self.member, self.members.channels.len());
+        self.members.tell(self.member);
+    }
+
+    /// Resolves when the member is left.
+    pub(crate) fn left(&self) -> BoxFuture<()> {
+        let mut left = self.members.left[self.member].subscribe();
+        Box::pin(async move {
+            // An error is the end of all members.
+            let _ = left.changed().await;
+        })
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.members.lock().open.remove(&self.number);
+    }
+}
+
+impl Members {
+    pub(crate) fn of(config: &Config) -> Result<Self> {
+        let tls = config.tls.as_ref().map(encryption).transpose()?;
+        let wrong =
+            |error| Error::new(ErrorKind::Config, "this is not the address of a member").on(SCHEME).because(error);
+        let channel = |member: &String| {
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{member}")).map_err(wrong)?;
+            let endpoint = match tls.clone() {
+                Some(tls) => endpoint.tls_config(tls).map_err(|error| unusable("the certificates").because(error))?,
+                None => endpoint,
+            };
+            let endpoint = endpoint.connect_timeout(config.connect_timeout).http2_keep_alive_interval(PING_AFTER);
+            Ok(endpoint.keep_alive_timeout(PONG_WITHIN).connect_lazy())
+        };
+        let channels = config.members.iter().map(channel).collect::<Result<Vec<_>>>()?;
+        if channels.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "no member is named").on(SCHEME));
+        }
+        let left = channels.iter().map(|_| watch::Sender::new(())).collect();
+        Ok(Self { channels, asked: Mutex::default(), left })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, member: usize) {
+        if self.channels.len() > 1 {
+            self.left[member].send_replace(());
+        }
+    }
+
+    /// Whom to ask now.
+    pub(crate) fn question(&self) -> Question<'_> {
+        let (mut asked, now) = (self.lock(), Instant::now());
+        let before = asked.at;
+        let member = asked.choose(self.channels.len(), now);
+        if member != before {
+            self.tell(before);
+        }
+        let number = asked.next;
+        asked.next += 1;
+        asked.open.insert(number, (member, now));
+        drop(asked);
+        Question { members: self, number, member, channel: self.channels[member].clone() }
+    }
+}
+
+fn encryption(tls: &Tls) -> Result<ClientTlsConfig> {
+    let mut encryption = match &tls.ca {
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(file(ca)?)),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    if let Some((certificate, key)) = &tls.identity {
+        encryption = encryption.identity(Identity::from_pem(file(certificate)?, file(key)?));
+    }
+    Ok(encryption)
+}
+
+fn file(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| unusable(&path.display().to_string()).because(error))
+}
+
+fn unusable(what: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("{what} cannot be used")).on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_member_is_asked_no_more_while_there_are_others() {
+        let (mut asked, start) = (Asked::default(), Instant::now());
+        let later = start + SILENT_AFTER;
+        asked.open.insert(0, (0, start));
+        assert_eq!(asked.choose(3, start), 0);
+        assert_eq!(asked.choose(3, later), 1);
+        assert_eq!(asked.choose(3, later), 1, "it stays there");
+        asked.open.insert(1, (1, start));
+        asked.open.insert(2, (2, start));
+        let tried: Vec<_> = (0..3).map(|_| asked.choose(3, later)).collect();
+        assert_eq!(tried, [2, 0, 1], "where all are silent each has its turn");
+        assert_eq!(asked.choose(1, later), 0);
+        asked.open.clear();
+        assert_eq!(asked.choose(3, later), 0);
+    }
+
+    #[test]
+    fn a_failed_member_is_left_once() {
+        let mut asked = Asked::default();
+        asked.leave(0, 3);
+        asked.leave(0, 3);
+        assert_eq!(asked.at, 1);
+    }
+}

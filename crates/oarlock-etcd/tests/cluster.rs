@@ -1,0 +1,252 @@
+//! Three members, and what becomes of locks when some of them fail. Figures are printed (`--nocapture`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use oarlock_core::{Client, Guard};
+use oarlock_etcd::{Config, Etcd};
+use oarlock_testbed::{Etcd as Server, EtcdCluster};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long enough to outlast an election that began when a third of it was gone.
+const TTL: Duration = Duration::from_secs(6);
+
+/// Nothing here takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Clusters are mostly waited for, but starting one takes most of what a small machine has.
+static ROOM: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+
+async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Client, oarlock_core::Error> {
+    let config = Config::new(members.into_iter().map(|member| member.addr().to_string()));
+    Client::new(Etcd::open(config).await?)
+}
+
+/// All members, this one first.
+async fn from(bed: &EtcdCluster, first: usize) -> Result<Client, oarlock_core::Error> {
+    client((0..3).map(|step| &bed.members[(first + step) % 3])).await
+}
+
+async fn lock(client: &Client, name: &str) -> Result<Guard, Box<dyn std::error::Error>> {
+    lock_for(client, name, TTL).await
+}
+
+async fn lock_for(client: &Client, name: &str, ttl: Duration) -> Result<Guard, Box<dyn std::error::Error>> {
+    Ok(tokio::time::timeout(PATIENCE, client.mutex(name)?.ttl(ttl).wait_forever().lock()).await??)
+}
+
+/// A lock and a release, however long they take.
+async fn pair(client: &Client) -> Result<Duration, Box<dyn std::error::Error>> {
+    let start = Instant::now();
+    lock(client, "beside").await?.release().await?;
+    Ok(start.elapsed())
+}
+
+/// Waits for `job` in the background, and until it stands in line.
+async fn waiter(
+    client: &Client,
+    look: &Client,
+) -> Result<tokio::task::JoinHandle<Result<Guard, String>>, Box<dyn std::error::Error>> {
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { lock(&client, "job").await.map_err(|error| error.to_string()) }
+    });
+    let job = oarlock_core::ResourceName::new("job")?;
+    while look.inspect(&job).await?.waiters.count() != Some(1) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(waiting)
+}
+
+/// A majority is left: whoever holds goes on holding, through another member.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_killed_or_stopped_costs_nobody_a_lock() -> Outcome {
+    let _room = ROOM.acquire().await?;
+    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let mut last = 0;
+    for stopped in [true, false] {
+        let leader = bed.leader()?;
+        let (holder, other) = (from(&bed, leader).await?, from(&bed, leader).await?);
+        let guard = lock(&holder, "job").await?;
+        assert!(guard.fence().get() > last);
+        last = guard.fence().get();
+        let waiting = waiter(&other, &holder).await?;
+        if stopped {
+            bed.members[leader].pause()?;
+        } else {
+            bed.members[leader].kill()?;
+        }
+        let failed = Instant::now();
+        let took = pair(&holder).await?;
+        tokio::time::sleep_until((failed + TTL + TTL / 6).into()).await;
+        assert!(guard.is_held(), "{:?}", guard.loss());
+        guard.release().await?;
+        let freed = Instant::now();
+        let guard = tokio::time::timeout(PATIENCE, waiting).await???;
+        assert!(guard.fence().get() > last);
+        last = guard.fence().get();
+        let what = if stopped { "stopped" } else { "killed" };
+        println!("leader {what}: next lock after {took:?}; handed on in {:?}", freed.elapsed());
+        // A look that got stuck in a stopped member is given up, and its claim comes anew: the turn of the old one is passed
+        // after 2 s, and that is seen after a third of the lease at most.
+        let bound = if stopped { Duration::from_secs(3) + TTL / 3 } else { Duration::from_secs(2) };
+        assert!(freed.elapsed() < bound, "{:?}", freed.elapsed());
+        guard.release().await?;
+        if stopped {
+            bed.members[leader].resume()?;
+        } else {
+            bed.members[leader].restart()?;
+        }
+        pair(&holder).await?;
+    }
+    Ok(())
+}
+
+/// The holder sees one member only, and that one sees no other: it stops believing before the others can give the lock away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_in_a_minority_stops_believing_first() -> Outcome {
+    let _room = ROOM.acquire().await?;
+    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    // The hard one: the leases are kept by a leader that is no more.
+    let minority = bed.leader()?;
+    let others: Vec<_> = (0..3).filter(|member| *member != minority).collect();
+    let (holder, rival) =
+        (client([&bed.members[minority]]).await?, client(others.iter().map(|other| &bed.members[*other])).await?);
+    let ttl = TTL / 2;
+    let guard = lock_for(&holder, "job", ttl).await?;
+    let waiting = waiter(&rival, &holder).await?;
+    // First it answers and knows of nobody else; then it is the others who go on without it.
+    for other in &others {
+        bed.members[*other].pause()?;
+    }
+    let cut = Instant::now();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    bed.members[minority].pause()?;
+    for other in &others {
+        bed.members[*other].resume()?;
+    }
+    let whole = Instant::now();
+    let lost = tokio::spawn(async move {
+        guard.lost().await;
+        (Instant::now(), guard.fence().get())
+    });
+    let next = tokio::time::timeout(PATIENCE, waiting).await???;
+    let granted = Instant::now();
+    let (ended, fence) = tokio::time::timeout(PATIENCE, lost).await??;
+    println!(
+        "minority: belief ended {:?} after the cut and {:?} before the next grant, which came {:?} after a majority was back",
+        ended - cut,
+        granted.saturating_duration_since(ended),
+        granted - whole
+    );
+    assert!(ended < granted, "both believed");
+    assert!(next.fence().get() > fence);
+    // A new leader starts every lease anew; elections take up to two timeouts, and leases end every half second.
+    assert!(granted - whole < ttl + Duration::from_secs(6), "{:?}", granted - whole);
+    bed.members[minority].resume()?;
+    next.release().await?;
+    Ok(())
+}
+
+/// A waiter is told of its turn although what its watch began with is compacted, and although the member that would tell it
+/// is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_compaction_and_the_loss_of_its_member() -> Outcome {
+    let _room = ROOM.acquire().await?;
+    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let follower = (bed.leader()? + 1) % 3;
+    let (holder, other) = (from(&bed, (follower + 1) % 3).await?, from(&bed, follower).await?);
+    for (what, lose) in [("compaction", false), ("its member lost", true)] {
+        let guard = lock(&holder, "job").await?;
+        let waiting = waiter(&other, &holder).await?;
+        let between = lock(&holder, "beside").await?;
+        let revision = between.fence();
+        between.release().await?;
+        if lose {
+            bed.members[follower].kill()?;
+        } else {
+            bed.members[0].ctl(&["compact", &revision.to_string(), "--physical"])?;
+        }
+        let before = guard.fence();
+        guard.release().await?;
+        let freed = Instant::now();
+        let guard = tokio::time::timeout(PATIENCE, waiting).await???;
+        println!("{what}: handed on in {:?}", freed.elapsed());
+        assert!(guard.fence() > before && freed.elapsed() < TTL / 3, "{:?}", freed.elapsed());
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// One hold: since when and until when it was believed in, and its fence.
+type Hold = (Instant, Instant, u64);
+
+async fn contend(client: Client, until: Instant, holds: Arc<Mutex<Vec<Hold>>>) {
+    while Instant::now() < until {
+        let Ok(mutex) = client.mutex("storm") else { return };
+        let Ok(guard) = mutex.ttl(TTL / 2).lock().await else { continue };
+        let start = Instant::now();
+        tokio::select! {
+            _ = guard.lost() => {}
+            () = tokio::time::sleep(Duration::from_millis(3)) => {}
+        }
+        // Belief may have ended before we looked; never after.
+        holds.lock().unwrap_or_else(PoisonError::into_inner).push((start, Instant::now(), guard.fence().get()));
+        let _ = guard.release().await;
+    }
+}
+
+/// Four clients contend while members are killed, stopped and replaced: no two hold at once, and fences rise.
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_rise_through_a_storm() -> Outcome {
+    let _room = ROOM.acquire().await?;
+    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let long = std::env::var_os("OARLOCK_LONG").is_some();
+    let rounds = if long { 6 } else { 1 };
+    let (start, holds) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+    let round = Duration::from_secs(13);
+    let mut crew = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        crew.spawn(contend(from(&bed, number % 3).await?, start + round * rounds, holds.clone()));
+    }
+    let _bed = tokio::task::spawn_blocking(move || -> anyhow::Result<EtcdCluster> {
+        let mut bed = bed;
+        for number in 0..rounds {
+            let begin = start + round * number;
+            let at = |second: u64| {
+                std::thread::sleep((begin + Duration::from_secs(second)).saturating_duration_since(Instant::now()));
+            };
+            at(1);
+            let leader = bed.leader()?;
+            if number == 0 {
+                bed.replace((leader + 1) % 3)?;
+            }
+            at(4);
+            bed.members[leader].kill()?;
+            at(7);
+            bed.members[leader].restart()?;
+            let leader = bed.leader()?;
+            bed.members[leader].pause()?;
+            at(10);
+            bed.members[leader].resume()?;
+        }
+        Ok(bed)
+    })
+    .await??;
+    tokio::time::timeout(PATIENCE * 2, async { while crew.join_next().await.is_some() {} }).await?;
+    let mut holds = std::mem::take(&mut *holds.lock().unwrap_or_else(PoisonError::into_inner));
+    holds.sort_by_key(|hold| hold.2);
+    let mut longest = Duration::ZERO;
+    for pair in holds.windows(2) {
+        let ((_, end, before), (start, _, fence)) = (pair[0], pair[1]);
+        assert!(before < fence, "fence {fence} twice");
+        assert!(end <= start, "fences {before} and {fence} were held at once, for {:?}", end - start);
+        longest = longest.max(start - end);
+    }
+    let last = holds.last().map(|hold| hold.1).ok_or("nobody held it")?;
+    println!("storm: {} holds, longest time without a holder {longest:?}", holds.len());
+    assert!(last + Duration::from_secs(6) > start + round * rounds, "nobody held it at the end");
+    assert!(longest < TTL + Duration::from_secs(6), "{longest:?}");
+    Ok(())
+}
