@@ -44,7 +44,8 @@ type Lock interface {
 }
 
 var clients = map[string]func(url string) (Client, error){
-	"redsync": newRedsync,
+	"concurrency": newEtcd,
+	"redsync":     newRedsync,
 }
 
 // now reads the clock that all processes of this machine share.
