@@ -175,6 +175,9 @@ pub(crate) struct HoldArgs {
 pub(crate) struct LsArgs {
     /// Only names that match, with * and ?
     pub(crate) pattern: Option<String>,
+    /// Look at everything in the store: slow, and finds the locks of other programs too
+    #[arg(long)]
+    pub(crate) scan: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
@@ -242,6 +245,9 @@ pub(crate) struct BenchArgs {
     /// How many processes contend for one name; 0 for no such load
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=128))]
     pub(crate) processes: u32,
+    /// How many tasks of each of those processes contend
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) per_process: u32,
     /// Grant in order of arrival
     #[arg(long)]
     pub(crate) fair: bool,

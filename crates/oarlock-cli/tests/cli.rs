@@ -13,6 +13,7 @@ mod cli {
     mod lost;
     mod man;
     mod messages;
+    mod redis;
     mod report;
     mod signals;
     mod support;

@@ -386,6 +386,8 @@ pub struct Claim {
     pub tether: Tether,
     /// How long a grant lives without renewal.
     pub ttl: Duration,
+    /// Whether it will be renewed while it is held: then a grant may begin with a shorter lease.
+    pub renews: bool,
     /// Who asks.
     pub label: Arc<Label>,
     /// A value published while it is held.
@@ -410,6 +412,7 @@ impl Claim {
             behind: 0,
             tether: Tether::Process,
             ttl: Duration::from_secs(30),
+            renews: true,
             label: Arc::default(),
             value: None,
             least_fence: None,

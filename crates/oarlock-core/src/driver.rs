@@ -100,6 +100,9 @@ pub struct Pending {
     pub recheck_after: Option<Duration>,
     /// What to watch.
     pub cursor: Cursor,
+    /// A watch that is armed for this claim also tells what happened between this answer and its arming, so that there is
+    /// no need to look once more.
+    pub watched: bool,
 }
 
 /// The answer to an attempt.
@@ -133,13 +136,15 @@ pub struct Renewal {
     pub fences: Fences,
     /// A memo to leave on the resource now.
     pub memo: Option<Memo>,
+    /// An attempt was answered with a grant: a turn that the store gave to a waiter has been taken.
+    pub held: bool,
 }
 
 impl Renewal {
     /// Keeps `claim` alive and changes nothing else.
     #[must_use]
     pub fn of(claim: Arc<Claim>) -> Self {
-        Self { claim, fences: Fences::Keep, memo: None }
+        Self { claim, fences: Fences::Keep, memo: None, held: false }
     }
 }
 

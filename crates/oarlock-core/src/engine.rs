@@ -181,7 +181,23 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unsupported`] where the store cannot list; else as [`inspect`](Self::inspect).
     pub async fn list(&self) -> Result<Vec<ResourceState>> {
+        self.all(Query::live()).await
+    }
+
+    /// As [`list`](Self::list), but found by looking at everything there is in the store: slow, and it finds the locks of
+    /// other programs too.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn scan(&self) -> Result<Vec<ResourceState>> {
         let mut query = Query::live();
+        query.scan = true;
+        // One page: each would look at everything again.
+        query.limit = usize::MAX - 1;
+        self.all(query).await
+    }
+
+    async fn all(&self, mut query: Query) -> Result<Vec<ResourceState>> {
         let mut all = Vec::new();
         loop {
             let page = self.page(query.clone()).await?;

@@ -20,6 +20,11 @@ pub trait Floor: Send + Sync {
     /// Somebody who passes `name` on to others and waits for it; `None` where the store has no plain way to do that.
     fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>>;
 
+    /// How many requests the store has served so far, of the kinds that locks and floors send; `None` where it does not say.
+    fn calls(self: Arc<Self>) -> BoxFuture<Result<Option<u64>>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Removes what was made, and lets go of connections.
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>>;
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
 use crate::clock::Moment;
-use crate::driver::{Attempt, Cursor, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
+use crate::driver::{Attempt, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{self, Load};
 use crate::state::{Ending, HolderState, Memo, ResourceState, WaiterState, Waiters};
@@ -367,7 +367,7 @@ impl Resource {
         Pending {
             ahead: u32::try_from(ahead).ok(),
             recheck_after: ends.min().map(|end| end.since(now.boot)),
-            cursor: Cursor::default(),
+            ..Pending::default()
         }
     }
 

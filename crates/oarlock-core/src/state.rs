@@ -184,19 +184,22 @@ pub struct Query {
     pub after: Option<ResourceName>,
     /// At most this many.
     pub limit: usize,
+    /// Whether to look at everything there is, where the names in use are listed only in part: slow, and finds the locks of
+    /// other programs too.
+    pub scan: bool,
 }
 
 impl Query {
     /// Every live resource, a thousand a page.
     #[must_use]
     pub fn live() -> Self {
-        Self { select: Select::Live, after: None, limit: 1000 }
+        Self { select: Select::Live, after: None, limit: 1000, scan: false }
     }
 
     /// One resource.
     #[must_use]
     pub fn name(name: ResourceName) -> Self {
-        Self { select: Select::Name(name), after: None, limit: 1 }
+        Self { select: Select::Name(name), after: None, limit: 1, scan: false }
     }
 }
 

@@ -19,7 +19,11 @@ use crate::link::{Call, Link};
 use crate::place;
 use crate::redisson;
 use crate::scripts::Scripts;
+use crate::turn::{self, Handed};
 use crate::watch::Topic;
+
+/// How many resources are asked for in one go at most.
+const SHOWN: usize = 1000;
 
 /// A Redis or Valkey server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
@@ -71,12 +75,36 @@ impl Redis {
         Ok(names)
     }
 
+    /// Every name whose key is there, in order. What does not end by itself is not taken for a lock of another program.
+    async fn scanned(&self) -> Result<Vec<ResourceName>> {
+        let Config { layout, prefix, .. } = &self.link.config;
+        let literal = place::literal(prefix);
+        let mut names: Vec<_> = match layout {
+            Layout::Native => {
+                let keys = self.link.scan(&format!("{literal}{{[0-9a-f][0-9a-f]}}:*"), "hash").await?;
+                let indexes: Vec<_> = (0..=place::TAGS).map(|tag| place::index(prefix, tag)).collect();
+                let name = |key: &String| indexes.iter().find_map(|index| place::name(index, key));
+                keys.iter().filter_map(name).collect()
+            }
+            Layout::Plain | Layout::Redisson => {
+                let kind = if *layout == Layout::Plain { "string" } else { "hash" };
+                let keys = self.link.scan(&format!("{literal}*"), kind).await?;
+                let left = self.link.ask(keys.iter().map(|key| (key.as_str(), left_of(key))).collect()).await?;
+                let ends = |left: &Value| matches!(left, Value::Int(ms) if *ms >= 0);
+                let keys = keys.iter().zip(&left).filter(|(_, left)| ends(left));
+                keys.filter_map(|(key, _)| ResourceName::new(key.strip_prefix(prefix.as_str())?).ok()).collect()
+            }
+        };
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// A page of the live resources.
     async fn live(&self, query: &Query) -> Result<Page> {
-        let names = self.names().await?;
+        let names = if query.scan { self.scanned().await? } else { self.names().await? };
         let start = query.after.as_ref().map_or(0, |after| names.partition_point(|name| name <= after));
         let mut resources = Vec::new();
-        for names in names[start..].chunks(query.limit.saturating_add(1).max(1)) {
+        for names in names[start..].chunks(query.limit.saturating_add(1).clamp(1, SHOWN)) {
             resources.extend(self.show(names).await?.into_iter().flatten().filter(|state| !state.is_free()));
             if resources.len() > query.limit {
                 break;
@@ -109,17 +137,24 @@ impl Driver for Redis {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         self.check(&claim.resource, Some(claim)).map_err(|error| about("attempt", &claim.resource, error))?;
-        let answer = if self.link.confirms() {
-            Box::pin(self.attempt_confirmed(claim)).await
-        } else if self.link.is_cluster() {
-            let attend = Box::pin(self.link.attend(&claim.resource));
-            join(self.link.run_one(self.attempt_call(claim)), attend).await.0
-        } else {
-            self.link.run_one(self.attempt_call(claim)).await
-        };
+        let waits = claim.wait && self.link.config.layout == Layout::Native;
+        if !waits {
+            return self.ask(claim, 0).await;
+        }
+        if let Some(grant) = self.link.hub().handed(claim.id).and_then(Handed::grant) {
+            return Ok(Attempt::Granted(grant));
+        }
+        // Before it is sent, so that nothing is missed between the answer and the watch.
+        let expected = self.link.expect(claim).await;
+        let mut answer = self.ask(claim, turn::sent(claim, expected.is_some() && !self.link.confirms())).await;
+        match &mut answer {
+            Ok(Attempt::Pending(pending)) => {
+                pending.watched = expected.is_some() && self.link.expect(claim).await == expected;
+            }
+            Ok(Attempt::Granted(_)) => self.link.hub().forget(claim.id),
+            Err(_) => {}
+        }
         answer
-            .and_then(|answer| answer::attempt(claim, answer))
-            .map_err(|error| about("attempt", &claim.resource, error))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -140,6 +175,7 @@ impl Driver for Redis {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.link.hub().forget(id);
         self.end(resource, id, end).await.map_err(|error| about("release", resource, error))
     }
 
@@ -174,8 +210,9 @@ impl Driver for Redis {
                     let shown: Result<_> = self.show(std::slice::from_ref(name)).await?.into_iter().collect();
                     Ok(Page::cut(shown?, query))
                 }
-                Select::Live if self.link.config.layout != Layout::Native => {
-                    Err(Error::new(ErrorKind::Unsupported, "locks of other programs have no index").on(SCHEME))
+                Select::Live if self.link.config.layout != Layout::Native && !query.scan => {
+                    let message = "locks of other programs have no index; a scan finds them";
+                    Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
                 }
                 Select::Live => self.live(query).await,
             }
@@ -233,7 +270,22 @@ impl Redis {
         Ok(Watch::new(select_all(watches)))
     }
 
-    fn attempt_call(&self, claim: &Claim) -> Call<'_> {
+    /// Asks the store for a place. `sent` is when, for a claim that may be handed its turn.
+    async fn ask(&self, claim: &Claim, sent: u64) -> Result<Attempt> {
+        let answer = if self.link.confirms() {
+            Box::pin(self.attempt_confirmed(claim)).await
+        } else if self.link.is_cluster() {
+            let attend = Box::pin(self.link.attend(&claim.resource));
+            join(self.link.run_one(self.attempt_call(claim, sent)), attend).await.0
+        } else {
+            self.link.run_one(self.attempt_call(claim, sent)).await
+        };
+        answer
+            .and_then(|answer| answer::attempt(claim, answer))
+            .map_err(|error| about("attempt", &claim.resource, error))
+    }
+
+    fn attempt_call(&self, claim: &Claim, sent: u64) -> Call<'_> {
         let (said, limit) = match claim.capacity {
             Capacity::Any => ("any", 1),
             Capacity::Fixed(limit) => ("fixed", units(limit)),
@@ -250,6 +302,7 @@ impl Redis {
             Some(fence) => command.arg(fence.get()),
             None => command.arg(""),
         };
+        command.arg(sent);
         call
     }
 
@@ -265,7 +318,7 @@ impl Redis {
 
     /// An attempt that counts only if replicas have it.
     async fn attempt_confirmed(&self, claim: &Claim) -> Result<Value> {
-        let answers = self.link.run_confirmed(vec![self.attempt_call(claim)], patience(claim.ttl));
+        let answers = self.link.run_confirmed(vec![self.attempt_call(claim, 0)], patience(claim.ttl));
         let (mut answers, ()) = join(answers, self.link.attend(&claim.resource)).await;
         let answer = answers.pop().unwrap_or_else(|| Err(unexpected()));
         if answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown) {
@@ -288,7 +341,7 @@ impl Redis {
         self.link.run_one(call).await.and_then(answer::released)
     }
 
-    fn renewal(&self, Renewal { claim, fences, memo, .. }: &Renewal) -> Call<'_> {
+    fn renewal(&self, Renewal { claim, fences, memo, held, .. }: &Renewal) -> Call<'_> {
         let (how, number) = match fences {
             Fences::Keep => ("keep", 0),
             Fences::AtLeast(fence) => ("least", fence.get()),
@@ -301,13 +354,21 @@ impl Redis {
             .arg(how)
             .arg(number)
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
-            .arg(optional(memo.as_deref()));
+            .arg(optional(memo.as_deref()))
+            .arg(u8::from(*held))
+            .arg(turn::sent(claim, !held && !self.link.confirms() && self.link.hub().expects(claim.id)));
         call
     }
 }
 
 fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
     error.during(verb).about(resource)
+}
+
+fn left_of(key: &str) -> Cmd {
+    let mut command = redis::cmd("PTTL");
+    command.arg(key);
+    command
 }
 
 fn members(index: &str) -> Cmd {

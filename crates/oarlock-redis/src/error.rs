@@ -8,11 +8,6 @@ use redis::{ErrorKind as Cause, RedisError};
 /// The URL scheme of this store.
 pub(crate) const SCHEME: &str = "redis";
 
-/// No connection could be had: nothing was sent.
-pub(crate) fn unconnected(error: RedisError) -> Error {
-    no_connection("the server", error)
-}
-
 /// No connection to this server could be had: nothing was sent.
 pub(crate) fn no_connection(to: impl Display, error: RedisError) -> Error {
     match error.kind() {

@@ -1,21 +1,19 @@
 //! The fewest requests that a lock on Redis needs, for `oarlock bench`. Not a lock.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
 
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
 use oarlock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo,
-    Script, Value,
-};
+use redis::{Cmd, Script, Value};
 
-use crate::config::{Address, Config};
-use crate::error::{SCHEME, failed, unconnected};
+use crate::config::Config;
+use crate::dial::{Target, Wire};
+use crate::error::{SCHEME, failed};
+use crate::link::Link;
 
 /// What is not passed on for this long was lost.
 const TAKE_SECONDS: u64 = 5;
@@ -23,14 +21,17 @@ const TAKE_SECONDS: u64 = 5;
 /// What a run that was killed leaves behind goes after this long.
 const LEFT_SECONDS: u64 = 600;
 
+/// The requests that locks and this floor send again and again. Others are counted too when scripts run them.
+const REQUESTS: [&str; 4] = ["evalsha", "script|load", "lpush", "blpop"];
+
 static DELETE: LazyLock<Script> = LazyLock::new(|| {
     Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end")
 });
 
-/// One key for each name.
+/// One key for each name, on connections like those of the driver.
 struct Key {
-    config: Config,
-    connection: MultiplexedConnection,
+    link: Link,
+    wires: Mutex<HashMap<Target, Wire>>,
     owners: AtomicU64,
     /// What this run passed on, to be removed.
     tokens: Mutex<Vec<String>>,
@@ -39,43 +40,26 @@ struct Key {
 /// The floor beneath the store with this configuration.
 ///
 /// # Errors
-/// As for [`Redis::open`](crate::Redis::open); [`ErrorKind::Unsupported`] where there is more than one server.
+/// As for [`Redis::open`](crate::Redis::open).
 pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
-    let connection = connect(&config).await?;
-    Ok(Arc::new(Key { config, connection, owners: AtomicU64::new(0), tokens: Mutex::default() }))
-}
-
-async fn connect(config: &Config) -> Result<MultiplexedConnection> {
-    // What is to be encrypted must not be sent in the clear, a password least of all.
-    if config.tls.is_some() {
-        return Err(Error::new(ErrorKind::Unsupported, "there is no floor for encrypted connections").on(SCHEME));
-    }
-    let address = if let Address::Tcp(host, port) = &config.address {
-        ConnectionAddr::Tcp(host.clone(), *port)
-    } else if let Address::Unix(path) = &config.address {
-        ConnectionAddr::Unix(path.clone())
-    } else {
-        return Err(Error::new(ErrorKind::Unsupported, "there is no floor for this kind of address").on(SCHEME));
-    };
-    let mut user = RedisConnectionInfo::default().set_db(config.database.into()).set_protocol(ProtocolVersion::RESP3);
-    if let Some(name) = &config.user {
-        user = user.set_username(name);
-    }
-    if let Some(password) = &config.password {
-        user = user.set_password(password);
-    }
-    let tcp = TcpSettings::default().set_nodelay(true);
-    let info = address.into_connection_info().map_err(unconnected)?.set_redis_settings(user).set_tcp_settings(tcp);
-    let patience = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.connect_timeout))
-        .set_response_timeout(Some(Duration::from_secs(TAKE_SECONDS * 2)));
-    let client = Client::open(info).map_err(unconnected)?;
-    client.get_multiplexed_async_connection_with_config(&patience).await.map_err(unconnected)
+    let (link, _) = Link::open(config).await.map_err(|error| error.during("open"))?;
+    Ok(Arc::new(Key { link, wires: Mutex::default(), owners: AtomicU64::new(0), tokens: Mutex::default() }))
 }
 
 impl Key {
     fn name(&self, name: &str) -> String {
-        format!("{}floor:{name}", self.config.prefix)
+        format!("{}floor:{{{name}}}", self.link.config.prefix)
+    }
+
+    /// The connection for this key, opened by whoever needs it first.
+    async fn wire(&self, key: &str) -> Result<MultiplexedConnection> {
+        let target = self.link.target(key).await?;
+        let known = || self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wire) = known().get(&target) {
+            return Ok(wire.connection.clone());
+        }
+        let wire = self.link.dial(&target).await?;
+        Ok(known().entry(target).or_insert(wire).connection.clone())
     }
 }
 
@@ -87,7 +71,7 @@ impl Floor for Key {
     fn pair(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
             let (key, owner) = (self.name(&name), self.owners.fetch_add(1, Ordering::Relaxed));
-            let mut connection = self.connection.clone();
+            let mut connection = self.wire(&key).await?;
             let mut set = redis::cmd("SET");
             set.arg(&key).arg(owner).arg("NX").arg("PX").arg(30_000);
             let taken: bool = set.query_async(&mut connection).await.map_err(failed)?;
@@ -101,14 +85,15 @@ impl Floor for Key {
 
     fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
         Box::pin(async move {
-            let (token, laid) = (self.name(&name), self.name(&format!("{name}:laid")));
-            let mut connection = connect(&self.config).await?;
+            let token = self.name(&name);
+            let laid = format!("{token}:laid");
+            let wire = self.link.dial(&self.link.target(&token).await?).await?;
             // The first to come lays the token that all of them pass on.
             let mut first = redis::cmd("SET");
             self.tokens.lock().unwrap_or_else(PoisonError::into_inner).extend([token.clone(), laid.clone()]);
             first.arg(laid).arg(1).arg("NX").arg("EX").arg(LEFT_SECONDS);
-            let first: bool = first.query_async(&mut connection).await.map_err(failed)?;
-            let rival = Arc::new(Token { connection, token });
+            let first: bool = first.query_async(&mut wire.connection.clone()).await.map_err(failed)?;
+            let rival = Arc::new(Token { wire, token });
             if first {
                 rival.clone().give().await?;
             }
@@ -116,26 +101,51 @@ impl Floor for Key {
         })
     }
 
+    fn calls(self: Arc<Self>) -> BoxFuture<Result<Option<u64>>> {
+        Box::pin(async move {
+            let mut sum = 0;
+            for target in self.link.targets().await? {
+                let wire = self.link.dial(&target).await?;
+                let mut ask = redis::cmd("INFO");
+                let told: String =
+                    ask.arg("commandstats").query_async(&mut wire.connection.clone()).await.map_err(failed)?;
+                sum += requests(&told);
+            }
+            Ok(Some(sum))
+        })
+    }
+
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
             let tokens = std::mem::take(&mut *self.tokens.lock().unwrap_or_else(PoisonError::into_inner));
-            if tokens.is_empty() {
-                return Ok(());
+            for token in tokens {
+                let mut connection = self.wire(&token).await?;
+                redis::cmd("DEL").arg(token).exec_async(&mut connection).await.map_err(failed)?;
             }
-            redis::cmd("DEL").arg(tokens).exec_async(&mut self.connection.clone()).await.map_err(failed)
+            self.link.close();
+            Ok(())
         })
     }
 }
 
+/// How many of [`REQUESTS`] a server has served: lines such as `cmdstat_evalsha:calls=7,usec=…`.
+fn requests(told: &str) -> u64 {
+    let served = |line: &str| {
+        let (command, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        REQUESTS.contains(&command).then(|| figures.split(',').next()?.parse::<u64>().ok()).flatten()
+    };
+    told.lines().filter_map(served).sum()
+}
+
 /// A list of one element, or of none while somebody has it.
 struct Token {
-    connection: MultiplexedConnection,
+    wire: Wire,
     token: String,
 }
 
 impl Token {
     async fn ask(&self, command: &Cmd) -> Result<Value> {
-        self.connection.clone().send_packed_command(command).await.map_err(failed)
+        self.wire.connection.clone().send_packed_command(command).await.map_err(failed)
     }
 }
 
@@ -166,16 +176,32 @@ impl Rival for Token {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
-    use crate::config::Tls;
+    use crate::config::{Address, Tls};
+
+    #[test]
+    fn requests_are_counted_and_what_scripts_do_is_not() {
+        let told = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=9\r\ncmdstat_hset:calls=5,usec=9\r\n\
+                    cmdstat_blpop:calls=2,usec=1\r\ncmdstat_script|load:calls=1,usec=1\r\n";
+        assert_eq!(requests(told), 10);
+    }
 
     #[tokio::test]
     async fn nothing_is_sent_in_the_clear_that_was_to_be_encrypted() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = Config::new(Address::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port()));
         config.password = Some("swordfish".into());
         config.tls = Some(Tls::default());
-        let Err(refused) = open(config).await else { panic!("it has a floor") };
-        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        let heard = tokio::task::spawn_blocking(move || {
+            let mut first = [0; 256];
+            let read = listener.accept().unwrap().0.read(&mut first).unwrap();
+            first[..read].to_vec()
+        });
+        assert!(open(config).await.is_err());
+        let heard = heard.await.unwrap();
+        assert_eq!(heard[0], 22, "the beginning of a TLS handshake");
+        assert!(!heard.windows(9).any(|bytes| bytes == b"swordfish"));
     }
 }

@@ -16,6 +16,7 @@ mod redisson;
 mod reopen;
 mod scripts;
 mod sentinel;
+mod turn;
 mod watch;
 
 pub use checked::{Checked, Written};

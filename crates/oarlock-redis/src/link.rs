@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oarlock_core::driver::Watch;
-use oarlock_core::{Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{Claim, Error, ErrorKind, ResourceName, Result};
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
 
 use crate::cluster::Cluster;
 use crate::config::{Address, Config};
-use crate::dial::{Dialler, Target};
+use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, closed, failed, unexpected, untaught};
 use crate::facts::{Facts, Wanted};
 use crate::node::{Answers, Node};
@@ -25,11 +25,16 @@ use crate::watch::{Hub, Source, Topic};
 /// time the answer said that nothing was done.
 const ROUNDS: usize = 5;
 
+/// How many keys a server looks at in one go.
+const SCANNED: u32 = 1000;
+
 /// What is open.
 pub(crate) struct Link {
     pub(crate) config: Config,
     /// Names the mailbox of this client.
     pub(crate) session: String,
+    /// Its channel, where it is not sharded.
+    mailbox: String,
     wanted: Wanted,
     dialler: Arc<Dialler>,
     hub: Arc<Hub>,
@@ -82,14 +87,16 @@ impl Link {
             Address::Tcp(host, port) => Route::One(node(Target::Tcp(host.clone(), *port))),
             Address::Unix(path) => Route::One(node(Target::Unix(path.clone()))),
             Address::Sentinel { hosts, master } => {
-                Route::Sentinels(Sentinels::new(hosts.clone(), master.clone(), dialler.clone()))
+                Route::Sentinels(Sentinels::new(hosts.clone(), master.clone(), dialler.clone(), hub.clone()))
             }
             Address::Cluster(hosts) => Route::Cluster(Cluster::new(
                 hosts.iter().map(|(host, port)| Target::Tcp(host.clone(), *port)).collect(),
             )),
         };
+        let session = format!("{:032x}", u128::from_be_bytes(bits));
         let link = Self {
-            session: format!("{:032x}", u128::from_be_bytes(bits)),
+            mailbox: format!("{}mail:{session}", config.prefix),
+            session,
             config,
             wanted,
             dialler,
@@ -326,6 +333,22 @@ impl Link {
         }
     }
 
+    /// Where the server of this key is.
+    pub(crate) async fn target(&self, key: &str) -> Result<Target> {
+        let slot = if self.is_cluster() { place::slot(key) } else { 0 };
+        Ok(self.node(slot, &To::Home).await?.target.clone())
+    }
+
+    /// Where every server is that takes writes.
+    pub(crate) async fn targets(&self) -> Result<Vec<Target>> {
+        Ok(self.nodes().await?.iter().map(|node| node.target.clone()).collect())
+    }
+
+    /// Another connection to this server, like those that requests go over.
+    pub(crate) async fn dial(&self, target: &Target) -> Result<Wire> {
+        self.dialler.open(target, Greeting::User, |_| {}).await
+    }
+
     /// Runs commands that are not scripts, and that change nothing, each on the key that is named with it.
     pub(crate) async fn ask(&self, commands: Vec<(&str, Cmd)>) -> Result<Vec<Value>> {
         let cluster = self.is_cluster();
@@ -349,20 +372,67 @@ impl Link {
         Ok(answers)
     }
 
+    /// Every key of this type with a name like `pattern`, by looking at all there are.
+    pub(crate) async fn scan(&self, pattern: &str, kind: &str) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for node in self.nodes().await? {
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut command = redis::cmd("SCAN");
+                command.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED).arg("TYPE").arg(kind);
+                let said = node.send_one(&command).await.inspect_err(|_| self.doubt(&node))?;
+                let said = said.map_err(|error| self.failure(error, &node))?;
+                let (next, keys): (String, Vec<Vec<u8>>) =
+                    redis::from_redis_value(said).map_err(|error| unexpected().because(error))?;
+                found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        // A key that moves meanwhile may be met twice.
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
     /// Arms a watch; it is in force when this returns.
     pub(crate) async fn listen(&self, topic: Topic, place: Option<&Place>) -> Result<Watch> {
         let cluster = self.is_cluster();
         let (key, channel) = match (&topic, place) {
             (Topic::Channel(channel), Some(place)) => (place.key.as_str(), channel.clone()),
             (_, Some(place)) => (place.key.as_str(), format!("{}{}", self.mail(place), self.session)),
-            (_, None) => ("", format!("{}mail:{}", self.config.prefix, self.session)),
+            (_, None) => ("", self.mailbox.clone()),
         };
-        let node = match place {
-            None if cluster => self.nodes().await?.pop().ok_or_else(unexpected)?,
+        let node = match (place, &self.route) {
+            (None, Route::Cluster(_)) => self.nodes().await?.pop().ok_or_else(unexpected)?,
+            (None, Route::Sentinels(sentinels)) => match self.node(0, &To::Home).await {
+                Ok(node) => node,
+                // All claims are to be looked at as soon as there is another master.
+                Err(error) => {
+                    return sentinels.sentry().map(|source| self.hub.listen(topic, source)).ok_or(error);
+                }
+            },
             _ => self.node(if cluster { place::slot(key) } else { 0 }, &To::Home).await?,
         };
         let watch = node.listen(topic, &channel, cluster && place.is_some()).await;
         watch.inspect_err(|_| self.doubt(&node))
+    }
+
+    /// Keeps word for a claim that is about to wait, if it would be heard: on which connection.
+    pub(crate) async fn expect(&self, claim: &Claim) -> Option<Source> {
+        if !self.is_cluster() {
+            return self.node(0, &To::Home).await.ok()?.expect(claim.id, &self.mailbox);
+        }
+        let place = self.place(&claim.resource);
+        let mailbox = format!("{}{}", self.mail(&place), self.session);
+        self.node(place::slot(&place.key), &To::Home).await.ok()?.expect(claim.id, &mailbox)
+    }
+
+    /// What claims were told.
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.hub
     }
 
     /// Sees to it that the mailbox for this resource is heard, where each slot has its own.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oarlock_core::Result;
 use oarlock_core::driver::Watch;
+use oarlock_core::{ClaimId, Result};
 use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
 use tokio::sync::oneshot;
 
@@ -213,6 +213,12 @@ impl Node {
         Ok(watch)
     }
 
+    /// Keeps word for a claim that is about to wait, if this mailbox is heard: on which connection.
+    pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str) -> Option<Source> {
+        let source = self.news.current()?.source;
+        self.hub.expect(claim, mailbox, source).then_some(source)
+    }
+
     /// Sees to it that this channel is heard.
     pub(crate) async fn attend(&self, channel: &str, sharded: bool) -> Result<Source> {
         let news = self.news().await?;
@@ -231,6 +237,7 @@ impl Node {
             pipeline.cmd(arrive).arg(channel);
         }
         if pipeline.is_empty() {
+            self.hub.attended(channel, news.source);
             return Ok(());
         }
         // One channel a command: each is answered once.
@@ -240,6 +247,7 @@ impl Node {
         match answered {
             Ok(_) => {
                 channels.insert(channel.to_owned());
+                self.hub.attended(channel, news.source);
                 Ok(())
             }
             Err(error) => {

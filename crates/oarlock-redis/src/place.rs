@@ -59,6 +59,18 @@ pub(crate) fn name(index: &str, key: &str) -> Option<ResourceName> {
     ResourceName::new(key.strip_prefix(index)?.strip_prefix(':')?).ok()
 }
 
+/// What stands for exactly this text in a pattern of the server.
+pub(crate) fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}
+
 /// FNV-1a of the name, folded to eight bits.
 fn tag(name: &str) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

@@ -51,10 +51,10 @@ impl Scripts {
         let script = |parts: &[&str]| Script::new(format!("{publish}{}", parts.concat()));
         match config.layout {
             Layout::Native => Self {
-                attempt: script(parts!("native": "load", "attempt.free", "rule", "attempt")),
-                renew: script(parts!("native": "load", "renew.alone", "rule", "renew")),
-                release: script(parts!("native": "load", "release.alone", "rule", "release")),
-                inspect: script(parts!("native": "load", "rule", "inspect")),
+                attempt: script(parts!("native": "load", "attempt.free", "attempt.behind", "hand", "rule", "attempt")),
+                renew: script(parts!("native": "load", "renew.alone", "hand", "rule", "renew")),
+                release: script(parts!("native": "load", "release.alone", "hand", "release.next", "rule", "release")),
+                inspect: script(parts!("native": "load", "hand", "rule", "inspect")),
             },
             Layout::Plain => Self {
                 attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),

@@ -1,9 +1,9 @@
 //! The server that Sentinels call the master, for as long as they do.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use oarlock_core::{Error, ErrorKind, Result};
+use oarlock_core::{Error, ErrorKind, Result, Retry};
 use redis::{Msg, PushInfo, PushKind, Value};
 
 use crate::config::Host;
@@ -11,6 +11,7 @@ use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, failed, unexpected};
 use crate::node::Node;
 use crate::reopen::{Ends, Reopened};
+use crate::watch::{Hub, Source};
 
 /// Finds a master and follows it.
 pub(crate) struct Sentinels {
@@ -21,6 +22,22 @@ pub(crate) struct Sentinels {
     next: AtomicUsize,
     followed: Reopened<Followed>,
     last: Mutex<Option<Arc<Node>>>,
+    hub: Arc<Hub>,
+    /// While the master cannot be reached: a Sentinel that will tell when another is named.
+    sentry: Mutex<Option<Sentry>>,
+}
+
+/// A connection to a Sentinel that is only listened to. As a source of news it ends when another master is named.
+struct Sentry {
+    source: Source,
+    hub: Arc<Hub>,
+    _wire: Wire,
+}
+
+impl Drop for Sentry {
+    fn drop(&mut self) {
+        self.hub.end(self.source);
+    }
 }
 
 /// A master, while the Sentinel that named it has not named another.
@@ -38,9 +55,19 @@ impl Ends for Followed {
 }
 
 impl Sentinels {
-    pub(crate) fn new(hosts: Vec<Host>, master: String, dialler: Arc<Dialler>) -> Self {
+    pub(crate) fn new(hosts: Vec<Host>, master: String, dialler: Arc<Dialler>, hub: Arc<Hub>) -> Self {
         let (next, followed, last) = (AtomicUsize::new(0), Reopened::default(), Mutex::default());
-        Self { hosts, master, dialler, next, followed, last }
+        Self { hosts, master, dialler, next, followed, last, hub, sentry: Mutex::default() }
+    }
+
+    /// Where word would come from that another master was named, while this one cannot be reached.
+    pub(crate) fn sentry(&self) -> Option<Source> {
+        let sentry = self.sentry.lock().unwrap_or_else(PoisonError::into_inner);
+        sentry.as_ref().map(|sentry| sentry.source).filter(|source| !self.hub.is_ended(*source))
+    }
+
+    fn set_sentry(&self, sentry: Option<Sentry>) {
+        *self.sentry.lock().unwrap_or_else(PoisonError::into_inner) = sentry;
     }
 
     /// The master. `node` makes one of its address.
@@ -70,14 +97,18 @@ impl Sentinels {
 
     async fn ask(&self, (host, port): &Host, node: &impl Fn(Target) -> Arc<Node>) -> Result<Followed> {
         let over = Arc::new(AtomicBool::new(false));
+        // The source of news that ends with this, if somebody listens: 0 if not.
+        let source = Arc::new(AtomicU64::new(0));
         let leaves: Arc<Mutex<Weak<Node>>> = Arc::default();
         let sentinel = Target::Tcp(host.clone(), *port);
         let heard = || {
             let (name, over, leaves) = (self.master.clone(), over.clone(), leaves.clone());
+            let (hub, source) = (self.hub.clone(), source.clone());
             move |push: PushInfo| {
                 let switched = push.kind != PushKind::Disconnection && names(push.clone(), &name);
                 if switched || push.kind == PushKind::Disconnection {
                     over.store(true, Ordering::Release);
+                    hub.end(source.load(Ordering::Acquire));
                 }
                 if switched && let Some(node) = leaves.lock().unwrap_or_else(PoisonError::into_inner).upgrade() {
                     // What is still under way there may be lost: its claims are looked at on the new master.
@@ -106,8 +137,20 @@ impl Sentinels {
         let target = Target::Tcp(host.clone(), port.parse().map_err(|error| unexpected().because(error))?);
         let node = self.followed_at(node(target));
         *leaves.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&node);
-        let facts = node.reach().await?;
-        if facts.replica {
+        let reached = node.reach().await;
+        if let Err(error) = &reached {
+            // Whoever waits for news hears it from here as soon as another is named.
+            if error.retry() != Retry::Never && self.sentry().is_none() {
+                let sentry = Sentry { source: self.hub.begin(), hub: self.hub.clone(), _wire: wire };
+                source.store(sentry.source, Ordering::Release);
+                if !over.load(Ordering::Acquire) {
+                    self.set_sentry(Some(sentry));
+                }
+            }
+            return Err(error.clone());
+        }
+        self.set_sentry(None);
+        if reached?.replica {
             node.close();
             let message = format!("{} is called the master of {:?}, and is none yet", node.target, self.master);
             return Err(Error::new(ErrorKind::Unreachable, message).on(SCHEME).retry_later());
@@ -129,6 +172,7 @@ impl Sentinels {
 
     pub(crate) fn close(&self) {
         drop(self.followed.take());
+        self.set_sentry(None);
         if let Some(node) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
             node.close();
         }

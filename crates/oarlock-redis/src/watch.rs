@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use oarlock_core::ClaimId;
 use oarlock_core::driver::{Hint, Watch};
+
+use crate::turn::{Handed, Word};
 use redis::{Msg, PushInfo, PushKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -42,6 +44,18 @@ struct Ears {
     by_topic: HashMap<Topic, Vec<Listener>>,
     /// A connection has ended since a mailbox was last handed out: something may have been missed.
     missed: bool,
+    /// The mailboxes that are heard, by their channels, and where.
+    mailboxes: HashMap<String, Source>,
+    /// Claims that wait, from before they were sent: word for them is kept until somebody asks.
+    expected: HashMap<ClaimId, Expected>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    source: Source,
+    /// Word came that nobody has heard yet.
+    called: bool,
+    handed: Option<Handed>,
 }
 
 #[derive(Debug)]
@@ -85,6 +99,43 @@ impl Hub {
             listeners.retain(|listener| *topic != Topic::Mailbox && listener.source != source);
             !listeners.is_empty()
         });
+        ears.mailboxes.retain(|_, heard_on| *heard_on != source);
+        ears.expected.retain(|_, expected| expected.source != source || expected.handed.is_some());
+    }
+
+    /// This channel is heard on this connection from now on.
+    pub(crate) fn attended(&self, channel: &str, source: Source) {
+        let mut ears = self.lock();
+        let known = !channel.starts_with(&self.mail) || ears.mailboxes.get(channel) == Some(&source);
+        if !known && ears.sources.contains(&source) {
+            ears.mailboxes.insert(channel.to_owned(), source);
+        }
+    }
+
+    /// Keeps word for a claim that is about to wait, if it would be heard: through this mailbox, on this connection.
+    pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str, source: Source) -> bool {
+        let mut ears = self.lock();
+        let heard = ears.mailboxes.get(mailbox) == Some(&source);
+        if heard {
+            let new = Expected { source, called: false, handed: None };
+            ears.expected.entry(claim).or_insert(new).source = source;
+        }
+        heard
+    }
+
+    /// Whether word for this claim is kept.
+    pub(crate) fn expects(&self, claim: ClaimId) -> bool {
+        self.lock().expected.contains_key(&claim)
+    }
+
+    /// What was handed to this claim; only once, since whoever asks again wants to know what the store says.
+    pub(crate) fn handed(&self, claim: ClaimId) -> Option<Handed> {
+        self.lock().expected.get_mut(&claim)?.handed.take()
+    }
+
+    /// Word for this claim is of no use any more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.lock().expected.remove(&claim);
     }
 
     /// Whether anybody listens to this channel.
@@ -99,8 +150,15 @@ impl Hub {
         ears.last_key += 1;
         let key = ears.last_key;
         if ears.sources.contains(&source) {
-            if topic == Topic::Mailbox && std::mem::take(&mut ears.missed) {
+            let unheard = match &topic {
                 // Nobody knows what was said meanwhile: look at everything.
+                Topic::Mailbox => std::mem::take(&mut ears.missed),
+                Topic::Turn(id) => {
+                    ears.expected.get_mut(id).is_some_and(|expected| std::mem::take(&mut expected.called))
+                }
+                Topic::Channel(_) => false,
+            };
+            if unheard {
                 let _ = hints.send(Hint { claim: None });
             }
             ears.by_topic.entry(topic.clone()).or_default().push(Listener { key, source, hints });
@@ -119,7 +177,14 @@ impl Hub {
     }
 
     fn hear(&self, channel: &str, payload: &[u8]) {
-        let ears = self.lock();
+        let mut ears = self.lock();
+        let word = channel.starts_with(&self.mail).then(|| Word::read(payload));
+        let kept = word.as_ref().and_then(|word| ears.expected.get_mut(&word.claim?));
+        if let (Some(kept), Some(word)) = (kept, &word) {
+            // Of several words the last one counts: a turn may have been taken away again.
+            kept.handed.clone_from(&word.handed);
+            kept.called = true;
+        }
         let tell = |topic: &Topic, hint: Hint| {
             let listeners = ears.by_topic.get(topic);
             // Whoever dropped the watch wants to hear no more.
@@ -128,11 +193,10 @@ impl Hub {
             }
             listeners.is_some()
         };
-        if !channel.starts_with(&self.mail) {
+        let Some(Word { claim, .. }) = word else {
             tell(&Topic::Channel(channel.to_owned()), Hint { claim: None });
             return;
-        }
-        let claim = std::str::from_utf8(payload).ok().and_then(|id| id.parse().ok());
+        };
         let hint = Hint { claim };
         if !claim.is_some_and(|id| tell(&Topic::Turn(id), hint)) {
             tell(&Topic::Mailbox, hint);

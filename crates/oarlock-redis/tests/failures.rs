@@ -8,6 +8,8 @@ mod alone;
 mod bed;
 #[path = "failures/checked.rs"]
 mod checked;
+#[path = "failures/clock.rs"]
+mod clock;
 #[path = "failures/cluster.rs"]
 mod cluster;
 #[path = "failures/plain.rs"]

@@ -9,7 +9,7 @@ use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Re
 use oarlock_core::state::{Query, Waiters};
 use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Label, ResourceName, Retry};
 use oarlock_redis::{Address, Config, Redis};
-use oarlock_testbed::proxy::{Held, Proxy, Then};
+use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 
@@ -337,6 +337,30 @@ async fn who_may_not_teach_scripts_is_told_so() {
     );
     bed.teach().await;
     assert!(fence(&store, &claim(1)).await.is_some());
+}
+
+/// Somebody else teaches the server between the first answer and the second try: what was done then is said to be done,
+/// though the lesson failed.
+#[tokio::test]
+async fn a_failed_lesson_hides_no_answer() {
+    let mut bed = bed!();
+    let _: Value = bed.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
+    let proxy = Proxy::start(bed.server.addr()).unwrap();
+    let mut config = bed.config();
+    config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+    (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
+    let store = Redis::open(config).await.unwrap();
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
+    let failed = async |bed: &mut Bed| bed.ask::<String>(&["INFO", "errorstats"]).await.contains("NOSCRIPT");
+    assert!(!failed(&mut bed).await);
+    proxy.delay(Direction::ToClient, Duration::from_secs(1));
+    let attempt = tokio::spawn(async move { store.attempt(&claim(1)).await });
+    while !failed(&mut bed).await {
+        tokio::task::yield_now().await;
+    }
+    bed.teach().await;
+    assert!(matches!(attempt.await.unwrap(), Ok(Attempt::Granted(_))));
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
+mod redis_clock;
 mod redis_cluster;
 mod redis_sentinel;
 mod redis_speak;
@@ -38,6 +39,7 @@ pub use self::missing::Missing;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
+pub use self::redis_clock::RedisClockProgram;
 pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_speak::speak;
@@ -51,6 +53,9 @@ use crate::ports::Port;
 /// A Redis that appends every write to a file before it answers, and leaves syncing to the kernel: it survives its
 /// own death, not that of the machine.
 pub type Redis = Server<RedisProgram>;
+
+/// The same with a wall clock that can be moved: see [`RedisClock::set_clock`].
+pub type RedisClock = Server<RedisClockProgram>;
 
 /// The same behind TLS, with certificates of its own.
 pub type RedisTls = Server<RedisTlsProgram>;
@@ -182,7 +187,15 @@ impl<P: Program> Server<P> {
     /// # Errors
     /// As for [`Server::start`], and also when it is not installed although `CI` is set or `OARLOCK_REQUIRE` lists it.
     pub fn start_or_skip() -> anyhow::Result<Option<Self>> {
-        match Self::start() {
+        Self::start_with_or_skip(&[])
+    }
+
+    /// [`Server::start_with`] for a test that may be skipped.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_with_or_skip(settings: Settings<'_>) -> anyhow::Result<Option<Self>> {
+        match Self::start_with(settings) {
             Ok(server) => Ok(Some(server)),
             Err(error) => missing::skip(error).map(|()| None),
         }

@@ -54,13 +54,22 @@ pub(crate) struct Contention {
     pub(crate) longest_wait: Duration,
     /// Grants of each contender.
     pub(crate) shares: Vec<u64>,
+    /// Requests that the store served for them, and for how many grants, where it says.
+    pub(crate) calls: Option<(u64, u64)>,
     pub(crate) time: Duration,
 }
 
 impl Contention {
     pub(crate) fn new(contenders: u32) -> Result<Self, Failure> {
         let shares = vec![0; contenders as usize];
-        Ok(Self { grants: 0, hand_offs: Spans::new()?, longest_wait: Duration::ZERO, shares, time: Duration::ZERO })
+        Ok(Self {
+            grants: 0,
+            hand_offs: Spans::new()?,
+            longest_wait: Duration::ZERO,
+            shares,
+            calls: None,
+            time: Duration::ZERO,
+        })
     }
 
     /// Adds one turn.
@@ -85,6 +94,19 @@ impl Contention {
             }
         }
         self.time += Duration::from_nanos(window.end.saturating_sub(window.start));
+    }
+
+    /// Adds what the store did for the turn that was added last, in which there were so many grants.
+    pub(crate) fn served(&mut self, calls: Option<u64>, grants: usize) {
+        let (sum, all) = self.calls.unwrap_or_default();
+        self.calls = calls.map(|calls| (sum + calls, all + grants as u64));
+    }
+
+    /// Requests for each grant.
+    pub(crate) fn calls_per_grant(&self) -> Option<f64> {
+        let (calls, grants) = self.calls.filter(|(_, grants)| *grants > 0)?;
+        #[expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+        Some(calls as f64 / grants as f64)
     }
 
     pub(crate) fn most(&self) -> u64 {

@@ -83,6 +83,11 @@ impl Ground {
         Ok(rivals)
     }
 
+    /// How many requests the store has served so far, if it says.
+    pub(crate) async fn calls(&self) -> Option<u64> {
+        self.floor.clone()?.calls().await.ok().flatten()
+    }
+
     pub(crate) fn stop(&self) -> Stop {
         self.stop.clone()
     }

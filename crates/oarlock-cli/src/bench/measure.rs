@@ -24,8 +24,17 @@ const KEPT: usize = 20;
 
 /// What came of one load.
 pub(crate) enum Finding {
-    Pairs { tasks: u32, all: Vec<(Who, Pairs)> },
-    Contended { load: Load, contenders: u32, ours: Contention, floor: Option<(&'static str, Contention)> },
+    Pairs {
+        tasks: u32,
+        all: Vec<(Who, Pairs)>,
+    },
+    Contended {
+        load: Load,
+        processes: Option<u32>,
+        contenders: u32,
+        ours: Contention,
+        floor: Option<(&'static str, Contention)>,
+    },
 }
 
 /// What came of all of them.
@@ -92,8 +101,11 @@ async fn contended(
     findings: &mut Findings,
     progress: &impl Progress,
 ) -> Result<Finding, Failure> {
-    let (load, contenders) =
-        if crew.is_some() { (Load::Processes, plan.processes) } else { (Load::Tasks, plan.contenders) };
+    let (load, contenders) = if crew.is_some() {
+        (Load::Processes, plan.processes * plan.per_process)
+    } else {
+        (Load::Tasks, plan.contenders)
+    };
     let name = plan.name(if crew.is_some() { "processes" } else { "tasks" });
     // Those of other processes have their own; one is enough to know whether there are any.
     let rivals = ground.rivals(&name, if crew.is_some() { 1 } else { contenders }).await?;
@@ -112,6 +124,7 @@ async fn contended(
             let start = now() + nanos(NOTICE);
             // The first round only warms up.
             let window = Window { start, end: start + nanos(if round == 0 { length / 4 } else { length }) };
+            let served = ground.calls().await;
             let mut grants: Vec<Grant> = if let Some(crew) = &mut crew {
                 crew.contend(who.word(), &name, window).await?
             } else {
@@ -134,11 +147,14 @@ async fn contended(
             };
             if round > 0 {
                 side.add(&mut grants, window);
+                let calls = served.zip(ground.calls().await).map(|(before, after)| after.saturating_sub(before));
+                side.served(calls, grants.len());
             }
             progress.step();
         }
     }
-    Ok(Finding::Contended { load, contenders, ours, floor })
+    let processes = (load == Load::Processes).then_some(plan.processes);
+    Ok(Finding::Contended { load, processes, contenders, ours, floor })
 }
 
 impl Findings {

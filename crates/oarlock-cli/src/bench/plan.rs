@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) tasks: u32,
     pub(crate) contenders: u32,
     pub(crate) processes: u32,
+    /// Contenders in each of them.
+    pub(crate) per_process: u32,
     pub(crate) fair: bool,
     /// What all names of this run begin with.
     run: String,
@@ -63,8 +65,8 @@ impl Plan {
             return Err(Failure::usage("there is nothing to measure: this store has no such load"));
         }
         let run = format!("oarlock-bench/{}-{:x}", std::process::id(), BootClock.now().as_nanos());
-        let (duration, tasks, contenders) = (args.duration, args.tasks, args.contenders);
-        Ok(Self { store, loads, duration, tasks, contenders, processes: args.processes, fair: args.fair, run })
+        let BenchArgs { duration, tasks, contenders, processes, per_process, fair, .. } = *args;
+        Ok(Self { store, loads, duration, tasks, contenders, processes, per_process, fair, run })
     }
 
     /// A name that nobody else uses.

@@ -29,7 +29,19 @@ pub(crate) fn text(plan: &Plan, ground: &Ground, findings: &Findings) -> String 
     }
     let contended: Vec<_> = findings.loads.iter().flat_map(contended_rows).collect();
     if !contended.is_empty() {
-        let head = ["ONE NAME", "", "HAND-OFFS/S", "P50", "P99", "P99.9", "MAX", "LONGEST WAIT", "SHARES", "GRANTS/S"];
+        let head = [
+            "ONE NAME",
+            "",
+            "HAND-OFFS/S",
+            "P50",
+            "P99",
+            "P99.9",
+            "MAX",
+            "LONGEST WAIT",
+            "SHARES",
+            "GRANTS/S",
+            "CALLS/GRANT",
+        ];
         text.push('\n');
         text.push_str(&table(&head, &contended));
     }
@@ -88,7 +100,7 @@ fn pair_rows(finding: &Finding) -> Vec<Vec<String>> {
 }
 
 fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
-    let Finding::Contended { load, contenders, ours, floor } = finding else { return Vec::new() };
+    let Finding::Contended { load, processes, contenders, ours, floor } = finding else { return Vec::new() };
     let what = if *load == Load::Processes { "processes" } else { "tasks" };
     let row = |name: String, who: Who, side: &Contention| {
         let mut row = vec![name, who.word().to_owned(), count(hand_offs(side))];
@@ -97,15 +109,20 @@ fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
             (most, 0) => format!("{most} to 0"),
             (most, least) => times(ratio(Some(float(most)), Some(float(least)))),
         };
-        row.extend([shown(Some(side.longest_wait)), shares, count(rate(side.grants, side.time))]);
+        let calls = times(side.calls_per_grant());
+        row.extend([shown(Some(side.longest_wait)), shares, count(rate(side.grants, side.time)), calls]);
         row
     };
-    let mut rows = vec![row(format!("{contenders} {what}"), Who::Oarlock, ours)];
+    let name = match processes {
+        Some(processes) if processes < contenders => format!("{contenders} tasks, {processes} processes"),
+        _ => format!("{contenders} {what}"),
+    };
+    let mut rows = vec![row(name, Who::Oarlock, ours)];
     let dash = || "-".to_owned();
     match floor {
         None => {
             let who = [String::new(), Who::Floor.word().to_owned()];
-            rows.push(who.into_iter().chain((0..8).map(|_| dash())).collect());
+            rows.push(who.into_iter().chain((0..9).map(|_| dash())).collect());
         }
         Some((_, floor)) => {
             rows.push(row(String::new(), Who::Floor, floor));
@@ -113,7 +130,7 @@ fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
                 vec![String::new(), "ratio".to_owned(), times(ratio(Some(hand_offs(ours)), Some(hand_offs(floor))))];
             last.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.hand_offs, &floor.hand_offs, *part))));
             let (wait, theirs) = (ours.longest_wait.as_secs_f64(), floor.longest_wait.as_secs_f64());
-            last.extend([times(ratio(Some(wait), Some(theirs))), String::new(), String::new()]);
+            last.extend([times(ratio(Some(wait), Some(theirs))), String::new(), String::new(), String::new()]);
             rows.push(last);
         }
     }
@@ -152,8 +169,9 @@ fn finding_json(finding: &Finding) -> Value {
             }
             value
         }
-        Finding::Contended { load, contenders, ours, floor } => json!({
+        Finding::Contended { load, processes, contenders, ours, floor } => json!({
             "load": if *load == Load::Processes { "processes" } else { "tasks" },
+            "processes": processes.unwrap_or(1),
             "contenders": contenders,
             "oarlock": contention_json(ours),
             "floor": floor.as_ref().map(|(_, floor)| contention_json(floor)),
@@ -180,6 +198,7 @@ fn contention_json(side: &Contention) -> Value {
         "hand_offs": side.hand_offs.count(),
         "hand_offs_per_second": round(hand_offs(side)),
         "longest_wait_us": micros(side.longest_wait),
+        "calls_per_grant": side.calls_per_grant().map(round),
         "shares": side.shares,
     });
     for (part, _, key) in PARTS {

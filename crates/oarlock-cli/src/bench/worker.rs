@@ -45,7 +45,8 @@ pub(crate) async fn work(plan: &Plan, number: u32) -> Result<Exit, Failure> {
 
 async fn obey(plan: &Plan, ground: &mut Ground, number: u32) -> Result<(), Failure> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    let mut floor: Option<(Arc<str>, Contender)> = None;
+    let mut floor: Option<(Arc<str>, Vec<Contender>)> = None;
+    let count = plan.per_process;
     answer(&format!("{READY}\n")).await?;
     // The end of the orders may come while we contend.
     let mut next = orders.next_line().await.unwrap_or_default();
@@ -54,18 +55,23 @@ async fn obey(plan: &Plan, ground: &mut Ground, number: u32) -> Result<(), Failu
         if who == Who::Floor && ground.floor.is_none() {
             ground.floor = oarlock::floor_of(plan.store.url.clone()).await?;
         }
-        let contender = match (who, floor.take()) {
-            (Who::Floor, Some((known, contender))) if *known == *name => contender,
-            (Who::Floor, _) => match ground.rivals(&name, 1).await?.pop() {
-                Some(rival) => Contender::Floor(rival),
-                None => return Err(Failure::usage("this store has no such floor")),
-            },
-            _ => Contender::Ours(ground.lock(&name)?),
+        let contenders = match (who, floor.take()) {
+            (Who::Floor, Some((known, contenders))) if *known == *name => contenders,
+            (Who::Floor, _) => {
+                let rivals: Vec<_> = ground.rivals(&name, count).await?.into_iter().map(Contender::Floor).collect();
+                if rivals.is_empty() {
+                    return Err(Failure::usage("this store has no such floor"));
+                }
+                rivals
+            }
+            _ => vec![Contender::Ours(ground.lock(&name)?); count as usize],
         };
         if who == Who::Floor {
-            floor = Some((name, contender.clone()));
+            floor = Some((name, contenders.clone()));
         }
-        let contending = ground.all([contend(number, contender, window, ground.stop())]);
+        let numbers = (number * count)..;
+        let stop = || ground.stop();
+        let contending = ground.all(numbers.zip(contenders).map(|(number, one)| contend(number, one, window, stop())));
         let grants = tokio::select! {
             grants = contending => grants?,
             // Nothing else is said to us meanwhile.

@@ -11,7 +11,10 @@ use crate::store::{Store, block_on};
 
 pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
-    let mut states = block_on(async { Ok(store.look().await?.list().await?) })?;
+    let mut states = block_on(async {
+        let locks = store.look().await?;
+        Ok(if args.scan { locks.scan().await? } else { locks.list().await? })
+    })?;
     if let Some(pattern) = &args.pattern {
         states.retain(|state| matches(pattern, state.name.as_str()));
     }

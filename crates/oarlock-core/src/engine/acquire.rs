@@ -258,6 +258,7 @@ impl Ask {
         let mut claim = self.claim.clone();
         claim.id = core.entropy.claim_id()?;
         claim.behind = pass.map_or(0, Pass::behind);
+        claim.renews = self.renew;
         Ok(claim)
     }
 
@@ -437,7 +438,7 @@ impl Turn {
         if self.watch.is_none() {
             self.arm_later(core);
         }
-        self.watch.is_some()
+        self.watch.is_some() && !pending.watched
     }
 
     /// A store whose watches fail or end at once must not be asked for them in a tight loop.

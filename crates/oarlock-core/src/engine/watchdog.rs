@@ -264,7 +264,7 @@ impl Charge {
     /// What is to be renewed now.
     fn to_renew(&self) -> Due {
         let (memo, news) = self.news.as_ref().map_or((None, None), |news| (news.memo.clone(), Some(news.number)));
-        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, news }
+        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, held: self.who.belief().is_some(), news }
     }
 
     fn as_seen_now(&self) -> Arc<Claim> {
@@ -308,6 +308,8 @@ struct Due {
     /// The lease that its answer must not outlast.
     lease: Duration,
     memo: Option<Memo>,
+    /// Whether it holds.
+    held: bool,
     /// The number of the news it carries.
     news: Option<u64>,
 }
@@ -461,7 +463,7 @@ impl Shared {
         let sent = self.clock.now();
         let shortest = due.iter().map(|due| due.lease).min().unwrap_or(self.op_timeout);
         let patience = self.op_timeout.min(shortest / 3);
-        let renewal = |due: &Due| Renewal { memo: due.memo.clone(), ..Renewal::of(due.claim.clone()) };
+        let renewal = |due: &Due| Renewal { memo: due.memo.clone(), held: due.held, ..Renewal::of(due.claim.clone()) };
         let batch = due.iter().map(renewal).collect();
         let mut request = self.driver.clone().renew(batch);
         let in_time = tokio::time::timeout(patience, &mut request).await;

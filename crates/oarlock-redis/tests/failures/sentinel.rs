@@ -1,12 +1,12 @@
 //! Sentinels that name another master, in good order and after the machine of the old one went off the network.
 //!
-//! `OARLOCK_FAILOVERS=20` runs each crash so often; by default twice.
+//! Each crash is played twice, in the long tier (`OARLOCK_LONG`) 20 times; `OARLOCK_FAILOVERS=7` says how often.
 
 use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::Driver as _;
-use oarlock_core::{Applied, Client, ErrorKind, Guard};
+use oarlock_core::{Applied, Client, ErrorKind, Guard, Retry};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisSentinel;
 use oarlock_testbed::proxy::Proxy;
@@ -25,7 +25,8 @@ fn config(bed: &RedisSentinel) -> Config {
 }
 
 fn runs() -> usize {
-    std::env::var("OARLOCK_FAILOVERS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2)
+    let often = if std::env::var_os("OARLOCK_LONG").is_some() { 20 } else { 2 };
+    std::env::var("OARLOCK_FAILOVERS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(often)
 }
 
 #[tokio::test]
@@ -54,6 +55,47 @@ async fn a_wrong_name_is_refused_in_words() {
     let error = Redis::open(config).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("other"), "{error}");
+}
+
+#[tokio::test]
+async fn servers_and_sentinels_may_want_a_password() {
+    let bed = started!(RedisSentinel::start_or_skip());
+    let pass = "sesame";
+    for sentinel in &bed.sentinels {
+        speak(sentinel.addr(), &["SENTINEL", "SET", MASTER, "auth-pass", pass]).unwrap();
+        speak(sentinel.addr(), &["SENTINEL", "CONFIG", "SET", "sentinel-pass", pass]).unwrap();
+    }
+    for machine in &bed.machines {
+        speak(machine.server.addr(), &["CONFIG", "SET", "masterauth", pass, "requirepass", pass]).unwrap();
+    }
+    let with = |password: Option<&str>| {
+        let mut config = config(&bed);
+        config.password = password.map(str::to_owned);
+        config
+    };
+    // Sentinels that want none are asked without one.
+    Redis::open(with(Some(pass))).await.unwrap();
+    for sentinel in &bed.sentinels {
+        speak(sentinel.addr(), &["ACL", "SETUSER", "default", "resetpass", &format!(">{pass}")]).unwrap();
+    }
+    for password in [None, Some("swordfish")] {
+        let error = Redis::open(with(password)).await.unwrap_err();
+        assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+    }
+    let ours = client(with(Some(pass)), TTL).await;
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let ask = |sentinel: std::net::SocketAddr| redis::Client::open(format!("redis://:{pass}@{sentinel}")).unwrap();
+    let mut raw = ask(bed.sentinels[1].addr()).get_multiplexed_async_connection().await.unwrap();
+    let master = async |raw: &mut redis::aio::MultiplexedConnection| -> (String, u16) {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER).query_async(raw).await.unwrap()
+    };
+    let before = master(&mut raw).await;
+    redis::cmd("SENTINEL").arg("FAILOVER").arg(MASTER).exec_async(&mut raw).await.unwrap();
+    until("another master", async || master(&mut raw).await != before).await;
+    tokio::time::sleep(TTL).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
 }
 
 /// A holder with ways of its own to the servers, so that the old master can be cut off from all but it.

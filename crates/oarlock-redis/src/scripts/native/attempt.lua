@@ -11,6 +11,13 @@ local function pending(at)
   return { 'pending', ahead, soonest and soonest - now or -1 }
 end
 
+-- Whoever has asked by itself need not be told.
+local function forget_call(me)
+  for i = #calls, 1, -1 do
+    if calls[i] == me then table.remove(calls, i) end
+  end
+end
+
 expire()
 local at, me = find(id)
 
@@ -18,7 +25,9 @@ if me and me.fence then
   if me.weight > 0 and (weight == 0 or weight > me.weight) then return finish({ 'upgrade' }) end
   changed = changed or me.weight ~= weight
   me.weight, me.kind = weight, kind
-  if not me.by then me.till = now + ttl end
+  take(me)
+  forget_call(me)
+  if not me.by then me.till, me.lease = now + ttl, ttl end
   dirty = true
   call()
   return finish({ 'granted', me.fence, me.till - now, memo })
@@ -39,11 +48,12 @@ if not fits and not wait then
   if me then remove(at) end
   return finish(answer)
 end
-if fits and fence >= FENCES then return finish({ 'exhausted' }) end
+if fits and next_fence() >= FENCES then return finish({ 'exhausted' }) end
 
 if said ~= 'any' and not state.cap then state.cap = asked end
 if not me then
-  me = { id = id, session = session, kind = kind, weight = weight, fair = fair, since = now }
+  state.tail = (state.tail or 0) + 1
+  me = { id = id, session = session, kind = kind, weight = weight, fair = fair, since = now, seq = state.tail }
   if value ~= '' then me.value = string.sub(value, 2) end
   entries[at] = me
   fields[#fields + 1] = id
@@ -51,17 +61,15 @@ if not me then
   changed = true
 end
 me.behind = behind
-dirty = true
+touched[me], dirty = true, true
 if not fits then
-  me.till = now + place_ttl
+  me.till, me.lease, me.sent = now + place_ttl, place_ttl, sent ~= '0' and sent or nil
   call()
   return finish(pending(at))
 end
-me.fence, me.since, me.till, me.turn = fence, now, now + ttl, nil
-last_fence = fence
+last_fence = next_fence()
+me.fence, me.since, me.till, me.lease, me.turn, me.sent = last_fence, now, now + ttl, ttl, nil, nil
 changed = true
-for i = #calls, 1, -1 do
-  if calls[i] == me then table.remove(calls, i) end
-end
+forget_call(me)
 call()
-return finish({ 'granted', fence, ttl, memo })
+return finish({ 'granted', me.fence, ttl, memo })

@@ -8,7 +8,7 @@ local answer = { 'shown', state.cap or -1, is_fair() and 1 or 0, last_fence, mem
 for _, e in ipairs(entries) do
   if ends_at(e) > now then
     answer[#answer + 1] = {
-      e.id, e.kind, e.weight, e.fence or -1, now - e.since, e.till - now, e.behind,
+      e.id, e.kind, e.weight, e.fence or -1, now - (e.handed or e.since), e.till - now, e.behind,
       redis.call('HGET', key, e.id), e.value or false, e.by or false, e.why or false,
     }
   end

@@ -3,7 +3,14 @@
 -- KEYS[1]  the resource, a hash:
 --            format  the version of this layout
 --            fence   the largest fence given or reserved so far
---            state   MessagePack of { cap, entries }: holders and waiters in order of arrival; absent while there are none
+--            state   MessagePack; absent while nobody holds or waits:
+--                      cap      the capacity, if somebody stated one
+--                      entries  those who hold, in order of arrival
+--                      last     the millisecond at which nobody is left, or later
+--                      tail     the number of whoever came last
+--                      count, head, soon: how many wait; the number before the first of them; when the first of them
+--                      runs out, or sooner. Absent while nobody waits
+--            w<n>    MessagePack of the waiter with this number
 --            graves  MessagePack of { id, by, why } of claims that were broken; absent while there are none
 --            memo    the bytes that a holder left
 --            ends    the millisecond at which the key ends by itself

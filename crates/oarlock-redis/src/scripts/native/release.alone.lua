@@ -10,7 +10,7 @@
 local id, how = ARGV[2], ARGV[3]
 
 local only = state.entries[1]
-if how == 'done' and only and not state.entries[2] and only.id == id and only.fence and not only.by
+if how == 'done' and only and not state.entries[2] and not state.count and only.id == id and only.fence and not only.by
   and only.till > now
 then
   redis.call('HDEL', key, id, 'state')

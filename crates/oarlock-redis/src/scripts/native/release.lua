@@ -7,10 +7,13 @@ if not me then return finish({ 'absent', anyone_waits() }) end
 dirty = true
 if how == 'done' and me.fence and ARGV[4] ~= '' then
   fields[#fields + 1] = 'memo'
-  fields[#fields + 1] = string.sub(ARGV[4], 2)
+  memo = string.sub(ARGV[4], 2)
+  fields[#fields + 1] = memo
 end
 if how == 'broken' then
   calls[#calls + 1] = me
+  touched[me] = true
+  take(me)
   me.by, me.why = ARGV[4], ARGV[5]
   local grace = tonumber(ARGV[6])
   if grace > 0 then

@@ -10,9 +10,13 @@ if not me then
 end
 
 dirty = true
-if not me.fence then
-  me.behind, me.till = behind, now + place_ttl
-  -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
+if me.handed and (held or how ~= 'keep' or left ~= '') then take(me) end
+if not me.fence or me.handed then
+  -- Its turn must be taken; staying alive is not enough to sit on it.
+  if not me.handed then
+    me.behind, me.till, me.lease, me.sent = behind, now + place_ttl, place_ttl, sent ~= '0' and sent or nil
+    touched[me] = true
+  end
   return finish({ 'alive', ends_at(me) - now, -1 })
 end
 
@@ -29,6 +33,6 @@ if left ~= '' then
   fields[#fields + 1] = 'memo'
   fields[#fields + 1] = string.sub(left, 2)
 end
-if not me.by then me.till = now + ttl end
+if not me.by then me.till, me.lease = now + ttl, ttl end
 if value == '' then me.value = nil else me.value = string.sub(value, 2) end
 return finish({ 'alive', me.till - now, fence, me.by or false, me.why or false })

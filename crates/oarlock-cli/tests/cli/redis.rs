@@ -1,0 +1,77 @@
+//! Redis, as the command line reaches it.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use oarlock_testbed::Redis;
+
+use super::support::Bench;
+
+/// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
+fn at(bench: &Bench, url: &str, args: &[&str]) -> (i32, String) {
+    let done = bench.bare(args).env("OARLOCK_URL", url).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    (done.status.code().unwrap_or(-1), said)
+}
+
+#[test]
+fn a_unix_socket_is_an_address() {
+    let bench = Bench::new();
+    let socket = bench.path("redis.sock");
+    let Some(server) = Redis::start_with_or_skip(&[("unixsocket", &socket)]).unwrap() else { return };
+    let (url, tcp) = (format!("redis+unix://{socket}?prefix=sock:"), format!("{}?prefix=sock:", server.url()));
+    let nested = ["run", "-n", "x", "--", "sh", "-c", "exit 7"];
+    assert_eq!(at(&bench, &url, &nested).0, 7);
+    let script = format!("OARLOCK_URL='{tcp}' {} ls -o name", env!("CARGO_BIN_EXE_oarlock"));
+    let (code, said) = at(&bench, &url, &["run", "-n", "x", "--", "sh", "-c", &script]);
+    assert_eq!((code, said.trim()), (0, "x"), "held through the socket, seen through the port");
+    drop(server);
+    assert_eq!(at(&bench, &url, &["run", "-n", "x", "--", "true"]).0, 69);
+}
+
+#[test]
+fn a_wrong_password_is_told_apart_from_a_server_that_is_away() {
+    let bench = Bench::new();
+    let Some(server) = Redis::start_with_or_skip(&[("requirepass", "sesame")]).unwrap() else { return };
+    let addr = server.addr();
+    for (url, code) in [
+        (format!("redis://:sesame@{addr}"), 0),
+        (format!("redis://:swordfish@{addr}"), 77),
+        (format!("redis://nobody:sesame@{addr}"), 77),
+        (format!("redis://{addr}"), 77),
+    ] {
+        for args in [&["run", "-n", "x", "--", "true"][..], &["ls"]] {
+            let (got, said) = at(&bench, &url, args);
+            assert_eq!(got, code, "{args:?}: {said}");
+            assert!(!said.contains("swordfish") && !said.contains("sesame"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_scan_finds_the_locks_of_others() {
+    let bench = Bench::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let url = format!("{}?layout=plain&prefix=locks:", server.url());
+    let speak = |words: &[&str]| oarlock_testbed::server::speak(server.addr(), words).unwrap();
+    speak(&["SET", "locks:theirs", "a token", "NX", "PX", "60000"]);
+    speak(&["SET", "locks:no lock", "it does not end"]);
+    speak(&["SET", "elsewhere", "a token", "NX", "PX", "60000"]);
+    let (code, said) = at(&bench, &url, &["ls"]);
+    assert!(code != 0 && said.contains("scan"), "{said}");
+    assert_eq!(at(&bench, &url, &["ls", "--scan", "-o", "name"]), (0, "theirs\n".to_owned()));
+
+    // Of our own layout it finds what the index has lost.
+    let program = env!("CARGO_BIN_EXE_oarlock");
+    let script = format!("read go; {program} ls -o name; echo and; {program} ls --scan -o name");
+    let mut held = bench.bare(&["run", "x", "--", "sh", "-c", &script]);
+    held.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut held = held.spawn().unwrap();
+    while speak(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    speak(&["DEL", speak(&["KEYS", "oarlock:{??}"]).trim()]);
+    drop(held.stdin.take());
+    let done = held.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "and\nx\n");
+}

@@ -1,0 +1,85 @@
+//! A server whose clock is set, ahead and back.
+
+use std::time::Duration;
+
+use oarlock_core::LossReason;
+use oarlock_core::clock::{BootClock, Clock as _};
+use oarlock_core::driver::Driver as _;
+use oarlock_redis::{Layout, Redis};
+use oarlock_testbed::RedisClock;
+use redis::Value;
+
+use crate::bed::{DONE, Raw, claim, client, config, fence, name, started};
+
+const TTL: Duration = Duration::from_millis(1500);
+const HOUR: i64 = 3600;
+
+/// The server's clock, in seconds.
+async fn time(raw: &mut Raw) -> i64 {
+    raw.ask::<(i64, i64)>(&["TIME"]).await.0
+}
+
+async fn step(server: &RedisClock, raw: &mut Raw, seconds: i64) {
+    let before = time(raw).await;
+    server.set_clock(seconds * 1_000_000).unwrap();
+    let moved = time(raw).await - before;
+    assert!((moved - seconds).abs() <= 5, "the clock moved by {moved} s, not by {seconds}");
+}
+
+/// Every lease has run out by that clock, which nobody can know better. The fence is larger, and the holder is told by its
+/// next renewal, long before its lease would have ended.
+#[tokio::test]
+async fn a_step_ahead_ends_leases_and_the_holder_is_told() {
+    let server = started!(RedisClock::start_or_skip());
+    let long = Duration::from_secs(6);
+    let (ours, mut raw) = (client(config(server.addr()), long).await, Raw::to(server.addr()).await);
+    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    step(&server, &mut raw, HOUR).await;
+    let theirs = client(config(server.addr()), TTL).await.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(theirs.fence() > guard.fence());
+    let reason = tokio::time::timeout(long / 2, guard.lost()).await.expect("told by the next renewal");
+    assert_eq!(reason, LossReason::Gone);
+}
+
+/// Fences do not follow the clock back, renewals go on, and a holder that died is not waited for until the clock has caught
+/// up: no lease lasts longer than it was given for, counted from when that is looked at.
+#[tokio::test]
+async fn a_step_back_repeats_no_fence_and_keeps_the_locks_of_the_dead_for_one_lease_more() {
+    let server = started!(RedisClock::start_or_skip());
+    let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
+    let store = Redis::open(config(server.addr())).await.unwrap();
+    let guard = ours.mutex("kept").unwrap().lock().await.unwrap();
+    let mut dead = claim(1, "deploy");
+    dead.ttl = TTL;
+    let first = fence(&store, &dead).await;
+    assert!(first.is_some());
+    step(&server, &mut raw, -HOUR).await;
+    let stepped = BootClock.now();
+    let next = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(BootClock.now().since(stepped) < TTL * 3, "it was waited for {:?}", BootClock.now().since(stepped));
+    assert!(Some(next.fence().get()) > first, "{} after {first:?}", next.fence());
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    let before = next.fence();
+    next.release().await.unwrap();
+    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > before);
+}
+
+/// The counter carries a plain lock's fences over a clock that is set back; the clock carries them over a lost counter.
+#[tokio::test]
+async fn fences_of_plain_locks_rise_without_their_clock_and_without_their_counter() {
+    let server = started!(RedisClock::start_or_skip());
+    let mut config = config(server.addr());
+    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    let (store, mut raw) = (Redis::open(config).await.unwrap(), Raw::to(server.addr()).await);
+    let mut last = fence(&store, &claim(1, "deploy")).await;
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+    step(&server, &mut raw, -HOUR).await;
+    let next = fence(&store, &claim(2, "deploy")).await;
+    assert!(next > last, "{next:?} after {last:?}, by the counter");
+    store.release(&name("deploy"), claim(2, "deploy").id, &DONE).await.unwrap();
+    server.set_clock(0).unwrap();
+    last = next;
+    let _: Value = raw.ask(&["DEL", "oarlock:beside:{deploy}"]).await;
+    let next = fence(&store, &claim(3, "deploy")).await;
+    assert!(next > last, "{next:?} after {last:?}, by the clock");
+}

@@ -1,0 +1,287 @@
+//! Fair locks: a release hands the lock to the next in line, who need not ask again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
+use oarlock_core::state::Query;
+use oarlock_core::{Claim, ClaimId, Client, ResourceName, Tether};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::proxy::{Direction, Proxy};
+use redis::aio::MultiplexedConnection;
+
+const DONE: End = End::Done { memo: None };
+
+/// How long a turn may go untaken.
+const TURN: Duration = Duration::from_secs(2);
+
+struct Bed {
+    server: oarlock_testbed::Redis,
+    raw: MultiplexedConnection,
+}
+
+impl Bed {
+    async fn start() -> Option<Self> {
+        let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
+        let raw = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        Some(Self { server, raw })
+    }
+
+    fn config(&self) -> Config {
+        let addr = self.server.addr();
+        Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))
+    }
+
+    async fn open(&self) -> Redis {
+        Redis::open(self.config()).await.unwrap()
+    }
+
+    /// A store that hears when its claims get word.
+    async fn listening(&self) -> (Redis, Watch) {
+        let store = self.open().await;
+        let mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+        (store, mailbox)
+    }
+
+    async fn client(&self) -> Client {
+        Client::new(self.open().await).unwrap()
+    }
+
+    /// How many scripts the server has run.
+    async fn calls(&mut self) -> u64 {
+        let told: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.raw).await.unwrap();
+        let line = told.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |figures| figures.split(',').next().unwrap().parse().unwrap())
+    }
+}
+
+macro_rules! bed {
+    () => {
+        match Bed::start().await {
+            Some(bed) => bed,
+            None => return,
+        }
+    };
+}
+
+fn name() -> ResourceName {
+    ResourceName::new("deploy").unwrap()
+}
+
+/// A fair claim that waits.
+fn claim(id: u128) -> Claim {
+    let mut claim = Claim::new(ClaimId::from_bits(id), name());
+    (claim.fair, claim.wait) = (true, true);
+    claim
+}
+
+async fn granted(store: &Redis, claim: &Claim) -> Grant {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        Attempt::Pending(pending) => panic!("{pending:?}"),
+    }
+}
+
+async fn pending(store: &Redis, claim: &Claim) -> Pending {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Pending(pending) => pending,
+        Attempt::Granted(grant) => panic!("{grant:?}"),
+    }
+}
+
+async fn release(store: &Redis, claim: &Claim) {
+    store.release(&name(), claim.id, &DONE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fair_lock_costs_two_requests_however_many_wait() {
+    let mut bed = bed!();
+    let client = bed.client().await;
+    for tasks in [2_u64, 16, 64] {
+        let (rounds, before) = (400 / tasks, bed.calls().await);
+        let work = (0..tasks).map(|_| {
+            let lock = client.mutex("deploy").unwrap().fair();
+            tokio::spawn(async move {
+                for _ in 0..rounds {
+                    lock.lock().await.unwrap().release().await.unwrap();
+                }
+            })
+        });
+        for task in work.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        let (calls, grants) = (bed.calls().await - before, rounds * tasks);
+        println!("{tasks} tasks: {calls} requests for {grants} grants");
+        // Whoever queues before the mailbox is heard looks once more, and so does whoever waited for long.
+        assert!(calls <= grants * 2 + tasks * 2 + grants / 10, "{tasks} tasks: {calls} requests for {grants} grants");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
+    let mut bed = bed!();
+    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    let first = granted(&one, &claim(1)).await;
+    assert!(pending(&two, &claim(2)).await.watched);
+    one.release(&name(), claim(1).id, &End::Done { memo: Some(b"a b"[..].into()) }).await.unwrap();
+    assert_eq!(mailbox.changed().await.unwrap().claim, Some(claim(2).id));
+    let shown = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0);
+    let before = bed.calls().await;
+    let told = granted(&two, &claim(2)).await;
+    assert_eq!(bed.calls().await, before, "it was not asked for");
+    assert!(told.fence > first.fence);
+    assert_eq!(told.memo.as_deref(), Some(&b"a b"[..]));
+    assert_eq!((shown.holders[0].id, shown.holders[0].fence), (claim(2).id, Some(told.fence)));
+    assert!(told.lease.ttl <= TURN && told.lease.from.is_some(), "{:?}", told.lease);
+    let asked = granted(&two, &claim(2)).await;
+    assert_eq!(bed.calls().await, before + 1, "whoever asks again hears what the store says");
+    assert_eq!((asked.fence, asked.lease.ttl), (told.fence, claim(2).ttl));
+    release(&two, &claim(2)).await;
+}
+
+#[tokio::test]
+async fn a_turn_that_is_not_taken_passes_on_though_its_place_is_kept() {
+    let bed = bed!();
+    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    let began = BootClock.now();
+    let mut renewal = Renewal::of(Arc::new(claim(2)));
+    match two.renew(&[renewal.clone()]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, fence: None, .. } => assert!(lease.ttl <= TURN, "{lease:?}"),
+        other => panic!("{other:?}"),
+    }
+    pending(&one, &claim(3)).await;
+    tokio::time::sleep(TURN.saturating_sub(BootClock.now().since(began)) + Duration::from_millis(20)).await;
+    granted(&one, &claim(3)).await;
+    // Too late.
+    renewal.held = true;
+    assert!(matches!(two.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(_)));
+    release(&one, &claim(3)).await;
+}
+
+#[tokio::test]
+async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
+    let bed = bed!();
+    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    mailbox.changed().await.unwrap();
+    let grant = granted(&two, &claim(2)).await;
+    let mut renewal = Renewal::of(Arc::new(claim(2)));
+    renewal.held = true;
+    match two.renew(&[renewal]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, fence, .. } => assert_eq!((lease.ttl, fence), (claim(2).ttl, Some(grant.fence))),
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    tokio::time::sleep(TURN + Duration::from_millis(20)).await;
+    pending(&one, &claim(3)).await;
+}
+
+/// The one who asked for order has left, so others may pass those who wait; but not one who holds.
+#[tokio::test]
+async fn nobody_passes_whoever_was_handed_the_lock() {
+    let bed = bed!();
+    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    let mut careless = claim(2);
+    careless.fair = false;
+    granted(&one, &claim(1)).await;
+    pending(&two, &careless).await;
+    pending(&one, &claim(3)).await;
+    release(&one, &claim(1)).await;
+    release(&one, &claim(3)).await;
+    let mut hasty = claim(4);
+    (hasty.fair, hasty.wait) = (false, false);
+    pending(&one, &hasty).await;
+    granted(&two, &careless).await;
+}
+
+#[tokio::test]
+async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() {
+    let bed = bed!();
+    let (one, two) = (bed.client().await, bed.client().await);
+    let ttl = Duration::from_secs(20);
+    let lock = || two.mutex("deploy").unwrap().fair().ttl(ttl);
+    let mut left = Vec::new();
+    // The first to wait teaches the client to listen.
+    for lock in [lock(), lock(), lock().lease(ttl), lock().tether(Tether::Lease)] {
+        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+        let guard = waits.await.unwrap();
+        left.push(guard.time_left());
+        guard.release().await.unwrap();
+    }
+    assert!(left[1] <= TURN, "it was handed the lock: {left:?}");
+    assert!(left[2..].iter().all(|left| *left > ttl / 2), "{left:?}");
+}
+
+/// Word of the turn is late, and then the line is cut: whoever was handed the lock must stop believing before the server
+/// gives it to the next.
+#[tokio::test]
+async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() {
+    let bed = bed!();
+    let (one, three) = (bed.client().await, bed.client().await);
+    let proxy = Proxy::start(bed.server.addr()).unwrap();
+    let mut config = bed.config();
+    config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+    let two = Client::new(Redis::open(config).await.unwrap()).unwrap();
+    let waits = |client: &Client| {
+        let lock = client.mutex("deploy").unwrap().fair();
+        tokio::spawn(async move { (lock.lock().await.unwrap(), BootClock.now()) })
+    };
+    let queued = async |count| {
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(count) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut margins = Vec::new();
+    // With more it would renew at once, before the line is cut.
+    for delay in [0, 250] {
+        // The first to wait teaches the client to listen.
+        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let second = waits(&two);
+        queued(1).await;
+        guard.release().await.unwrap();
+        second.await.unwrap().0.release().await.unwrap();
+
+        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let second = waits(&two);
+        queued(1).await;
+        let third = waits(&three);
+        queued(2).await;
+        proxy.delay(Direction::ToClient, Duration::from_millis(delay));
+        guard.release().await.unwrap();
+        let released = BootClock.now();
+        let (held, told) = second.await.unwrap();
+        proxy.cut();
+        assert!(told.since(released) >= Duration::from_millis(delay), "it was told {:?} late", told.since(released));
+        let end = tokio::task::spawn_blocking({
+            let held = held.held();
+            move || {
+                while held.is_held() {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                BootClock.now()
+            }
+        });
+        let (next, at): (_, Moment) = third.await.unwrap();
+        let ended = end.await.unwrap();
+        assert!(ended < at, "after a delay of {delay} ms it still believed when the next was granted");
+        assert!(next.fence() > held.fence());
+        margins.push((at.since(ended).as_secs_f64() * 1000.0).round());
+        proxy.delay(Direction::ToClient, Duration::ZERO);
+        proxy.heal(oarlock_testbed::proxy::Held::Deliver).unwrap();
+        drop(held);
+        next.release().await.unwrap();
+    }
+    println!("belief in a turn ended {margins:?} ms before the next grant");
+}
