@@ -64,7 +64,7 @@ fn a_scan_finds_the_locks_of_others() {
     // Of our own layout it finds what the index has lost.
     let program = env!("CARGO_BIN_EXE_oarlock");
     let script = format!("read go; {program} ls -o name; echo and; {program} ls --scan -o name");
-    let mut held = bench.bare(&["run", "x", "--", "sh", "-c", &script]);
+    let mut held = bench.bare(["run", "x", "--", "sh", "-c", &script]);
     held.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut held = held.spawn().unwrap();
     while speak(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() {
