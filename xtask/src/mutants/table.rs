@@ -14,6 +14,11 @@ const SEAT: &str = "crates/oarlock-core/src/owner/seat.rs";
 const MULTI: &str = "crates/oarlock-core/src/kinds/multi.rs";
 const COHORT: &str = "crates/oarlock-core/src/engine/cohort.rs";
 const LEAVING: &str = "crates/oarlock-core/src/engine/leaving.rs";
+const REDIS_TURN: &str = "crates/oarlock-redis/src/turn.rs";
+const REDIS_RENEW: &str = "crates/oarlock-redis/src/scripts/native/renew.lua";
+const REDIS_RULE: &str = "crates/oarlock-redis/src/scripts/native/rule.lua";
+const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua";
+const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
@@ -39,6 +44,11 @@ const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
+
+const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
+const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
+const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
+const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -472,5 +482,61 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "slot(key) == home",
         to: "slot(key) == home || true",
         test: REDISSON,
+    },
+    Mutant {
+        name: "place-extends-grant",
+        rule: "an answer about a waiter's place says nothing about its grant",
+        file: WATCHDOG,
+        from: "if !held && kept.by_id.get(&id)",
+        to: "if false && kept.by_id.get(&id)",
+        test: TURNS,
+    },
+    Mutant {
+        name: "redis-turn-counts-from-its-arrival",
+        rule: "belief in a turn is counted from the waiter's last request",
+        file: REDIS_TURN,
+        from: "Lease { from: Some(self.from), ttl: self.ttl });\n        grant.memo",
+        to: "Lease { from: Some(BootClock.now()), ttl: self.ttl });\n        grant.memo",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-short-lease-for-everybody",
+        rule: "a hold that is not renewed begins with its whole lease",
+        file: REDIS_TURN,
+        from: "if expected && claim.renews && claim.tether == Tether::Process {",
+        to: "if expected {",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-turn-kept-untaken",
+        rule: "a turn that is not taken passes on, though its place is renewed",
+        file: REDIS_RENEW,
+        from: "if me.handed and (held or how ~= 'keep' or left ~= '') then take(me) end",
+        to: "if me.handed then take(me) end",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-handed-is-passed",
+        rule: "nobody passes whoever was handed the lock",
+        file: REDIS_ATTEMPT,
+        from: "if i ~= at and (e.fence or (in_order and i < at)) then",
+        to: "if i ~= at and ((e.fence and not e.handed) or (in_order and i < at)) then",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-clock-set-back",
+        rule: "no lease lasts longer than it was given for, though the server's clock is set back",
+        file: REDIS_RULE,
+        from: "  if e.till > now + e.lease or (e.turn and e.turn > now + TURN) then",
+        to: "  if false then",
+        test: REDIS_CLOCK,
+    },
+    Mutant {
+        name: "redis-failed-lesson-hides-answers",
+        rule: "what a script did is said, though teaching it failed",
+        file: REDIS_LINK,
+        from: "(Err(error), Some(cause), _) if is(&error, ServerErrorKind::NoScript) => {",
+        to: "(_, Some(cause), _) => {",
+        test: REDIS_WIRE,
     },
 ];

@@ -441,7 +441,7 @@ impl Shared {
         let Some(holder) = holders.into_iter().find(|holder| holder.id == claim.id) else {
             // It is gone, so there is nothing left to extend: the answer says why.
             let answers = self.driver.clone().renew(vec![Renewal::of(claim.clone())]).await;
-            return answers.into_iter().for_each(|answer| self.apply(claim.id, None, sent, answer));
+            return answers.into_iter().for_each(|answer| self.apply(claim.id, (true, None), sent, answer));
         };
         if let Some(ending) = holder.ending {
             belief.end_by(sent, holder.lease_left, LossReason::Broken(ending.clone()));
@@ -470,7 +470,8 @@ impl Shared {
         let late = in_time.is_err();
         if late {
             for due in &due {
-                self.apply(due.claim.id, due.news, sent, Err(Error::unreachable("no answer to a renewal in time")));
+                let late = Error::unreachable("no answer to a renewal in time");
+                self.apply(due.claim.id, (due.held, due.news), sent, Err(late));
             }
         }
         let answers = match in_time {
@@ -480,13 +481,18 @@ impl Shared {
         for (due, answer) in due.iter().zip(answers) {
             // A late failure has counted already, and a later renewal may have worked since.
             if !late || answer.is_ok() {
-                self.apply(due.claim.id, due.news, sent, answer);
+                self.apply(due.claim.id, (due.held, due.news), sent, answer);
             }
         }
     }
 
-    fn apply(&self, id: ClaimId, news: Option<u64>, sent: Moment, answer: Result<Renewed>) {
+    /// What was asked, as a holder or not and with which news, has been answered.
+    fn apply(&self, id: ClaimId, (held, news): (bool, Option<u64>), sent: Moment, answer: Result<Renewed>) {
         let mut kept = self.lock();
+        // Granted meanwhile: what was said of its place, which may have lived longer than the grant does, means nothing now.
+        if !held && kept.by_id.get(&id).is_some_and(|charge| charge.who.belief().is_some()) {
+            return;
+        }
         // Released meanwhile: whatever the answer is, it is nobody's any more.
         let Some(mut charge) = kept.remove(id) else { return };
         let claim = charge.claim.clone();

@@ -1,0 +1,90 @@
+//! Grants that begin with a short lease, because the store gave the turn before it was asked for.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use oarlock_core::capabilities::Capabilities;
+use oarlock_core::driver::{
+    Attempt, Driver, End, Grant, Hint, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
+};
+use oarlock_core::state::{Page, Query};
+use oarlock_core::{Claim, ClaimId, Client, Error, Fence, ResourceName, Result};
+use tokio::sync::{Notify, mpsc};
+
+/// The lease asked for, and that of a place; and the one that a turn comes with.
+const LONG: Duration = Duration::from_millis(1800);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Answers the first attempt with a place and the next with a short grant; the renewal of the place only when told to.
+#[derive(Clone, Default)]
+struct Store(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    attempts: AtomicU32,
+    place_renewed: Notify,
+    answer: Notify,
+    turn: std::sync::Mutex<Option<mpsc::UnboundedSender<Hint>>>,
+}
+
+impl Driver for Store {
+    fn info(&self) -> Info {
+        Info::new("test", "here", Capabilities::of_the_model())
+    }
+
+    async fn attempt(&self, _: &Claim) -> Result<Attempt> {
+        if self.0.attempts.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Ok(Attempt::Granted(Grant::new(Fence::new(7), Lease::of(SHORT))));
+        }
+        let mut pending = Pending::default();
+        pending.watched = true;
+        Ok(Attempt::Pending(pending))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if batch.iter().any(|renewal| renewal.held) {
+            return batch.iter().map(|_| Err(Error::unreachable("cut off"))).collect();
+        }
+        self.0.place_renewed.notify_one();
+        self.0.answer.notified().await;
+        let alive = || Ok(Renewed::Alive { lease: Lease::of(LONG), fence: None, ending: None });
+        batch.iter().map(|_| alive()).collect()
+    }
+
+    async fn release(&self, _: &ResourceName, _: ClaimId, _: &End) -> Result<Release> {
+        Ok(Release::new(Released::Released, None))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let Interest::Turn(..) = interest else { return Ok(Watch::never()) };
+        let (turn, hints) = mpsc::unbounded_channel();
+        *self.0.turn.lock().unwrap() = Some(turn);
+        Ok(Watch::from_channel(hints))
+    }
+
+    async fn inspect(&self, _: &Query) -> Result<Page> {
+        Ok(Page { resources: Vec::new(), more: false })
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The answer says how long the place lives. The place is a grant by now, with a shorter lease.
+#[tokio::test]
+async fn a_late_answer_about_a_place_extends_no_grant() {
+    let store = Store::default();
+    let client = Client::new(store.clone()).unwrap();
+    let lock = client.mutex("x").unwrap().fair().ttl(LONG);
+    let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
+    store.0.place_renewed.notified().await;
+    assert_eq!(store.0.attempts.load(Ordering::Relaxed), 1, "a place that is watched is not looked at again");
+    store.0.turn.lock().unwrap().as_ref().unwrap().send(Hint { claim: None }).unwrap();
+    let guard = waits.await.unwrap();
+    store.0.answer.notify_one();
+    tokio::time::timeout(SHORT * 2, guard.lost()).await.expect("belief ends with the short lease");
+}
