@@ -17,6 +17,10 @@ use crate::error::SCHEME;
 const PING_AFTER: Duration = Duration::from_secs(6);
 const PONG_WITHIN: Duration = Duration::from_secs(4);
 
+/// What is under way to streams that were dropped counts against a connection for good, and ends it when half its window is
+/// used up by small frames: every wait leaves one. This many outlast any connection.
+const WINDOW: u32 = 1 << 30;
+
 /// A member that has not answered a request for so long is not asked the next one while there are others. Well below a third
 /// of the shortest lease, after which a renewal is sent again.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
@@ -103,7 +107,7 @@ impl Members {
                 None => endpoint,
             };
             let endpoint = endpoint.connect_timeout(config.connect_timeout).http2_keep_alive_interval(PING_AFTER);
-            Ok(endpoint.keep_alive_timeout(PONG_WITHIN).connect_lazy())
+            Ok(endpoint.keep_alive_timeout(PONG_WITHIN).initial_connection_window_size(WINDOW).connect_lazy())
         };
         let channels = config.members.iter().map(channel).collect::<Result<Vec<_>>>()?;
         if channels.is_empty() {
