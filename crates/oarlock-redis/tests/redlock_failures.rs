@@ -1,4 +1,4 @@
-//! Redlock with nodes that are down, stopped, restarted without memory, or split between rivals.
+//! Redlock with nodes that are down, stopped, restarted without memory, split between rivals, or whose clocks jump.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -10,7 +10,7 @@ use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed
 use oarlock_core::quorum::{Later, Quorum};
 use oarlock_core::{Applied, Claim, ClaimId, Client, DynDriver, ErrorKind, ResourceName};
 use oarlock_redis::{Address, Config, Layout, Redis};
-use oarlock_testbed::Redis as Server;
+use oarlock_testbed::{Redis as Server, RedisClock};
 use redis::FromRedisValue;
 
 const DONE: End = End::Done { memo: None };
@@ -38,7 +38,24 @@ fn node(addr: SocketAddr) -> Later {
 }
 
 async fn quorum(servers: &[Server]) -> Quorum {
-    Quorum::open(servers.iter().map(|server| node(server.addr())).collect()).await.unwrap()
+    over(servers.iter().map(Server::addr)).await
+}
+
+async fn over(addrs: impl Iterator<Item = SocketAddr>) -> Quorum {
+    Quorum::open(addrs.map(node).collect()).await.unwrap()
+}
+
+/// Takes and gives back, so often, with a new claim each time: the fences, and how long half of the pairs took at most.
+async fn pairs(quorum: &Quorum, resource: &str, ids: std::ops::Range<u128>) -> (Vec<u64>, Duration) {
+    let (mut fences, mut took) = (Vec::new(), Vec::new());
+    for id in ids {
+        let (mine, began) = (claim(id, resource), Instant::now());
+        fences.push(fence(quorum, &mine).await.expect("nobody else is there"));
+        quorum.release(&mine.resource, mine.id, &DONE).await.unwrap();
+        took.push(began.elapsed());
+    }
+    took.sort_unstable();
+    (fences, took[took.len() / 2])
 }
 
 fn name(name: &str) -> ResourceName {
@@ -57,7 +74,11 @@ async fn fence(quorum: &Quorum, claim: &Claim) -> Option<u64> {
 }
 
 async fn ask<T: FromRedisValue>(server: &Server, words: &[&str]) -> T {
-    let client = redis::Client::open(format!("redis://{}", server.addr())).unwrap();
+    ask_at(server.addr(), words).await
+}
+
+async fn ask_at<T: FromRedisValue>(addr: SocketAddr, words: &[&str]) -> T {
+    let client = redis::Client::open(format!("redis://{addr}")).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
 }
@@ -85,8 +106,13 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
 async fn one_node_down_and_one_stopped_of_five_cost_nothing() {
     let servers = servers!(5);
     let (quorum, rival) = (quorum(&servers).await, quorum(&servers).await);
+    let (_, before) = pairs(&quorum, "pairs", 1000..1100).await;
     servers[0].kill().unwrap();
     servers[1].pause().unwrap();
+    let (_, after) = pairs(&quorum, "pairs", 2000..2100).await;
+    println!("a pair, median of 100: {before:?} with five nodes, {after:?} with one down and one stopped");
+    // A node is given a second: whoever waits for it in half of the pairs is far above this.
+    assert!(after < before * 3 + Duration::from_millis(50), "{after:?} instead of {before:?}");
     let mut last = 0;
     for round in 0..20 {
         let (mine, theirs) = (claim(2 * round + 1, "five"), claim(2 * round + 2, "five"));
@@ -204,6 +230,99 @@ async fn a_split_vote_of_an_even_number_ends_and_leaves_nothing() {
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 40, "a fence was given twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_rise_though_all_nodes_forget() {
+    let servers = servers!(3);
+    let quorum = quorum(&servers).await;
+    let mut all = Vec::new();
+    for round in 0..4 {
+        all.extend(pairs(&quorum, "forgotten", 100 * round..100 * round + 5).await.0);
+        // First each one alone, then all of them.
+        let forgetting = servers.iter().enumerate().filter(|(at, _)| round == 3 || *at as u128 == round);
+        for (_, server) in forgetting {
+            server.restart().unwrap();
+            assert_eq!(ask::<usize>(server, &["DBSIZE"]).await, 0, "it did forget");
+        }
+        until("connections", async || {
+            let probe = claim(9000, &format!("probe {round}"));
+            quorum.attempt(&probe).await.is_ok_and(|answer| matches!(answer, Attempt::Granted(_)))
+        })
+        .await;
+    }
+    all.extend(pairs(&quorum, "forgotten", 800..805).await.0);
+    assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
+}
+
+/// Nodes whose clocks can be moved, or the end of the test.
+macro_rules! clocks {
+    ($count:expr) => {{
+        if Server::start_or_skip().unwrap().is_none() {
+            return;
+        }
+        let nodes: Vec<RedisClock> = (0..$count).map(|_| RedisClock::start().unwrap()).collect();
+        nodes
+    }};
+}
+
+const A_MINUTE: i64 = 60_000_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_costs_one_vote_and_no_fence() {
+    let nodes = clocks!(3);
+    let addrs = || nodes.iter().map(RedisClock::addr);
+    let (quorum, rival) = (over(addrs()).await, over(addrs()).await);
+    let key = |id: u128| ClaimId::from_bits(id).to_string();
+    let votes = async |id: u128| {
+        let mut votes = 0;
+        for addr in addrs() {
+            let shown: Option<String> = ask_at(addr, &["GET", "jump"]).await;
+            votes += usize::from(shown == Some(key(id)));
+        }
+        votes
+    };
+    // Ahead, behind, and back: twice as long as the lease, each time.
+    let mut all = Vec::new();
+    for (round, micros) in [A_MINUTE, -A_MINUTE, 0].into_iter().enumerate() {
+        let (mine, theirs) = (claim(10 * round as u128 + 1, "jump"), claim(10 * round as u128 + 2, "jump"));
+        all.push(fence(&quorum, &mine).await.unwrap());
+        until("all votes", async || votes(10 * round as u128 + 1).await == 3).await;
+        nodes[0].set_clock(micros).unwrap();
+        if micros > 0 {
+            assert_eq!(votes(10 * round as u128 + 1).await, 2, "a vote ended early");
+        }
+        assert_eq!(fence(&rival, &theirs).await, None, "two of three votes are still there");
+        until("the vote to be won back", async || {
+            let renewed = quorum.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.pop().unwrap().unwrap();
+            assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
+            votes(10 * round as u128 + 1).await == 3
+        })
+        .await;
+        assert_eq!(quorum.release(&name("jump"), mine.id, &DONE).await.unwrap().outcome, Released::Released);
+        all.extend(pairs(&rival, "jump", 1000 * round as u128 + 100..1000 * round as u128 + 105).await.0);
+    }
+    assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
+    // Nobody has asked the nodes what time it is.
+    let (ours, others) = (quorum.rounds(), rival.rounds());
+    println!("clocks a minute off: fence written back in {} of {} rounds", others.written_back, others.won);
+    assert_eq!((ours.written_back, others.written_back), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_may_let_two_hold_it_and_the_later_has_the_larger_fence() {
+    let nodes = clocks!(3);
+    let addrs = || nodes.iter().map(RedisClock::addr);
+    let (quorum, rival) = (over(addrs()).await, over(addrs()).await);
+    let _: () = ask_at(nodes[2].addr(), &["SET", "jump", "somebody", "PX", "60000"]).await;
+    let (mine, theirs) = (claim(1, "jump"), claim(2, "jump"));
+    let first = fence(&quorum, &mine).await.unwrap();
+    let _: () = ask_at(nodes[2].addr(), &["DEL", "jump"]).await;
+    nodes[0].set_clock(A_MINUTE).unwrap();
+    let second = fence(&rival, &theirs).await.expect("the promise that Redlock cannot keep");
+    assert!(second > first, "fence {second} after {first}");
+    let renewed = quorum.renew(&[Renewal::of(Arc::new(mine))]).await.pop().unwrap().unwrap();
+    assert!(matches!(renewed, Renewed::Gone(_)), "the first must hear of it: {renewed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
