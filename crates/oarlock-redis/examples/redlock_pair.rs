@@ -1,81 +1,55 @@
 //! What a Redlock costs, beside the fewest raw requests that could do it: `cargo run --release -p oarlock-redis --example
-//! redlock_pair`. It starts its own servers, on this machine, so that the way to them costs next to nothing.
+//! redlock_pair`. It starts its own servers, on this machine, so that the way to them costs next to nothing; then the same again
+//! behind proxies that hold up what passes for half a millisecond at least.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use oarlock_core::driver::{Attempt, Driver as _, End};
+use oarlock_core::floor::Floor;
 use oarlock_core::quorum::{Later, Quorum};
 use oarlock_core::{Claim, ClaimId, Client, DynDriver, ResourceName};
 use oarlock_redis::{Address, Config, Layout, Redis};
 use oarlock_testbed::Redis as Server;
-use redis::aio::MultiplexedConnection;
+use oarlock_testbed::proxy::{Direction, Proxy};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const PAIRS: usize = 1000;
-const FREE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+/// How many rivals there are where there are any, and how often each gets the lock.
+const RIVALS: usize = 8;
+const TURNS: usize = 50;
 
-/// The least that Redlock needs: one round to take, one to free, each over when a majority has answered.
-struct Raw {
-    nodes: Vec<MultiplexedConnection>,
-    majority: usize,
-    free: redis::Script,
+fn config(addr: SocketAddr) -> Config {
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    config
 }
 
-impl Raw {
-    /// Sends `command` to all nodes, and waits for a majority.
-    async fn round(&self, command: &redis::Cmd) -> Result<(), Failure> {
-        let mut calls = FuturesUnordered::new();
-        for node in &self.nodes {
-            let (mut node, command) = (node.clone(), command.clone());
-            calls.push(async move { command.query_async::<redis::Value>(&mut node).await });
-        }
-        let mut answers = 0;
-        while answers < self.majority {
-            match calls.next().await {
-                Some(Ok(_)) => answers += 1,
-                Some(Err(_)) => {}
-                None => return Err("no majority".into()),
-            }
-        }
-        Ok(())
-    }
-
-    async fn pair(&self, number: usize) -> Result<(), Failure> {
-        let value = format!("{number:032x}");
-        let mut take = redis::cmd("SET");
-        take.arg("raw").arg(&value).arg("NX").arg("PX").arg(30_000);
-        self.round(&take).await?;
-        let mut free = redis::cmd("EVALSHA");
-        free.arg(self.free.get_hash()).arg(1).arg("raw").arg(&value);
-        self.round(&free).await
-    }
+async fn quorum(addrs: &[SocketAddr]) -> Result<Quorum, Failure> {
+    let node = |addr: &SocketAddr| {
+        let config = config(*addr);
+        Later::new(addr.to_string(), move || {
+            let config = config.clone();
+            Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
+        })
+    };
+    Ok(Quorum::open(addrs.iter().map(node).collect()).await?)
 }
 
 /// Both sides of a comparison, on the same servers.
 struct Bench {
-    raw: Raw,
+    raw: Arc<dyn Floor>,
     quorum: Quorum,
     client: Client,
 }
 
 impl Bench {
-    async fn open(servers: &[Server]) -> Result<Self, Failure> {
-        let mut nodes = Vec::new();
-        let free = redis::Script::new(FREE);
-        for server in servers {
-            let client = redis::Client::open(format!("redis://{}", server.addr()))?;
-            let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-            let mut node = client.get_multiplexed_async_connection_with_config(&config).await?;
-            let _: String = redis::cmd("SCRIPT").arg("LOAD").arg(FREE).query_async(&mut node).await?;
-            nodes.push(node);
-        }
-        let raw = Raw { majority: nodes.len() / 2 + 1, nodes, free };
-        let client = Client::builder(quorum(servers).await?).build()?;
-        Ok(Self { raw, quorum: quorum(servers).await?, client })
+    async fn open(addrs: &[SocketAddr]) -> Result<Self, Failure> {
+        let raw = oarlock_redis::quorum_floor::open(addrs.iter().map(|addr| config(*addr)).collect()).await?;
+        let client = Client::builder(quorum(addrs).await?).build()?;
+        Ok(Self { raw, quorum: quorum(addrs).await?, client })
     }
 
     async fn driver_pair(&self, number: usize) -> Result<(), Failure> {
@@ -87,12 +61,13 @@ impl Bench {
         Ok(())
     }
 
-    async fn run(&self, what: &str) -> Result<(), Failure> {
-        let (before, mutex) = (self.quorum.rounds(), self.client.mutex("engine")?);
+    /// One client alone.
+    async fn run(&self, what: &str, pairs: usize) -> Result<(), Failure> {
+        let (before, mutex, name) = (self.quorum.rounds(), self.client.mutex("engine")?, Arc::<str>::from("raw"));
         let mut took: [Vec<Duration>; 3] = Default::default();
-        for number in 0..PAIRS {
+        for number in 0..pairs {
             let began = Instant::now();
-            self.raw.pair(number).await?;
+            self.raw.clone().pair(name.clone()).await?;
             took[0].push(began.elapsed());
             let began = Instant::now();
             self.driver_pair(number).await?;
@@ -102,10 +77,11 @@ impl Bench {
             took[2].push(began.elapsed());
         }
         let rounds = self.quorum.rounds();
-        for (side, took) in ["raw rounds, twice", "driver", "engine"].into_iter().zip(&mut took) {
-            took.sort_unstable();
-            let at = |part: usize| took[took.len() * part / 100].as_micros();
-            println!("{what:<30} {side:<18} p50 {:>6} us   p99 {:>6} us", at(50), at(99));
+        took.iter_mut().for_each(|took| took.sort_unstable());
+        let at = |side: usize, part: usize| took[side][took[side].len() * part / 100].as_micros();
+        for (side, name) in ["raw rounds, twice", "driver", "engine"].into_iter().enumerate() {
+            let ratio = at(side, 50) as f64 / at(0, 50) as f64;
+            println!("{what:<30} {name:<18} p50 {:>6} us   p99 {:>6} us   {ratio:.2}", at(side, 50), at(side, 99));
         }
         let (won, written) = (rounds.won - before.won, rounds.written_back - before.written_back);
         println!("{what:<30} {won} rounds won, {} lost, fence written back in {written}", rounds.lost - before.lost);
@@ -113,17 +89,30 @@ impl Bench {
     }
 }
 
-async fn quorum(servers: &[Server]) -> Result<Quorum, Failure> {
-    let node = |server: &Server| {
-        let addr = server.addr();
-        let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
-        (config.layout, config.prefix) = (Layout::Plain, String::new());
-        Later::new(addr.to_string(), move || {
-            let config = config.clone();
-            Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
-        })
-    };
-    Ok(Quorum::open(servers.iter().map(node).collect()).await?)
+/// Many clients at once, each with connections of its own.
+async fn contend(what: &str, addrs: &[SocketAddr]) -> Result<(), Failure> {
+    let mut rivals = tokio::task::JoinSet::new();
+    let began = Instant::now();
+    for _ in 0..RIVALS {
+        let quorum = Arc::new(quorum(addrs).await?);
+        let client = Client::builder_over(quorum.clone()).build()?;
+        rivals.spawn(async move {
+            for _ in 0..TURNS {
+                client.mutex("contended")?.lock().await?.release().await?;
+            }
+            Ok::<_, Failure>(quorum.rounds())
+        });
+    }
+    let (mut won, mut lost, mut written) = (0, 0, 0);
+    while let Some(rounds) = rivals.join_next().await {
+        let rounds = rounds??;
+        (won, lost, written) = (won + rounds.won, lost + rounds.lost, written + rounds.written_back);
+    }
+    let took = began.elapsed().as_secs_f64();
+    println!(
+        "{what:<30} {RIVALS} rivals: {won} rounds won in {took:.1} s, {lost} lost, fence written back in {written}"
+    );
+    Ok(())
 }
 
 #[tokio::main]
@@ -133,12 +122,21 @@ async fn main() -> Result<(), Failure> {
         for _ in 0..count {
             servers.push(Server::start()?);
         }
-        let bench = Bench::open(&servers).await?;
-        bench.run(&format!("{count} nodes, all up")).await?;
+        let addrs: Vec<_> = servers.iter().map(Server::addr).collect();
+        let bench = Bench::open(&addrs).await?;
+        bench.run(&format!("{count} nodes, all up"), PAIRS).await?;
+        let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>()?;
+        for proxy in &proxies {
+            proxy.delay(Direction::ToServer, Duration::from_micros(500));
+            proxy.delay(Direction::ToClient, Duration::from_micros(500));
+        }
+        let far: Vec<_> = proxies.iter().map(Proxy::addr).collect();
+        Bench::open(&far).await?.run(&format!("{count} nodes, behind a delay"), PAIRS / 5).await?;
+        contend(&format!("{count} nodes, all up"), &addrs).await?;
         if count == 5 {
             servers[0].kill()?;
             servers[1].pause()?;
-            bench.run("5 nodes, 1 down, 1 stopped").await?;
+            bench.run("5 nodes, 1 down, 1 stopped", PAIRS).await?;
             servers[1].resume()?;
         }
     }

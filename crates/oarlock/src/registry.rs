@@ -46,7 +46,11 @@ const DRIVERS: &[(&str, Open, OpenFloor)] = &[
         |url| Box::pin(async move { oarlock_redis::floor::open(redis_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "redis")]
-    ("redlock", |url, _| Box::pin(redlock(url)), |_| Box::pin(async { Ok(None) })),
+    (
+        "redlock",
+        |url, _| Box::pin(redlock(url)),
+        |url| Box::pin(async move { oarlock_redis::quorum_floor::open(redlock_configs(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper",
@@ -230,17 +234,23 @@ fn redis_config_at(url: &Url, address: oarlock_redis::Address) -> Result<oarlock
 #[cfg(feature = "redis")]
 async fn redlock(url: Url) -> Result<Arc<dyn DynDriver>> {
     use oarlock_core::quorum::{Later, Quorum};
-    use oarlock_redis::{Address, Redis};
+    use oarlock_redis::Redis;
 
-    let mut nodes = Vec::new();
-    for host in url.hosts() {
-        let config = redis_config_at(&url, Address::Tcp(host.name.clone(), host.port))?;
-        nodes.push(Later::new(host.to_string(), move || {
+    let nodes = redlock_configs(&url)?.into_iter().map(|config| {
+        Later::new(config.address.to_string(), move || {
             let config = config.clone();
             Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
-        }));
-    }
-    Ok(Arc::new(Quorum::open(nodes).await?))
+        })
+    });
+    Ok(Arc::new(Quorum::open(nodes.collect()).await?))
+}
+
+#[cfg(feature = "redis")]
+fn redlock_configs(url: &Url) -> Result<Vec<oarlock_redis::Config>> {
+    use oarlock_redis::Address;
+
+    let hosts = url.hosts().iter();
+    hosts.map(|host| redis_config_at(url, Address::Tcp(host.name.clone(), host.port))).collect()
 }
 
 #[cfg(feature = "postgres")]
