@@ -6,7 +6,7 @@ use crate::workspace::{Failure, Workspace, stream};
 use crate::{features, programs, readme};
 
 /// Programs that fail if what they show is not so, and the packages they are in.
-const EXAMPLES: &[(&str, &str)] = &[("oarlock", "paused_holder")];
+const EXAMPLES: &[(&str, &str)] = &[("oarlock", "paused_holder"), ("oarlock-redis", "redlock_flaws")];
 
 /// One part of the test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Part {
 
     /// Whether it needs Debian packages.
     pub(crate) fn needs_packages(self) -> bool {
-        matches!(self, Self::Tests | Self::Interop)
+        matches!(self, Self::Tests | Self::Examples | Self::Interop)
     }
 
     /// Runs it, with its output passed through.
