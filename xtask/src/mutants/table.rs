@@ -21,6 +21,10 @@ const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
+const ROUNDS: &str = "crates/oarlock-core/src/quorum/rounds.rs";
+const VOTE: &str = "crates/oarlock-core/src/quorum/vote.rs";
+const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
+const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
@@ -42,6 +46,7 @@ const ONCE: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "once::"];
 const COHORT_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "cohort::"];
 const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
+const QUORUM: &[&str] = &["-p", "oarlock-core", "--lib", "quorum::tests::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
 
@@ -538,5 +543,53 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "(Err(error), Some(cause), _) if is(&error, ServerErrorKind::NoScript) => {",
         to: "(_, Some(cause), _) => {",
         test: REDIS_WIRE,
+    },
+    Mutant {
+        name: "quorum-proposes-nothing",
+        rule: "nodes of a quorum agree on a fence whatever their clocks say",
+        file: ROUNDS,
+        from: "claim.least_fence.or_else(|| Some(Fence::new(wall_micros())));",
+        to: "claim.least_fence.filter(|_| wall_micros() > 0);",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-grants-unwritten",
+        rule: "a majority has the fence of a grant",
+        file: VOTE,
+        from: "if behind.is_empty() {",
+        to: "if behind.len() < usize::MAX {",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-counts-lost-votes",
+        rule: "a vote that is gone when the fence is written does not count",
+        file: VOTE,
+        from: "_ => return None,",
+        to: "_ => missing -= 1,",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-counts-won-back",
+        rule: "a node that lost a vote does not count for the fences of its holder any more",
+        file: KEEPING,
+        from: "                self.hold.lost_on(node);\n                self.missing",
+        to: "                self.missing",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-shows-any-memo",
+        rule: "a grant of a quorum shows the newest memo",
+        file: MEMO,
+        from: "max_by_key(|memo| memo.order)",
+        to: "min_by_key(|memo| memo.order)",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-keeps-memo-to-itself",
+        rule: "a memo that was shown is on a majority",
+        file: MEMO,
+        from: "grant.memo.as_ref() != newest.map(|newest| &newest.raw)",
+        to: "grant.memo.is_none() && newest.is_some_and(|newest| newest.raw.is_empty())",
+        test: QUORUM,
     },
 ];
