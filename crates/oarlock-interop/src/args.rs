@@ -12,6 +12,8 @@ use crate::duel::Duel;
 pub(crate) struct Args {
     /// All versions of each client, and more rounds.
     pub(crate) all: bool,
+    /// Measure, instead of trying what works.
+    pub(crate) speed: bool,
     /// These clients only; empty means all.
     only: Vec<String>,
     /// Languages that are not installed.
@@ -30,6 +32,7 @@ impl Args {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--all" => args.all = true,
+                "--speed" => args.speed = true,
                 "--only" => args.only.push(value()?),
                 "--without" => args.without.push(Language::named(&value()?)?),
                 "--root" => args.root = value()?.into(),
@@ -46,9 +49,14 @@ impl Args {
         Ok(args)
     }
 
+    /// Whether a language is not installed.
+    pub(crate) fn lacks(&self, language: Language) -> bool {
+        self.without.contains(&language)
+    }
+
     /// Whether this client was asked for and can be run.
     fn selects(&self, client: &Client) -> bool {
-        !self.without.contains(&client.language)
+        !self.lacks(client.language)
             && (self.all || !client.long || !self.only.is_empty())
             && (self.only.is_empty() || self.only.iter().any(|name| client.answers_to(name)))
     }

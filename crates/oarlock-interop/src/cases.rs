@@ -137,6 +137,27 @@ pub(crate) async fn waits(terms: Terms, holder: &Peer, waiter: &Peer, rounds: u3
     Ok(span(median))
 }
 
+/// The holder holds one kind, and the waiter is refused another of the same name; it has it after the release.
+pub(crate) async fn excludes(holder: (&Peer, &str), waiter: (&Peer, &str)) -> Outcome {
+    let (name, h, w) = (name("kind"), Peer::handle(), Peer::handle());
+    let ((holder, its), (waiter, kind)) = (holder, waiter);
+    held(holder, format!("lock {h} {its} {name} {LONG_MS} 0")).await?;
+    match waiter.ask(format!("lock {w} {kind} {name} {LONG_MS} 0")).await? {
+        Answer::Busy => {}
+        other => return Err(failed(format!("{} was not refused {kind} while {its} was held: {other:?}", waiter.name))),
+    }
+    let waiting = held(waiter, format!("lock {w} {kind} {name} {LONG_MS} {PATIENCE_MS}"));
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        freed(holder, format!("unlock {h}")).await
+    };
+    let (granted, released) = tokio::join!(waiting, release);
+    let ((at, _), released) = (granted?, released?);
+    let took = at.checked_sub(released).ok_or_else(|| failed("granted before it was released"))?;
+    freed(waiter, format!("unlock {w}")).await?;
+    Ok(span(Duration::from_nanos(took)))
+}
+
 /// The holder keeps it for three leases, while the waiter waits in vain; then it is released as usual.
 pub(crate) async fn renews(terms: Terms, holder: &Peer, waiter: &Peer) -> Outcome {
     let Terms { holds, waits, lease } = terms;

@@ -75,10 +75,27 @@ pub(crate) struct Client {
     pub(crate) we_notice: Duration,
     /// Why several of them cannot count together in reasonable time.
     pub(crate) stalls: Option<&'static str>,
+    /// Other kinds that exclude each other: theirs, ours.
+    pub(crate) kinds: &'static [(&'static str, &'static str)],
 }
 
 /// A client that asks again now and then.
 const POLLS: Duration = Duration::from_millis(600);
+
+/// A client that is told.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// Redisson's objects, and what of ours they exclude.
+const REDISSON: &[(&str, &str)] = &[
+    ("fenced", "mutex"),
+    ("fair", "mutex"),
+    ("spin", "spin"),
+    ("read", "write"),
+    ("write", "read"),
+    ("write", "write"),
+    ("semaphore:1", "semaphore:1"),
+    ("permit:1", "semaphore:1"),
+];
 
 pub(crate) const CLIENTS: &[Client] = &[
     Client {
@@ -92,6 +109,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
     },
     Client {
         name: "pottery",
@@ -104,6 +122,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
     },
     Client {
         name: "node-redlock",
@@ -116,6 +135,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
     },
     Client {
         name: "redsync",
@@ -128,6 +148,20 @@ pub(crate) const CLIENTS: &[Client] = &[
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
+    },
+    Client {
+        name: "redisson",
+        client: "redisson",
+        language: Language::Java,
+        folder: "redisson",
+        store: Store::Redis("?layout=redisson"),
+        terms: MUTEX,
+        long: false,
+        they_notice: TOLD,
+        we_notice: TOLD,
+        stalls: None,
+        kinds: REDISSON,
     },
     Client {
         name: "pottery-5",
@@ -140,6 +174,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
     },
     Client {
         name: "node-redlock-5",
@@ -155,6 +190,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             "node-redlock keeps the servers it won in a lost round until its lease ends, so that rivals on five servers \
              stall each other for whole leases (seen without us too)",
         ),
+        kinds: &[],
     },
     Client {
         name: "redsync-5",
@@ -163,10 +199,11 @@ pub(crate) const CLIENTS: &[Client] = &[
         folder: "",
         store: Store::Redlock(""),
         terms: MUTEX,
-        long: false,
+        long: true,
         they_notice: POLLS,
         we_notice: POLLS,
         stalls: None,
+        kinds: &[],
     },
     zookeeper("curator", "curator", terms("mutex", SESSION)),
     zookeeper("curator-rw", "curator", Terms { holds: "read", ..terms("write", SESSION) }),
@@ -188,7 +225,8 @@ const fn zookeeper(name: &'static str, client: &'static str, terms: Terms) -> Cl
     let store = Store::ZooKeeper(if curator { "?layout=curator" } else { "?layout=kazoo" });
     // One of each library is enough for every day.
     let long = !matches!(terms.holds.as_bytes(), b"mutex");
-    Client { name, client, language, folder, store, terms, long, they_notice: POLLS, we_notice: POLLS, stalls: None }
+    let (they_notice, we_notice, stalls) = (POLLS, POLLS, None);
+    Client { name, client, language, folder, store, terms, long, they_notice, we_notice, stalls, kinds: &[] }
 }
 
 impl Client {

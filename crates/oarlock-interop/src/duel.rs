@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::cases::{self, Case, Outcome};
 use crate::clients::Client;
 use crate::ground::Ground;
-use crate::matrix::{Cell, Row};
+use crate::matrix::{Cell, Kinds, Row};
 use crate::talk::{Peer, Trouble};
 
 /// How many processes of each side count together.
@@ -32,10 +32,13 @@ impl Duel {
             version: "?".to_owned(),
             store: Ground::shown(self.client.store),
             cells: Vec::new(),
+            kinds: Vec::new(),
         };
         match self.meet().await {
             Ok((ground, ours, theirs)) => {
                 row.version = theirs.first().map_or_else(String::new, |peer| peer.version.clone());
+                // First, while nobody was killed yet.
+                row.kinds = self.kinds(&ours, &theirs).await;
                 row.cells = self.cells(&ours, &theirs).await;
                 // Servers are stopped by calls that block.
                 let _ = tokio::task::spawn_blocking(move || drop(ground)).await;
@@ -59,13 +62,25 @@ impl Duel {
         Ok((ground, ours, theirs))
     }
 
+    /// For each pair of kinds: they to us, and we to them.
+    async fn kinds(&self, ours: &Side, theirs: &Side) -> Vec<Kinds> {
+        let (Some(us), Some(them)) = (ours.first(), theirs.first()) else { return Vec::new() };
+        let mut kinds = Vec::new();
+        for (their_kind, our_kind) in self.client.kinds {
+            let they_to_us = cell(cases::excludes((them, their_kind), (us, our_kind)).await);
+            let we_to_them = cell(cases::excludes((us, our_kind), (them, their_kind)).await);
+            kinds.push(Kinds { theirs: their_kind, ours: our_kind, they_to_us, we_to_them });
+        }
+        kinds
+    }
+
     async fn cells(&self, ours: &Side, theirs: &Side) -> Vec<(Case, Cell)> {
         // One of each side is there to be killed.
         let ([us, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
             return Vec::new();
         };
         let terms = self.client.terms;
-        let rounds = if self.all { 15 } else { 7 };
+        let rounds = if self.all { 15 } else { 5 };
         let mut cells = vec![
             (Case::WeWait, cell(cases::waits(terms, them, us, rounds, self.client.we_notice).await)),
             (Case::TheyWait, cell(cases::waits(terms, us, them, rounds, self.client.they_notice).await)),

@@ -8,6 +8,7 @@ mod clients;
 mod duel;
 mod ground;
 mod matrix;
+mod speed;
 mod talk;
 
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use crate::args::Args;
 use crate::matrix::Matrix;
 
 /// How many clients are tried at once: mostly they wait.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -38,6 +39,9 @@ async fn main() -> ExitCode {
 
 /// Says whether all is well.
 async fn run(args: Args) -> Result<bool> {
+    if args.speed {
+        return speed::run(&args).await.map(|()| true);
+    }
     let duels = args.duels()?;
     anyhow::ensure!(!duels.is_empty(), "nothing to do: no client is left");
     let mut running = tokio::task::JoinSet::new();

@@ -23,15 +23,30 @@ pub(crate) struct Row {
     pub(crate) version: String,
     pub(crate) store: String,
     pub(crate) cells: Vec<(Case, Cell)>,
+    pub(crate) kinds: Vec<Kinds>,
+}
+
+/// A kind of theirs and one of ours on the same name.
+#[derive(Debug)]
+pub(crate) struct Kinds {
+    pub(crate) theirs: &'static str,
+    pub(crate) ours: &'static str,
+    pub(crate) they_to_us: Cell,
+    pub(crate) we_to_them: Cell,
 }
 
 impl Row {
+    fn all(&self) -> impl Iterator<Item = &Cell> {
+        let kinds = self.kinds.iter().flat_map(|kinds| [&kinds.they_to_us, &kinds.we_to_them]);
+        self.cells.iter().map(|(_, cell)| cell).chain(kinds)
+    }
+
     /// For those who wait for the table.
     pub(crate) fn line(&self) -> String {
-        let count = |is: fn(&Cell) -> bool| self.cells.iter().filter(|(_, cell)| is(cell)).count();
+        let count = |is: fn(&Cell) -> bool| self.all().filter(|cell| is(cell)).count();
         let red = count(|cell| matches!(cell, Cell::Red(_)));
         let green = count(|cell| matches!(cell, Cell::Green(_)));
-        let absent = self.cells.len() - red - green;
+        let absent = self.all().count() - red - green;
         format!("{} {} on {}: {green} green, {absent} n/a, {red} red", self.client, self.version, self.store)
     }
 }
@@ -48,42 +63,62 @@ impl Matrix {
     }
 
     pub(crate) fn is_green(&self) -> bool {
-        !self.rows.values().flat_map(|row| &row.cells).any(|(_, cell)| matches!(cell, Cell::Red(_)))
+        !self.rows.values().flat_map(Row::all).any(|cell| matches!(cell, Cell::Red(_)))
     }
 }
 
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut notes: Vec<String> = Vec::new();
-        let mut note = |why: &str| {
-            let place = notes.iter().position(|note| note == why).unwrap_or_else(|| {
-                notes.push(why.to_owned());
-                notes.len() - 1
-            });
-            place + 1
-        };
-        let head = ["client", "version", "store"].map(str::to_owned);
-        let mut table: Vec<Vec<String>> =
-            vec![head.into_iter().chain(Case::ALL.iter().map(|case| case.head().to_owned())).collect()];
+        let mut notes = Notes::default();
+        let words = |words: [&str; 3]| words.map(str::to_owned).to_vec();
+        let mut table = vec![words(["client", "version", "store"])];
+        table[0].extend(Case::ALL.iter().map(|case| case.head().to_owned()));
+        let mut kinds = vec![words(["client", "version", "their kind"])];
+        kinds[0].extend(words(["our kind", "they → us", "we → them"]));
         for row in self.rows.values() {
-            let mut line = vec![row.client.clone(), row.version.clone(), row.store.clone()];
+            let mut line = words([&row.client, &row.version, &row.store]);
             for case in Case::ALL {
-                let cell = row.cells.iter().find(|(of, _)| of == case).map(|(_, cell)| cell);
-                line.push(match cell {
-                    None => "-".to_owned(),
-                    Some(Cell::Green(figure)) if figure.is_empty() => "ok".to_owned(),
-                    Some(Cell::Green(figure)) => figure.clone(),
-                    Some(Cell::Absent(why)) => format!("n/a ({})", note(why)),
-                    Some(Cell::Red(why)) => format!("**RED** ({})", note(why)),
-                });
+                let cell = row.cells.iter().find(|(of, _)| of == case);
+                line.push(cell.map_or_else(|| "-".to_owned(), |(_, cell)| notes.shown(cell)));
             }
             table.push(line);
+            for pair in &row.kinds {
+                let mut line = words([&row.client, &row.version, pair.theirs]);
+                line.extend([pair.ours.to_owned(), notes.shown(&pair.they_to_us), notes.shown(&pair.we_to_them)]);
+                kinds.push(line);
+            }
         }
         write!(f, "{}", aligned(&table))?;
-        for (place, why) in notes.iter().enumerate() {
+        if kinds.len() > 1 {
+            write!(f, "\n{}", aligned(&kinds))?;
+        }
+        for (place, why) in notes.0.iter().enumerate() {
             write!(f, "{}({}) {why}", if place == 0 { "\n" } else { "  \n" }, place + 1)?;
         }
         writeln!(f)
+    }
+}
+
+/// What is said beneath a table, once each.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    fn shown(&mut self, cell: &Cell) -> String {
+        match cell {
+            Cell::Green(figure) if figure.is_empty() => "ok".to_owned(),
+            Cell::Green(figure) => figure.clone(),
+            Cell::Absent(why) => format!("n/a ({})", self.number(why)),
+            Cell::Red(why) => format!("**RED** ({})", self.number(why)),
+        }
+    }
+
+    fn number(&mut self, why: &str) -> usize {
+        let place = self.0.iter().position(|note| note == why);
+        1 + place.unwrap_or_else(|| {
+            self.0.push(why.to_owned());
+            self.0.len() - 1
+        })
     }
 }
 
@@ -113,7 +148,7 @@ mod tests {
     fn matrix(cells: Vec<(Case, Cell)>) -> Matrix {
         let mut matrix = Matrix::default();
         let [client, version, store] = ["redis-py", "8", "redis"].map(str::to_owned);
-        matrix.add(0, Row { client, version, store, cells });
+        matrix.add(0, Row { client, version, store, cells, kinds: Vec::new() });
         matrix
     }
 

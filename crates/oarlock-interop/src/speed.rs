@@ -1,0 +1,297 @@
+//! How fast locks are beside each other: one run, one server, everybody in turn.
+
+mod grants;
+mod table;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use oarlock_testbed::Redis;
+use oarlock_testbed::server::speak;
+
+use crate::args::Args;
+use crate::clients::{CLIENTS, Language};
+use crate::talk::{Answer, Peer, Trouble};
+use grants::{Contention, read};
+
+/// How often everybody has a turn.
+const TURNS: usize = 3;
+
+/// How long a turn of acquiring and releasing takes, in seconds.
+const PAIR_SECONDS: &str = "0.7";
+
+/// How long a turn of contention takes, in seconds: long enough for those who sleep 200 ms between two tries.
+const LOAD_SECONDS: f64 = 1.5;
+
+/// Turns of each contention.
+const LOAD_TURNS: usize = 2;
+
+/// Contenders, and processes that they are spread over.
+const SHAPES: [(usize, usize); 8] = [(2, 1), (2, 2), (16, 1), (16, 2), (16, 8), (128, 1), (128, 2), (128, 8)];
+
+/// A lease that nothing here outlives.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Requests that every client may send; the rest is what its scripts do inside the server.
+const REQUESTS: [&str; 6] = ["evalsha", "eval", "subscribe", "unsubscribe", "lpush", "blpop"];
+
+/// Somebody who is measured.
+struct Contestant {
+    shown: &'static str,
+    /// The client's kind for acquire and release alone, and for contention; none where it is not asked.
+    pair: Option<&'static str>,
+    load: Option<&'static str>,
+    /// Whether SET is a request of its own, and not a part of its scripts.
+    sets: bool,
+    command: Vec<String>,
+    url: String,
+    crew: Vec<Arc<Peer>>,
+}
+
+impl Contestant {
+    /// As many processes as asked for, started when first needed.
+    async fn crew(&mut self, many: usize) -> Result<&[Arc<Peer>]> {
+        while self.crew.len() < many {
+            self.crew.push(Arc::new(Peer::start(&self.command, &self.url, LEASE).await?));
+        }
+        Ok(&self.crew[..many])
+    }
+}
+
+/// Measures, and prints the tables.
+pub(crate) async fn run(args: &Args) -> Result<()> {
+    let server = tokio::task::spawn_blocking(Redis::start).await??;
+    let mut all = contestants(args, &server)?;
+    let mut pairs = Vec::new();
+    for tasks in [1, 64] {
+        pairs.push((tasks, measure_pairs(&mut all, tasks).await?));
+    }
+    println!("{}", table::pairs(&pairs));
+    let mut loads = Vec::new();
+    for shape in SHAPES {
+        loads.push((shape, measure_loads(&mut all, shape, &server).await?));
+    }
+    println!("{}", table::loads(&loads));
+    drop(all);
+    let masters = tokio::task::spawn_blocking(|| (0..5).map(|_| Redis::start()).collect::<Result<Vec<_>>>()).await??;
+    let mut quorum = redlocks(args, &masters)?;
+    println!("{}", table::pairs(&[(1, measure_pairs(&mut quorum, 1).await?)]));
+    Ok(())
+}
+
+/// Everybody on one server. A client that is not there is left out.
+fn contestants(args: &Args, server: &Redis) -> Result<Vec<Contestant>> {
+    let url = server.url();
+    let new = |shown, command: Vec<String>, pair, load, sets, query: &str| Contestant {
+        shown,
+        pair,
+        load,
+        sets,
+        command,
+        url: format!("{url}{query}"),
+        crew: Vec::new(),
+    };
+    let mut all = vec![
+        new("floor", ours("floor")?, Some("pair"), Some("rival"), true, ""),
+        new("oarlock", ours("oarlock")?, Some("mutex"), Some("mutex"), false, ""),
+        new("oarlock, fair", ours("oarlock")?, Some("fair"), Some("fair"), false, ""),
+        new("oarlock, layout=plain", ours("oarlock")?, Some("mutex"), None, false, "?layout=plain"),
+        new("oarlock, layout=redisson", ours("oarlock")?, Some("mutex"), Some("mutex"), false, "?layout=redisson"),
+    ];
+    for (name, shown, pair, kind, sets) in [
+        ("redisson", "Redisson RLock", Some("mutex"), "mutex", false),
+        ("redisson", "Redisson RFairLock", None, "fair", false),
+        ("redis-py", "redis-py", Some("mutex"), "mutex", true),
+        ("node-redlock", "node-redlock", Some("mutex"), "mutex", false),
+        ("redsync", "redsync", Some("mutex"), "mutex", true),
+    ] {
+        if let Some(command) = theirs(args, name)? {
+            all.push(new(shown, command, pair, Some(kind), sets, ""));
+        }
+    }
+    if let Some(command) = rslock() {
+        all.push(new("rslock", command, Some("mutex"), Some("mutex"), true, ""));
+    }
+    Ok(all)
+}
+
+/// Everybody on five servers.
+fn redlocks(args: &Args, masters: &[Redis]) -> Result<Vec<Contestant>> {
+    let hosts: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+    let url: Vec<_> = masters.iter().map(Redis::url).collect();
+    let (ours_url, url) = (format!("redlock://{}", hosts.join(",")), url.join(","));
+    let new = |shown, command: Vec<String>, pair, url: &str| Contestant {
+        shown,
+        pair: Some(pair),
+        load: None,
+        sets: true,
+        command,
+        url: url.to_owned(),
+        crew: Vec::new(),
+    };
+    let mut all = vec![
+        new("floor: raw rounds", ours("floor")?, "pair", &ours_url),
+        new("oarlock", ours("oarlock")?, "mutex", &ours_url),
+    ];
+    for name in ["node-redlock", "pottery", "redsync"] {
+        if let Some(command) = theirs(args, name)? {
+            all.push(new(name, command, "mutex", &url));
+        }
+    }
+    if let Some(command) = rslock() {
+        all.push(new("rslock", command, "mutex", &url));
+    }
+    Ok(all)
+}
+
+fn ours(client: &str) -> Result<Vec<String>> {
+    let program = std::env::current_exe()?.with_file_name("interop-peer");
+    Ok(vec![program.to_string_lossy().into_owned(), client.to_owned()])
+}
+
+/// The program of rslock, which is built beside ours.
+fn rslock() -> Option<Vec<String>> {
+    let program = std::env::current_exe().ok()?.with_file_name("oarlock-interop-peer");
+    program.is_file().then(|| vec![program.to_string_lossy().into_owned(), "rslock".to_owned()])
+}
+
+/// The newest version of a client, where its language is installed.
+fn theirs(args: &Args, name: &str) -> Result<Option<Vec<String>>> {
+    let client = CLIENTS.iter().find(|client| client.name == name).context("no such client")?;
+    if args.lacks(client.language) {
+        return Ok(None);
+    }
+    let versions = client.versions(&args.root, false)?;
+    let version = versions.first().context("no version")?;
+    let mut command = client.command(&args.root, &args.out, version);
+    if client.language == Language::Java {
+        // What is measured here lives for minutes, so the collector that a server would have.
+        command.retain(|word| word != "-XX:+UseSerialGC");
+    }
+    Ok(Some(command))
+}
+
+/// Pairs of one contestant: how many a second, and the median and the 99th of a hundred, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    rate: f64,
+    p50: u64,
+    p99: u64,
+}
+
+async fn measure_pairs(all: &mut [Contestant], tasks: u32) -> Result<Vec<(&'static str, Option<Pairs>)>> {
+    let seconds: f64 = PAIR_SECONDS.parse()?;
+    let mut turns: Vec<Vec<Pairs>> = vec![Vec::new(); all.len()];
+    // The first turn of all is there to warm up.
+    for turn in 0..=TURNS {
+        for (place, contestant) in all.iter_mut().enumerate() {
+            let Some(kind) = contestant.pair else { continue };
+            let shown = contestant.shown;
+            let peer = match contestant.crew(1).await {
+                Ok(crew) => crew[0].clone(),
+                // A store without a floor is no reason to stop.
+                Err(error) => {
+                    eprintln!("{shown}: {error:#}");
+                    contestant.pair = None;
+                    continue;
+                }
+            };
+            let line = format!("pairs {} {kind} speed-{tasks}-{place} {tasks} {PAIR_SECONDS}", Peer::handle());
+            match peer.ask(line).await {
+                Ok(Answer::Pairs { count, p50, p99 }) if turn > 0 => {
+                    turns[place].push(Pairs { rate: rate(count, seconds), p50, p99 });
+                }
+                Ok(Answer::Pairs { .. }) => {}
+                other => bail!("{shown}: {other:?}"),
+            }
+        }
+    }
+    let median = |turns: &Vec<Pairs>| {
+        let mut turns = turns.clone();
+        turns.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+        turns.get(turns.len() / 2).copied()
+    };
+    Ok(all.iter().zip(&turns).map(|(contestant, turns)| (contestant.shown, median(turns))).collect())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+fn rate(count: u64, seconds: f64) -> f64 {
+    count as f64 / seconds
+}
+
+/// One lock, many contenders; what came of it, or why nothing did.
+async fn measure_loads(
+    all: &mut [Contestant],
+    (contenders, processes): (usize, usize),
+    server: &Redis,
+) -> Result<Vec<(&'static str, Result<Contention, String>)>> {
+    let folder = tempfile::tempdir()?;
+    let mut sums: Vec<Result<Contention, String>> = all.iter().map(|_| Ok(Contention::new(contenders))).collect();
+    for turn in 0..LOAD_TURNS {
+        for (place, contestant) in all.iter_mut().enumerate() {
+            let Some(kind) = contestant.load else { continue };
+            let Ok(sum) = &mut sums[place] else { continue };
+            let sets = contestant.sets;
+            let crew = match contestant.crew(processes).await {
+                Ok(crew) => crew.to_vec(),
+                Err(error) => {
+                    sums[place] = Err(format!("{error:#}"));
+                    continue;
+                }
+            };
+            speak(server.addr(), &["CONFIG", "RESETSTAT"])?;
+            let name = format!("load-{contenders}-{processes}-{place}-{turn}");
+            let mut loading = tokio::task::JoinSet::new();
+            for (number, peer) in crew.into_iter().enumerate() {
+                let file = folder.path().join(format!("{place}-{turn}-{number}"));
+                let line = format!(
+                    "load {} {kind} {name} {} {LOAD_SECONDS} {}",
+                    Peer::handle(),
+                    contenders / processes,
+                    file.display()
+                );
+                loading.spawn(async move { (number, file, peer.ask(line).await) });
+            }
+            let mut grants = Vec::new();
+            let mut trouble = None;
+            while let Some(done) = loading.join_next().await {
+                let (number, file, answer) = done?;
+                match answer {
+                    Ok(_) => grants.extend(read(&file, number * contenders / processes)?),
+                    Err(Trouble::Cannot(why) | Trouble::Failed(why)) => trouble = Some(why),
+                }
+            }
+            let calls = calls(&speak(server.addr(), &["INFO", "commandstats"])?, sets);
+            match trouble {
+                None => sum.add(grants, Duration::from_secs_f64(LOAD_SECONDS), calls),
+                Some(why) => sums[place] = Err(why),
+            }
+        }
+    }
+    let asked = all.iter().map(|contestant| (contestant.shown, contestant.load.is_some()));
+    Ok(asked.zip(sums).filter(|((_, asked), _)| *asked).map(|((shown, _), sum)| (shown, sum)).collect())
+}
+
+/// How many requests the server has had, out of its own statistics.
+fn calls(info: &str, sets: bool) -> u64 {
+    let count = |line: &str| -> Option<u64> {
+        let (name, rest) = line.trim().strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let counted = REQUESTS.contains(&name) || (sets && name == "set");
+        rest.split(',').next()?.parse().ok().filter(|_| counted)
+    };
+    info.lines().filter_map(count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_are_counted() {
+        let info = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_set:calls=5,usec=1\r\n\
+                    cmdstat_hget:calls=9,usec=1\r\ncmdstat_subscribe:calls=2,usec=1\r\n";
+        assert_eq!(calls(info, false), 9);
+        assert_eq!(calls(info, true), 14);
+    }
+}
