@@ -1,5 +1,7 @@
 //! The loop that all peers in Rust share.
 
+// Named in full, because programs outside this crate take this file in by its path.
+#[path = "peer/worker.rs"]
 mod worker;
 
 use std::collections::HashMap;
@@ -67,6 +69,13 @@ pub trait Lock: Send + Sync + 'static {
     /// # Errors
     /// What went wrong.
     fn release(&mut self) -> impl Future<Output = Result<Option<Loss>, Refusal>> + Send;
+}
+
+/// Nanoseconds of the clock that all processes of this machine share, in whatever language.
+#[must_use]
+pub fn now() -> u64 {
+    let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(at.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(at.tv_nsec).unwrap_or(0)
 }
 
 /// Why a lock is no longer held.

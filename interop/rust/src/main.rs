@@ -2,6 +2,8 @@
 //!
 //! usage: oarlock-interop-peer <client> <url>
 
+#[path = "../../../crates/oarlock-interop/src/peer.rs"]
+mod peer;
 mod rslock_locks;
 
 #[tokio::main]
@@ -9,7 +11,7 @@ async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [client, url] = args.as_slice() else { anyhow::bail!("usage: oarlock-interop-peer <client> <url>") };
     match client.as_str() {
-        "rslock" => oarlock_interop::run(client, rslock_locks::Rslock::connect(url)).await?,
+        "rslock" => peer::run(client, rslock_locks::Rslock::connect(url)).await?,
         other => anyhow::bail!("there is no client {other}"),
     }
     // The runtime would wait for a read of standard input that has ended already.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock_interop::{Client, Lock, Loss, Refusal};
+use crate::peer::{Client, Lock, Loss, Refusal};
 use rslock::{LockError, LockManager};
 
 /// The library's own: a pause is anything from nothing to this.

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{Client, Lock, Refusal};
-use crate::now;
+use super::{Client, Lock, Refusal, now};
 
 const LEASE: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(60);
