@@ -244,8 +244,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "news-not-carried",
         rule: "a memo goes to the store with the renewal that is to carry it",
         file: WATCHDOG,
-        from: "Renewal { memo: due.memo.clone(), ..Renewal::of(due.claim.clone()) }",
-        to: "Renewal::of(due.claim.clone())",
+        from: "memo: due.memo.clone(), held: due.held,",
+        to: "held: due.held,",
         test: ONCE,
     },
     Mutant {
