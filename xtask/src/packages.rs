@@ -91,6 +91,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         folder: None,
         service: Some("pgbouncer"),
     },
+    Package {
+        name: "mariadb-server",
+        purpose: "the server behind mysql: and mariadb: URLs",
+        proof: "mariadbd",
+        folder: None,
+        service: Some("mariadb"),
+    },
 ];
 
 /// What has to be done before the tests can run.

@@ -28,6 +28,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Wait(WaitArgs),
     Break(BreakArgs),
+    Init(InitArgs),
     Bench(BenchArgs),
     Url(UrlArgs),
     Completions(CompletionsArgs),
@@ -254,6 +255,19 @@ pub(crate) struct BenchArgs {
     /// Run this load only; may be given again
     #[arg(long, value_enum, value_name = "LOAD")]
     pub(crate) only: Vec<Load>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Create what the store needs: the tables and procedures of a database
+#[derive(Debug, clap::Args)]
+pub(crate) struct InitArgs {
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Also give USER the rights that locks need, and no more
+    #[arg(long, value_name = "USER")]
+    pub(crate) grant: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod break_;
 pub(crate) mod completions;
 pub(crate) mod hold;
+pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;

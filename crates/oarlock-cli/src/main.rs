@@ -86,6 +86,7 @@ fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
         Command::Show(show) => cmd::show::main(&show),
         Command::Wait(wait) => cmd::wait::main(&wait),
         Command::Break(breaking) => cmd::break_::main(&breaking),
+        Command::Init(init) => cmd::init::main(&init),
         Command::Bench(bench) => cmd::bench::main(&bench, None),
         Command::Url(url) => cmd::url::main(&url),
         Command::Completions(completions) => cmd::completions::main(&completions),

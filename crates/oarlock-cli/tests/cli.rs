@@ -8,6 +8,7 @@ mod cli {
     mod contention;
     mod flags;
     mod group;
+    mod init;
     mod job;
     mod list;
     mod lost;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{
-    Attempt, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
-    Watch,
+    Attempt, Cursor, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal,
+    Renewed, Watch,
 };
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
@@ -100,7 +100,13 @@ impl Driver for Postgres {
         let session = self.link.session().await.map_err(|error| error.during("watch"))?;
         match interest {
             _ if !session.is_lit() => Ok(Watch::never()),
-            Interest::Turn(claim, _) => Ok(session.hub.turn(claim.id)),
+            Interest::Turn(claim, cursor) => {
+                let watch = session.hub.turn(claim.id);
+                if let Ok(nearest) = cursor.0.as_slice().try_into() {
+                    self.link.look_out(i64::from_be_bytes(nearest), claim.id, &session.hub);
+                }
+                Ok(watch)
+            }
             Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
                 let stored = self.link.stored(name.as_str());
@@ -159,6 +165,7 @@ impl Postgres {
         match get::<&str>(row, "outcome")? {
             "granted" => {
                 session.hub.forget(claim.id);
+                self.link.forget(claim.id);
                 if session.has_ended() && is_tethered(claim) {
                     // It was told to nobody: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
@@ -171,6 +178,8 @@ impl Postgres {
                 let mut pending = Pending::default();
                 pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
                 pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
+                let nearest = get::<Option<i64>>(row, "nearest")?.filter(|nearest| *nearest != session.number);
+                pending.cursor = Cursor(nearest.map(|nearest| nearest.to_be_bytes().to_vec()).unwrap_or_default());
                 Ok(Attempt::Pending(pending))
             }
             "spec" => Err(Error::spec_mismatch(stored()?, capacity.unwrap_or(Limit::Unlimited)).on(SCHEME)),
@@ -256,9 +265,7 @@ impl Postgres {
             "not_held" => Released::NotHeld,
             other => return Err(strange(format!("a release was answered with {other}"))),
         };
-        if let Some(session) = self.link.living_session() {
-            session.hub.forget(id);
-        }
+        self.link.forget(id);
         Ok(Release::new(outcome, get(row, "others")?))
     }
 

@@ -6,8 +6,11 @@ mod driver;
 mod error;
 pub mod floor;
 mod link;
+mod lookout;
+mod schema;
 mod tls;
 mod watch;
 
 pub use config::{Config, Encryption};
 pub use driver::Postgres;
+pub use schema::{init, script};

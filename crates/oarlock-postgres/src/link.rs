@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oarlock_core::{Error, ErrorKind, Result};
+use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 use tokio_postgres::types::{FromSql, ToSql, Type};
@@ -13,23 +13,10 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use crate::config::Config;
 use crate::error::{SCHEME, closed, failed, no_answer, no_connection, not_ours, silent, strange};
+use crate::lookout::Lookout;
+use crate::schema;
 use crate::tls::{AsIs, Encrypted, Tls};
 use crate::watch::Hub;
-
-/// The format of tables and functions that this code speaks.
-const FORMAT: i32 = 1;
-
-/// Makes what is missing; run by at most one client at a time.
-const SCHEMA: [&str; 7] = [
-    include_str!("sql/schema.sql"),
-    include_str!("sql/session.sql"),
-    include_str!("sql/step.sql"),
-    include_str!("sql/attempt.sql"),
-    include_str!("sql/renew.sql"),
-    include_str!("sql/release.sql"),
-    include_str!("sql/observe.sql"),
-];
-const SCHEMA_LOCK: i64 = 0x006f_6172_6c6f_636b;
 
 /// Said to the server on a connection of our own.
 const PATIENCE: &str = include_str!("sql/patience.sql");
@@ -50,6 +37,7 @@ pub(crate) struct Link {
     runtime: Handle,
     requests: Kept<Client>,
     session: Kept<Session>,
+    lookout: Lookout,
     closed: AtomicBool,
     pooled: AtomicBool,
     /// Held behind a pooler while a request is under way.
@@ -139,7 +127,7 @@ impl Open for Client {
         if is_our_own(&client).await? {
             client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
         }
-        prepare(&client).await?;
+        schema::prepare(&client).await?;
         Ok(client)
     }
 
@@ -196,7 +184,7 @@ async fn is_our_own(client: &Client) -> Result<bool> {
 
 /// What is in the first row of the answer to `sql`, if it is the answer to this very request: before we know that there is no
 /// pooler in between, it may be another's.
-async fn first<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T> {
+pub(crate) async fn first<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T> {
     let number = random()?;
     let rows = client.query_typed(sql, &[(&number, Type::INT8)]).await.map_err(failed)?;
     let ours = rows.first().filter(|row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number));
@@ -243,25 +231,6 @@ async fn listen(mut connection: Connection<Socket, Encrypted<Socket>>, hub: Endi
     drop(connection);
 }
 
-/// Checks the format of what is there, makes it if there is nothing, and tries it. After an error the connection is of no
-/// more use.
-async fn prepare(client: &Client) -> Result<()> {
-    if !first(client, "SELECT to_regclass('oarlock.format') IS NOT NULL, $1::bigint AS echo").await? {
-        let make = SCHEMA.join("\n");
-        let made = format!("INSERT INTO oarlock.format (version) VALUES ({FORMAT}) ON CONFLICT DO NOTHING");
-        let all = format!("BEGIN; SELECT pg_advisory_xact_lock({SCHEMA_LOCK}); {make} {made}; COMMIT");
-        client.batch_execute(&all).await.map_err(failed)?;
-    }
-    match first(client, "SELECT version, $1::bigint AS echo FROM oarlock.format").await? {
-        FORMAT => client.batch_execute(include_str!("sql/warm.sql")).await.map_err(failed),
-        newer if newer > FORMAT => {
-            let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
-            Err(Error::new(ErrorKind::NewerFormat, message).on(SCHEME))
-        }
-        older => Err(strange(format!("its tables have format {older}"))),
-    }
-}
-
 impl Link {
     pub(crate) async fn open(config: Config) -> Result<Self> {
         let runtime = Handle::try_current()
@@ -269,7 +238,8 @@ impl Link {
         let (requests, session) = (Kept::new(), Kept::new());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
-        let link = Self { config, runtime, requests, session, closed, pooled, alone, next };
+        let lookout = Lookout::default();
+        let link = Self { config, runtime, requests, session, lookout, closed, pooled, alone, next };
         link.requests.get_or_open(&link).await?;
         link.session().await?;
         Ok(link)
@@ -294,6 +264,21 @@ impl Link {
     /// The session, if it has not ended.
     pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
         self.session.get()
+    }
+
+    /// Lets `hub` tell of `claim` when the session `nearest` is over.
+    pub(crate) fn look_out(&self, nearest: i64, claim: ClaimId, hub: &Arc<Hub>) {
+        if self.check().is_ok() && !self.is_pooled() {
+            self.lookout.watch(nearest, claim, hub, &self.config, &self.runtime);
+        }
+    }
+
+    /// Nobody waits for the turn of `claim` any more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.lookout.forget(claim);
+        if let Some(session) = self.living_session() {
+            session.hub.forget(claim);
+        }
     }
 
     /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every row.
@@ -337,5 +322,6 @@ impl Link {
         self.closed.store(true, Ordering::Release);
         self.session.lock().take();
         self.requests.lock().take();
+        self.lookout.end();
     }
 }

@@ -8,6 +8,7 @@ mod etcd;
 mod etcd_cluster;
 mod etcd_tls;
 mod log;
+mod mariadb;
 mod missing;
 mod pgbouncer;
 mod postgres;
@@ -35,6 +36,7 @@ use tempfile::TempDir;
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;
+pub use self::mariadb::MariaDbProgram;
 pub use self::missing::Missing;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
@@ -72,6 +74,10 @@ pub type ZooKeeper = Server<ZooKeeperProgram>;
 /// A PostgreSQL that trusts everyone on the loopback interface, takes 200 connections, and does not sync: it survives
 /// its own death, not that of the machine.
 pub type Postgres = Server<PostgresProgram>;
+
+/// A MariaDB that lets `root` in without a password, takes 500 connections, and does not sync: it survives its own death, not that
+/// of the machine. It has a database `locks`.
+pub type MariaDb = Server<MariaDbProgram>;
 
 /// A PgBouncer in transaction mode that trusts everyone, in front of a PostgreSQL: see [`PgBouncer::in_front_of`].
 pub type PgBouncer = Server<PgBouncerProgram>;

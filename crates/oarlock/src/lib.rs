@@ -14,11 +14,13 @@
 //! ```
 
 pub mod blocking;
+mod init;
 mod locks;
 mod registry;
 pub mod span;
 pub mod url;
 
+pub use init::{init, init_script};
 pub use locks::{Connect, Locks};
 pub use oarlock_core::*;
 pub use registry::{bare_of, built_in, floor_of};

@@ -33,6 +33,12 @@ const DRIVERS: &[(&str, Open, OpenFloor)] = &[
         |url, opening| Box::pin(local(url, opening)),
         |url| Box::pin(async move { oarlock_local::floor::open(local_config(&url)?).await.map(Some) }),
     ),
+    #[cfg(feature = "mysql")]
+    (
+        "mysql",
+        |url, _| Box::pin(mysql(url)),
+        |url| Box::pin(async move { oarlock_mysql::floor::open(mysql_config(&url)?).await.map(Some) }),
+    ),
     #[cfg(feature = "postgres")]
     (
         "postgres",
@@ -66,7 +72,11 @@ pub fn built_in(url: &Url) -> bool {
 }
 
 fn find(url: &Url) -> Result<(Open, OpenFloor)> {
-    let driver = DRIVERS.iter().find(|(name, ..)| *name == url.driver());
+    find_in(DRIVERS, url)
+}
+
+fn find_in(drivers: &[(&str, Open, OpenFloor)], url: &Url) -> Result<(Open, OpenFloor)> {
+    let driver = drivers.iter().find(|(name, ..)| *name == url.driver());
     driver.map(|(_, open, floor)| (*open, *floor)).ok_or_else(|| {
         let message = format!("this build has no {} driver, which {} needs", url.driver(), url.scheme());
         Error::new(ErrorKind::Config, message)
@@ -253,13 +263,51 @@ fn redlock_configs(url: &Url) -> Result<Vec<oarlock_redis::Config>> {
     hosts.map(|host| redis_config_at(url, Address::Tcp(host.name.clone(), host.port))).collect()
 }
 
+#[cfg(feature = "mysql")]
+async fn mysql(url: Url) -> Result<Arc<dyn DynDriver>> {
+    Ok(Arc::new(oarlock_mysql::MySql::connect(mysql_config(&url)?).await?))
+}
+
+#[cfg(feature = "mysql")]
+pub(crate) fn mysql_config(url: &Url) -> Result<oarlock_mysql::Config> {
+    use oarlock_mysql::{Config, Encryption};
+
+    if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
+    }
+    let Some(host) = url.hosts().first() else {
+        return Err(Error::new(ErrorKind::Config, format!("{url} has no host")));
+    };
+    let mut config = Config::new(&host.name, host.port, url.path().trim_start_matches('/'));
+    if let Some(password) = url.password() {
+        config = config.password(password.reveal());
+    }
+    config.user = url.user().map(str::to_owned);
+    config.prefix = url.prefix().to_owned();
+    config.encryption = match url.option("sslmode") {
+        // The client crate cannot go on unencrypted on the same connection.
+        Some("prefer") => {
+            return Err(Error::new(ErrorKind::Unsupported, "sslmode is disable, require or verify-full here"));
+        }
+        Some("require") => Encryption::Require,
+        Some("verify-full") => Encryption::VerifyFull,
+        _ => Encryption::Disable,
+    };
+    config.root_certificate = url.option("sslrootcert").map(std::path::PathBuf::from);
+    config.connect_timeout = url.connect_timeout();
+    if let Some(op_timeout) = url.op_timeout() {
+        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+    }
+    Ok(config)
+}
+
 #[cfg(feature = "postgres")]
 async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
     Ok(Arc::new(oarlock_postgres::Postgres::connect(postgres_config(&url)?).await?))
 }
 
 #[cfg(feature = "postgres")]
-fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
+pub(crate) fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
     use oarlock_postgres::{Config, Encryption};
 
     if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
@@ -322,9 +370,10 @@ mod tests {
     use super::*;
     use crate::Locks;
 
-    #[tokio::test]
-    async fn a_known_scheme_without_its_driver_says_so() {
-        let error = Locks::connect("mysql://localhost/locks").await.unwrap_err();
+    #[test]
+    fn a_known_scheme_without_its_driver_says_so() {
+        let url = Url::parse("mysql://localhost/locks").unwrap();
+        let error = find_in(&DRIVERS[..1], &url).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("no mysql driver"), "{error}");
     }

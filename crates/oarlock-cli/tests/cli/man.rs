@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const SUBCOMMANDS: [&str; 9] = ["run", "hold", "ls", "show", "wait", "break", "url", "completions", "man"];
+const SUBCOMMANDS: [&str; 10] = ["run", "hold", "ls", "show", "wait", "break", "init", "url", "completions", "man"];
 
 #[test]
 fn every_subcommand_has_a_page() {

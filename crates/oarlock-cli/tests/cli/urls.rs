@@ -41,6 +41,7 @@ fn a_password_is_in_no_message() {
     let urls = [
         (format!("redis://me:{CANARY}@127.0.0.1:1"), 69),
         (format!("mysql://me:{CANARY}@127.0.0.1"), 78),
+        (format!("mysql://me:{CANARY}@127.0.0.1:1/locks"), 69),
         (format!("redis://me:{CANARY}@h?tll=1"), 78),
         (format!("redis://me:{CANARY}@h:x"), 78),
     ];

@@ -3,12 +3,13 @@
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
 --   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
---   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies.
+--   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; the session of the
+--   nearest one ahead that ends with it, for a waiter.
 CREATE OR REPLACE FUNCTION oarlock.attempt(
     _name bytea, _id bytea, _session bigint, _tethered boolean, _kind text, _capacity bigint, _adopt boolean,
     _weight bigint, _fair boolean, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
     OUT outcome text, OUT fence bigint, OUT lease bigint, OUT memo bytea, OUT ahead bigint, OUT recheck bigint,
-    OUT stored bigint
+    OUT stored bigint, OUT nearest bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -138,6 +139,12 @@ BEGIN
         IF waiting > 0 THEN
             PERFORM oarlock.call(head, now);
         END IF;
+    END IF;
+    IF outcome = 'pending' AND _wait THEN
+        -- Each waiter looks at the one before it, the first at a holder: then nobody has to look at all, and one death wakes one.
+        SELECT session INTO nearest FROM oarlock.claim
+        WHERE resource = head.key AND id <> _id AND tethered AND (fence IS NOT NULL OR arrival < place)
+        ORDER BY fence IS NOT NULL, arrival DESC LIMIT 1;
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);

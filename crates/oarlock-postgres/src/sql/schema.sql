@@ -56,3 +56,9 @@ CREATE TABLE IF NOT EXISTS oarlock.claim (
     ends timestamptz GENERATED ALWAYS AS (least(expires, turn)) STORED,
     PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 50);
+
+-- The largest fence that was seen on the protected side, for whatever is protected.
+CREATE TABLE IF NOT EXISTS oarlock.fence (
+    name text PRIMARY KEY,
+    fence bigint NOT NULL
+);

@@ -65,3 +65,20 @@ BEGIN
     END IF;
     RETURN known.kills = oarlock.kills();
 END $$;
+
+-- Arguments: a session. Returns once its beacon is out, and waits for up to half a second more until its other connection is gone
+-- too. Answer: whether it is over.
+CREATE OR REPLACE FUNCTION oarlock.await_end(_session bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_lock_shared(_session);
+    PERFORM pg_advisory_unlock_shared(_session);
+    FOR look IN 1..100 LOOP
+        -- Inside a transaction the server would show the same picture of its backends for ever.
+        PERFORM pg_stat_clear_snapshot();
+        IF oarlock.is_over(_session) THEN
+            RETURN true;
+        END IF;
+        PERFORM pg_sleep(0.005);
+    END LOOP;
+    RETURN false;
+END $$;

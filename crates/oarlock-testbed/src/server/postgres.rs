@@ -102,7 +102,8 @@ pub(super) fn unprivileged() -> Result<(u32, u32), Missing> {
         .ok_or(Missing { server: PostgresProgram::NAME, file: "user postgres" })
 }
 
-fn user_in(passwd: &str, name: &str) -> Option<(u32, u32)> {
+/// The user and group of `name` in the text of `/etc/passwd`.
+pub(super) fn user_in(passwd: &str, name: &str) -> Option<(u32, u32)> {
     let line = passwd.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut fields = line.split(':').skip(1);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

@@ -198,7 +198,8 @@ static SCHEMES: &[Scheme] = &[
         .alias(&["mariadb"])
         .port(3306)
         .path(PathIs::Database)
-        .choices(SQL),
+        .choices(SQL)
+        .own(ENCRYPTION),
 ];
 
 /// The scheme called `name`, or an error that names the nearest one.

@@ -129,11 +129,13 @@ fn options_have_defaults() {
 }
 
 #[test]
-fn postgres_says_how_to_encrypt() {
+fn databases_say_how_to_encrypt() {
     let safe = url("postgres://h/db?sslmode=verify-full&sslrootcert=/etc/ca.pem");
     assert_eq!((safe.option("sslmode"), safe.option("sslrootcert")), (Some("verify-full"), Some("/etc/ca.pem")));
     assert!(refusal("postgres://h?sslmode=always").contains("verify-full"));
-    assert!(refusal("mysql://h?sslmode=require").contains("no option"));
+    let safe = url("mariadb://h/db?sslmode=verify-full&sslrootcert=/etc/ca.pem");
+    assert_eq!((safe.option("sslmode"), safe.option("sslrootcert")), (Some("verify-full"), Some("/etc/ca.pem")));
+    assert!(refusal("etcd://h?sslmode=require").contains("no option"));
 }
 
 #[test]

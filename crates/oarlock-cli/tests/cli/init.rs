@@ -1,0 +1,75 @@
+//! What a store needs is made or printed, and a user with the fewest rights can lock with it.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use oarlock_testbed::{MariaDb, Postgres};
+
+use super::support::{Bench, Done, finish};
+
+/// Runs it on the store behind `url`.
+fn on(bench: &Bench, url: &str, args: &[&str]) -> Done {
+    let mut command = bench.bare(args);
+    command.env("OARLOCK_URL", url);
+    finish(command)
+}
+
+/// What the store's own client says to `script`; `None` where it is not installed.
+fn feed(program: &str, args: &[&str], script: &str) -> Option<()> {
+    let client = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let mut client = match client {
+        Ok(client) => client,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: there is no {program}");
+            return None;
+        }
+        Err(error) => panic!("{program}: {error}"),
+    };
+    client.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(client.wait().unwrap().success(), "{program} refused\n{script}");
+    Some(())
+}
+
+#[test]
+fn a_store_that_needs_nothing_says_so() {
+    let bench = Bench::new();
+    let done = bench.run(&["init"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
+    assert!(done.err.contains("needs nothing"), "{done:?}");
+    assert_eq!(on(&bench, "mysql://127.0.0.1", &["init"]).code, Some(78));
+    assert_eq!(on(&bench, "mysql://127.0.0.1:1/locks", &["init"]).code, Some(69));
+}
+
+#[test]
+fn a_user_with_few_rights_locks_on_postgres() {
+    let bench = Bench::new();
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let (root, port) = (server.url(), server.addr().port().to_string());
+    let psql = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-qv", "ON_ERROR_STOP=1", "postgres"];
+    let Some(()) = feed("psql", &psql, "CREATE ROLE app LOGIN; CREATE ROLE other LOGIN") else { return };
+    let app = root.replace("postgres@", "app@");
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "nobody made the tables");
+    let done = on(&bench, &root, &["init", "--grant", "app"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));
+    let printed = on(&bench, &root, &["init", "--print", "--grant", "other"]);
+    feed("psql", &psql, &printed.out);
+    assert_eq!(on(&bench, &root.replace("postgres@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
+}
+
+#[test]
+fn a_user_with_few_rights_locks_on_mariadb() {
+    let bench = Bench::new();
+    let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    let (root, port) = (server.url(), server.addr().port().to_string());
+    let client = ["--no-defaults", "-h127.0.0.1", "-P", &port, "-uroot", "locks"];
+    let Some(()) = feed("mariadb", &client, "CREATE USER app; CREATE USER other;") else { return };
+    let app = root.replace("root@", "app@");
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "nobody made the tables");
+    let printed = on(&bench, &root, &["init", "--print", "--grant", "app"]);
+    feed("mariadb", &client, &printed.out);
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));
+    let done = on(&bench, &root, &["init", "--grant", "other"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(on(&bench, &root.replace("root@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
+}

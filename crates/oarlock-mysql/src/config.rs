@@ -1,0 +1,163 @@
+//! Where the store is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mysql_async::{Opts, OptsBuilder, SslOpts};
+use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::error::SCHEME;
+
+/// The longest prefix, so that every name fits beside it.
+const MAX_PREFIX_BYTES: usize = 512;
+
+/// Whether a connection is encrypted, and whether the server has to prove who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption {
+    /// Never.
+    #[default]
+    Disable,
+    /// Always. Without a [root certificate](Config::root_certificate) the server may be anybody.
+    Require,
+    /// Always, with a certificate that is trusted and names the host.
+    VerifyFull,
+}
+
+/// Choices for a [`MySql`](crate::MySql) store.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The server's name or address, or the absolute path of its socket.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The user; `None` = `root`.
+    pub user: Option<String>,
+    /// The database that has the tables.
+    pub database: String,
+    /// Whether to encrypt.
+    pub encryption: Encryption,
+    /// A file of the certificates to trust, in PEM; `None` = those of the public authorities. If it is given, the certificate of the
+    /// server must be signed by one of them and name the host, whatever the kind of encryption.
+    pub root_certificate: Option<PathBuf>,
+    /// What goes before every name.
+    pub prefix: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    /// How long the server may be silent on a request before its connection is given up. Keep it well above the time that a
+    /// client waits for a request: it is there to replace dead connections, not to answer sooner.
+    pub silence_timeout: Duration,
+    password: Option<String>,
+}
+
+impl Config {
+    /// `database` of the server at `host` and `port`, without a password and not encrypted.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16, database: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            user: None,
+            database: database.into(),
+            encryption: Encryption::default(),
+            root_certificate: None,
+            prefix: String::new(),
+            connect_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(20),
+            password: None,
+        }
+    }
+
+    /// This configuration, with a password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |message: String| Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+        if self.database.is_empty() {
+            return wrong("name the database that has the tables: mysql://host/database".to_owned());
+        }
+        if self.prefix.len() > MAX_PREFIX_BYTES {
+            return wrong(format!("a prefix has at most {MAX_PREFIX_BYTES} bytes"));
+        }
+        Ok(())
+    }
+
+    /// The client's own words for it.
+    pub(crate) fn to_client(&self) -> Opts {
+        let socket = self.host.starts_with('/').then(|| self.host.clone());
+        let mut client = OptsBuilder::default()
+            .tcp_port(self.port)
+            .user(Some(self.user.as_deref().unwrap_or("root")))
+            .pass(self.password.as_deref())
+            .db_name(Some(&self.database))
+            // It would leave the way it was told for the server's socket, if that is on this machine.
+            .prefer_socket(false)
+            .tcp_keepalive(Some(Duration::from_secs(60)));
+        client = if socket.is_some() { client.socket(socket) } else { client.ip_or_hostname(&self.host) };
+        if self.encryption != Encryption::Disable {
+            let checked = self.encryption == Encryption::VerifyFull || self.root_certificate.is_some();
+            let mut tls = SslOpts::default().with_danger_accept_invalid_certs(!checked);
+            if let Some(path) = &self.root_certificate {
+                tls = tls.with_root_certs(vec![path.clone().into()]).with_disable_built_in_roots(true);
+            }
+            client = client.ssl_opts(tls);
+        }
+        client.into()
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}/{}", self.host, self.port, self.database)?;
+        // Two name spaces of one database are two places.
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("encryption", &self.encryption)
+            .field("root_certificate", &self.root_certificate)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_and_name_spaces_have_addresses_of_their_own() {
+        let mut config = Config::new("db", 3306, "app");
+        assert_eq!(config.to_string(), "db:3306/app");
+        config.prefix = "team:".into();
+        assert_eq!(config.to_string(), "db:3306/app?prefix=team:");
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = Config::new("db", 3306, "app").password("hunter2");
+        assert!(!format!("{config} {config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_database_must_be_named_and_names_must_fit() {
+        assert!(Config::new("db", 3306, "app").check().is_ok());
+        assert_eq!(Config::new("db", 3306, "").check().unwrap_err().kind(), ErrorKind::Config);
+        let mut config = Config::new("db", 3306, "app");
+        config.prefix = "x".repeat(513);
+        assert_eq!(config.check().unwrap_err().kind(), ErrorKind::Config);
+    }
+}

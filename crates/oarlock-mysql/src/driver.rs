@@ -1,0 +1,259 @@
+//! The seven verbs.
+
+use std::time::Duration;
+
+use mysql_async::params;
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
+use oarlock_core::driver::{
+    Attempt, Driver, End, Fences, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
+};
+use oarlock_core::state::{Page, Query, ResourceState, Select};
+use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
+use serde_json::json;
+
+use crate::answer::{
+    Told, add_claim, bytes, exhausted, first, from_limit, from_weight, get, get_fence, get_span, hex, micros, read,
+    renewed, span, to_fence, to_limit, write,
+};
+use crate::config::Config;
+use crate::error::{SCHEME, strange};
+use crate::link::Link;
+
+/// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
+/// must not be before its belief has ended.
+const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
+
+/// The names of a batch are locked until its answer is on its way: not too many at once.
+const RENEWALS: usize = 128;
+
+pub(crate) const ATTEMPT: &str =
+    "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :fair, :wait,
+    :behind, :lease, :place, :label, :value)";
+pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?)";
+pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
+pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
+
+/// Locks on a `MySQL` or `MariaDB` server. See the [crate](crate) for what it promises.
+#[derive(Debug)]
+pub struct MySql {
+    link: Link,
+}
+
+impl MySql {
+    /// Connects, and makes the tables and procedures if the database has none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] if there is no server, [`ErrorKind::Denied`] if it refuses or a right is missing,
+    /// [`ErrorKind::NewerFormat`] if a later version made the tables, [`ErrorKind::Config`] if no database is named.
+    pub async fn connect(config: Config) -> Result<Self> {
+        Ok(Self { link: Link::open(config).await.map_err(|error| error.during("connect"))? })
+    }
+}
+
+impl Driver for MySql {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.liveness = if self.link.is_lit() { Liveness::LeaseAndProcess } else { Liveness::Lease };
+        capabilities.notify = Notify::Poll;
+        capabilities.fencing = Fencing::Clocked;
+        capabilities.consistency = Consistency::Single;
+        Info::new(SCHEME, self.link.config().to_string(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = self.place(claim).await;
+        attempt.map_err(|error| error.during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(RENEWALS) {
+            let part_answers = self.keep(part).await;
+            answers.extend(part_answers.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
+        }
+        answers
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let released = self.end(resource, id, end).await;
+        released.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        self.link.check().map_err(|error| error.during("watch"))?;
+        match interest {
+            Interest::Turn(claim, _) => Ok(self.link.hub.turn(claim.id)),
+            Interest::Mailbox => Ok(self.link.hub.mailbox()),
+            _ => Ok(Watch::never()),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.show(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.link.close().await;
+        Ok(())
+    }
+}
+
+impl MySql {
+    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+        let (capacity, adopt) = match claim.capacity {
+            Capacity::Any => (None, true),
+            Capacity::Fixed(limit) => (Some(limit), false),
+            Capacity::Adopt(limit) => (Some(limit), true),
+        };
+        let asked = params! {
+            "name" => self.link.stored(claim.resource.as_str()),
+            "id" => bytes(claim.id).as_slice(),
+            "session" => self.link.session,
+            "tethered" => self.link.is_lit() && is_tethered(claim),
+            "kind" => claim.kind.as_str(),
+            "capacity" => capacity.map(from_limit),
+            "adopt" => adopt,
+            "weight" => from_weight(claim.weight),
+            "fair" => claim.fair,
+            "wait" => claim.wait,
+            "behind" => claim.behind,
+            "lease" => micros(claim.ttl),
+            "place" => micros(claim.place_ttl()),
+            "label" => write(&*claim.label)?,
+            "value" => claim.value.as_deref().map(str::as_bytes),
+        };
+        let rows = self.link.ask(ATTEMPT, asked).await?;
+        let row = first(&rows)?;
+        self.tell(row)?;
+        let stored = || get::<Option<i64>>(row, "stored").map(|stored| to_limit(stored.unwrap_or(1)));
+        match get::<String>(row, "outcome")?.as_str() {
+            "granted" => {
+                self.link.hub.forget(claim.id);
+                let mut grant = Grant::new(get_fence(row)?, Lease::of(get_span(row, "lease")?));
+                grant.memo = get::<Option<Vec<u8>>>(row, "memo")?.map(Into::into);
+                Ok(Attempt::Granted(grant))
+            }
+            "pending" => {
+                let mut pending = Pending::default();
+                pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
+                pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
+                Ok(Attempt::Pending(pending))
+            }
+            "spec" => Err(Error::spec_mismatch(stored()?, capacity.unwrap_or(Limit::Unlimited)).on(SCHEME)),
+            "heavy" => {
+                let message = format!("{} of {} can never be had", from_weight(claim.weight), stored()?);
+                Err(Error::new(ErrorKind::TooHeavy, message).on(SCHEME))
+            }
+            "upgrade" => Err(Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME)),
+            "exhausted" => Err(exhausted()),
+            other => Err(strange(format!("an attempt was answered with {other}"))),
+        }
+    }
+
+    async fn keep(&self, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let mut asked: Vec<(Vec<u8>, serde_json::Value)> = Vec::with_capacity(batch.len());
+        for (at, renewal) in batch.iter().enumerate() {
+            let claim = &renewal.claim;
+            let (least, reserve) = match renewal.fences {
+                Fences::Keep => (None, None),
+                Fences::AtLeast(fence) => (Some(fence.get()), None),
+                Fences::Reserve(count) => (None, Some(count)),
+            };
+            let name = self.link.stored(claim.resource.as_str());
+            let one = json!({
+                "at": at,
+                "name": hex(&name),
+                "id": claim.id.to_string(),
+                "lease": micros(claim.ttl),
+                "place": micros(claim.place_ttl()),
+                "behind": claim.behind,
+                "value": claim.value.as_deref().map(|value| hex(value.as_bytes())),
+                "memo": renewal.memo.as_deref().map(hex),
+                "least": least,
+                "reserve": reserve,
+            });
+            asked.push((name, one));
+        }
+        asked.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let asked = serde_json::Value::from_iter(asked.into_iter().map(|(_, one)| one)).to_string();
+        let rows = self.link.keep(RENEW, (self.link.session, asked)).await?;
+        let row = first(&rows)?;
+        self.tell(row)?;
+        let mut answers: Vec<Result<Renewed>> = vec![Err(strange("a renewal without an answer")); batch.len()];
+        for told in read::<Vec<Told>>(&get::<String>(row, "answers")?)? {
+            if let Some((answer, renewal)) = answers.get_mut(told.at).zip(batch.get(told.at)) {
+                *answer = renewed(told).map_err(|error| error.during("renew").about(&renewal.claim.resource));
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let (memo, ending, grace) = match end {
+            End::Done { memo } => (memo.as_deref(), None, Duration::ZERO),
+            End::Withdrawn => (None, None, Duration::ZERO),
+            End::Broken { ending, grace } => (None, Some(write(ending)?), *grace),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "an unknown end").on(SCHEME)),
+        };
+        let id_bytes = bytes(id);
+        let asked = (self.link.stored(resource.as_str()), id_bytes.as_slice(), memo, ending, micros(grace));
+        let rows = self.link.ask(RELEASE, asked).await?;
+        let row = first(&rows)?;
+        let outcome = match get::<String>(row, "outcome")?.as_str() {
+            "released" => Released::Released,
+            "asked" => Released::Asked,
+            "not_held" => Released::NotHeld,
+            other => return Err(strange(format!("a release was answered with {other}"))),
+        };
+        self.tell(row)?;
+        self.link.hub.forget(id);
+        Ok(Release::new(outcome, Some(get(row, "others")?)))
+    }
+
+    async fn show(&self, query: &Query) -> Result<Page> {
+        let name = match &query.select {
+            Select::Live => None,
+            Select::Name(name) => Some(self.link.stored(name.as_str())),
+        };
+        let prefix = self.link.config().prefix.as_bytes();
+        let after = query.after.as_ref().map(|after| self.link.stored(after.as_str()));
+        let most = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+        let mut found = Vec::new();
+        for row in self.link.ask(INSPECT, (prefix, name, after, most)).await? {
+            found.push((get::<Vec<u8>>(&row, "name")?, get::<Option<i64>>(&row, "arrival")?, row));
+        }
+        found.sort_by(|(name, arrival, _), (other, later, _)| (name, arrival).cmp(&(other, later)));
+        let mut resources: Vec<ResourceState> = Vec::new();
+        for (name, _, row) in found {
+            let name = ResourceName::new(String::from_utf8_lossy(name.get(prefix.len()..).unwrap_or_default()))?;
+            if resources.last().is_none_or(|last| last.name != name) {
+                let mut state = ResourceState::free(name);
+                state.capacity = get::<Option<i64>>(&row, "capacity")?.map(to_limit);
+                state.last_fence = Some(get::<i64>(&row, "last_fence")?).filter(|fence| *fence > 0).and_then(to_fence);
+                state.memo = get::<Option<Vec<u8>>>(&row, "memo")?.map(Into::into);
+                resources.push(state);
+            }
+            if let Some(state) = resources.last_mut() {
+                add_claim(state, &row)?;
+            }
+        }
+        if let (Select::Name(name), true) = (&query.select, resources.is_empty()) {
+            resources.push(ResourceState::free(name.clone()));
+        }
+        Ok(Page::cut(resources, query))
+    }
+
+    /// Wakes those of this process whose turn has come.
+    fn tell(&self, row: &mysql_async::Row) -> Result<()> {
+        let called = get::<String>(row, "called")?;
+        if !called.is_empty() {
+            self.link.hub.tell(&called, self.link.session);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a claim ends with the session of its client.
+fn is_tethered(claim: &Claim) -> bool {
+    claim.tether == Tether::Process && claim.ttl <= MAX_TETHERED_TTL
+}

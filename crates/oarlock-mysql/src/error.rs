@@ -1,0 +1,140 @@
+//! What the server says, in the words of the library.
+
+use mysql_async::{DriverError, IoError, ServerError};
+use oarlock_core::{Error, ErrorKind};
+
+/// The URL scheme of this store.
+pub(crate) const SCHEME: &str = "mysql";
+
+/// The state that our own procedures raise for a row of a newer format.
+const NEWER: &str = "OAR01";
+
+/// A table that is not there.
+pub(crate) const NO_SUCH_TABLE: u16 = 1146;
+
+/// A column that must have a value and was given none.
+pub(crate) const NOT_NULL: u16 = 1048;
+
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const DEADLOCK: u16 = 1213;
+
+/// A request that failed. What the server refused had no effect; what it did not answer may have had one.
+pub(crate) fn failed(error: mysql_async::Error) -> Error {
+    let mysql_async::Error::Server(told) = error else {
+        return Error::unreachable("the connection failed").on(SCHEME).because(error);
+    };
+    let (kind, what) = meaning(&told);
+    let refused = Error::new(kind, what).on(SCHEME);
+    let refused = if is_doubtful(told.code) { refused.applied_unknown() } else { refused };
+    let refused = match (kind, told.code) {
+        (ErrorKind::Unreachable, DEADLOCK) => refused.retry_now(),
+        (ErrorKind::Unreachable, _) => refused.retry_later(),
+        _ => refused,
+    };
+    refused.because(told)
+}
+
+/// Whether it may have taken effect all the same: the server did not refuse the request, but was interrupted, perhaps
+/// between the commit and its answer.
+fn is_doubtful(code: u16) -> bool {
+    matches!(
+        code,
+        1053 // server shutdown
+        | 1180 // error during COMMIT
+        | 1317 // query interrupted
+        | 1927 // connection killed
+        | 1969 | 3024 // statement took too long: MariaDB, MySQL
+        | 3169 | 4031 // session killed, idle for too long
+        | 1105 // unknown
+    )
+}
+
+fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
+    if told.state == NEWER {
+        return (ErrorKind::NewerFormat, "this server's locks are newer");
+    }
+    match told.code {
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused"),
+        1049 => (ErrorKind::Config, "there is no such database"),
+        NO_SUCH_TABLE | 1054 | 1305 | 1318 => (ErrorKind::Foreign, "the tables of oarlock are missing, or another's"),
+        LOCK_WAIT_TIMEOUT | DEADLOCK => (ErrorKind::Unreachable, "the server undid it"),
+        1290 | 1792 | 1836 => (ErrorKind::Unreachable, "this server only reads"),
+        // Without its own log of changes, or with one that cannot tell what a step did.
+        1665 => (ErrorKind::Unsupported, "the server is set up in another way"),
+        1040 | 1041 | 1203 | 1206 | 1226 | 1047 => (ErrorKind::Unreachable, "the server cannot do it now"),
+        code if is_doubtful(code) => (ErrorKind::Unreachable, "the server stopped it"),
+        _ => (ErrorKind::Internal, "the server refused"),
+    }
+}
+
+/// A connection that was not made: nothing was asked yet.
+pub(crate) fn no_connection(error: mysql_async::Error) -> Error {
+    let (kind, what) = match &error {
+        mysql_async::Error::Server(told) => meaning(told),
+        // Today as tomorrow.
+        mysql_async::Error::Io(IoError::Tls(_)) => (ErrorKind::Config, "the server's certificate is not trusted"),
+        mysql_async::Error::Io(IoError::Io(cause)) if is_not_trusted(cause) => {
+            (ErrorKind::Config, "the server's certificate is not trusted")
+        }
+        mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            (ErrorKind::Config, "the server does not encrypt")
+        }
+        _ => (ErrorKind::Unreachable, "no connection"),
+    };
+    let refused = Error::new(kind, what).on(SCHEME);
+    let refused = if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused };
+    refused.because(error)
+}
+
+fn is_not_trusted(cause: &std::io::Error) -> bool {
+    cause.kind() == std::io::ErrorKind::InvalidData
+}
+
+/// A connection that was begun and not made in time: nothing was asked yet.
+pub(crate) fn no_answer() -> Error {
+    Error::new(ErrorKind::Unreachable, "no connection in time").on(SCHEME).retry_later()
+}
+
+/// A request that was sent and not answered for so long that its connection was given up.
+pub(crate) fn silent() -> Error {
+    Error::unreachable("the server is silent").on(SCHEME)
+}
+
+/// An answer that this version does not understand.
+pub(crate) fn strange(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Foreign, what).on(SCHEME).applied_unknown()
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "this store was closed").on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::error::{Applied, Retry};
+
+    use super::*;
+
+    fn of(code: u16, state: &str) -> Error {
+        failed(mysql_async::Error::Server(ServerError { code, message: String::new(), state: state.to_owned() }))
+    }
+
+    #[test]
+    fn an_interruption_leaves_doubt_and_a_refusal_none() {
+        for code in [1053, 1180, 1317, 1927, 1969, 3024] {
+            assert_eq!(of(code, "HY000").applied(), Applied::Unknown, "{code}");
+            assert_eq!(of(code, "HY000").kind(), ErrorKind::Unreachable, "{code}");
+        }
+        for code in [1205, 1213, 1142, 1290] {
+            assert_eq!(of(code, "HY000").applied(), Applied::No, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_was_undone_is_worth_another_try() {
+        assert_eq!(of(1213, "40001").retry(), Retry::Now);
+        assert_eq!(of(1205, "HY000").retry(), Retry::Later);
+        assert_eq!(of(1142, "42000").retry(), Retry::Never);
+        assert_eq!(of(1644, NEWER).kind(), ErrorKind::NewerFormat);
+    }
+}

@@ -1,0 +1,130 @@
+//! What the driver needs in a database, and its version.
+
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::config::Config;
+use crate::error::{NO_SUCH_TABLE, SCHEME, failed, strange};
+use crate::link::dial;
+
+/// The format of tables and procedures that this code speaks.
+const FORMAT: i64 = 1;
+
+const PARTS: [&str; 8] = [
+    include_str!("sql/schema.sql"),
+    include_str!("sql/session.sql"),
+    include_str!("sql/step.sql"),
+    include_str!("sql/attempt.sql"),
+    include_str!("sql/renew.sql"),
+    include_str!("sql/release.sql"),
+    include_str!("sql/inspect.sql"),
+    include_str!("sql/check.sql"),
+];
+
+/// How the procedures are to read what they do, whatever the server's own taste.
+const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
+
+/// What the `mariadb` and `mysql` programs need to make it by hand, and the rights of the user `grant` if one is given.
+#[must_use]
+pub fn script(grant: Option<&str>) -> String {
+    let mut script = format!("{MODE};\n");
+    let (tables, procedures) = (PARTS[0], &PARTS[1..]);
+    script += tables.trim_end();
+    script += ";\n\nDELIMITER //\n";
+    for part in procedures {
+        // The end of a procedure is the only one that is not indented.
+        script += &format!("{}\n", part.trim_end()).replace("\nEND;\n", "\nEND//\n").replace("\nEND\n", "\nEND//\n");
+    }
+    script += "DELIMITER ;\n\n";
+    for statement in std::iter::once(made()).chain(grant.into_iter().flat_map(rights)) {
+        script += &format!("{statement};\n");
+    }
+    script
+}
+
+/// Makes what is missing, and gives the user `grant` the rights that locks need.
+///
+/// # Errors
+/// As for [`MySql::connect`](crate::MySql::connect).
+pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
+    config.check()?;
+    let mut conn = dial(&config).await.map_err(|error| error.during("init"))?;
+    prepare(&mut conn).await?;
+    for right in grant.into_iter().flat_map(rights) {
+        conn.query_drop(right).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The fewest rights that a client needs, once somebody has made the tables.
+fn rights(user: &str) -> Vec<String> {
+    let user = user.replace('\\', "\\\\").replace('\'', "''");
+    let mut rights = vec![format!("GRANT SELECT ON oarlock_format TO '{user}'")];
+    for table in ["resource", "claim", "grave", "session", "server", "fence"] {
+        rights.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock_{table} TO '{user}'"));
+    }
+    let procedures = PARTS[1..].iter().flat_map(|part| part.split("CREATE PROCEDURE IF NOT EXISTS ").skip(1));
+    let names = procedures.filter_map(|rest| rest.split('(').next());
+    rights.extend(names.map(|name| format!("GRANT EXECUTE ON PROCEDURE {name} TO '{user}'")));
+    rights
+}
+
+/// Says that all of it is there.
+fn made() -> String {
+    format!("INSERT IGNORE INTO oarlock_format (one, version) VALUES (1, {FORMAT})")
+}
+
+/// Checks the format of what is there, and makes it if there is nothing.
+pub(crate) async fn prepare(conn: &mut Conn) -> Result<()> {
+    let found = match version(conn).await? {
+        Some(found) => found,
+        None => {
+            make(conn).await?;
+            version(conn).await?.ok_or_else(|| strange("its tables are not there"))?
+        }
+    };
+    match found {
+        FORMAT => Ok(()),
+        newer if newer > FORMAT => {
+            let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
+            Err(Error::new(ErrorKind::NewerFormat, message).on(SCHEME))
+        }
+        older => Err(strange(format!("its tables have format {older}"))),
+    }
+}
+
+async fn version(conn: &mut Conn) -> Result<Option<i64>> {
+    match conn.query_first("SELECT version FROM oarlock_format").await {
+        Err(mysql_async::Error::Server(told)) if told.code == NO_SUCH_TABLE => Ok(None),
+        version => version.map_err(failed),
+    }
+}
+
+/// Every part can be repeated, and the version comes last: whoever was interrupted leaves nothing that is in the way.
+async fn make(conn: &mut Conn) -> Result<()> {
+    conn.query_drop(MODE).await.map_err(failed)?;
+    for part in PARTS {
+        conn.query_drop(part).await.map_err(failed)?;
+    }
+    conn.query_drop(made()).await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_ends_each_procedure_where_the_client_looks_for_it() {
+        let script = script(Some("app"));
+        let made = script.matches("CREATE PROCEDURE").count();
+        assert_eq!((script.matches("\nEND//\n").count(), script.matches("\nEND;\n").count()), (made, 0));
+        assert!(script.contains("GRANT EXECUTE ON PROCEDURE oarlock_attempt TO 'app';"), "{script}");
+        assert_eq!(script.matches("GRANT EXECUTE").count(), made);
+    }
+
+    #[test]
+    fn a_user_is_only_a_name() {
+        assert!(rights("a' OR '1")[0].ends_with("TO 'a'' OR ''1'"));
+    }
+}

@@ -1,0 +1,139 @@
+-- Takes, keeps or refuses a place: one round trip, one transaction.
+-- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
+-- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
+--   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
+-- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
+--   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; who was called.
+CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
+    _name VARBINARY(1536), _id BINARY(16), _session BIGINT, _tethered BOOLEAN, _kind VARCHAR(32), _capacity BIGINT,
+    _adopt BOOLEAN, _weight BIGINT, _fair BOOLEAN, _wait BOOLEAN, _behind BIGINT, _lease BIGINT, _place BIGINT,
+    _label MEDIUMTEXT CHARACTER SET utf8mb4, _value LONGBLOB
+) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
+    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead BIGINT;
+    DECLARE _whole, _queue BOOLEAN;
+    DECLARE _changed BOOLEAN DEFAULT FALSE;
+    DECLARE _memo BLOB;
+    DECLARE _outcome VARCHAR(16);
+    DECLARE _called MEDIUMTEXT DEFAULT '';
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+    -- Each statement of a step must see what others committed before the row was locked.
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION;
+    CALL oarlock_enter(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
+    SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+    decide: LOOP
+        SET _arrival = NULL, _fence = NULL, _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0;
+        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair
+        INTO _soonest, _queue FROM oarlock_claim WHERE resource = _head;
+        IF _soonest <= _now THEN
+            CALL oarlock_sweep(_head, _stated, _now, NULL, _called);
+            SET _changed = TRUE;
+            ITERATE decide;
+        END IF;
+        IF _soonest IS NOT NULL THEN
+            SELECT arrival, fence, weight INTO _arrival, _fence, _held
+            FROM oarlock_claim WHERE resource = _head AND id = _id;
+        END IF;
+
+        IF _fence IS NOT NULL THEN
+            SET _outcome = 'upgrade';
+            IF _held = 0 OR _weight BETWEEN 1 AND _held THEN
+                UPDATE oarlock_claim
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered,
+                    expires = IF(ending IS NULL, _now + _lease, expires)
+                WHERE resource = _head AND id = _id;
+                SELECT expires - _now INTO _lease FROM oarlock_claim WHERE resource = _head AND id = _id;
+                CALL oarlock_call(_head, _stated, _now, _called);
+                SET _outcome = 'granted';
+            END IF;
+            SET _changed = TRUE;
+            LEAVE decide;
+        END IF;
+
+        SET _position = COALESCE(_arrival, _arrivals + 1), _recheck = NULL;
+        IF _soonest IS NOT NULL THEN
+            SELECT COALESCE(SUM(fence IS NOT NULL OR (_queue AND arrival < _position)), 0),
+                COALESCE(SUM(IF(fence IS NOT NULL OR (_queue AND arrival < _position), weight, 0)), 0),
+                COALESCE(MAX(weight = 0 AND (fence IS NOT NULL OR (_queue AND arrival < _position))), FALSE),
+                MIN(IF(fence IS NOT NULL OR (_queue AND arrival < _position), LEAST(expires, COALESCE(turn, expires)), NULL)) - _now,
+                COALESCE(SUM(fence IS NOT NULL OR arrival < _position), 0), COALESCE(SUM(fence IS NULL), 0)
+            INTO _claims, _units, _whole, _recheck, _ahead, _waiting
+            FROM oarlock_claim WHERE resource = _head AND id <> _id;
+        END IF;
+        SET _stored = COALESCE(_stated, _capacity, 1);
+        SET _outcome = CASE
+            WHEN NOT _adopt AND _capacity <> _stated THEN 'spec'
+            WHEN _stored > 0 AND _weight > _stored THEN 'heavy'
+            WHEN IF(_weight = 0, _claims = 0, NOT _whole AND (_stored = 0 OR _units + _weight <= _stored)) THEN 'granted'
+            ELSE 'pending' END;
+        IF _outcome = 'granted' OR _soonest IS NULL THEN
+            LEAVE decide;
+        END IF;
+        -- Something is in the way: only now it matters whether it is alive.
+        CALL oarlock_dead(_head, _session, IF(_queue OR _outcome <> 'pending', _position, 0), _dead);
+        IF _dead IS NULL THEN
+            LEAVE decide;
+        END IF;
+        CALL oarlock_sweep(_head, _stated, _now, _dead, _called);
+        SET _changed = TRUE;
+    END LOOP;
+
+    IF _outcome = 'granted' AND _fence IS NULL THEN
+        SET _fence = GREATEST(_last_fence + 1, _now);
+        IF _fence >= 9007199254740992 THEN
+            SET _outcome = 'exhausted', _fence = NULL;
+        END IF;
+        IF _outcome = 'granted' THEN
+            SET _changed = TRUE, _last_fence = _fence, _stated = COALESCE(_stated, _capacity);
+            IF _arrival IS NULL THEN
+                INSERT INTO oarlock_claim (
+                    resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, expires
+                ) VALUES (
+                    _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _fence, _now,
+                    _now + _lease
+                );
+            ELSE
+                UPDATE oarlock_claim
+                SET session = _session, tethered = _tethered, behind = _behind, fence = _fence, since = _now, turn = NULL,
+                    expires = _now + _lease
+                WHERE resource = _head AND id = _id;
+            END IF;
+        END IF;
+    ELSEIF _outcome = 'pending' AND _wait THEN
+        SET _changed = TRUE, _stated = COALESCE(_stated, _capacity);
+        IF _arrival IS NULL THEN
+            INSERT INTO oarlock_claim (
+                resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, since, expires
+            ) VALUES (
+                _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _now, _now + _place
+            );
+        ELSE
+            UPDATE oarlock_claim
+            SET session = _session, tethered = _tethered, behind = _behind, expires = _now + _place
+            WHERE resource = _head AND id = _id;
+        END IF;
+        SET _waiting = 1;
+    ELSEIF _outcome = 'pending' AND _arrival IS NOT NULL THEN
+        DELETE FROM oarlock_claim WHERE resource = _head AND id = _id;
+        CALL oarlock_settle(_head, _stated, _now, _called);
+        SET _changed = TRUE, _waiting = 0;
+    END IF;
+    IF _changed THEN
+        -- A grant may leave room for more, or take the turn away from one that was called.
+        IF _waiting > 0 THEN
+            CALL oarlock_call(_head, _stated, _now, _called);
+        END IF;
+        UPDATE oarlock_resource
+        SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence, used = _now
+        WHERE number = _head;
+    END IF;
+    COMMIT;
+    SELECT _outcome AS outcome, _fence AS fence, _lease AS lease, _memo AS memo, _ahead AS ahead, _recheck AS recheck,
+        _stored AS stored, _called AS called;
+END

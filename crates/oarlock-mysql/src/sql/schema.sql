@@ -1,0 +1,69 @@
+-- Everything that is made once in a database, besides the procedures: format 1. Many may try at once.
+-- Keys: none. Arguments: none. Answer: none.
+CREATE TABLE IF NOT EXISTS oarlock_format (
+    one TINYINT NOT NULL PRIMARY KEY,
+    version INT NOT NULL
+) ENGINE = InnoDB;
+
+-- One row per name: locked first in every step, so that exactly one decides at a time. Times are microseconds since 1970.
+CREATE TABLE IF NOT EXISTS oarlock_resource (
+    number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name VARBINARY(1536) NOT NULL UNIQUE,
+    format SMALLINT NOT NULL DEFAULT 1,
+    capacity BIGINT, -- NULL: nobody stated one; 0: unlimited
+    arrivals BIGINT NOT NULL DEFAULT 0,
+    last_fence BIGINT NOT NULL DEFAULT 0,
+    memo BLOB,
+    used BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- One row per live claim: a holder has a fence, a waiter has none.
+CREATE TABLE IF NOT EXISTS oarlock_claim (
+    resource BIGINT NOT NULL,
+    id BINARY(16) NOT NULL,
+    arrival BIGINT NOT NULL,
+    session BIGINT NOT NULL,
+    tethered BOOLEAN NOT NULL, -- whether it ends with that session
+    kind VARCHAR(32) NOT NULL,
+    weight BIGINT NOT NULL, -- 0: all
+    fair BOOLEAN NOT NULL,
+    behind BIGINT NOT NULL,
+    label MEDIUMTEXT NOT NULL,
+    value LONGBLOB,
+    fence BIGINT,
+    since BIGINT NOT NULL,
+    expires BIGINT NOT NULL,
+    turn BIGINT, -- a called waiter must come until then
+    ending TEXT,
+    PRIMARY KEY (resource, id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The last claims of a name that were broken, and by whom and why.
+CREATE TABLE IF NOT EXISTS oarlock_grave (
+    number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    resource BIGINT NOT NULL,
+    id BINARY(16) NOT NULL,
+    ending TEXT NOT NULL,
+    KEY (resource)
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- One row per client: what the server that saw its session begin needs to tell that it is over.
+CREATE TABLE IF NOT EXISTS oarlock_session (
+    number BIGINT NOT NULL PRIMARY KEY,
+    boot BINARY(16) NOT NULL, -- which run of which server saw it begin
+    kills BIGINT NOT NULL, -- how many connections had been killed when its client was last heard of
+    begun BIGINT NOT NULL
+) ENGINE = InnoDB;
+
+-- The largest fence that was seen on the protected side, for whatever is protected.
+CREATE TABLE IF NOT EXISTS oarlock_fence (
+    name VARBINARY(1536) NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- The present run of each server. In memory on purpose: it is empty after a restart, for a server that has not seen a session
+-- cannot say why it is not there. Under a name of its own, so that a replica does not take the run of its source for its own.
+CREATE TABLE IF NOT EXISTS oarlock_server (
+    name BINARY(16) NOT NULL PRIMARY KEY,
+    boot BINARY(16) NOT NULL
+) ENGINE = MEMORY

@@ -1,0 +1,79 @@
+//! Who waits for news inside this process. The server tells nobody anything: what is heard here is what the clients of one
+//! process do to each other.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use oarlock_core::ClaimId;
+use oarlock_core::driver::{Hint, Watch};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+/// Everyone who listens to one client.
+#[derive(Debug, Default)]
+pub(crate) struct Hub(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    mailbox: Option<UnboundedSender<Hint>>,
+    turns: HashMap<ClaimId, UnboundedSender<Hint>>,
+}
+
+impl Hub {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whatever concerns the claims of this client.
+    pub(crate) fn mailbox(&self) -> Watch {
+        let (hints, watch) = unbounded_channel();
+        self.lock().mailbox = Some(hints);
+        Watch::from_channel(watch)
+    }
+
+    /// The turn of one claim.
+    pub(crate) fn turn(&self, id: ClaimId) -> Watch {
+        let (hints, watch) = unbounded_channel();
+        self.lock().turns.insert(id, hints);
+        Watch::from_channel(watch)
+    }
+
+    /// Passes on whom a step called: `<id in hexadecimal>@<session>,` for each, of which those of `session` are ours.
+    pub(crate) fn tell(&self, called: &str, session: i64) {
+        let called = called.split_terminator(',').filter_map(|one| one.split_once('@'));
+        let ours = called.filter(|(_, theirs)| theirs.parse() == Ok(session)).filter_map(|(id, _)| id.parse().ok());
+        for id in ours {
+            let hint = Hint { claim: Some(id) };
+            let inner = self.lock();
+            let heard = inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok());
+            if !heard && let Some(mailbox) = &inner.mailbox {
+                let _ = mailbox.send(hint);
+            }
+        }
+    }
+
+    /// Nobody waits for this claim's turn any more.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.lock().turns.remove(&id);
+    }
+
+    /// Nobody will hear anything any more.
+    pub(crate) fn end(&self) {
+        *self.lock() = Inner::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_our_own_are_told() {
+        let hub = Hub::default();
+        let (mine, theirs) = (ClaimId::from_bits(1), ClaimId::from_bits(2));
+        let (mut turn, mut other) = (hub.turn(mine), hub.turn(theirs));
+        hub.tell(&format!("{theirs}@8,{mine}@7,"), 7);
+        assert_eq!(turn.changed().await, Some(Hint { claim: Some(mine) }));
+        hub.end();
+        assert_eq!(other.changed().await, None, "told of another's turn");
+    }
+}

@@ -1,0 +1,100 @@
+//! What the suite does to a MariaDB server; every client comes through a proxy of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, Result};
+use oarlock_mysql::{Config, MySql};
+use oarlock_testbed::MariaDb;
+use oarlock_testbed::proxy::{Held, Proxy};
+
+pub(crate) struct Server(pub(crate) Arc<MariaDb>);
+
+struct Line {
+    driver: Arc<Faulty>,
+    proxy: Proxy,
+}
+
+impl Fixture for Server {
+    fn name(&self) -> String {
+        "mariadb".into()
+    }
+
+    fn powers(&self) -> Powers {
+        let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
+        powers.restart(Power::Has).pause(Power::Has)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(Duration::from_millis(1000))
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let entrance = self.0.addr();
+        Box::pin(async move {
+            let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
+            let config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port(), "locks");
+            let driver = Arc::new(Faulty::new(Arc::new(MySql::connect(config).await?)));
+            Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
+        })
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        self.control(MariaDb::restart)
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        self.control(MariaDb::pause)
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        self.control(MariaDb::resume)
+    }
+}
+
+impl Server {
+    fn control(&self, what: fn(&MariaDb) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
+        let server = self.0.clone();
+        Box::pin(async move {
+            let done = tokio::task::spawn_blocking(move || what(&server)).await;
+            let done = done.unwrap_or_else(|error| Err(error.into()));
+            done.map_err(|error| Error::unreachable(format!("{error:#}")))
+        })
+    }
+}
+
+impl Line {
+    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
+        what(self);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// What the kernel does to the connections of a dead process.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.refuse())
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.cut())
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
+        Box::pin(std::future::ready(healed))
+    }
+
+    /// The driver's requests have no boundaries that a proxy could see.
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.done(|line| line.driver.drop_reply(verb))
+    }
+}

@@ -1,0 +1,130 @@
+//! What goes over the wire and what is in the tables, below the suite's horizon.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::ErrorKind;
+use oarlock_core::driver::{Driver as _, End, Renewed};
+use oarlock_core::error::Applied;
+use oarlock_core::state::Query;
+use oarlock_mysql::MySql;
+use oarlock_testbed::proxy::{Proxy, Then};
+
+use self::store::{claim, config, grant, renew, start};
+
+#[tokio::test]
+async fn a_reply_lost_on_the_wire_takes_no_second_place() {
+    let Some((server, mut root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = MySql::connect(config(proxy.addr())).await.unwrap();
+    // Statements are prepared on their first use.
+    let warm = claim(9, "warm");
+    grant(&store, &warm).await.unwrap();
+    store.release(&warm.resource, warm.id, &End::Withdrawn).await.unwrap();
+
+    let claim = claim(1, "wire");
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let error = grant(&store, &claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    assert!(dropped.wait().await.is_some());
+    let fence: Option<u64> = root.query_first("SELECT fence FROM oarlock_claim").await.unwrap();
+    let again = grant(&store, &claim).await.unwrap();
+    assert_eq!(Some(again.fence.get()), fence, "the retry got another fence");
+    store.release(&warm.resource, warm.id, &End::Withdrawn).await.unwrap();
+
+    let dropped = proxy.drop_next_reply(Then::Close);
+    assert!(store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.is_err());
+    assert!(dropped.wait().await.is_some());
+    assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
+}
+
+#[tokio::test]
+async fn many_clients_can_make_the_tables_at_once() {
+    let Some((server, mut root)) = start().await else { return };
+    let connecting: Vec<_> = (0..12).map(|_| tokio::spawn(MySql::connect(config(server.addr())))).collect();
+    for connected in connecting {
+        connected.await.unwrap().unwrap();
+    }
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "newer")).await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
+    let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
+    root.query_drop("UPDATE oarlock_format SET version = 2").await.unwrap();
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+}
+
+#[tokio::test]
+async fn few_rights_are_enough_and_missing_ones_are_named() {
+    let Some((server, mut root)) = start().await else { return };
+    root.query_drop("CREATE USER app IDENTIFIED BY 'secret'; GRANT USAGE ON *.* TO app").await.unwrap();
+    let mut app = config(server.addr()).password("secret");
+    app.user = Some("app".into());
+    let error = MySql::connect(app.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+
+    MySql::connect(config(server.addr())).await.unwrap();
+    for table in ["resource", "claim", "grave", "session", "server"] {
+        let right = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.oarlock_{table} TO app");
+        root.query_drop(right).await.unwrap();
+    }
+    root.query_drop("GRANT SELECT ON locks.oarlock_format TO app; GRANT EXECUTE ON locks.* TO app").await.unwrap();
+    let store = MySql::connect(app.clone()).await.unwrap();
+    let claim = claim(1, "rights");
+    grant(&store, &claim).await.unwrap();
+    assert!(matches!(renew(&store, &claim).await.unwrap(), Renewed::Alive { .. }));
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
+    store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+
+    let wrong = MySql::connect(app.password("wrong")).await.unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");
+    let mut nowhere = config(server.addr());
+    nowhere.database = "nowhere".into();
+    assert_eq!(MySql::connect(nowhere).await.unwrap_err().kind(), ErrorKind::Config);
+}
+
+#[tokio::test]
+async fn names_are_bytes_whatever_the_server_thinks_of_letters() {
+    let Some((server, _root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let names = ["a", "A", "a ", "ä", "Ä", "a\0", "ß", "ss", "\u{1f512}", "'; DROP TABLE oarlock_claim; --"];
+    for (bits, name) in names.iter().enumerate() {
+        grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
+    }
+    let page = store.inspect(&Query::live()).await.unwrap();
+    let mut shown: Vec<_> = page.resources.iter().map(|state| state.name.as_str().to_owned()).collect();
+    let mut names = names.map(str::to_owned).to_vec();
+    names.sort();
+    shown.sort();
+    assert_eq!(shown, names);
+}
+
+#[tokio::test]
+async fn names_that_nobody_uses_are_forgotten_after_a_day() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let mut held = claim(0, "in use");
+    held.ttl = Duration::from_secs(100 * 3600);
+    grant(&store, &held).await.unwrap();
+    for bits in 1..=50 {
+        let claim = claim(bits, &format!("old {bits}"));
+        grant(&store, &claim).await.unwrap();
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+    }
+    root.query_drop("UPDATE oarlock_resource SET used = used - 25 * 3600 * 1000000").await.unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left =
+        "SELECT COALESCE(SUM(name LIKE 'old%'), 0), COALESCE(SUM(name = 'in use'), 0), COUNT(*) FROM oarlock_resource";
+    let (old, in_use, all): (i64, i64, i64) = root.query_first(left).await.unwrap().unwrap();
+    assert!(old < 25, "{old} of 50 old names are left");
+    assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
+}

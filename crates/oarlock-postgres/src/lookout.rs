@@ -1,0 +1,140 @@
+//! Waits for the death of whoever is in the way, so that nobody has to look for it.
+//!
+//! One connection for each client that waits, and only while it does: it waits in the server for the beacon of one session. What
+//! it says is a hint; without it a waiter looks now and then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oarlock_core::ClaimId;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+
+use crate::config::Config;
+use crate::tls::Tls;
+use crate::watch::Hub;
+
+/// The server must not end the wait, but end the connection when its client is gone.
+const SETTINGS: &str = "SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES
+    ('lock_timeout', '0'), ('statement_timeout', '0'), ('client_connection_check_interval', '1000')
+) AS wanted(name, value) USING (name)";
+
+#[derive(Debug, Default)]
+pub(crate) struct Lookout(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The session that is waited for.
+    target: Option<i64>,
+    /// Who wants to know, and where to tell them.
+    claims: HashMap<ClaimId, Arc<Hub>>,
+    client: Option<Arc<Client>>,
+    /// Who waits on that connection.
+    task: Option<AbortHandle>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lookout {
+    /// Lets `hub` tell of `claim` when `session` is over, unless others want to know of another one.
+    pub(crate) fn watch(&self, session: i64, claim: ClaimId, hub: &Arc<Hub>, config: &Config, runtime: &Handle) {
+        let mut state = lock(&self.0);
+        if state.target != Some(session) {
+            if !state.claims.is_empty() {
+                return;
+            }
+            state.target = Some(session);
+            if let (Some(_), Some(client)) = (&state.task, state.client.clone()) {
+                let config = config.clone();
+                runtime.spawn(async move { cancel(&client, &config).await });
+            }
+        }
+        state.claims.insert(claim, hub.clone());
+        if state.task.is_none() {
+            let (shared, config) = (self.0.clone(), config.clone());
+            let task = runtime.spawn(async move { stand(&shared, &config).await });
+            state.task = Some(task.abort_handle());
+        }
+    }
+
+    /// The wait goes on: whoever was in the way is likely to be there again.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        lock(&self.0).claims.remove(&claim);
+    }
+
+    pub(crate) fn end(&self) {
+        let state = std::mem::take(&mut *lock(&self.0));
+        if let Some(task) = state.task {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Ends the wait for what nobody wants to know any more. If it does not arrive, the wait ends by itself some day.
+async fn cancel(client: &Client, config: &Config) {
+    if let Ok(tls) = Tls::of(config) {
+        let _ = client.cancel_token().cancel_query(tls).await;
+    }
+}
+
+/// Waits for one target after the other, until there is none or the connection fails.
+async fn stand(state: &Mutex<State>, config: &Config) {
+    while let Some(target) = next_target(state) {
+        let Some(client) = connection(state, config).await else {
+            // Those who wait look by themselves.
+            *lock(state) = State::default();
+            return;
+        };
+        let wait = "SELECT oarlock.await_end($1)";
+        let ended = client.query_typed(wait, &[(&target, Type::INT8)]).await;
+        let cancelled = ended.as_ref().is_err_and(|error| error.code() == Some(&SqlState::QUERY_CANCELED));
+        let mut state = lock(state);
+        if state.target != Some(target) || cancelled {
+            continue;
+        }
+        state.target = None;
+        if ended.is_err() {
+            state.client = None;
+        }
+        for (claim, hub) in state.claims.drain() {
+            hub.tell(&claim.to_string());
+        }
+    }
+}
+
+/// Whom to wait for; if there is nobody, the next one who wants to know has to begin anew.
+fn next_target(state: &Mutex<State>) -> Option<i64> {
+    let mut state = lock(state);
+    if state.target.is_none() {
+        state.task = None;
+    }
+    state.target
+}
+
+async fn connection(state: &Mutex<State>, config: &Config) -> Option<Arc<Client>> {
+    if let Some(client) = lock(state).client.clone().filter(|client| !client.is_closed()) {
+        return Some(client);
+    }
+    let connecting = config.to_client();
+    let connecting = connecting.connect(Tls::of(config).ok()?);
+    let (client, connection) = tokio::time::timeout(config.connect_timeout, connecting).await.ok()?.ok()?;
+    tokio::spawn(connection);
+    client.query_typed(SETTINGS, &[]).await.ok()?;
+    let client = Arc::new(client);
+    let mut state = lock(state);
+    // Closed meanwhile: nobody wants to know any more.
+    state.target?;
+    state.client = Some(client.clone());
+    Some(client)
+}

@@ -1,0 +1,92 @@
+//! What the driver needs in a database, and its version.
+
+use oarlock_core::{Error, ErrorKind, Result};
+use tokio_postgres::Client;
+
+use crate::config::Config;
+use crate::error::{SCHEME, failed, no_connection, strange};
+use crate::link::first;
+use crate::tls::Tls;
+
+/// The format of tables and functions that this code speaks.
+const FORMAT: i32 = 1;
+
+/// Makes what is missing; run by at most one client at a time.
+const PARTS: [&str; 8] = [
+    include_str!("sql/schema.sql"),
+    include_str!("sql/session.sql"),
+    include_str!("sql/step.sql"),
+    include_str!("sql/attempt.sql"),
+    include_str!("sql/renew.sql"),
+    include_str!("sql/release.sql"),
+    include_str!("sql/observe.sql"),
+    include_str!("sql/check.sql"),
+];
+const LOCK: i64 = 0x006f_6172_6c6f_636b;
+
+/// What makes it all, in one transaction, and the rights of the role `grant` if one is given.
+#[must_use]
+pub fn script(grant: Option<&str>) -> String {
+    let (parts, rights) = (PARTS.join("\n"), grant.map(rights).unwrap_or_default());
+    let made = format!("INSERT INTO oarlock.format (version) VALUES ({FORMAT}) ON CONFLICT DO NOTHING;");
+    format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{parts}\n{made}\n{rights}COMMIT;\n")
+}
+
+/// The fewest rights that a client needs, once somebody has made the schema.
+fn rights(role: &str) -> String {
+    let role = role.replace('"', "\"\"");
+    format!(
+        "GRANT USAGE ON SCHEMA oarlock TO \"{role}\";\nGRANT SELECT ON oarlock.format TO \"{role}\";\n\
+         GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock.resource, oarlock.claim, oarlock.session, oarlock.fence TO \"{role}\";\n"
+    )
+}
+
+/// Makes what is missing, and gives the role `grant` the rights that locks need.
+///
+/// # Errors
+/// As for [`Postgres::connect`](crate::Postgres::connect).
+pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
+    let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+    tokio::spawn(connection);
+    if is_there(&client).await? {
+        check(&client).await?;
+    }
+    client.batch_execute(&script(grant)).await.map_err(failed)?;
+    check(&client).await
+}
+
+/// Checks the format of what is there, makes it if there is nothing, and tries it. After an error the connection is of no
+/// more use.
+pub(crate) async fn prepare(client: &Client) -> Result<()> {
+    if !is_there(client).await? {
+        client.batch_execute(&script(None)).await.map_err(failed)?;
+    }
+    check(client).await?;
+    client.batch_execute(include_str!("sql/warm.sql")).await.map_err(failed)
+}
+
+async fn is_there(client: &Client) -> Result<bool> {
+    first(client, "SELECT to_regclass('oarlock.format') IS NOT NULL, $1::bigint AS echo").await
+}
+
+async fn check(client: &Client) -> Result<()> {
+    match first(client, "SELECT version, $1::bigint AS echo FROM oarlock.format").await? {
+        FORMAT => Ok(()),
+        newer if newer > FORMAT => {
+            let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
+            Err(Error::new(ErrorKind::NewerFormat, message).on(SCHEME))
+        }
+        older => Err(strange(format!("its tables have format {older}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_only_a_name() {
+        assert!(script(Some("a\"; DROP")).contains("TO \"a\"\"; DROP\";"));
+        assert!(!script(None).contains("GRANT"));
+    }
+}

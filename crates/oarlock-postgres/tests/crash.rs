@@ -1,0 +1,78 @@
+//! A process that is killed while it holds, and who comes after it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use oarlock_core::Client;
+use oarlock_postgres::Postgres;
+
+use self::store::{config, start};
+
+/// Where the victim finds its server.
+const SERVER: &str = "OARLOCK_TEST_SERVER";
+
+/// Not a test by itself: the process that is killed.
+#[tokio::test]
+async fn victim() {
+    let Ok(addr) = std::env::var(SERVER) else { return };
+    let addr: SocketAddr = addr.parse().unwrap();
+    let client = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+    let _guard = client.mutex("killed").unwrap().lock().await.unwrap();
+    println!("\nheld");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn spawn_victim(addr: SocketAddr) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "victim", "--nocapture"]).env(SERVER, addr.to_string());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "held"), "the victim did not get the lock");
+    child
+}
+
+/// With leases of half a minute and a look every ten seconds, only a word of the death can be in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_in_line_learns_of_a_killed_holder_at_once() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let behind = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let addr = server.addr();
+        let mut victim = tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap();
+        let (next, second) = (client.mutex("killed").unwrap(), behind.mutex("killed").unwrap());
+        let next = tokio::spawn(async move { next.fair().lock().await.map(|guard| (guard, Instant::now())) });
+        let waiting = |count: i64| {
+            format!(
+                "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL HAVING count(*) = {count}"
+            )
+        };
+        while root.query_opt(&waiting(1), &[]).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let second = tokio::spawn(async move { second.fair().lock().await });
+        let lookouts =
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
+        store::until(&root, lookouts, 2).await;
+        victim.kill().unwrap();
+        let killed = Instant::now();
+        victim.wait().unwrap();
+        let (guard, granted) = tokio::time::timeout(Duration::from_secs(5), next).await.unwrap().unwrap().unwrap();
+        waits.push(granted.saturating_duration_since(killed));
+        guard.release().await.unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(5), second).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+    waits.sort();
+    println!("from SIGKILL to the next grant: {waits:?}");
+    assert!(waits[2] < Duration::from_millis(50), "{waits:?}");
+}

@@ -1,0 +1,140 @@
+//! MariaDB.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tempfile::TempDir;
+
+use super::postgres::user_in;
+use super::{Missing, Program, Settings, ask, missing, tethered};
+
+/// The database that every server has, for locks.
+const DATABASE: &str = "locks";
+
+/// Where Debian keeps programs that a plain user's `PATH` lacks.
+const FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
+
+/// What new folders of data are copied from, as long as a server lives: making the system's tables takes seconds.
+static MADE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+
+/// `mariadb-install-db` and `mariadbd`, which does not run as root.
+#[derive(Debug)]
+pub struct MariaDbProgram {
+    install: PathBuf,
+    server: PathBuf,
+    user: Option<(u32, u32)>,
+    made: Mutex<Option<Arc<TempDir>>>,
+}
+
+impl Program for MariaDbProgram {
+    const NAME: &'static str = "mariadb";
+    const SCHEME: &'static str = "mysql";
+
+    fn find() -> Result<Self, Missing> {
+        let folders = FOLDERS.map(PathBuf::from);
+        let server = missing::find(Self::NAME, "mariadbd", &folders)?;
+        let install = missing::find(Self::NAME, "mariadb-install-db", &folders)?;
+        let user = if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
+        Ok(Self { install, server, user, made: Mutex::default() })
+    }
+
+    fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
+        // Others have to pass through on the way to the folder that is theirs.
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+        let mut shared = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = match shared.upgrade() {
+            Some(made) => made,
+            None => Arc::new(self.make()?),
+        };
+        *shared = Arc::downgrade(&made);
+        let copied = Command::new("cp").arg("-a").arg(made.path().join("data")).arg(folder.join("data")).status();
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        if !copied.context("cannot start cp")?.success() {
+            bail!("the data could not be copied");
+        }
+        Ok(())
+    }
+
+    fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
+        let (data, host, port) = (folder.join("data"), addr.ip().to_string(), addr.port().to_string());
+        let mut command = Command::new(&self.server);
+        command.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
+        command.arg(format!("--socket={}", data.join("socket").display()));
+        command.arg(format!("--pid-file={}", data.join("pid").display()));
+        let own = [
+            ("bind-address", host.as_str()),
+            ("port", port.as_str()),
+            ("skip-name-resolve", "1"),
+            ("max-connections", "500"),
+            // Every client that is cut off counts as one.
+            ("max-connect-errors", "1000000"),
+            // It survives its own death, not that of the machine.
+            ("innodb-flush-log-at-trx-commit", "2"),
+            ("innodb-doublewrite", "0"),
+            ("innodb-log-file-size", "4M"),
+            ("innodb-buffer-pool-size", "32M"),
+        ];
+        for (name, value) in own.iter().chain(settings) {
+            command.arg(format!("--{name}={value}"));
+        }
+        Ok(command)
+    }
+
+    fn user(&self) -> Option<(u32, u32)> {
+        self.user
+    }
+
+    fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
+        // It speaks first: a packet with the version of its protocol, 10.
+        ask(addr, timeout, b"", |answer| answer.len() > 5 && answer[4] == 10)
+    }
+
+    fn url(addr: SocketAddr) -> String {
+        format!("mysql://root@{addr}/{DATABASE}")
+    }
+}
+
+impl MariaDbProgram {
+    /// A folder with the system's tables, a user `root` without a password, and the database for locks.
+    fn make(&self) -> anyhow::Result<TempDir> {
+        let folder = tempfile::Builder::new().prefix("oarlock-mariadb-made-").tempdir()?;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
+        let data = folder.path().join("data");
+        fs::create_dir(&data)?;
+        if let Some((user, group)) = self.user {
+            chown(&data, Some(user), Some(group))?;
+        }
+        let mut install = Command::new(&self.install);
+        install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        install.args(["--skip-name-resolve", "--innodb-log-file-size=4M", "--innodb-doublewrite=0"]);
+        install.arg(format!("--datadir={}", data.display()));
+        let output = tethered(&install, self.user).current_dir(folder.path()).output();
+        let output = output.context("cannot start mariadb-install-db")?;
+        if !output.status.success() {
+            bail!("mariadb-install-db failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        // A database is a folder.
+        let database = data.join(DATABASE);
+        fs::create_dir(&database)?;
+        if let Some((user, group)) = self.user {
+            chown(&database, Some(user), Some(group))?;
+        }
+        Ok(folder)
+    }
+}
+
+/// The user that the package brings along, or the one that may do nothing: user and group.
+fn unprivileged() -> Result<(u32, u32), Missing> {
+    let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    ["mysql", "nobody"]
+        .iter()
+        .find_map(|name| user_in(&text, name))
+        .ok_or(Missing { server: MariaDbProgram::NAME, file: "user mysql" })
+}
