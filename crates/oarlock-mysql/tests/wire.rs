@@ -128,3 +128,24 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     assert!(old < 25, "{old} of 50 old names are left");
     assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
 }
+
+#[tokio::test]
+async fn a_write_with_a_smaller_fence_is_undone() {
+    let Some((server, mut root)) = start().await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    root.query_drop("CREATE TABLE account (balance BIGINT NOT NULL); INSERT INTO account VALUES (0)").await.unwrap();
+    let write = |fence: i64, value: i64| {
+        format!(
+            "START TRANSACTION; CALL oarlock_check('account', {fence}); UPDATE account SET balance = {value}; COMMIT"
+        )
+    };
+    root.query_drop(write(7, 1)).await.unwrap();
+    root.query_drop(write(9, 2)).await.unwrap();
+    let refused = root.query_drop(write(8, 3)).await.unwrap_err();
+    assert!(matches!(&refused, mysql_async::Error::Server(told) if told.state == "OAR02"), "{refused}");
+    root.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(2));
+    // The same holder writes again.
+    root.query_drop(write(9, 4)).await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(4));
+}

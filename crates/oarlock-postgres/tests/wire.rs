@@ -127,3 +127,23 @@ async fn names_that_only_the_dead_watch_are_forgotten() {
     let left: i64 = root.query_one(left, &[]).await.unwrap().get(0);
     assert!(left < 10, "{left} of 20 old names are left");
 }
+
+#[tokio::test]
+async fn a_write_with_a_smaller_fence_is_undone() {
+    let Some((server, root)) = start().await else { return };
+    Postgres::connect(config(server.addr())).await.unwrap();
+    root.batch_execute("CREATE TABLE account (balance bigint NOT NULL); INSERT INTO account VALUES (0)").await.unwrap();
+    let write = |fence: i64, value: i64| {
+        format!("BEGIN; SELECT oarlock.check('account', {fence}); UPDATE account SET balance = {value}; COMMIT")
+    };
+    root.batch_execute(&write(7, 1)).await.unwrap();
+    root.batch_execute(&write(9, 2)).await.unwrap();
+    let refused = root.batch_execute(&write(8, 3)).await.unwrap_err();
+    assert_eq!(refused.code().map(|code| code.code().to_owned()), Some("OAR02".to_owned()), "{refused}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let balance = || async { root.query_one("SELECT balance FROM account", &[]).await.unwrap().get::<_, i64>(0) };
+    assert_eq!(balance().await, 2);
+    // The same holder writes again.
+    root.batch_execute(&write(9, 4)).await.unwrap();
+    assert_eq!(balance().await, 4);
+}

@@ -39,6 +39,7 @@ BEGIN
         waiting := 0;
         ahead := 0;
         in_the_way := NULL;
+        nearest := NULL;
         SELECT min(ends) FILTER (WHERE id IS NOT NULL), coalesce(bool_or(fair), false),
             min(slot) FILTER (WHERE id IS NULL), max(slot)
         INTO soonest, queue, free, last FROM oarlock.claim WHERE resource = head.key;
@@ -74,8 +75,11 @@ BEGIN
         IF soonest IS NOT NULL THEN
             SELECT count(*) FILTER (WHERE blocks), coalesce(sum(weight) FILTER (WHERE blocks), 0),
                 coalesce(bool_or(weight = 0) FILTER (WHERE blocks), false), min(ends) FILTER (WHERE blocks),
-                count(*) FILTER (WHERE fence IS NOT NULL OR arrival < place), count(*) FILTER (WHERE fence IS NULL)
-            INTO claims, units, whole, in_the_way, ahead, waiting
+                count(*) FILTER (WHERE fence IS NOT NULL OR arrival < place), count(*) FILTER (WHERE fence IS NULL),
+                -- Each waiter looks at the one before it, the first at a holder: one death wakes one.
+                (array_agg(session ORDER BY fence IS NOT NULL, arrival DESC)
+                    FILTER (WHERE tethered AND (fence IS NOT NULL OR arrival < place)))[1]
+            INTO claims, units, whole, in_the_way, ahead, waiting, nearest
             FROM (
                 SELECT *, fence IS NOT NULL OR (queue AND arrival < place) AS blocks FROM oarlock.claim
                 WHERE resource = head.key AND id <> _id
@@ -139,12 +143,6 @@ BEGIN
         IF waiting > 0 THEN
             PERFORM oarlock.call(head, now);
         END IF;
-    END IF;
-    IF outcome = 'pending' AND _wait THEN
-        -- Each waiter looks at the one before it, the first at a holder: then nobody has to look at all, and one death wakes one.
-        SELECT session INTO nearest FROM oarlock.claim
-        WHERE resource = head.key AND id <> _id AND tethered AND (fence IS NOT NULL OR arrival < place)
-        ORDER BY fence IS NOT NULL, arrival DESC LIMIT 1;
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);
