@@ -44,7 +44,11 @@ impl Raw {
         let mut attempt = redis::cmd("EVALSHA");
         attempt.arg(&self.attempt).arg(2).arg(&key).arg(index).arg("oarlock:mail:").arg(&id).arg("0".repeat(32));
         attempt.arg("mutex").arg(0).arg(0).arg(1).arg(0).arg(30_000_000).arg(10_000_000).arg("any").arg(1);
-        attempt.arg(r#"{"host":"machine","pid":12345,"user":"somebody"}"#).arg("").arg("").arg(1_234_567_890_123_456_u64);
+        attempt
+            .arg(r#"{"host":"machine","pid":12345,"user":"somebody"}"#)
+            .arg("")
+            .arg("")
+            .arg(1_234_567_890_123_456_u64);
         let _: Value = attempt.query_async(&mut self.connection).await?;
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(2).arg(&key).arg(index).arg("oarlock:mail:").arg(&id).arg("done").arg("");
