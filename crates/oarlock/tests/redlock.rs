@@ -1,0 +1,69 @@
+//! `redlock:` from a URL to real servers, encrypted and not.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock::{ErrorKind, Locks};
+use oarlock_testbed::server::{Program, RedisProgram, RedisTlsProgram, Server};
+
+/// So many servers, or none if they are not installed.
+fn servers<P: Program>(count: usize) -> Vec<Server<P>> {
+    (0..count).map_while(|_| Server::start_or_skip().unwrap()).collect()
+}
+
+fn hosts<P: Program>(servers: &[Server<P>]) -> String {
+    servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(",")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_is_a_lock_on_a_majority() {
+    let servers = servers::<RedisProgram>(3);
+    if servers.is_empty() {
+        return;
+    }
+    let url = format!("redlock://{}?connect_timeout=1s", hosts(&servers));
+    let (one, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    servers[0].kill().unwrap();
+    let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(other.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    let first = guard.fence();
+    guard.release().await.unwrap();
+    let guard = other.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(guard.fence() > first, "fence {} after {first}", guard.fence());
+    guard.release().await.unwrap();
+    // What it is measured against: two raw rounds on the same servers.
+    let floor = oarlock::floor_of(url.parse().unwrap()).await.unwrap().expect("it has a floor");
+    assert!(floor.what().contains("majority"), "{}", floor.what());
+    for _ in 0..10 {
+        floor.clone().pair(Arc::from("deploy")).await.unwrap();
+    }
+    servers[1].kill().unwrap();
+    assert!(floor.pair(Arc::from("deploy")).await.is_err(), "one of three is no majority");
+    let alone = Locks::connect(&url).await.unwrap_err();
+    assert_eq!(alone.kind(), ErrorKind::Unreachable, "{alone}");
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_majority_is_one_too() {
+    let servers = servers::<RedisTlsProgram>(3);
+    if servers.is_empty() {
+        return;
+    }
+    // Each has an authority of its own: a file with all three is what this client trusts.
+    let folder = tempfile::tempdir().unwrap();
+    let (ca, trusted) =
+        (folder.path().join("ca.pem"), servers.iter().map(|server| std::fs::read(server.ca()).unwrap()));
+    std::fs::write(&ca, trusted.collect::<Vec<_>>().concat()).unwrap();
+    let url = format!("redlocks://{}?ca={}", hosts(&servers), ca.display());
+    let (one, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+    assert!(other.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let strangers = format!("redlocks://{}?ca={}", hosts(&servers), servers[0].other_ca().display());
+    let error = Locks::connect(&strangers).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+}
