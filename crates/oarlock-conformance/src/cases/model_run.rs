@@ -23,6 +23,12 @@ use crate::fixture::Habits;
 
 cases!("model_run": mutexes [Leases], queues [Leases, Fair], shares [Leases, Units, OneRule], queues_of_shares [Leases, Units, Fair, OneRule]);
 
+/// So many operations must have had an answer that could be compared, half of those of one batch of runs.
+const ENOUGH: usize = 120;
+
+/// The most batches that are tried for that.
+const BATCHES: u64 = 8;
+
 async fn mutexes(bench: Arc<Bench>) -> Outcome {
     several(&bench, false, false).await
 }
@@ -42,23 +48,29 @@ async fn queues_of_shares(bench: Arc<Bench>) -> Outcome {
 async fn several(bench: &Arc<Bench>, fair: bool, units: bool) -> Outcome {
     let seed = std::env::var("OARLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
     let first = seed.unwrap_or_else(|| fastrand::u64(..1 << 48));
-    let mut runs = JoinSet::new();
-    for seed in first..first + 4 {
-        let bench = bench.clone();
-        runs.spawn(async move {
-            let mut run = Run::new(&bench, seed, fair, units).await?;
-            let outcome = run.steps(60).await;
-            outcome
-                .map_err(|failure| Failure::new(format!("OARLOCK_SEED={seed}: {failure}; {}", run.log.join("; "))))?;
-            Ok::<_, Failure>(run.matched)
-        });
-    }
     let mut matched = 0;
-    while let Some(run) = runs.join_next().await {
-        matched += run??;
+    // On a busy machine many operations prove nothing, so there are runs until enough did.
+    for batch in 0..BATCHES {
+        let mut runs = JoinSet::new();
+        for seed in first + 4 * batch..first + 4 * (batch + 1) {
+            let bench = bench.clone();
+            runs.spawn(async move {
+                let mut run = Run::new(&bench, seed, fair, units).await?;
+                let outcome = run.steps(60).await;
+                outcome.map_err(|failure| {
+                    Failure::new(format!("OARLOCK_SEED={seed}: {failure}; {}", run.log.join("; ")))
+                })?;
+                Ok::<_, Failure>(run.matched)
+            });
+        }
+        while let Some(run) = runs.join_next().await {
+            matched += run??;
+        }
+        if matched > ENOUGH {
+            return Ok(());
+        }
     }
-    ensure!(matched > 120, "only {matched} operations could be compared");
-    Ok(())
+    Err(Failure::new(format!("only {matched} operations could be compared")))
 }
 
 struct Run {
