@@ -91,12 +91,14 @@ fn program(message: &str) -> Option<Program> {
 
 /// Runs them all, a few at a time, and prints the output of each when it has ended.
 fn run_all(programs: &[Program], long: bool) -> Result<Vec<Failure>, Failure> {
-    let (next, failures) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
+    let (left, failures) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
+    // A function, so that nobody holds on to the list while a program runs.
+    let next = || taken(&left).next();
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES)
             .map(|_| {
                 scope.spawn(|| {
-                    while let Some(program) = taken(&next).next() {
+                    while let Some(program) = next() {
                         if let Err(failure) = run_one(program, long) {
                             taken(&failures).push(failure);
                         }

@@ -112,11 +112,14 @@ fn every_part_runs_in_order() {
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "clippy", "tree", "check", "test", "test", "doc", "run", "run", "build", "run"]);
+    assert_eq!(
+        first_words,
+        ["fmt", "clippy", "tree", "check", "test", "test", "doc", "run", "run", "run", "build", "run"]
+    );
     // A scene has no programs of other languages.
     let without = "--without python --without node --without go --without java long=";
-    assert!(log[10].contains(without), "{}", log[10]);
-    assert!(log[10].ends_with("url= doc="), "{}", log[10]);
+    assert!(log[11].contains(without), "{}", log[11]);
+    assert!(log[11].ends_with("url= doc="), "{}", log[11]);
     assert!(log[5].starts_with("test --workspace --locked --doc "), "{}", log[5]);
     assert!(log[5].ends_with("long= url= doc="), "{}", log[5]);
     assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
@@ -196,6 +199,22 @@ fn a_failing_test_fails_the_part_and_hides_no_other() {
     assert_eq!(text.matches("it broke").count(), 3, "{text}");
     assert!(row(&text, "tests").ends_with("FAILED, exit code 7"), "{text}");
     assert!(scene.calls("cargo")[1].contains(" --doc "), "the examples of the documentation run, too");
+}
+
+#[test]
+fn two_programs_of_tests_run_at_once() {
+    let scene = Scene::new(
+        "two_at_once",
+        r#"case "$name $*" in
+            *--no-run*) built; built;;
+            program*) for wait in 1 2 3 4 5 6 7 8 9 10; do
+                test "$(grep -c ^program "$STAND_IN_LOG")" = 2 && exit 0
+                sleep 0.5
+            done; echo 'nobody came'; exit 7;;
+        esac"#,
+    );
+    let output = scene.run(&["test", "--only", "tests"]);
+    assert!(output.status.success(), "{}", stdout(&output));
 }
 
 #[test]
