@@ -393,7 +393,8 @@ pub struct Claim {
     /// A value published while it is held.
     pub value: Option<Arc<str>>,
     /// The fence to give it, unless a larger one was given before: in place of the clock of a store that would look at its own.
-    /// Whoever asks several stores at once proposes one, so that they agree. Stores that find their fences otherwise ignore it.
+    /// Whoever asks several stores at once proposes one, so that they agree. A store moves it to within a minute of its own clock,
+    /// so that a client whose clock is wrong does not decide the fences of all. Stores that find their fences otherwise ignore it.
     pub least_fence: Option<Fence>,
 }
 

@@ -37,6 +37,9 @@ pub const TURN_TTL: Duration = Duration::from_secs(2);
 /// A free resource is forgotten, with its fence and memo, this long after its last use.
 pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
+/// How far from the clock a proposed fence may be, in microseconds.
+const PROPOSAL_DRIFT: u64 = 60_000_000;
+
 /// How many broken claims are remembered so that their holders can be told by whom and why.
 const MAX_GRAVES: usize = 8;
 
@@ -372,7 +375,9 @@ impl Resource {
     }
 
     fn next_fence(&self, least: Option<Fence>, now: Now) -> Result<Fence> {
-        let next = self.last_fence.saturating_add(1).max(least.map_or(now.wall_micros, Fence::get));
+        let clock = now.wall_micros;
+        let (lowest, highest) = (clock.saturating_sub(PROPOSAL_DRIFT), clock.saturating_add(PROPOSAL_DRIFT));
+        let next = self.last_fence.saturating_add(1).max(least.map_or(clock, |it| it.get().clamp(lowest, highest)));
         Self::check_fence(next).map(Fence::new)
     }
 

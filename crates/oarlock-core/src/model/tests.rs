@@ -92,6 +92,23 @@ fn fences_rise_even_when_the_wall_clock_falls() {
 }
 
 #[test]
+fn a_proposed_fence_is_moved_to_within_a_minute_of_the_clock() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(86_400));
+    let clock = world.now.wall_micros;
+    let proposed = |number: u64| {
+        let mut claim = claim(1);
+        claim.least_fence = Some(Fence::new(number));
+        Resource::default().attempt(&claim, 0, world.now, &mut Calls::new()).unwrap()
+    };
+    let (least, most) = (clock - 60_000_000, clock + 60_000_000);
+    let cases = [(7, least), (least, least), (clock + 7, clock + 7), (most, most), (most + 1, most), (u64::MAX, most)];
+    for (number, given) in cases {
+        assert!(matches!(proposed(number), Attempt::Granted(grant) if grant.fence.get() == given), "{number}");
+    }
+}
+
+#[test]
 fn asking_twice_takes_one_place_and_one_fence() {
     let mut world = World::new();
     let fence = world.attempt(&claim(1));

@@ -127,9 +127,9 @@ async fn a_grant_has_its_fence_on_a_majority() {
 #[tokio::test]
 async fn nodes_that_are_proposed_a_fence_agree_on_it() {
     let nodes: Vec<_> = (0..5).map(|_| Memory::default()).collect();
-    // Whatever their clocks say.
+    // Whatever their clocks say, within a minute.
     for (number, node) in nodes.iter().enumerate() {
-        node.kit().step_clock(Duration::from_secs(60 * number as u64));
+        node.kit().step_clock(Duration::from_secs(10 * number as u64));
     }
     let (one, other) = (over(&nodes), over(&nodes));
     let mut last = Fence::new(0);
@@ -142,6 +142,22 @@ async fn nodes_that_are_proposed_a_fence_agree_on_it() {
         quorum.release(&mine.resource, mine.id, &End::Done { memo: None }).await.unwrap();
     }
     assert_eq!((one.rounds().written_back, other.rounds().written_back), (0, 0));
+}
+
+#[tokio::test]
+async fn a_client_whose_clock_is_wrong_does_not_decide_the_fences() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    let quorum = over(&nodes);
+    let (day, minute) = (86_400_000_000, 60_000_000);
+    for (id, behind, ahead) in [(1, 0, 2 * day), (2, 2 * day, 0)] {
+        let before = crate::clock::wall_micros();
+        let mut mine = claim(id);
+        mine.resource = ResourceName::new(format!("x{id}")).unwrap();
+        mine.least_fence = Some(Fence::new(before - behind + ahead));
+        let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        let (least, most) = (before - minute, crate::clock::wall_micros() + minute);
+        assert!((least..=most).contains(&grant.fence.get()), "{:?}, not {least} to {most}", grant.fence);
+    }
 }
 
 /// One node, and what is left of the others when it is not asked.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Released};
 use oarlock_core::state::{Ending, Query, Waiters};
-use oarlock_core::{Applied, ErrorKind};
+use oarlock_core::{Applied, ErrorKind, Fence};
 use oarlock_redis::{Config, Layout, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
@@ -84,4 +84,44 @@ async fn what_is_left_beside_a_lock_ends_by_itself() {
     let left: i64 = raw.ask(&["PTTL", "oarlock:beside:{deploy}"]).await;
     // A day from when the lease would have ended, and an hour at most.
     assert!(left > 86_400_000 && left <= 90_030_000, "{left}");
+}
+
+/// The fence of a grant to this id, which is given back, for which this number was proposed.
+async fn proposed(store: &Redis, id: u128, resource: &str, number: u64) -> u64 {
+    let mut proposing = claim(id, resource);
+    proposing.least_fence = Some(Fence::new(number));
+    let given = fence(store, &proposing).await.unwrap();
+    assert_eq!(store.release(&name(resource), proposing.id, &DONE).await.unwrap().outcome, Released::Released);
+    given
+}
+
+async fn clock(raw: &mut Raw) -> u64 {
+    let (seconds, micros): (u64, u64) = raw.ask(&["TIME"]).await;
+    seconds * 1_000_000 + micros
+}
+
+#[tokio::test]
+async fn a_number_that_is_proposed_twice_is_given_once() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let number = clock(&mut raw).await;
+    assert_eq!(proposed(&store, 1, "deploy", number).await, number);
+    assert_eq!(proposed(&store, 2, "deploy", number).await, number + 1);
+    assert_eq!(proposed(&store, 3, "deploy", number).await, number + 2);
+}
+
+#[tokio::test]
+async fn a_proposed_fence_is_moved_to_within_a_minute_of_the_clock() {
+    const MINUTE: u64 = 60_000_000;
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    for (resource, number) in [("behind", 7), ("ahead", Fence::LIMIT - 1)] {
+        let before = clock(&mut raw).await;
+        let given = proposed(&store, 1, resource, number).await;
+        let after = clock(&mut raw).await;
+        let bounds = if number == 7 { before - MINUTE..=after - MINUTE } else { before + MINUTE..=after + MINUTE };
+        assert!(bounds.contains(&given), "{resource}: {given}, not in {bounds:?}");
+    }
+    let number = clock(&mut raw).await + MINUTE / 2;
+    assert_eq!(proposed(&store, 1, "within", number).await, number);
 }

@@ -99,10 +99,16 @@ async fn fences_rise_over_grants_of_theirs_and_over_what_was_forgotten() {
     let _: Value = raw.ask(&["HSET", "oarlock:beside:{deploy}", "fence", &ahead.to_string()]).await;
     store.release(&name("deploy"), claim(3, "deploy").id, &DONE).await.unwrap();
     assert_eq!(fence(&store, &claim(4, "deploy")).await, Some(ahead + 1));
-    // Proposed, it takes the place of the clock.
-    let mut proposed = claim(5, "other");
-    proposed.least_fence = Some(Fence::new(7));
-    assert_eq!(fence(&store, &proposed).await, Some(7));
+    // Proposed, it takes the place of the clock, unless that is a minute away.
+    let near = third + 30_000_000;
+    for (resource, number, least, most) in
+        [("near", near, near, near), ("behind", 7, third - 60_000_000, third), ("ahead", 3 * third, third, 2 * third)]
+    {
+        let mut proposed = claim(5, resource);
+        proposed.least_fence = Some(Fence::new(number));
+        let given = fence(&store, &proposed).await.unwrap();
+        assert!((least..=most).contains(&given), "{resource}: {given}");
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 --
 -- KEYS, ARGV[1]  see load.lua
 -- ARGV[2..]      as for the native layout; weight, order, waiting and capacity mean nothing here
--- ARGV[15]       the fence to give if no larger one was given before; '' = by the clock
+-- ARGV[15]       the fence to give if no larger one was given before, at most a minute from the clock; '' = by the clock
 -- answer         see attempt.lua
 
-local FENCES = 9007199254740992
+local FENCES, MINUTE = 9007199254740992, 60000000
 -- What is kept beside a lock stays for a day after its lease. It is given an hour more at a time, so that most calls need not.
 local KEEP_MS, MORE_MS = 86400000, 3600000
 
@@ -29,11 +29,11 @@ local function give()
   local time = call('TIME')
   local since = time[1] .. string.sub('00000' .. time[2], -6)
   local text = ARGV[15] ~= '' and ARGV[15] or since
-  local fence, last = tonumber(text), tonumber(stored[1] or 0) or 0
-  if fence <= last then
-    fence = last + 1
-    text = string.format('%.0f', fence)
-  end
+  local proposed, now, last = tonumber(text), tonumber(since), tonumber(stored[1] or 0) or 0
+  -- But a client whose clock is wrong must not decide the fences of all: what is kept here may be forgotten, and they would fall.
+  local fence = math.min(math.max(proposed, now - MINUTE), now + MINUTE)
+  if fence <= last then fence = last + 1 end
+  if fence ~= proposed then text = string.format('%.0f', fence) end
   if fence >= FENCES then
     call('DEL', key)
     return { 'exhausted' }

@@ -65,7 +65,9 @@ elseif kind == 'read' then
 end
 -- What is ours already, though we forgot its fence, is granted anew.
 if not fits and not h then return finish({ 'pending', -1, soonest() }) end
-local fence = math.max(last_fence + 1, (token or 0) + 1, tonumber(ARGV[15]) or now)
+-- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.
+local proposed = math.min(math.max(tonumber(ARGV[15]) or now, now - 60000000), now + 60000000)
+local fence = math.max(last_fence + 1, (token or 0) + 1, proposed)
 if fence >= FENCES then return finish({ 'exhausted' }) end
 
 if h then
