@@ -55,11 +55,10 @@ impl Core {
         round: Option<Arc<super::rounds::Round>>,
         patience: Duration,
     ) -> Result<Released> {
+        let leaves_memo = matches!(end, End::Done { memo: Some(_) });
         let (resource, end) = (resource.clone(), end.clone());
         let late = move |_, answer: Result<Release>| -> BoxFuture<()> {
-            if let (Some(round), Err(error)) = (&round, answer) {
-                round.clone().linger(error.applied());
-            }
+            round.iter().for_each(|round| round.clone().linger_after(&answer));
             Box::pin(std::future::ready(()))
         };
         let request = move |node: Arc<dyn crate::DynDriver>| node.release(resource.clone(), id, end.clone());
@@ -79,8 +78,11 @@ impl Core {
         if absent > self.spare() {
             return Ok(Released::NotHeld);
         }
-        if done + asked + absent < self.majority {
-            let message = format!("{} of {} nodes answered", done + asked + absent, self.nodes.len());
+        // A memo must be where every later majority finds it; that a lock is gone is enough elsewhere.
+        let count = if leaves_memo { done } else { done + asked + absent };
+        if count < self.majority {
+            let what = if leaves_memo { "have what it left" } else { "answered" };
+            let message = format!("{count} of {} nodes {what}", self.nodes.len());
             let error = Error::unreachable(message).on(SCHEME);
             return Err(match fault {
                 Some(cause) => error.because(cause),

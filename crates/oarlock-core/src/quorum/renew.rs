@@ -29,8 +29,8 @@ struct Keeping {
     missing: Vec<usize>,
     broken: Option<Ending>,
     ending: Option<Ending>,
-    /// The nodes that count for its fences and have what it shall have; those that can still say so.
-    raised: usize,
+    /// The nodes that have the fence it shall have; those that count for its fences and can still say so.
+    raised: Vec<usize>,
     awaited: Vec<usize>,
     fault: Option<Error>,
 }
@@ -44,9 +44,9 @@ impl Keeping {
             Fences::Reserve(count) => Some((Fence::new(top.get().saturating_add(u64::from(count))), false)),
         };
         let awaited = hold.confirmed();
-        let (alive, missing) = (Vec::new(), Vec::new());
+        let (alive, missing, raised) = (Vec::new(), Vec::new(), Vec::new());
         let memo = asked.memo.as_ref().map(|memo| hold.stamp(memo));
-        Self { hold, goal, memo, alive, missing, broken: None, ending: None, raised: 0, awaited, fault: None }
+        Self { hold, goal, memo, alive, missing, broken: None, ending: None, raised, awaited, fault: None }
     }
 
     /// What to ask of each node. A node that has less than others is levelled on the way.
@@ -58,14 +58,13 @@ impl Keeping {
     }
 
     fn add(&mut self, node: usize, answer: Result<Renewed>) {
-        let counts = self.awaited.contains(&node);
         self.awaited.retain(|awaited| *awaited != node);
         match answer {
             Ok(Renewed::Alive { lease, fence, ending }) => {
                 self.alive.push((node, lease.ttl));
                 self.ending = self.ending.take().or(ending);
                 let has = self.goal.is_some_and(|(goal, _)| fence.is_some_and(|fence| fence >= goal));
-                self.raised += usize::from(counts && has);
+                self.raised.extend(has.then_some(node));
             }
             Ok(Renewed::Gone(gone)) => {
                 self.hold.lost_on(node);
@@ -78,9 +77,15 @@ impl Keeping {
         }
     }
 
+    /// Whether a majority has what it shall have. A node may have lost its vote since this was asked, and been won back.
+    fn is_raised(&self, core: &Core) -> bool {
+        let confirmed = self.hold.confirmed();
+        self.raised.iter().filter(|node| confirmed.contains(node)).count() >= core.majority
+    }
+
     /// Whether the answers that are still out can change nothing.
     fn is_decided(&self, core: &Core) -> bool {
-        let settled = self.goal.is_none() || self.raised >= core.majority || self.awaited.is_empty();
+        let settled = self.goal.is_none() || self.is_raised(core) || self.awaited.is_empty();
         (self.alive.len() >= core.majority && settled) || self.missing.len() > core.spare()
     }
 
@@ -103,7 +108,7 @@ impl Keeping {
                 None => error,
             });
         }
-        if let Some((goal, own)) = self.goal.filter(|_| self.raised >= core.majority) {
+        if let Some((goal, own)) = self.goal.filter(|_| self.is_raised(core)) {
             hold.raise(goal, own);
         }
         self.memo.iter().for_each(|memo| hold.remember(memo));
@@ -171,7 +176,8 @@ impl Core {
         if let Some(hold) = self.registry.hold(claim.id) {
             return Ok(Some(hold));
         }
-        if claim.tether == Tether::Process {
+        // What a lost round of this client has left there is on its way back, however much it looks like a hold.
+        if claim.tether == Tether::Process || self.registry.is_busy(claim.id) {
             return Ok(None);
         }
         let Some(found) = self.find(&claim.resource, claim.id).await? else { return Ok(None) };

@@ -73,6 +73,11 @@ impl Registry {
         lock(&self.holds).get(&claim).cloned()
     }
 
+    /// Whether a round of this claim may still have votes or releases on their way.
+    pub(super) fn is_busy(&self, claim: ClaimId) -> bool {
+        lock(&self.rounds).contains_key(&claim)
+    }
+
     /// The claim whose round has this id.
     pub(super) fn outer(&self, round: ClaimId) -> Option<ClaimId> {
         let holds = lock(&self.holds);

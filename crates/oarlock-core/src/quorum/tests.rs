@@ -1,5 +1,7 @@
 //! Rounds over nodes in memory, some of which misbehave.
 
+mod delayed;
+
 use std::sync::Arc;
 
 use super::*;

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Core;
-use super::calls::{Calls, never_mind};
+use super::calls::Calls;
 use super::memo::{Stamped, lacks};
 use super::rounds::{Hold, Round};
 use super::tally::Tally;
@@ -107,7 +107,7 @@ impl Core {
     /// vote, and with it its fence, is larger than what was written there. A node whose vote is the fence has it already.
     async fn write_back(
         self: &Arc<Self>,
-        round: &Round,
+        round: &Arc<Round>,
         tally: &Tally,
         memo: Option<&Stamped>,
         patience: Duration,
@@ -122,9 +122,17 @@ impl Core {
         let mut renewal = Renewal::of(round.claim.clone());
         (renewal.fences, renewal.memo) = (Fences::AtLeast(fence), memo.map(|memo| memo.raw.clone()));
         let mut missing = behind.len();
-        let mut calls = Calls::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), never_mind);
+        // A memo that comes late must not meet a later round of the same id, and write over what that one left.
+        let late = round.clone();
+        let late = move |_, written: Result<Renewed>| -> BoxFuture<()> {
+            late.clone().linger_after(&written);
+            Box::pin(std::future::ready(()))
+        };
+        let mut calls = Calls::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), late);
         while missing > 0 {
-            match calls.next().await? {
+            let (node, written) = calls.next().await?;
+            round.clone().linger_after(&written);
+            match (node, written) {
                 (_, Ok(Renewed::Alive { fence: Some(written), ending: None, .. })) if written >= fence => missing -= 1,
                 // Without this node there is no majority that has it.
                 _ => return None,
@@ -154,16 +162,15 @@ impl Core {
     pub(super) async fn undo(&self, round: &Arc<Round>, node: usize) {
         let Some(node) = self.nodes.get(node) else { return };
         let (name, id) = (round.claim.resource.clone(), round.claim.id);
-        if let Err(error) = node.driver().release(name, id, End::Withdrawn).await {
-            round.clone().linger(error.applied());
-        }
+        round.clone().linger_after(&node.driver().release(name, id, End::Withdrawn).await);
     }
 }
 
 impl Round {
     /// Keeps the id of this round from being used again while a request of it may be on its way.
-    pub(super) fn linger(self: Arc<Self>, applied: Applied) {
-        if let (Applied::Unknown, Ok(handle)) = (applied, Handle::try_current()) {
+    pub(super) fn linger_after<T>(self: Arc<Self>, answer: &Result<T>) {
+        let unknown = answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown);
+        if let (true, Ok(handle)) = (unknown, Handle::try_current()) {
             handle.spawn(async move {
                 tokio::time::sleep(self.claim.ttl).await;
                 drop(self);

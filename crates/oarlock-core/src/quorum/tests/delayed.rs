@@ -1,0 +1,210 @@
+//! Rounds over nodes in memory whose requests take their time.
+
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::watch::Sender;
+
+use super::*;
+use crate::claim::Tether;
+use crate::driver::Fences;
+use crate::error::Applied;
+use crate::quorum::rounds::Round;
+use crate::state::Memo;
+
+/// What requests of one verb must pass before they reach the node.
+struct Gate(Sender<bool>);
+
+impl Gate {
+    async fn pass(&self) {
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+
+    fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    fn close(&self) {
+        self.0.send_replace(false);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(Sender::new(true))
+    }
+}
+
+#[derive(Default)]
+struct Gates {
+    attempt: Gate,
+    renew: Gate,
+    release: Gate,
+    /// Whether the answers to renewals are lost.
+    deaf: AtomicBool,
+}
+
+struct Delayed {
+    node: Memory,
+    gates: Arc<Gates>,
+}
+
+impl Driver for Delayed {
+    fn info(&self) -> Info {
+        Driver::info(&self.node)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.gates.attempt.pass().await;
+        Driver::attempt(&self.node, claim).await
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        self.gates.renew.pass().await;
+        if self.gates.deaf.load(Ordering::Acquire) {
+            return batch.iter().map(|_| Err(Error::unreachable("no answer"))).collect();
+        }
+        Driver::renew(&self.node, batch).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.gates.release.pass().await;
+        Driver::release(&self.node, resource, id, end).await
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        Driver::watch(&self.node, interest).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        Driver::inspect(&self.node, query).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A quorum of these nodes, and what each of its requests must pass.
+fn behind_gates(nodes: &[Memory]) -> (Quorum, Vec<Arc<Gates>>) {
+    let gates: Vec<Arc<Gates>> = nodes.iter().map(|_| Arc::default()).collect();
+    let delayed = |(node, gates): (&Memory, &Arc<Gates>)| {
+        Arc::new(Delayed { node: node.connect(), gates: gates.clone() }) as Arc<dyn DynDriver>
+    };
+    let quorum = Quorum::new(nodes.iter().zip(&gates).map(delayed).collect()).unwrap();
+    (quorum.node_timeout(Duration::from_millis(50)), gates)
+}
+
+fn three() -> Vec<Memory> {
+    (0..3).map(|_| Memory::default()).collect()
+}
+
+/// Lets what goes on in the background come as far as it can.
+async fn quiet() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn memo(text: &str) -> Option<Memo> {
+    Some(text.as_bytes().into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_round_is_not_adopted_while_its_votes_are_given_back() {
+    let nodes = three();
+    let (quorum, gates) = behind_gates(&nodes);
+    let mut mine = claim(1);
+    mine.tether = Tether::Lease;
+    // Its caller goes away before the votes are there; they come, agree, and are about to be given back.
+    gates.iter().for_each(|gates| gates.attempt.close());
+    gates.iter().for_each(|gates| gates.release.close());
+    tokio::select! {
+        biased;
+        answer = quorum.attempt(&mine) => panic!("{answer:?}"),
+        () = quiet() => {}
+    }
+    gates.iter().for_each(|gates| gates.attempt.open());
+    quiet().await;
+    let votes = shown(&nodes).await;
+    assert!(votes[0].is_some() && votes.iter().all(|vote| *vote == votes[0]), "{votes:?}");
+    let again = quorum.attempt(&mine).await.unwrap();
+    gates.iter().for_each(|gates| gates.release.open());
+    quiet().await;
+    let kept = shown(&nodes).await.iter().flatten().count();
+    assert!(matches!(again, Attempt::Pending(_)), "{again:?}, which {kept} nodes keep");
+    assert_eq!(kept, 0);
+    assert!(matches!(quorum.attempt(&mine).await.unwrap(), Attempt::Granted(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memo_is_left_on_a_majority_or_nobody_knows() {
+    for left in [memo("left"), None] {
+        let nodes = three();
+        let (quorum, gates) = behind_gates(&nodes);
+        let mine = claim(1);
+        let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        quiet().await;
+        // One node has lost its vote, and another does not answer.
+        Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+        gates[1].release.close();
+        let answer = quorum.release(&mine.resource, mine.id, &End::Done { memo: left.clone() }).await;
+        match left {
+            Some(_) => assert_eq!(answer.unwrap_err().applied(), Applied::Unknown),
+            None => assert_eq!(answer.unwrap().outcome, Released::Released),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_is_not_used_again_while_a_memo_may_be_on_its_way() {
+    let nodes = three();
+    left_by(&two_of(&nodes, 2), 1, Some("first")).await;
+    let (quorum, gates) = behind_gates(&nodes);
+    let mut mine = claim(2);
+    mine.ttl = Duration::from_millis(400);
+    let id_of_next = || Round::begin(&quorum.core.registry, &mine).unwrap().claim.id;
+    // The votes of the last two nodes count, and the memo is handed to the last: that is, it would be.
+    for lost in [false, true] {
+        gates[0].attempt.close();
+        gates[2].renew.close();
+        gates[2].deaf.store(lost, Ordering::Release);
+        let answer = quorum.attempt(&mine).await.unwrap();
+        assert!(matches!(answer, Attempt::Pending(_)), "{answer:?}");
+        gates[0].attempt.open();
+        quiet().await;
+        assert_eq!(shown(&nodes).await, [None, None, None]);
+        assert_ne!(id_of_next(), mine.id, "its memo is on its way");
+        gates[2].renew.open();
+        quiet().await;
+        assert_eq!(id_of_next() != mine.id, lost, "whether its memo may still be on its way");
+    }
+    tokio::time::sleep(mine.ttl * 2).await;
+    assert_eq!(id_of_next(), mine.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_loses_a_vote_meanwhile_does_not_count_for_more_fences() {
+    let nodes = uneven(3).await;
+    let (quorum, gates) = behind_gates(&nodes);
+    let mine = Arc::new(claim(1));
+    let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    quiet().await;
+    let hold = quorum.core.registry.hold(mine.id).unwrap();
+    assert_eq!(hold.confirmed().len(), 2);
+    let mut renewal = Renewal::of(mine.clone());
+    renewal.fences = Fences::Reserve(10);
+    gates[0].renew.close();
+    let batch = [renewal];
+    let mut renewed = std::pin::pin!(quorum.renew(&batch));
+    tokio::select! {
+        biased;
+        answer = &mut renewed => panic!("{answer:?}"),
+        () = quiet() => {}
+    }
+    // The answer to an earlier renewal comes late, and the node is won back.
+    hold.lost_on(0);
+    gates[0].renew.open();
+    let answer = renewed.await.pop().unwrap().unwrap();
+    let Renewed::Alive { fence, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(fence, Some(grant.fence), "fences without a majority that confirms them");
+}
