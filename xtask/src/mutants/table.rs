@@ -31,6 +31,9 @@ const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
 
+const PLAIN_FREE: &str = "crates/oarlock-redis/src/scripts/plain/attempt.free.lua";
+const RELEASE: &str = "crates/oarlock-core/src/quorum/release.rs";
+
 const REDISSON_NAMES: &str = "crates/oarlock-redis/src/redisson.rs";
 const REDISSON_LOAD: &str = "crates/oarlock-redis/src/scripts/redisson/load.lua";
 const REDISSON_CHANGE: &str = "crates/oarlock-redis/src/scripts/redisson/change.lua";
@@ -48,6 +51,7 @@ const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
 const QUORUM: &[&str] = &["-p", "oarlock-core", "--lib", "quorum::tests::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
+const PLAIN: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "plain::"];
 const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
 
 const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
@@ -591,5 +595,37 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "grant.memo.as_ref() != newest.map(|newest| &newest.raw)",
         to: "grant.memo.is_none() && newest.is_some_and(|newest| newest.raw.is_empty())",
         test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-adopts-lost-round",
+        rule: "a round that gives its votes back is not taken for a hold",
+        file: KEEPING,
+        from: "claim.tether == Tether::Process || self.registry.is_busy(claim.id)",
+        to: "claim.tether == Tether::Process",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-leaves-memo-on-few",
+        rule: "a release that leaves a memo needs a majority that has it",
+        file: RELEASE,
+        from: "if leaves_memo { done }",
+        to: "if leaves_memo { done + absent }",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "plain-gives-number-twice",
+        rule: "a node gives a proposed number once",
+        file: PLAIN_FREE,
+        from: "if fence <= last then",
+        to: "if fence < last then",
+        test: PLAIN,
+    },
+    Mutant {
+        name: "plain-trusts-any-clock",
+        rule: "a client whose clock is wrong does not decide the fences of all",
+        file: PLAIN_FREE,
+        from: "math.min(math.max(proposed, now - MINUTE), now + MINUTE)",
+        to: "proposed",
+        test: PLAIN,
     },
 ];
