@@ -29,7 +29,8 @@ macro_rules! tuned {
         if let Some(span) = $asking.max_hold {
             lock = lock.max_hold(span);
         }
-        lock.label($asking.label.clone())
+        // The time to end a command in order is longer than the lease that a handed on lock may begin with.
+        lock.whole_lease().label($asking.label.clone())
     }};
 }
 

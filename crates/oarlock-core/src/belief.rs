@@ -105,9 +105,11 @@ struct Bound {
 }
 
 impl BeliefCell {
-    /// Belief in a lease of `ttl` whose request left at `from`, for no longer than `max_hold`.
+    /// Belief in a lease of `ttl` whose request left at `from`, for no longer than `max_hold` from now: a lock that was handed
+    /// on was asked for long before it was held.
     pub(crate) fn new(clock: Arc<dyn Clock>, from: Moment, ttl: Duration, max_hold: Option<Duration>) -> Self {
-        let bound = Bound { at: max_hold.map_or(Moment::NEVER, |span| from + span), reason: LossReason::MaxHold };
+        let most = max_hold.map_or(Moment::NEVER, |span| clock.now() + span);
+        let bound = Bound { at: most, reason: LossReason::MaxHold };
         Self {
             clock,
             deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),

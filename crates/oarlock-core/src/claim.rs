@@ -386,7 +386,7 @@ pub struct Claim {
     pub tether: Tether,
     /// How long a grant lives without renewal.
     pub ttl: Duration,
-    /// Whether it will be renewed while it is held: then a grant may begin with a shorter lease.
+    /// Whether it is renewed from the first moment on: then a grant may begin with a shorter lease.
     pub renews: bool,
     /// Who asks.
     pub label: Arc<Label>,

@@ -40,6 +40,15 @@ macro_rules! kept {
                 self
             }
 
+            /// Begins with its whole lease. Without this, a fair lock that its last holder handed on may begin with one of a second
+            /// or two, which is renewed at once. For whoever needs more time than that to stop in order, as
+            /// [`ends_within`](crate::Held::ends_within) gives it.
+            #[must_use]
+            pub fn whole_lease(mut self) -> Self {
+                self.ask.whole = true;
+                self
+            }
+
             /// Who asks, for the eyes of others.
             #[must_use]
             pub fn label(mut self, label: crate::Label) -> Self {
@@ -142,6 +151,7 @@ impl Client {
             claim: self.claim(ResourceName::new(name)?)?,
             wait: Wait::AtMost(self.core.wait),
             renew: true,
+            whole: false,
             max_hold: None,
             patience: Patience::Hint,
             owner: None,

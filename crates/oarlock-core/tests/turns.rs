@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use oarlock_core::capabilities::Capabilities;
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::{
     Attempt, Driver, End, Grant, Hint, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
 };
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Client, Error, Fence, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Client, Error, Fence, LossReason, ResourceName, Result};
 use tokio::sync::{Notify, mpsc};
 
 /// The lease asked for, and that of a place; and the one that a turn comes with.
@@ -88,4 +89,66 @@ async fn a_late_answer_about_a_place_extends_no_grant() {
     let guard = tokio::time::timeout(LONG * 4, waits).await.expect("the turn is taken").unwrap();
     store.0.answer.notify_one();
     tokio::time::timeout(SHORT * 2, guard.lost()).await.expect("belief ends with the short lease");
+}
+
+/// Grants at once, with a lease that began a second ago, and tells of renewals.
+#[derive(Clone)]
+struct Handing {
+    ttl: Duration,
+    renewed: mpsc::UnboundedSender<()>,
+}
+
+impl Driver for Handing {
+    fn info(&self) -> Info {
+        Info::new("test", "here", Capabilities::of_the_model())
+    }
+
+    async fn attempt(&self, _: &Claim) -> Result<Attempt> {
+        let from = Moment::from_nanos(BootClock.now().as_nanos() - 1_000_000_000);
+        Ok(Attempt::Granted(Grant::new(Fence::new(7), Lease { from: Some(from), ttl: self.ttl })))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let _ = self.renewed.send(());
+        let alive = |of: &Renewal| Ok(Renewed::Alive { lease: Lease::of(of.claim.ttl), fence: None, ending: None });
+        batch.iter().map(alive).collect()
+    }
+
+    async fn release(&self, _: &ResourceName, _: ClaimId, _: &End) -> Result<Release> {
+        Ok(Release::new(Released::Released, None))
+    }
+
+    async fn watch(&self, _: &Interest) -> Result<Watch> {
+        Ok(Watch::never())
+    }
+
+    async fn inspect(&self, _: &Query) -> Result<Page> {
+        Ok(Page { resources: Vec::new(), more: false })
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Else a stall of a second would cost a lock whose lease is half a minute.
+#[tokio::test]
+async fn the_rest_of_a_lease_is_asked_for_soon() {
+    let (renewed, mut renewals) = mpsc::unbounded_channel();
+    // By its own third, it would be renewed after three more seconds.
+    let client = Client::new(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
+    let guard = client.mutex("x").unwrap().lock().await.unwrap();
+    let soon = tokio::time::timeout(Duration::from_secs(1), renewals.recv());
+    soon.await.expect("renewed within a second").unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn the_longest_hold_begins_with_the_grant() {
+    let (renewed, _renewals) = mpsc::unbounded_channel();
+    let client = Client::new(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
+    let begun = std::time::Instant::now();
+    let guard = client.mutex("x").unwrap().max_hold(Duration::from_millis(600)).lock().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert!(begun.elapsed() >= Duration::from_millis(550), "lost after {:?}", begun.elapsed());
 }

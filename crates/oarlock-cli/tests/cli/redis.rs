@@ -1,7 +1,8 @@
 //! Redis, as the command line reaches it.
 
+use std::io::Read as _;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
@@ -74,4 +75,29 @@ fn a_scan_finds_the_locks_of_others() {
     drop(held.stdin.take());
     let done = held.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "and\nx\n");
+}
+
+/// A fair lock that is handed on begins with a lease of two seconds or less, and to end a command takes longer.
+#[test]
+fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
+    let bench = Bench::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let fair = |command: &str| {
+        let mut run = bench.bare(["run", "--fair", "x", "--", "sh", "-c", command]);
+        run.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run.spawn().unwrap()
+    };
+    let mut first = fair("echo mine; read go; true");
+    let mut mine = [0; 5];
+    first.stdout.as_mut().unwrap().read_exact(&mut mine).unwrap();
+    let second = fair("sleep 1");
+    let waits = || at(&bench, &server.url(), &["show", "x"]).1;
+    let asked = Instant::now();
+    while !waits().contains("waiters   1") && asked.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(first.stdin.take());
+    let done = second.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(first.wait().unwrap().success());
 }

@@ -43,6 +43,7 @@ macro_rules! kept {
             wait(wait: std::time::Duration),
             wait_forever(),
             max_hold(span: std::time::Duration),
+            whole_lease(),
             label(label: crate::Label),
             reason(reason: impl Into<String>),
             tether(tether: crate::Tether),

@@ -52,6 +52,8 @@ pub(crate) struct Ask {
     pub(crate) wait: Wait,
     /// False for an explicit lease.
     pub(crate) renew: bool,
+    /// Its first lease must be the whole one.
+    pub(crate) whole: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) patience: Patience,
     pub(crate) owner: Option<Owner>,
@@ -258,7 +260,7 @@ impl Ask {
         let mut claim = self.claim.clone();
         claim.id = core.entropy.claim_id()?;
         claim.behind = pass.map_or(0, Pass::behind);
-        claim.renews = self.renew;
+        claim.renews = self.renew && !self.whole;
         Ok(claim)
     }
 

@@ -25,6 +25,9 @@ use crate::state::{Ending, Memo, Query};
 /// The most claims in one request.
 const BATCH: usize = 1024;
 
+/// How long a hold that began with a part of its lease may last without a word to the store. Short ones cost no request more.
+const SOON: Duration = Duration::from_millis(20);
+
 /// Renewals that fall due within this part of a lease go out together.
 const SLACK_DIVISOR: u32 = 12;
 
@@ -123,8 +126,11 @@ impl Watchdog {
     /// Watches over a holder, and renews it unless its lease is explicit.
     pub(crate) fn hold(&self, claim: Arc<Claim>, belief: Arc<BeliefCell>, lease: (Moment, Duration), renew: bool) {
         let (from, ttl) = lease;
-        let renew_at = renew.then(|| from + self.0.entropy.jitter(ttl / 3));
-        self.keep(claim, Who::Holder(belief), ttl, renew_at);
+        let at = from + self.0.entropy.jitter(ttl / 3);
+        // Handed on with a part of its lease: the rest is asked for soon, unless it is released before.
+        let is_part = ttl < claim.ttl / 2 && !self.0.leaving.outlasts_leases();
+        let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
+        self.keep(claim, Who::Holder(belief), ttl, renew.then_some(at));
     }
 
     /// Keeps a waiter's place; `bell` rings when it should look again.

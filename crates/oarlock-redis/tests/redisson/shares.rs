@@ -87,12 +87,38 @@ async fn a_reader_of_theirs_excludes_writers_as_long_as_the_hash_says() {
     assert_eq!(fence(&store, &writer(2)).await, None);
     let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
     assert!(left > 50_000, "{left}");
-    // With it, the hash lives as long as the last reader that is left.
+    // The same while that key is still there.
     let _: Value = raw.ask(&["SET", &hold(JAVA), "1", "PX", "5000"]).await;
     fence(&store, &reader(1)).await.unwrap();
     store.release(&name("deploy"), reader(1).id, &DONE).await.unwrap();
     let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
+    assert!(left > 50_000, "{left}");
+}
+
+#[tokio::test]
+async fn the_hash_lives_as_long_as_the_last_reader_of_ours() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let mut short = reader(2);
+    short.ttl = Duration::from_secs(5);
+    fence(&store, &reader(1)).await.unwrap();
+    fence(&store, &short).await.unwrap();
+    store.release(&name("deploy"), reader(1).id, &DONE).await.unwrap();
+    let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
     assert!((1000..=5001).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_semaphore_that_was_deleted_is_set_up_anew() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    fence(&store, &permits(1, 1, 5)).await.unwrap();
+    store.release(&name("deploy"), permits(1, 1, 5).id, &DONE).await.unwrap();
+    let mismatch = store.attempt(&permits(2, 1, 10)).await.unwrap_err();
+    assert_eq!(mismatch.kind(), ErrorKind::SpecMismatch);
+    let _: Value = raw.ask(&["DEL", "deploy", HELD]).await;
+    assert!(fence(&store, &permits(2, 1, 10)).await.is_some());
+    assert_eq!(raw.ask::<String>(&["GET", "deploy"]).await, "9");
 }
 
 #[tokio::test]

@@ -9,6 +9,9 @@ local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(AR
 local said, asked, label, value = ARGV[11], tonumber(ARGV[12]), ARGV[13], ARGV[14]
 local owner = owner_of(id)
 
+-- A semaphore that was deleted has no capacity any more.
+if form == 'none' then cap = nil end
+
 local wanted = 'lock'
 if kind == 'read' or kind == 'write' then wanted = 'rw' elseif kind == 'semaphore' then wanted = 'permits' end
 if form ~= 'none' and form ~= wanted then

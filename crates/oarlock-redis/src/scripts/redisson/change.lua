@@ -30,11 +30,11 @@ local function free_hold(h, at)
       mode = 'read'
       redis.call('HSET', key, 'mode', 'read')
     elseif mode == 'read' then
-      -- It lives as long as the last of those who are left. One whose end cannot be seen may be alive all the same: some of
-      -- their versions renew the hash alone.
+      -- It lives as long as the last of those who are left. One of theirs may live longer than it seems: some of their
+      -- versions renew the hash alone.
       local longest = 0
       for _, other in ipairs(holders) do
-        if other.left < 0 then return tell(RW, '0') end
+        if other.left < 0 or other.owner ~= owner_of(other.id) then return tell(RW, '0') end
         longest = math.max(longest, other.left)
       end
       redis.call('PEXPIRE', key, math.max(math.ceil(longest / 1000), 1))
