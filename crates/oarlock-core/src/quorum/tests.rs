@@ -257,6 +257,11 @@ async fn only_confirmed_nodes_count_for_more_fences() {
     // The first node loses the vote and is won back. It keeps the lock alive, but two of three no longer confirm its fences.
     Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
     assert_eq!(reserve().await, grant.fence.get() + 10, "fences without a majority that confirms them");
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(shown(&nodes).await.iter().all(Option::is_some), "it was not won back");
+    assert_eq!(reserve().await, grant.fence.get() + 10, "fences of a node that was won back");
     let released = quorum.release(&mine.resource, mine.id, &End::Done { memo: None }).await.unwrap();
     assert_eq!(released.outcome, Released::Released);
 }
