@@ -152,7 +152,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "fence-reused",
         rule: "every grant has a larger fence",
         file: MODEL,
-        from: "self.last_fence.saturating_add(1).max(least.map_or(now.wall_micros, Fence::get))",
+        from: "self.last_fence.saturating_add(1).max(least.map_or(clock, |it| it.get().clamp(lowest, highest)))",
         to: "self.last_fence.max(1)",
         test: SIMULATION,
     },
