@@ -67,8 +67,8 @@ fn a_scan_finds_the_locks_of_others() {
     let script = format!("read go; {program} ls -o name; echo and; {program} ls --scan -o name");
     let mut held = bench.bare(["run", "x", "--", "sh", "-c", &script]);
     held.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut held = held.spawn().unwrap();
-    while speak(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() {
+    let (mut held, asked) = (held.spawn().unwrap(), Instant::now());
+    while speak(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() && asked.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
     }
     speak(&["DEL", speak(&["KEYS", "oarlock:{??}"]).trim()]);
