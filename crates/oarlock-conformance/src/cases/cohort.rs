@@ -17,7 +17,8 @@ cases!("cohort":
     every_holder_is_alone_and_has_a_larger_fence [Fences],
     it_is_handed_on_without_the_store [Fences, Raise],
     it_is_handed_on_no_further_than_asked [Fences],
-    others_are_served_in_between,
+    // Where a store is polled, whoever asks first is served: nothing is promised to others.
+    others_are_served_in_between [Push],
     a_loss_is_told_to_whoever_holds_it [Fences, Raise],
     waiters_that_leave_cost_nothing,
     what_must_not_be_handed_on_is_refused,
