@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Workspace, long: bool) -> Result<(), Failure> {
         None => Ok(()),
         Some(first) => {
             let why: Vec<_> = failures.iter().map(|failure| failure.why.as_str()).collect();
-            Err(Failure { code: first.code, why: why.join("; ") })
+            Err(Failure { code: first.code, why: why.join("\n") })
         }
     }
 }
@@ -129,24 +129,57 @@ fn run_one(program: &Program, long: bool) -> Result<(), Failure> {
         .stderr(output.try_clone().context("the output of a test")?);
     let start = Instant::now();
     let status = tier(&mut command, long).status().with_context(|| format!("cannot start {}", program.name))?;
-    print(program, start.elapsed(), &mut output)?;
+    let text = print(program, start.elapsed(), &mut output)?;
     succeeded(status, &program.name)
+        .map_err(|failure| Failure { why: format!("{}{}", failure.why, complaints(&text)), ..failure })
 }
 
 /// All at once, so that two programs do not talk at the same time.
-fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result<()> {
+fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result<String> {
     let mut text = Vec::new();
     output.rewind()?;
     output.read_to_end(&mut text)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n-- {}, {:.1} s", program.name, took.as_secs_f64())?;
     out.write_all(&text)?;
-    Ok(())
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What a program that failed says went wrong: repeated at the end, where people look, and where a log that was cut
+/// still has it.
+fn complaints(text: &str) -> String {
+    const EACH: usize = 5;
+    const IN_ALL: usize = 40;
+    let lines: Vec<_> = text.lines().collect();
+    let mut until = 0;
+    let mut told = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let begins = line.starts_with("---- ") || (line.starts_with("thread '") && line.contains("panicked at"));
+        if begins {
+            until = at + EACH;
+        }
+        if at < until && told.lines().count() < IN_ALL {
+            told.push_str("\n    ");
+            told.push_str(line);
+        }
+    }
+    told
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_says_what_went_wrong() {
+        let panic = "thread 'deploy' (7) panicked at tests/it.rs:3:4:\nwaited in vain\n";
+        let server = "a line of a server\n".repeat(100);
+        let told = complaints(&format!("test a ... ok\n{panic}{server}"));
+        assert!(told.contains("it.rs:3:4") && told.contains("waited in vain"), "{told}");
+        assert!(!told.contains("test a") && told.lines().count() < 10, "{told}");
+        assert!(complaints(&panic.repeat(100)).lines().count() < 50);
+        assert_eq!(complaints("test a ... ok\n"), "");
+    }
 
     #[test]
     fn only_programs_of_tests_are_run() {
