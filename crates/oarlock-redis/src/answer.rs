@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 
 use crate::config::Layout;
-use crate::error::{exhausted, foreign, newer, too_heavy, unexpected, upgrade};
+use crate::error::{deaf, exhausted, foreign, newer, too_heavy, unexpected, upgrade};
 
 /// The parts of an answer, read one after the other.
 struct Parts(std::vec::IntoIter<Value>);
@@ -87,6 +87,7 @@ impl Parts {
             "newer" => self.text().map(|format| newer(&format)),
             "heavy" => self.limit().map(too_heavy),
             "upgrade" => Ok(upgrade()),
+            "deaf" => Ok(deaf()),
             "exhausted" => Ok(exhausted()),
             _ => Ok(unexpected()),
         };

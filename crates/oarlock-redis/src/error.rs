@@ -85,6 +85,12 @@ pub(crate) fn too_heavy(limit: Limit) -> Error {
     Error::new(ErrorKind::TooHeavy, format!("more than {limit} can never be had")).on(SCHEME)
 }
 
+/// The holder is a program that does not know how to be asked.
+pub(crate) fn deaf() -> Error {
+    let message = "its holder is another program, which cannot be asked to let go: break it without a grace";
+    Error::new(ErrorKind::Unsupported, message).on(SCHEME)
+}
+
 pub(crate) fn upgrade() -> Error {
     Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME)
 }

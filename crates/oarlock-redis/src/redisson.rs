@@ -8,9 +8,10 @@ use crate::place::{Place, slot};
 /// Permits of one claim stand one by one in the store, and every step reads all of them.
 const MOST_PERMITS: u32 = 1000;
 
-/// The keys of an object besides its own and ours: token, permits with a lease, fair queue.
+/// The keys of an object besides its own and ours: token, permits with a lease, fair queue, and how long its waiters wait.
 pub(crate) fn keys(key: &str) -> Vec<String> {
-    vec![before("redisson_lock_token", key), behind(key, "timeout"), before("redisson_lock_queue", key)]
+    let queue = ["redisson_lock_queue", "redisson_lock_timeout"].map(|what| before(what, key));
+    [before("redisson_lock_token", key), behind(key, "timeout")].into_iter().chain(queue).collect()
 }
 
 /// The channel on which those who wait for a claim of this kind are told.
@@ -81,9 +82,10 @@ mod tests {
 
     #[test]
     fn names_are_derived_as_redisson_does() {
-        let wanted = ["redisson_lock_token:{deploy}", "{deploy}:timeout", "redisson_lock_queue:{deploy}"];
-        assert_eq!(place("deploy").more, wanted);
-        assert_eq!(keys("x{y}z"), ["redisson_lock_token:x{y}z", "x{y}z:timeout", "redisson_lock_queue:x{y}z"]);
+        let queue = ["redisson_lock_queue:{deploy}", "redisson_lock_timeout:{deploy}"];
+        assert_eq!(place("deploy").more[..2], ["redisson_lock_token:{deploy}", "{deploy}:timeout"]);
+        assert_eq!(place("deploy").more[2..], queue);
+        assert_eq!(keys("x{y}z")[..2], ["redisson_lock_token:x{y}z", "x{y}z:timeout"]);
         let wanted = ["oarlock:beside:{a}", "redisson_lock__channel:{a}", "redisson_rwlock:{a}", "redisson_sc:{a}"];
         assert_eq!(channels(&place("a")), wanted);
         assert_eq!(channel(Kind::Spin, "{a}b"), "redisson_lock__channel:{a}b");

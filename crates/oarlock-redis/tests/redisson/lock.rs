@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Fences, Gone, Released, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Fences, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{ErrorKind, Fence, LossReason};
+use oarlock_core::{Applied, ErrorKind, Fence, LossReason};
 use oarlock_redis::Redis;
 use oarlock_testbed::Redis as Server;
 use oarlock_testbed::proxy::{Proxy, Then};
@@ -166,23 +166,55 @@ async fn a_force_unlock_of_theirs_is_a_loss_with_its_reason() {
 async fn each_side_wakes_the_other() {
     let server = started!(Server::start_or_skip());
     let (store, mut raw) = open(server.addr()).await;
-    // A lease so long that only a message can wake anybody in time.
-    let client = client(redisson(server.addr()), Duration::from_secs(600)).await;
     assert_eq!(raw.lock("deploy", "600000").await, None);
-    let lock = client.mutex("deploy").unwrap();
-    let waiter = tokio::spawn(async move { lock.lock().await });
-    let listening = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{deploy}"];
-    crate::bed::until("our waiter to listen", async || raw.ask::<(String, usize)>(&listening).await.1 > 0).await;
+    let Attempt::Pending(_) = store.attempt(&claim(1, "deploy")).await.unwrap() else { panic!("it is theirs") };
+    let mut turn = store.watch(&Interest::Turn(Arc::new(claim(1, "deploy")), Cursor::default())).await.unwrap();
     assert!(raw.force_unlock("deploy").await);
-    let guard = tokio::time::timeout(Duration::from_secs(5), waiter).await.expect("to be woken").unwrap().unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(30), turn.changed()).await.expect("to be woken");
+    assert!(hint.is_some());
+    fence(&store, &claim(1, "deploy")).await.unwrap();
 
-    // Whoever waits in their fair queue listens to a channel of its own.
-    let _: Value = raw.ask(&["RPUSH", "redisson_lock_queue:{deploy}", JAVA]).await;
+    // Whoever waits in their fair queue listens to a channel of its own. Dead ones before it are in nobody's way.
+    let (queue, waits) = ("redisson_lock_queue:{deploy}", "redisson_lock_timeout:{deploy}");
+    let _: Value = raw.ask(&["RPUSH", queue, "waited too long", "without a time", JAVA, "behind"]).await;
+    let _: Value = raw.ask(&["ZADD", waits, "1000", "waited too long", "9999999999999", JAVA, "1000", "behind"]).await;
     let mut head = Ear::on(server.addr(), "SUBSCRIBE", &format!("redisson_lock__channel:{{deploy}}:{JAVA}")).await;
-    guard.release().await.unwrap();
+    store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
     head.told("0").await;
-    assert_eq!(raw.ask::<usize>(&["LLEN", "redisson_lock_queue:{deploy}"]).await, 1, "the queue is theirs");
-    drop(store);
+    assert_eq!(raw.ask::<Vec<String>>(&["LRANGE", queue, "0", "-1"]).await, [JAVA, "behind"], "the queue is theirs");
+    assert_eq!(raw.ask::<Vec<String>>(&["ZRANGE", waits, "0", "-1"]).await, ["behind", JAVA]);
+}
+
+#[tokio::test]
+async fn whom_their_release_may_not_tell_looks_often() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    assert_eq!(raw.lock("deploy", "600000").await, None);
+    let recheck = async |resource: &str| match store.attempt(&claim(2, resource)).await.unwrap() {
+        Attempt::Pending(pending) => pending.recheck_after.unwrap(),
+        other => panic!("it is held: {other:?}"),
+    };
+    assert_eq!(recheck("deploy").await, Duration::from_millis(500), "a fair or a spin lock of theirs tells us nothing");
+    fence(&store, &claim(1, "ours")).await.unwrap();
+    assert!(recheck("ours").await > Duration::from_secs(20), "we tell everybody");
+}
+
+#[tokio::test]
+async fn a_holder_of_theirs_cannot_be_asked() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    assert_eq!(raw.lock("deploy", "60000").await, None);
+    let holder = store.inspect(&Query::name(name("deploy"))).await.unwrap().resources[0].holders[0].id;
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let asked = End::Broken { ending, grace: Duration::from_secs(5) };
+    let error = store.release(&name("deploy"), holder, &asked).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unsupported, Applied::No));
+    let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
+    assert!(left > 50_000, "it is as it was: {left}");
+    // One of ours is.
+    fence(&store, &claim(1, "ours")).await.unwrap();
+    let outcome = store.release(&name("ours"), claim(1, "ours").id, &asked).await.unwrap().outcome;
+    assert_eq!(outcome, Released::Asked);
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Driver as _, Renewal, Renewed};
-use oarlock_core::state::Query;
+use oarlock_core::driver::{Driver as _, End, Renewal, Renewed};
+use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Capacity, Claim, ErrorKind, Kind, Limit, Weight};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
@@ -119,6 +119,28 @@ async fn a_semaphore_that_was_deleted_is_set_up_anew() {
     let _: Value = raw.ask(&["DEL", "deploy", HELD]).await;
     assert!(fence(&store, &permits(2, 1, 10)).await.is_some());
     assert_eq!(raw.ask::<String>(&["GET", "deploy"]).await, "9");
+    // By them, before anybody of ours looked.
+    let _: Value = raw.ask(&["DEL", "deploy", HELD]).await;
+    let _: Value = raw.ask(&["SET", "deploy", "12"]).await;
+    let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+    let twelve = Some(Limit::Units(NonZeroU32::new(12).unwrap()));
+    assert_eq!(seen.resources[0].capacity, twelve);
+    assert_eq!(store.attempt(&permits(3, 1, 10)).await.unwrap_err().stored_capacity(), twelve);
+    assert!(fence(&store, &permits(3, 11, 12)).await.is_some());
+}
+
+#[tokio::test]
+async fn a_break_takes_all_that_a_thread_of_theirs_holds() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let _: Value = raw.ask(&["HSET", "deploy", "mode", "write", &format!("{JAVA}:write"), "1", JAVA, "1"]).await;
+    let _: Value = raw.ask(&["PEXPIRE", "deploy", "60000"]).await;
+    let _: Value = raw.ask(&["SET", &hold(JAVA), "1", "PX", "60000"]).await;
+    let holder = store.inspect(&Query::name(name("deploy"))).await.unwrap().resources[0].holders[0].id;
+    let end = End::Broken { ending: Ending { by: "ops".into(), why: "stuck".into() }, grace: Duration::ZERO };
+    store.release(&name("deploy"), holder, &end).await.unwrap();
+    assert_eq!(raw.ask::<usize>(&["EXISTS", "deploy", &hold(JAVA)]).await, 0);
+    assert!(fence(&store, &writer(1)).await.is_some());
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), math.floor(tonumber(ARGV[9]) / 1000)
 local said, asked, label, value = ARGV[11], tonumber(ARGV[12]), ARGV[13], ARGV[14]
 local owner = owner_of(id)
+local LOOK = 500000
 
 -- A semaphore that was deleted has no capacity any more.
 if form == 'none' then cap = nil end
@@ -47,10 +48,12 @@ if h and claim then
 end
 
 if wanted == 'permits' then
-  if said == 'fixed' and cap and cap ~= asked then return finish({ 'mismatch', cap }) end
   local units = 0
   for _, other in ipairs(holders) do units = units + other.weight end
-  local most = cap and math.max(cap, units + (free or 0)) or (form == 'none' and said ~= 'any' and asked)
+  -- They made it larger, or deleted it and set it up anew.
+  if cap and units + (free or 0) > cap then cap, dirty = units + (free or 0), true end
+  if said == 'fixed' and cap and cap ~= asked then return finish({ 'mismatch', cap }) end
+  local most = cap or (form == 'none' and said ~= 'any' and asked)
   if most and weight > most then return finish({ 'heavy', most }) end
   if said ~= 'any' and (form == 'none' or not free) then
     -- Nobody has set it up yet.
@@ -67,7 +70,12 @@ elseif kind == 'read' then
   fits = fits or mode == 'read'
 end
 -- What is ours already, though we forgot its fence, is granted anew.
-if not fits and not h then return finish({ 'pending', -1, soonest() }) end
+if not fits and not h then
+  local look = soonest()
+  -- Their fair lock tells its own queue alone, their spin lock nobody; and neither looks different from the others.
+  if form == 'lock' and holders[1].owner ~= owner_of(holders[1].id) then look = math.min(look < 0 and LOOK or look, LOOK) end
+  return finish({ 'pending', -1, look })
+end
 -- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.
 local proposed = math.min(math.max(tonumber(ARGV[15]) or now, now - 60000000), now + 60000000)
 local fence = math.max(last_fence + 1, (token or 0) + 1, proposed)

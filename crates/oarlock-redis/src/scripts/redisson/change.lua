@@ -6,6 +6,18 @@ local function bury(id, by, why)
   dirty = true
 end
 
+-- Who is next in their fair queue. Whoever does not wait any more is taken out, as their own release does.
+local function fair_head()
+  while true do
+    local head = redis.pcall('LINDEX', queue, 0)
+    if type(head) ~= 'string' then return end
+    local till = redis.pcall('ZSCORE', waits, head)
+    if type(till) == 'table' or (till and tonumber(till) > now_ms) then return head end
+    redis.call('LPOP', queue)
+    redis.call('ZREM', waits, head)
+  end
+end
+
 -- Ends a hold, and tells those who wait.
 local function free_hold(h, at)
   table.remove(holders, at)
@@ -18,8 +30,8 @@ local function free_hold(h, at)
     form = 'none'
     tell(LOCK, '0')
     -- Theirs that wait in a fair queue listen to channels of their own.
-    local head = redis.pcall('LINDEX', queue, 0)
-    if type(head) == 'string' then tell(LOCK .. ':' .. head, '0') end
+    local head = fair_head()
+    if head then tell(LOCK .. ':' .. head, '0') end
   else
     redis.call('HDEL', key, h.kind == 'write' and h.owner .. ':write' or h.owner)
     for number = 1, h.kind == 'read' and h.holds or 0 do redis.call('DEL', hold_key(h.owner, number)) end

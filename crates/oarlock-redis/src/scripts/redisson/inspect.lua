@@ -6,7 +6,7 @@
 local units = 0
 for _, h in ipairs(holders) do units = units + h.weight end
 local capacity = -1
-if form == 'rw' then capacity = 0 elseif form == 'permits' then capacity = cap or units + (free or 0) end
+if form == 'rw' then capacity = 0 elseif form == 'permits' then capacity = math.max(cap or 0, units + (free or 0)) end
 
 local function theirs(owner, holds) return cjson.encode({ tags = { redisson = owner, holds = tostring(holds) } }) end
 

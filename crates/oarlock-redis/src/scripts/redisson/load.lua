@@ -18,13 +18,14 @@
 -- KEYS[3]  the token of a fenced lock, a string
 -- KEYS[4]  the permits of a semaphore that have a lease, a sorted set: 16 bytes by the millisecond at which each ends
 -- KEYS[5]  who waits for a fair lock, a list of theirs; we have no place in it
+-- KEYS[6]  until when each of them waits, a sorted set: by the millisecond
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
 -- answer   'foreign', why | 'newer', format: left as it is
 --
 -- A holder of ours is called by its claim in the form of a UUID, as thread 0, which no program of theirs has. Times are in
 -- microseconds; the objects themselves are kept to the millisecond. 0 stands for everything as a weight.
 
-local key, side, token_key, permits_key, queue, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[1]
+local key, side, token_key, permits_key, queue, waits, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1]
 local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
 
 local time = redis.call('TIME')

@@ -3,7 +3,7 @@
 -- KEYS, ARGV[1]  see load.lua
 -- ARGV[2..]      id, how ('done', 'withdrawn' or 'broken');
 --                done: memo ('' = none, else '=' and the bytes); broken: by, why, grace
--- answer         'released' | 'absent' | 'asked', and -1: nobody knows who waits
+-- answer         'released' | 'absent' | 'asked', and -1: nobody knows who waits | 'deaf'
 
 local id, how = ARGV[2], ARGV[3]
 
@@ -12,10 +12,14 @@ local h, at = find(id)
 local is_ours = h and (ours[id] or h.owner == owner_of(id))
 if not h or (how ~= 'broken' and not is_ours) then return finish({ 'absent', -1 }) end
 
+local grace_ms = how == 'broken' and math.floor(tonumber(ARGV[6]) / 1000) or 0
+-- Their programs cannot be asked: the watchdog would keep the hold, whatever its time.
+if grace_ms > 0 and not is_ours then return finish({ 'deaf' }) end
+
 dirty = true
 if how == 'done' and ARGV[4] ~= '' then memo = string.sub(ARGV[4], 2) end
 if how == 'broken' then
-  local grace_ms, claim = math.floor(tonumber(ARGV[6]) / 1000), ours[id]
+  local claim = ours[id]
   if claim then
     claim.by, claim.why = ARGV[4], ARGV[5]
     -- In a cluster a mailbox is not in the slot of the object: there its holder learns it from its next renewal.
@@ -29,5 +33,9 @@ if how == 'broken' then
   if claim then bury(id, claim.by, claim.why) end
 end
 ours[id] = nil
-free_hold(h, at)
+-- A thread of theirs may hold for writing and for reading.
+while h do
+  free_hold(h, at)
+  h, at = find(id)
+end
 return finish({ 'released', -1 })
