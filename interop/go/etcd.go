@@ -21,11 +21,11 @@ func newEtcd(urls string) (Client, error) {
 	for url := range strings.SplitSeq(urls, ",") {
 		endpoints = append(endpoints, strings.Replace(url, "etcd://", "http://", 1))
 	}
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 30 * time.Second})
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if _, err := etcd.Get(ctx, "oarlock:none"); err != nil {
 		return nil, err
@@ -51,6 +51,12 @@ func (c *etcdClient) ForceUnlock(name string) (bool, error) {
 	}
 	deleted, err := c.etcd.Delete(context.Background(), string(found.Kvs[0].Key))
 	return err == nil && deleted.Deleted > 0, err
+}
+
+// isTaken says whether anybody stands in line.
+func (c *etcdClient) isTaken(ctx context.Context, name string) bool {
+	found, err := c.etcd.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+	return err == nil && len(found.Kvs) > 0
 }
 
 type etcdLock struct {
@@ -87,21 +93,22 @@ func (l *etcdLock) Acquire(lease, wait time.Duration, renewed bool) (bool, error
 	if err := l.open(lease, renewed); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), max(wait, 5*time.Second))
-	if wait > 0 {
-		ctx, cancel = context.WithTimeout(context.Background(), wait)
+	once := wait == 0
+	if once {
+		// Long enough to be sure, on a busy machine.
+		wait = 5 * time.Second
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	var err error
 	switch {
+	case l.kind == "election" && once && l.client.isTaken(ctx, l.name):
+		// A campaign cannot be tried: users look first.
+		err = concurrency.ErrLocked
 	case l.kind == "election":
 		l.election = concurrency.NewElection(l.session, l.name)
-		if wait == 0 {
-			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
-		}
 		err = l.election.Campaign(ctx, "go")
-	case wait == 0:
+	case once:
 		l.mutex = concurrency.NewMutex(l.session, l.name)
 		err = l.mutex.TryLock(ctx)
 	default:

@@ -45,6 +45,7 @@ type Lock interface {
 
 var clients = map[string]func(url string) (Client, error){
 	"concurrency": newEtcd,
+	"etcdctl":     newEtcdctl,
 	"redsync":     newRedsync,
 }
 

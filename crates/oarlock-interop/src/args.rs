@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::clients::{CLIENTS, Client, Language};
 use crate::duel::Duel;
+use crate::speed;
 
 /// What to do, and where things are.
 #[derive(Debug, Default)]
@@ -41,8 +42,9 @@ impl Args {
             }
         }
         for name in &args.only {
-            if !CLIENTS.iter().any(|client| client.answers_to(name)) {
-                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).collect();
+            let also = if args.speed { speed::ALSO } else { &[] };
+            if !CLIENTS.iter().any(|client| client.answers_to(name)) && !also.contains(&name.as_str()) {
+                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).chain(also.iter().copied()).collect();
                 bail!("there is no client `{name}`; the clients are {}", known.join(", "));
             }
         }
@@ -54,11 +56,16 @@ impl Args {
         self.without.contains(&language)
     }
 
+    /// Whether a client by such a name was asked for.
+    pub(crate) fn wants(&self, such: impl Fn(&str) -> bool) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| such(name))
+    }
+
     /// Whether this client was asked for and can be run.
     fn selects(&self, client: &Client) -> bool {
         !self.lacks(client.language)
             && (self.all || !client.long || !self.only.is_empty())
-            && (self.only.is_empty() || self.only.iter().any(|name| client.answers_to(name)))
+            && self.wants(|name| client.answers_to(name))
     }
 
     /// Every client and version that was asked for.

@@ -33,6 +33,8 @@ pub(crate) enum Store {
     Redis(&'static str),
     /// Five Redis that know nothing of each other.
     Redlock(&'static str),
+    /// One etcd.
+    Etcd(&'static str),
     /// One ZooKeeper.
     ZooKeeper(&'static str),
 }
@@ -60,11 +62,9 @@ const MUTEX: Terms = terms("mutex", 1500);
 pub(crate) struct Client {
     /// In tables, and for `--only`.
     pub(crate) name: &'static str,
-    /// What its program calls it.
+    /// What its program calls it, and the folder of that where a language has several.
     pub(crate) client: &'static str,
     pub(crate) language: Language,
-    /// The folder of its program, where a language has several.
-    pub(crate) folder: &'static str,
     pub(crate) store: Store,
     pub(crate) terms: Terms,
     /// Only where all was asked for.
@@ -98,135 +98,60 @@ const REDISSON: &[(&str, &str)] = &[
 ];
 
 pub(crate) const CLIENTS: &[Client] = &[
+    new("redis-py", "redis-py", Language::Python, PLAIN, MUTEX),
+    new("pottery", "pottery", Language::Python, Store::Redis("?layout=plain&prefix=redlock:"), MUTEX),
+    new("node-redlock", "node-redlock", Language::Node, PLAIN, MUTEX),
+    new("redsync", "redsync", Language::Go, PLAIN, MUTEX),
     Client {
-        name: "redis-py",
-        client: "redis-py",
-        language: Language::Python,
-        folder: "",
-        store: Store::Redis("?layout=plain"),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    Client {
-        name: "pottery",
-        client: "pottery",
-        language: Language::Python,
-        folder: "",
-        store: Store::Redis("?layout=plain&prefix=redlock:"),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    Client {
-        name: "node-redlock",
-        client: "node-redlock",
-        language: Language::Node,
-        folder: "",
-        store: Store::Redis("?layout=plain"),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    Client {
-        name: "redsync",
-        client: "redsync",
-        language: Language::Go,
-        folder: "",
-        store: Store::Redis("?layout=plain"),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    Client {
-        name: "redisson",
-        client: "redisson",
-        language: Language::Java,
-        folder: "redisson",
-        store: Store::Redis("?layout=redisson"),
-        terms: MUTEX,
-        long: false,
         they_notice: TOLD,
         we_notice: TOLD,
-        stalls: None,
         kinds: REDISSON,
+        ..new("redisson", "redisson", Language::Java, Store::Redis("?layout=redisson"), MUTEX)
     },
+    new("pottery-5", "pottery", Language::Python, Store::Redlock("?prefix=redlock:"), MUTEX),
     Client {
-        name: "pottery-5",
-        client: "pottery",
-        language: Language::Python,
-        folder: "",
-        store: Store::Redlock("?prefix=redlock:"),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    Client {
-        name: "node-redlock-5",
-        client: "node-redlock",
-        language: Language::Node,
-        folder: "",
-        store: Store::Redlock(""),
-        terms: MUTEX,
-        long: false,
-        they_notice: POLLS,
-        we_notice: POLLS,
         stalls: Some(
             "node-redlock keeps the servers it won in a lost round until its lease ends, so that rivals on five servers \
              stall each other for whole leases (seen without us too)",
         ),
-        kinds: &[],
+        ..new("node-redlock-5", "node-redlock", Language::Node, Store::Redlock(""), MUTEX)
     },
-    Client {
-        name: "redsync-5",
-        client: "redsync",
-        language: Language::Go,
-        folder: "",
-        store: Store::Redlock(""),
-        terms: MUTEX,
-        long: true,
-        they_notice: POLLS,
-        we_notice: POLLS,
-        stalls: None,
-        kinds: &[],
-    },
-    zookeeper("curator", "curator", terms("mutex", SESSION)),
-    zookeeper("curator-rw", "curator", Terms { holds: "read", ..terms("write", SESSION) }),
-    zookeeper("curator-semaphore", "curator", terms("semaphore:1", SESSION)),
-    zookeeper("curator-latch", "curator", terms("election", SESSION)),
-    zookeeper("kazoo", "kazoo", terms("mutex", SESSION)),
-    zookeeper("kazoo-rw", "kazoo", Terms { holds: "read", ..terms("write", SESSION) }),
-    zookeeper("kazoo-semaphore", "kazoo", terms("semaphore:1", SESSION)),
-    zookeeper("kazoo-election", "kazoo", terms("election", SESSION)),
+    Client { long: true, ..new("redsync-5", "redsync", Language::Go, Store::Redlock(""), MUTEX) },
+    new("concurrency", "concurrency", Language::Go, ETCD, terms("mutex", ETCD_LEASE)),
+    rarely("concurrency-election", "concurrency", Language::Go, ETCD, terms("election", ETCD_LEASE)),
+    new("jetcd", "jetcd", Language::Java, ETCD, terms("mutex", ETCD_LEASE)),
+    rarely("jetcd-election", "jetcd", Language::Java, ETCD, terms("election", ETCD_LEASE)),
+    new("etcdctl", "etcdctl", Language::Go, ETCD, terms("mutex", ETCD_LEASE)),
+    new("curator", "curator", Language::Java, CURATOR, terms("mutex", SESSION)),
+    rarely("curator-rw", "curator", Language::Java, CURATOR, Terms { holds: "read", ..terms("write", SESSION) }),
+    rarely("curator-semaphore", "curator", Language::Java, CURATOR, terms("semaphore:1", SESSION)),
+    rarely("curator-latch", "curator", Language::Java, CURATOR, terms("election", SESSION)),
+    new("kazoo", "kazoo", Language::Python, KAZOO, terms("mutex", SESSION)),
+    rarely("kazoo-rw", "kazoo", Language::Python, KAZOO, Terms { holds: "read", ..terms("write", SESSION) }),
+    rarely("kazoo-semaphore", "kazoo", Language::Python, KAZOO, terms("semaphore:1", SESSION)),
+    rarely("kazoo-election", "kazoo", Language::Python, KAZOO, terms("election", SESSION)),
 ];
+
+const PLAIN: Store = Store::Redis("?layout=plain");
+const ETCD: Store = Store::Etcd("?layout=go&prefix=");
+const CURATOR: Store = Store::ZooKeeper("?layout=curator");
+const KAZOO: Store = Store::ZooKeeper("?layout=kazoo");
+
+/// The shortest lease that etcd gives.
+const ETCD_LEASE: u64 = 2000;
 
 /// A session of ZooKeeper: shorter ones end when a busy machine pauses.
 const SESSION: u64 = 3000;
 
-/// A recipe on ZooKeeper. Those who wait there watch, and are told.
-const fn zookeeper(name: &'static str, client: &'static str, terms: Terms) -> Client {
-    let curator = matches!(client.as_bytes(), b"curator");
-    let (language, folder) = if curator { (Language::Java, "curator") } else { (Language::Python, "") };
-    let store = Store::ZooKeeper(if curator { "?layout=curator" } else { "?layout=kazoo" });
-    // One of each library is enough for every day.
-    let long = !matches!(terms.holds.as_bytes(), b"mutex");
-    let (they_notice, we_notice, stalls) = (POLLS, POLLS, None);
-    Client { name, client, language, folder, store, terms, long, they_notice, we_notice, stalls, kinds: &[] }
+/// A client as most are.
+const fn new(name: &'static str, client: &'static str, language: Language, store: Store, terms: Terms) -> Client {
+    let (they_notice, we_notice) = (POLLS, POLLS);
+    Client { name, client, language, store, terms, long: false, they_notice, we_notice, stalls: None, kinds: &[] }
+}
+
+/// One of each library is enough for every day.
+const fn rarely(name: &'static str, client: &'static str, language: Language, store: Store, terms: Terms) -> Client {
+    Client { long: true, ..new(name, client, language, store, terms) }
 }
 
 impl Client {
@@ -241,7 +166,7 @@ impl Client {
         if self.language != Language::Java {
             return Ok(vec![String::new()]);
         }
-        let file = root.join("interop/java").join(self.folder).join("versions");
+        let file = root.join("interop/java").join(self.client).join("versions");
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(text.lines().map(str::to_owned).take(if all { usize::MAX } else { 1 }).collect())
     }
@@ -254,7 +179,7 @@ impl Client {
             Language::Node => vec!["node".to_owned(), text(&out.join("node/peer.mjs"))],
             Language::Go => vec![text(&out.join("go/peer"))],
             Language::Java => {
-                let built = out.join("java").join(format!("{}-{version}", self.folder));
+                let built = out.join("java").join(format!("{}-{version}", self.client));
                 let path = format!("{}:{}/*", text(&built.join("classes")), text(&built.join("lib")));
                 // A peer lives for seconds: the first compiler alone starts it sooner.
                 vec!["java".to_owned(), "-XX:+UseSerialGC".to_owned(), "-cp".to_owned(), path, "Main".to_owned()]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use oarlock_testbed::{Redis, ZooKeeper};
+use oarlock_testbed::{Etcd, Redis, ZooKeeper};
 
 use crate::clients::Store;
 
@@ -13,22 +13,49 @@ const MASTERS: usize = 5;
 /// Servers of one duel, of its own.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    servers: Vec<Redis>,
-    zookeeper: Option<ZooKeeper>,
+    servers: Vec<Server>,
     store: Store,
+}
+
+#[derive(Debug)]
+enum Server {
+    Etcd(Etcd),
+    Redis(Redis),
+    ZooKeeper(ZooKeeper),
+}
+
+impl Server {
+    fn start(store: Store) -> Result<Self> {
+        Ok(match store {
+            Store::Redis(_) | Store::Redlock(_) => Self::Redis(Redis::start()?),
+            Store::Etcd(_) => Self::Etcd(Etcd::start()?),
+            Store::ZooKeeper(_) => Self::ZooKeeper(ZooKeeper::start()?),
+        })
+    }
+
+    fn addr(&self) -> String {
+        match self {
+            Self::Etcd(server) => server.addr().to_string(),
+            Self::Redis(server) => server.addr().to_string(),
+            Self::ZooKeeper(server) => server.addr().to_string(),
+        }
+    }
+
+    /// The URL in the words of other clients.
+    fn theirs(&self) -> String {
+        match self {
+            Self::Etcd(server) => server.url(),
+            Self::Redis(server) => server.url(),
+            Self::ZooKeeper(server) => server.addr().to_string(),
+        }
+    }
 }
 
 impl Ground {
     /// Starts them.
     pub(crate) fn start(store: Store) -> Result<Self> {
-        let many = match store {
-            Store::Redis(_) => 1,
-            Store::Redlock(_) => MASTERS,
-            Store::ZooKeeper(_) => 0,
-        };
-        let servers = (0..many).map(|_| Redis::start()).collect::<Result<_>>()?;
-        let zookeeper = if many == 0 { Some(ZooKeeper::start()?) } else { None };
-        Ok(Self { servers, zookeeper, store })
+        let many = if let Store::Redlock(_) = store { MASTERS } else { 1 };
+        Ok(Self { servers: (0..many).map(|_| Server::start(store)).collect::<Result<_>>()?, store })
     }
 
     /// In a few words, for tables.
@@ -39,24 +66,24 @@ impl Ground {
                 format!("redis, {}", layout.split('&').next().unwrap_or(layout))
             }
             Store::Redlock(_) => "redlock".to_owned(),
+            Store::Etcd(_) => "etcd".to_owned(),
             Store::ZooKeeper(_) => "zookeeper".to_owned(),
         }
     }
 
     /// The URL in the words of other clients.
     pub(crate) fn theirs(&self) -> String {
-        let redis = self.servers.iter().map(Redis::url);
-        redis.chain(self.zookeeper.iter().map(|server| server.addr().to_string())).collect::<Vec<_>>().join(",")
+        self.servers.iter().map(Server::theirs).collect::<Vec<_>>().join(",")
     }
 
     /// Our URL. What lives by its session has one of `lease`.
     pub(crate) fn ours(&self, lease: Duration) -> String {
-        let redis = self.servers.iter().map(Redis::addr);
-        let hosts: Vec<_> = redis.chain(self.zookeeper.iter().map(ZooKeeper::addr)).map(|a| a.to_string()).collect();
+        let hosts = self.servers.iter().map(Server::addr).collect::<Vec<_>>().join(",");
         match self.store {
-            Store::Redis(query) => format!("redis://{}{query}", hosts.join(",")),
-            Store::Redlock(query) => format!("redlock://{}{query}", hosts.join(",")),
-            Store::ZooKeeper(query) => format!("zk://{}{query}&ttl={}ms", hosts.join(","), lease.as_millis()),
+            Store::Redis(query) => format!("redis://{hosts}{query}"),
+            Store::Redlock(query) => format!("redlock://{hosts}{query}"),
+            Store::Etcd(query) => format!("etcd://{hosts}{query}"),
+            Store::ZooKeeper(query) => format!("zk://{hosts}{query}&ttl={}ms", lease.as_millis()),
         }
     }
 }

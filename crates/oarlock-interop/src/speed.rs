@@ -19,7 +19,7 @@ use grants::{Contention, read};
 const TURNS: usize = 3;
 
 /// How long a turn of acquiring and releasing takes, in seconds.
-const PAIR_SECONDS: &str = "0.7";
+const PAIR_SECONDS: &str = "0.5";
 
 /// How long a turn of contention takes, in seconds: long enough for those who sleep 200 ms between two tries.
 const LOAD_SECONDS: f64 = 1.5;
@@ -27,14 +27,29 @@ const LOAD_SECONDS: f64 = 1.5;
 /// Turns of each contention.
 const LOAD_TURNS: usize = 2;
 
-/// Contenders, and processes that they are spread over.
-const SHAPES: [(usize, usize); 8] = [(2, 1), (2, 2), (16, 1), (16, 2), (16, 8), (128, 1), (128, 2), (128, 8)];
+/// Contenders, and processes that they are spread over, on one server.
+const SHAPES: [(usize, usize); 3] = [(2, 2), (16, 2), (128, 8)];
+
+/// The same on five.
+const QUORUM_SHAPE: (usize, usize) = (4, 4);
 
 /// A lease that nothing here outlives.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Requests that every client may send; the rest is what its scripts do inside the server.
+/// Whoever is measured, but not in the table of clients.
+pub(crate) const ALSO: &[&str] = &["rslock", "rslock-5"];
+
+/// What is counted as a request of every client; the rest is what its scripts do inside the server.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "subscribe", "unsubscribe", "lpush", "blpop"];
+
+/// What else a client asks for itself.
+#[derive(Clone, Copy, Default)]
+struct Asks {
+    /// It does not set keys by scripts alone.
+    set: bool,
+    /// After each release it deletes a key, besides the one that its script deletes.
+    del: bool,
+}
 
 /// Somebody who is measured.
 struct Contestant {
@@ -42,14 +57,18 @@ struct Contestant {
     /// The client's kind for acquire and release alone, and for contention; none where it is not asked.
     pair: Option<&'static str>,
     load: Option<&'static str>,
-    /// Whether SET is a request of its own, and not a part of its scripts.
-    sets: bool,
+    asks: Asks,
     command: Vec<String>,
     url: String,
     crew: Vec<Arc<Peer>>,
 }
 
 impl Contestant {
+    fn new(shown: &'static str, command: Vec<String>, kind: &'static str, url: impl Into<String>) -> Self {
+        let (asks, crew) = (Asks::default(), Vec::new());
+        Self { shown, pair: Some(kind), load: Some(kind), asks, command, url: url.into(), crew }
+    }
+
     /// As many processes as asked for, started when first needed.
     async fn crew(&mut self, many: usize) -> Result<&[Arc<Peer>]> {
         while self.crew.len() < many {
@@ -61,57 +80,59 @@ impl Contestant {
 
 /// Measures, and prints the tables.
 pub(crate) async fn run(args: &Args) -> Result<()> {
-    let server = tokio::task::spawn_blocking(Redis::start).await??;
-    let mut all = contestants(args, &server)?;
-    let mut pairs = Vec::new();
-    for tasks in [1, 64] {
-        pairs.push((tasks, measure_pairs(&mut all, tasks).await?));
+    if args.wants(|name| !name.ends_with("-5")) {
+        let servers = masters(1).await?;
+        let mut all = contestants(args, &servers[0])?;
+        let mut pairs = Vec::new();
+        for tasks in [1, 64] {
+            pairs.push((tasks, measure_pairs(&mut all, tasks).await?));
+        }
+        println!("{}", table::pairs(&pairs));
+        let mut loads = Vec::new();
+        for shape in SHAPES {
+            loads.push((shape, measure_loads(&mut all, shape, &servers).await?));
+        }
+        println!("{}", table::loads(&loads));
     }
-    println!("{}", table::pairs(&pairs));
-    let mut loads = Vec::new();
-    for shape in SHAPES {
-        loads.push((shape, measure_loads(&mut all, shape, &server).await?));
+    if args.wants(|name| name.ends_with("-5")) {
+        let servers = masters(5).await?;
+        let mut all = redlocks(args, &servers)?;
+        println!("{}", table::pairs(&[(1, measure_pairs(&mut all, 1).await?)]));
+        println!("{}", table::loads(&[(QUORUM_SHAPE, measure_loads(&mut all, QUORUM_SHAPE, &servers).await?)]));
     }
-    println!("{}", table::loads(&loads));
-    drop(all);
-    let masters = tokio::task::spawn_blocking(|| (0..5).map(|_| Redis::start()).collect::<Result<Vec<_>>>()).await??;
-    let mut quorum = redlocks(args, &masters)?;
-    println!("{}", table::pairs(&[(1, measure_pairs(&mut quorum, 1).await?)]));
     Ok(())
+}
+
+async fn masters(many: usize) -> Result<Vec<Redis>> {
+    tokio::task::spawn_blocking(move || (0..many).map(|_| Redis::start()).collect::<Result<Vec<_>>>()).await?
 }
 
 /// Everybody on one server. A client that is not there is left out.
 fn contestants(args: &Args, server: &Redis) -> Result<Vec<Contestant>> {
     let url = server.url();
-    let new = |shown, command: Vec<String>, pair, load, sets, query: &str| Contestant {
-        shown,
-        pair,
-        load,
-        sets,
-        command,
-        url: format!("{url}{query}"),
-        crew: Vec::new(),
-    };
-    let mut all = vec![
-        new("floor", ours("floor")?, Some("pair"), Some("rival"), true, ""),
-        new("oarlock", ours("oarlock")?, Some("mutex"), Some("mutex"), false, ""),
-        new("oarlock, fair", ours("oarlock")?, Some("fair"), Some("fair"), false, ""),
-        new("oarlock, layout=plain", ours("oarlock")?, Some("mutex"), None, false, "?layout=plain"),
-        new("oarlock, layout=redisson", ours("oarlock")?, Some("mutex"), Some("mutex"), false, "?layout=redisson"),
-    ];
-    for (name, shown, pair, kind, sets) in [
-        ("redisson", "Redisson RLock", Some("mutex"), "mutex", false),
-        ("redisson", "Redisson RFairLock", None, "fair", false),
-        ("redis-py", "redis-py", Some("mutex"), "mutex", true),
-        ("node-redlock", "node-redlock", Some("mutex"), "mutex", false),
-        ("redsync", "redsync", Some("mutex"), "mutex", true),
+    let floor = Contestant::new("floor", ours("floor")?, "pair", url.clone());
+    let mut all = vec![Contestant { load: Some("rival"), ..floor }];
+    for (shown, kind, query) in [
+        ("oarlock", "mutex", ""),
+        ("oarlock, fair", "fair", ""),
+        ("oarlock, layout=plain", "mutex", "?layout=plain"),
+        ("oarlock, layout=redisson", "mutex", "?layout=redisson"),
+    ] {
+        all.push(Contestant::new(shown, ours("oarlock")?, kind, format!("{url}{query}")));
+    }
+    let (sets, dels) = (Asks { set: true, del: false }, Asks { set: false, del: true });
+    for (name, shown, kind, asks) in [
+        ("redisson", "Redisson RLock", "mutex", dels),
+        ("redisson", "Redisson RFairLock", "fair", dels),
+        ("redis-py", "redis-py", "mutex", sets),
+        ("pottery", "pottery", "mutex", sets),
+        ("node-redlock", "node-redlock", "mutex", Asks::default()),
+        ("redsync", "redsync", "mutex", sets),
+        ("rslock", "rslock", "mutex", sets),
     ] {
         if let Some(command) = theirs(args, name)? {
-            all.push(new(shown, command, pair, Some(kind), sets, ""));
+            all.push(Contestant { asks, ..Contestant::new(shown, command, kind, url.clone()) });
         }
-    }
-    if let Some(command) = rslock() {
-        all.push(new("rslock", command, Some("mutex"), Some("mutex"), true, ""));
     }
     Ok(all)
 }
@@ -121,26 +142,18 @@ fn redlocks(args: &Args, masters: &[Redis]) -> Result<Vec<Contestant>> {
     let hosts: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
     let url: Vec<_> = masters.iter().map(Redis::url).collect();
     let (ours_url, url) = (format!("redlock://{}", hosts.join(",")), url.join(","));
-    let new = |shown, command: Vec<String>, pair, url: &str| Contestant {
-        shown,
-        pair: Some(pair),
-        load: None,
-        sets: true,
-        command,
-        url: url.to_owned(),
-        crew: Vec::new(),
-    };
-    let mut all = vec![
-        new("floor: raw rounds", ours("floor")?, "pair", &ours_url),
-        new("oarlock", ours("oarlock")?, "mutex", &ours_url),
-    ];
-    for name in ["node-redlock", "pottery", "redsync"] {
+    let floor = Contestant::new("floor: raw rounds", ours("floor")?, "pair", &ours_url);
+    let mut all =
+        vec![Contestant { load: None, ..floor }, Contestant::new("oarlock", ours("oarlock")?, "mutex", &ours_url)];
+    for (name, shown, set) in [
+        ("node-redlock-5", "node-redlock", false),
+        ("pottery-5", "pottery", true),
+        ("redsync-5", "redsync", true),
+        ("rslock-5", "rslock", true),
+    ] {
         if let Some(command) = theirs(args, name)? {
-            all.push(new(name, command, "mutex", &url));
+            all.push(Contestant { asks: Asks { set, del: false }, ..Contestant::new(shown, command, "mutex", &url) });
         }
-    }
-    if let Some(command) = rslock() {
-        all.push(new("rslock", command, "mutex", &url));
     }
     Ok(all)
 }
@@ -150,14 +163,16 @@ fn ours(client: &str) -> Result<Vec<String>> {
     Ok(vec![program.to_string_lossy().into_owned(), client.to_owned()])
 }
 
-/// The program of rslock, which is built beside ours.
-fn rslock() -> Option<Vec<String>> {
-    let program = std::env::current_exe().ok()?.with_file_name("oarlock-interop-peer");
-    program.is_file().then(|| vec![program.to_string_lossy().into_owned(), "rslock".to_owned()])
-}
-
-/// The newest version of a client, where its language is installed.
+/// The newest version of a client, where it was asked for and can be run.
 fn theirs(args: &Args, name: &str) -> Result<Option<Vec<String>>> {
+    if !args.wants(|wanted| wanted == name) {
+        return Ok(None);
+    }
+    if ALSO.contains(&name) {
+        // It is built beside ours.
+        let program = std::env::current_exe()?.with_file_name("oarlock-interop-peer");
+        return Ok(program.is_file().then(|| vec![program.to_string_lossy().into_owned(), "rslock".to_owned()]));
+    }
     let client = CLIENTS.iter().find(|client| client.name == name).context("no such client")?;
     if args.lacks(client.language) {
         return Ok(None);
@@ -224,7 +239,7 @@ fn rate(count: u64, seconds: f64) -> f64 {
 async fn measure_loads(
     all: &mut [Contestant],
     (contenders, processes): (usize, usize),
-    server: &Redis,
+    servers: &[Redis],
 ) -> Result<Vec<(&'static str, Result<Contention, String>)>> {
     let folder = tempfile::tempdir()?;
     let mut sums: Vec<Result<Contention, String>> = all.iter().map(|_| Ok(Contention::new(contenders))).collect();
@@ -232,7 +247,7 @@ async fn measure_loads(
         for (place, contestant) in all.iter_mut().enumerate() {
             let Some(kind) = contestant.load else { continue };
             let Ok(sum) = &mut sums[place] else { continue };
-            let sets = contestant.sets;
+            let asks = contestant.asks;
             let crew = match contestant.crew(processes).await {
                 Ok(crew) => crew.to_vec(),
                 Err(error) => {
@@ -240,7 +255,9 @@ async fn measure_loads(
                     continue;
                 }
             };
-            speak(server.addr(), &["CONFIG", "RESETSTAT"])?;
+            for server in servers {
+                speak(server.addr(), &["CONFIG", "RESETSTAT"])?;
+            }
             let name = format!("load-{contenders}-{processes}-{place}-{turn}");
             let mut loading = tokio::task::JoinSet::new();
             for (number, peer) in crew.into_iter().enumerate() {
@@ -262,9 +279,12 @@ async fn measure_loads(
                     Err(Trouble::Cannot(why) | Trouble::Failed(why)) => trouble = Some(why),
                 }
             }
-            let calls = calls(&speak(server.addr(), &["INFO", "commandstats"])?, sets);
+            let mut requests = 0;
+            for server in servers {
+                requests += calls(&speak(server.addr(), &["INFO", "commandstats"])?, asks, grants.len() as u64);
+            }
             match trouble {
-                None => sum.add(grants, Duration::from_secs_f64(LOAD_SECONDS), calls),
+                None => sum.add(grants, Duration::from_secs_f64(LOAD_SECONDS), requests),
                 Some(why) => sums[place] = Err(why),
             }
         }
@@ -273,12 +293,16 @@ async fn measure_loads(
     Ok(asked.zip(sums).filter(|((_, asked), _)| *asked).map(|((shown, _), sum)| (shown, sum)).collect())
 }
 
-/// How many requests the server has had, out of its own statistics.
-fn calls(info: &str, sets: bool) -> u64 {
+/// How many requests a server has had for so many grants, out of its own statistics.
+fn calls(info: &str, asks: Asks, grants: u64) -> u64 {
     let count = |line: &str| -> Option<u64> {
         let (name, rest) = line.trim().strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let counted = REQUESTS.contains(&name) || (sets && name == "set");
-        rest.split(',').next()?.parse().ok().filter(|_| counted)
+        let calls: u64 = rest.split(',').next()?.parse().ok()?;
+        match name {
+            "del" if asks.del => Some(calls.saturating_sub(grants)),
+            "set" if asks.set => Some(calls),
+            _ => REQUESTS.contains(&name).then_some(calls),
+        }
     };
     info.lines().filter_map(count).sum()
 }
@@ -290,8 +314,10 @@ mod tests {
     #[test]
     fn only_requests_are_counted() {
         let info = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_set:calls=5,usec=1\r\n\
-                    cmdstat_hget:calls=9,usec=1\r\ncmdstat_subscribe:calls=2,usec=1\r\n";
-        assert_eq!(calls(info, false), 9);
-        assert_eq!(calls(info, true), 14);
+                    cmdstat_hget:calls=9,usec=1\r\ncmdstat_subscribe:calls=2,usec=1\r\n\
+                    cmdstat_del:calls=6,usec=1\r\n";
+        assert_eq!(calls(info, Asks::default(), 3), 9);
+        assert_eq!(calls(info, Asks { set: true, del: false }, 3), 14);
+        assert_eq!(calls(info, Asks { set: false, del: true }, 3), 12);
     }
 }

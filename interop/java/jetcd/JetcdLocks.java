@@ -15,15 +15,15 @@ import java.util.concurrent.TimeoutException;
 
 /** jetcd: the lock and election services of the server, and a lease for each lock. */
 final class JetcdLocks implements Client {
-    /** There is no try: a wait that is given up at once. */
-    private static final long TRY_MS = 200;
+    /** How long a lock that nobody has may take, on a busy machine. */
+    private static final long TRY_MS = 5000;
 
     private final io.etcd.jetcd.Client etcd;
 
     JetcdLocks(String urls) throws Exception {
         String[] endpoints = urls.replace("etcd://", "http://").split(",");
         etcd = io.etcd.jetcd.Client.builder().endpoints(endpoints).build();
-        etcd.getKVClient().get(bytes("oarlock:none")).get(5, TimeUnit.SECONDS);
+        etcd.getKVClient().get(bytes("oarlock:none")).get(30, TimeUnit.SECONDS);
     }
 
     private static ByteSequence bytes(String text) {
@@ -64,6 +64,11 @@ final class JetcdLocks implements Client {
         return !found.getKvs().isEmpty() && kv.delete(found.getKvs().get(0).getKey()).get().getDeleted() > 0;
     }
 
+    private boolean isTaken(String name) throws Exception {
+        GetOption any = GetOption.builder().isPrefix(true).withLimit(1).build();
+        return !etcd.getKVClient().get(bytes(name + "/"), any).get().getKvs().isEmpty();
+    }
+
     private final class Held implements Lock {
         private final String name;
         private final boolean elected;
@@ -80,6 +85,10 @@ final class JetcdLocks implements Client {
 
         @Override
         public boolean acquire(long leaseMs, long waitMs, boolean renewed) throws Exception {
+            if (waitMs == 0 && isTaken(name)) {
+                // There is no try: users look first.
+                return false;
+            }
             Lease leases = etcd.getLeaseClient();
             lease = leases.grant(Math.max(1, (leaseMs + 999) / 1000)).get().getID();
             // A lease must live for as long as its lock is waited for.
