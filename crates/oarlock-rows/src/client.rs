@@ -1,0 +1,55 @@
+//! What is asked of a database client: two requests, and a few words about itself.
+
+use crate::Troubled;
+
+/// Whose SQL it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL 8.
+    MySql,
+    /// MariaDB.
+    MariaDb,
+    /// SQLite.
+    Sqlite,
+}
+
+/// A connection or a transaction of a database client.
+///
+/// It is there for `tokio_postgres`, `mysql_async` and `rusqlite` behind the features of those names, and takes about
+/// thirty lines for another one: sqlx, a pool's connection, your own.
+///
+/// # Cancel safety
+/// As that of the client: a request whose future is dropped may still be carried out.
+pub trait Client {
+    /// A row of an answer.
+    type Row: Send;
+    /// A value to send.
+    type Value: Clone + From<String> + Send + Sync;
+    /// What can go wrong.
+    type Error: std::error::Error + Troubled + Send + Sync + 'static;
+
+    /// Whose SQL it takes.
+    fn dialect(&self) -> Dialect;
+
+    /// Sends a statement and returns its rows.
+    fn rows(
+        &mut self,
+        sql: &str,
+        values: Vec<Self::Value>,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
+
+    /// Sends a statement and returns how many rows it changed.
+    fn execute(&mut self, sql: &str, values: Vec<Self::Value>)
+    -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// The text in the last column of a row.
+    fn last_text(row: &Self::Row) -> Option<String>;
+
+    /// Why rows cannot be locked here now, if so.
+    fn refuses_locks(&self) -> Option<&'static str> {
+        None
+    }
+}

@@ -1,0 +1,22 @@
+#![doc = include_str!("docs.md")]
+
+mod client;
+mod error;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+mod optimistic;
+mod pessimistic;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod retry;
+mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod trouble;
+
+pub use crate::client::{Client, Dialect};
+pub use crate::error::Error;
+pub use crate::optimistic::{Change, Outcome, Seen, Version, Versioned};
+pub use crate::pessimistic::{Locked, Mode, Wait};
+pub use crate::retry::{Done, Failed, Retry};
+pub use crate::trouble::{Trouble, Troubled};

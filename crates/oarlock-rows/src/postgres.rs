@@ -1,0 +1,111 @@
+//! For `tokio_postgres`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement, Transaction};
+
+use crate::retry::Attempts;
+use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
+
+/// A value to send: anything that the client can.
+#[derive(Clone)]
+pub struct Value(Arc<dyn ToSql + Send + Sync>);
+
+impl<T: ToSql + Send + Sync + 'static> From<T> for Value {
+    fn from(value: T) -> Self {
+        Self(Arc::new(value))
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Troubled for tokio_postgres::Error {
+    fn trouble(&self) -> Option<Trouble> {
+        Trouble::of_postgres(self.code()?.code())
+    }
+}
+
+fn borrowed(values: &[Value]) -> Vec<&(dyn ToSql + Sync)> {
+    values.iter().map(|Value(value)| &**value as &(dyn ToSql + Sync)).collect()
+}
+
+fn last_text(row: &Row) -> Option<String> {
+    row.try_get(row.len().checked_sub(1)?).ok()
+}
+
+macro_rules! client {
+    ($client:ty) => {
+        impl Client for $client {
+            type Row = Row;
+            type Value = Value;
+            type Error = tokio_postgres::Error;
+
+            fn dialect(&self) -> Dialect {
+                Dialect::Postgres
+            }
+
+            async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Self::Error> {
+                let statement: Statement = self.prepare(sql).await?;
+                self.query(&statement, &borrowed(&values)).await
+            }
+
+            async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Self::Error> {
+                let statement: Statement = self.prepare(sql).await?;
+                <$client>::execute(self, &statement, &borrowed(&values)).await
+            }
+
+            fn last_text(row: &Row) -> Option<String> {
+                last_text(row)
+            }
+        }
+    };
+}
+
+client!(tokio_postgres::Client);
+client!(Transaction<'_>);
+
+/// Runs `work` in a transaction and commits it; from the beginning again when the database says that another one was in
+/// the way.
+///
+/// **`work` may run more than once.** It runs at the isolation that the connection is set to.
+///
+/// # Errors
+/// That of `work`, after a rollback, or of beginning and committing. An error from the commit itself that is no
+/// [`Trouble`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
+///
+/// # Cancel safety
+/// When the future is dropped, the transaction is rolled back, unless it was being committed: then it may have been.
+pub async fn transaction<T, E, F>(
+    client: &mut tokio_postgres::Client,
+    retry: &Retry,
+    mut work: F,
+) -> Result<Done<T>, Failed<E>>
+where
+    F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
+    E: Troubled + From<tokio_postgres::Error>,
+{
+    let mut attempts = Attempts::new(retry);
+    loop {
+        let result = async {
+            let mut transaction = client.transaction().await?;
+            let value = work(&mut transaction).await?;
+            transaction.commit().await?;
+            Ok::<_, E>(value)
+        };
+        let error = match result.await {
+            Ok(value) => return Ok(attempts.done(value)),
+            Err(error) => error,
+        };
+        let pause = if retry.covers(error.trouble()) { attempts.again() } else { None };
+        match pause {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return Err(attempts.failed(error)),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Both kinds of locks on PostgreSQL, MariaDB and SQLite, with others in the way.
+
+#[path = "rows/beds.rs"]
+mod beds;
+#[path = "rows/optimistic.rs"]
+mod optimistic;
+#[path = "rows/pessimistic.rs"]
+mod pessimistic;

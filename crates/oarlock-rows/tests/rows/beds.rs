@@ -1,0 +1,99 @@
+//! The databases, each with a table of four items: an identifier, a stock, a version and a time.
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_rows::Client;
+use oarlock_testbed::{MariaDb, Postgres};
+
+/// A database that tests can run on.
+pub(crate) trait Bed: Sized {
+    type Conn: Client<Value: From<i64>> + Send;
+
+    /// The database, or `None` when it is skipped.
+    async fn start() -> Option<Self>;
+
+    /// One more connection.
+    async fn conn(&self) -> Self::Conn;
+
+    /// A whole number of a row.
+    fn int(row: &<Self::Conn as Client>::Row, column: &str) -> i64;
+}
+
+/// Makes the items anew, each with this stock.
+pub(crate) async fn restock<C: Client<Value: From<i64>>>(conn: &mut C, stock: i64) {
+    let time = match conn.dialect() {
+        oarlock_rows::Dialect::Postgres => "timestamptz not null default now()",
+        oarlock_rows::Dialect::Sqlite => "text not null default '2026-01-01 00:00:00.000'",
+        _ => "datetime(6) not null default now(6)",
+    };
+    let table = format!(
+        "create table items (id bigint primary key, stock bigint not null, version bigint not null default 1, changed {time})"
+    );
+    for sql in ["drop table if exists items", &table] {
+        conn.execute(sql, Vec::new()).await.unwrap();
+    }
+    // Backwards, so that the order of keys is not the order they lie in.
+    for id in (1..=4).rev() {
+        let row = format!("insert into items (id, stock) values ({id}, {stock})");
+        conn.execute(&row, Vec::new()).await.unwrap();
+    }
+}
+
+pub(crate) struct Pg(Postgres);
+
+impl Bed for Pg {
+    type Conn = tokio_postgres::Client;
+
+    async fn start() -> Option<Self> {
+        Postgres::start_or_skip().unwrap().map(Self)
+    }
+
+    async fn conn(&self) -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(&self.0.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    fn int(row: &tokio_postgres::Row, column: &str) -> i64 {
+        row.get(column)
+    }
+}
+
+pub(crate) struct Maria(MariaDb);
+
+impl Bed for Maria {
+    type Conn = mysql_async::Conn;
+
+    async fn start() -> Option<Self> {
+        MariaDb::start_or_skip().unwrap().map(Self)
+    }
+
+    async fn conn(&self) -> mysql_async::Conn {
+        let mut conn = mysql_async::Conn::from_url(self.0.url()).await.unwrap();
+        conn.query_drop("set session transaction isolation level read committed").await.unwrap();
+        conn
+    }
+
+    fn int(row: &mysql_async::Row, column: &str) -> i64 {
+        row.get(column).unwrap()
+    }
+}
+
+pub(crate) struct Lite(tempfile::TempDir);
+
+impl Bed for Lite {
+    type Conn = rusqlite::Connection;
+
+    async fn start() -> Option<Self> {
+        let bed = Self(tempfile::tempdir().unwrap());
+        bed.conn().await.pragma_update(None, "journal_mode", "wal").unwrap();
+        Some(bed)
+    }
+
+    async fn conn(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.0.path().join("shop.db")).unwrap()
+    }
+
+    fn int(row: &oarlock_rows::sqlite::Row, column: &str) -> i64 {
+        row.integer(column).unwrap()
+    }
+}

@@ -1,0 +1,263 @@
+//! Whoever locked a row has it until the end of the transaction.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_rows::{Client, Error, Locked, Mode, Retry, Trouble, Troubled, Wait, mysql, postgres, sqlite};
+
+use crate::beds::{Bed, Lite, Maria, Pg, restock};
+
+type Boxed = Box<dyn std::error::Error + Send + Sync>;
+
+fn items() -> Locked {
+    Locked::new("items", "id")
+}
+
+static PATIENT: LazyLock<Retry> = LazyLock::new(|| Retry::default().attempts(200).deadline(Duration::from_secs(60)));
+
+fn ids<B: Bed>(rows: &[<B::Conn as Client>::Row]) -> Vec<i64> {
+    rows.iter().map(|row| B::int(row, "id")).collect()
+}
+
+/// What another one gets while rows 1 and 2 are locked.
+async fn others<C: Client<Value: From<i64>>>(tx: &mut C, id: impl Fn(&C::Row) -> i64) {
+    let found =
+        items().lock(tx, [4, 3, 2, 1], Mode::Update, Wait::Skip).await.map_err(|error| error.to_string()).unwrap();
+    assert_eq!(found.iter().map(id).collect::<Vec<_>>(), [3, 4], "the others, in the order of their keys");
+}
+
+async fn busy<C: Client<Value: From<i64>>>(tx: &mut C, wait: Wait) -> Duration {
+    let start = Instant::now();
+    let error = items().lock(tx, [1], Mode::Update, wait).await.map(drop).unwrap_err();
+    assert_eq!(error.trouble(), Some(Trouble::Busy), "{wait:?}: {error}");
+    start.elapsed()
+}
+
+async fn postgres_keeps_others_out(bed: &Pg) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 10).await;
+    let mut tx = ours.transaction().await.unwrap();
+    let rows = items().lock(&mut tx, [2_i64, 1, 99], Mode::Update, Wait::No).await.unwrap();
+    assert_eq!(ids::<Pg>(&rows), [1, 2], "a row that is not there is not there");
+    others(&mut theirs.transaction().await.unwrap(), |row| Pg::int(row, "id")).await;
+    busy(&mut theirs.transaction().await.unwrap(), Wait::No).await;
+    let waited = busy(&mut theirs.transaction().await.unwrap(), Wait::UpTo(Duration::from_millis(300))).await;
+    assert!(waited >= Duration::from_millis(290), "{waited:?}");
+    tx.commit().await.unwrap();
+    items().lock(&mut theirs.transaction().await.unwrap(), [1_i64], Mode::Update, Wait::No).await.unwrap();
+    let none: [i64; 0] = [];
+    assert!(items().lock(&mut theirs, none, Mode::Update, Wait::No).await.unwrap().is_empty());
+}
+
+/// Which modes live beside each other, as PostgreSQL's manual says.
+async fn has_four_modes(bed: &Pg) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 10).await;
+    let beside = |one: Mode, other: Mode| match (one, other) {
+        (Mode::KeyShare, other) => other != Mode::Update,
+        (one, Mode::KeyShare) => one != Mode::Update,
+        (one, other) => (one, other) == (Mode::Share, Mode::Share),
+    };
+    let modes = [Mode::Update, Mode::NoKeyUpdate, Mode::Share, Mode::KeyShare];
+    for (one, other) in modes.into_iter().flat_map(|one| modes.map(|other| (one, other))) {
+        let mut tx = ours.transaction().await.unwrap();
+        items().lock(&mut tx, [1_i64], one, Wait::No).await.unwrap();
+        let mut rival = theirs.transaction().await.unwrap();
+        let got = items().lock(&mut rival, [1_i64], other, Wait::No).await;
+        assert_eq!(got.is_ok(), beside(one, other), "{one:?} and {other:?}");
+    }
+}
+
+async fn mariadb_keeps_others_out(bed: &Maria) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 10).await;
+    let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
+    let rows = items().lock(&mut tx, [2_i64, 1, 99], Mode::NoKeyUpdate, Wait::No).await.unwrap();
+    assert_eq!(ids::<Maria>(&rows), [1, 2]);
+    let mut rival = theirs.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
+    others(&mut rival, |row| Maria::int(row, "id")).await;
+    busy(&mut rival, Wait::No).await;
+    let waited = busy(&mut rival, Wait::UpTo(Duration::from_millis(300))).await;
+    assert!(waited >= Duration::from_millis(900), "a whole second: {waited:?}");
+    tx.commit().await.unwrap();
+    for mode in [Mode::Share, Mode::KeyShare] {
+        items().lock(&mut rival, [1], mode, Wait::UpTo(Duration::from_secs(1))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn on_sqlite() {
+    let bed = Lite::start().await.unwrap();
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 10).await;
+    theirs.busy_timeout(Duration::ZERO).unwrap();
+    // Without a transaction that writes, nothing would be locked.
+    let error = items().lock(&mut ours, [1], Mode::Update, Wait::No).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error}");
+    sqlite::transaction(&mut ours, &Retry::never(), async |tx| {
+        let rows = items().lock(tx, [2, 1], Mode::Update, Wait::No).await?;
+        assert_eq!(ids::<Lite>(&rows), [1, 2]);
+        let skipped = items().lock(tx, [1], Mode::Update, Wait::Skip).await;
+        assert!(matches!(skipped, Err(Error::Refused(_))));
+        let rival = sqlite::transaction(&mut theirs, &PATIENT, async |_| Ok::<_, rusqlite::Error>(())).await;
+        let failed = rival.unwrap_err();
+        assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Busy), 1), "a wait that was chosen");
+        Ok::<_, Boxed>(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Two that lock one row after the other, each in the other's order, until they met in the middle.
+async fn postgres_reruns_the_victim_of_a_deadlock(bed: &Pg) {
+    restock(&mut bed.conn().await, 0).await;
+    let meet = tokio::sync::Barrier::new(2);
+    let one = async |order: [i64; 2]| {
+        let (mut client, mut first) = (bed.conn().await, true);
+        let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
+            let sql = "update items set stock = stock + 1 where id = $1";
+            tokio_postgres::Transaction::execute(tx, sql, &[&order[0]]).await?;
+            if std::mem::take(&mut first) {
+                meet.wait().await;
+            }
+            tokio_postgres::Transaction::execute(tx, sql, &[&order[1]]).await
+        });
+        done.await.unwrap().conflicts
+    };
+    let (one, other) = tokio::join!(one([1, 2]), one([2, 1]));
+    assert_eq!(one + other, 1, "one of them was the victim, once");
+    assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [2, 2, 0, 0]);
+}
+
+async fn mariadb_reruns_the_victim_of_a_deadlock(bed: &Maria) {
+    restock(&mut bed.conn().await, 0).await;
+    let meet = tokio::sync::Barrier::new(2);
+    let one = async |order: [i64; 2]| {
+        let (mut conn, mut first) = (bed.conn().await, true);
+        let done = mysql::transaction(&mut conn, &PATIENT, async |tx| {
+            let sql = "update items set stock = stock + 1 where id = ?";
+            tx.exec_drop(sql, (order[0],)).await?;
+            if std::mem::take(&mut first) {
+                meet.wait().await;
+            }
+            tx.exec_drop(sql, (order[1],)).await
+        });
+        done.await.unwrap().conflicts
+    };
+    let (one, other) = tokio::join!(one([1, 2]), one([2, 1]));
+    assert_eq!(one + other, 1, "one of them was the victim, once");
+    assert_eq!(stocks::<Maria>(&mut bed.conn().await).await, [2, 2, 0, 0]);
+}
+
+/// The server ends only the statement then: without a rollback the first half would be kept.
+async fn keeps_nothing_of_what_had_to_wait_too_long(bed: &Maria) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 0).await;
+    let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
+    items().lock(&mut tx, [2_i64], Mode::Update, Wait::No).await.unwrap();
+    let failed = mysql::transaction(&mut theirs, &PATIENT, async |tx| {
+        tx.query_drop("update items set stock = 5 where id = 1").await?;
+        items().lock(tx, [2], Mode::Update, Wait::No).await?;
+        Ok::<_, Boxed>(())
+    });
+    let failed = failed.await.unwrap_err();
+    assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Busy), 1), "{}", failed.error);
+    drop(tx);
+    assert_eq!(stocks::<Maria>(&mut theirs).await, [0, 0, 0, 0]);
+}
+
+async fn reruns_what_could_not_be_put_in_order(bed: &Pg) {
+    restock(&mut bed.conn().await, 1).await;
+    let meet = tokio::sync::Barrier::new(2);
+    // Each goes off duty if the other is still on: the two writes touch different rows.
+    let leave = async |id: i64| {
+        let (mut client, mut first) = (bed.conn().await, true);
+        client.batch_execute("set default_transaction_isolation = serializable").await.unwrap();
+        let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
+            let on: i64 = tx.query_one("select sum(stock)::bigint from items where id <= 2", &[]).await?.get(0);
+            if std::mem::take(&mut first) {
+                meet.wait().await;
+            }
+            if on < 2 {
+                return Ok(false);
+            }
+            let sql = "update items set stock = 0 where id = $1";
+            tokio_postgres::Transaction::execute(tx, sql, &[&id]).await?;
+            Ok::<_, tokio_postgres::Error>(true)
+        });
+        done.await.unwrap()
+    };
+    let (one, other) = tokio::join!(leave(1), leave(2));
+    assert_ne!(one.value, other.value, "exactly one may leave");
+    assert_eq!(one.conflicts + other.conflicts, 1);
+}
+
+/// Rows are locked in the order of their keys, whatever order they are named in.
+async fn the_order_of_names_makes_no_deadlock(bed: &Pg) {
+    restock(&mut bed.conn().await, 0).await;
+    let many = async |order: [i64; 4]| {
+        let mut client = bed.conn().await;
+        let mut conflicts = 0;
+        for _ in 0..50 {
+            let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
+                items().lock(tx, order, Mode::Update, Wait::UpTo(Duration::from_secs(30))).await?;
+                tokio_postgres::Transaction::execute(tx, "update items set stock = stock + 1", &[]).await?;
+                Ok::<_, Error<tokio_postgres::Row, tokio_postgres::Error>>(())
+            });
+            conflicts += done.await.map_err(|failed| failed.error.to_string()).unwrap().conflicts;
+        }
+        conflicts
+    };
+    let (one, two, three) = tokio::join!(many([1, 2, 3, 4]), many([4, 3, 2, 1]), many([2, 4, 1, 3]));
+    assert_eq!(one + two + three, 0);
+    assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [150; 4]);
+}
+
+/// A dropped transaction is rolled back, and its rows are free.
+async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 1).await;
+    let (told, locked) = tokio::sync::oneshot::channel();
+    let mut told = Some(told);
+    let retry = Retry::never();
+    let work = postgres::transaction(&mut ours, &retry, async |tx| {
+        items().lock(tx, [1_i64], Mode::Update, Wait::No).await?;
+        tokio_postgres::Transaction::execute(tx, "update items set stock = 9 where id = 1", &[]).await?;
+        told.take().map(|told| told.send(()));
+        std::future::pending::<()>().await;
+        Ok::<_, Boxed>(())
+    });
+    tokio::select! {
+        _ = work => panic!("it waits for ever"),
+        locked = locked => locked.unwrap(),
+    }
+    let mut tx = theirs.transaction().await.unwrap();
+    items().lock(&mut tx, [1_i64], Mode::Update, Wait::UpTo(Duration::from_secs(20))).await.unwrap();
+    drop(tx);
+    assert_eq!(stocks::<Pg>(&mut ours).await, [1; 4]);
+}
+
+async fn stocks<B: Bed>(conn: &mut B::Conn) -> Vec<i64> {
+    let rows = conn.rows("select * from items order by id", Vec::new()).await.unwrap();
+    rows.iter().map(|row| B::int(row, "stock")).collect()
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    let Some(bed) = Pg::start().await else { return };
+    postgres_keeps_others_out(&bed).await;
+    has_four_modes(&bed).await;
+    postgres_reruns_the_victim_of_a_deadlock(&bed).await;
+    reruns_what_could_not_be_put_in_order(&bed).await;
+    the_order_of_names_makes_no_deadlock(&bed).await;
+    a_dropped_future_leaves_nothing_locked(&bed).await;
+}
+
+#[tokio::test]
+async fn on_mariadb() {
+    let Some(bed) = Maria::start().await else { return };
+    mariadb_keeps_others_out(&bed).await;
+    mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
+    keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
+}
