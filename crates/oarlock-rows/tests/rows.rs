@@ -1,5 +1,7 @@
 //! Both kinds of locks on PostgreSQL, MariaDB and SQLite, with others in the way.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
 #[path = "rows/beds.rs"]
 mod beds;
 #[path = "rows/optimistic.rs"]
