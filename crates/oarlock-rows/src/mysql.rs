@@ -3,7 +3,6 @@
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, FromValueError, Params, Row, Transaction, TxOpts, Value};
 
-use crate::retry::Attempts;
 use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
 
 impl Troubled for mysql_async::Error {
@@ -41,11 +40,18 @@ macro_rules! client {
             }
 
             async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Self::Error> {
-                self.exec(sql, params(values)).await
+                match params(values) {
+                    Params::Empty => self.query(sql).await,
+                    values => self.exec(sql, values).await,
+                }
             }
 
             async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Self::Error> {
-                self.exec_drop(sql, params(values)).await?;
+                // Not every statement can be prepared, and one without values need not be.
+                match params(values) {
+                    Params::Empty => self.query_drop(sql).await?,
+                    values => self.exec_drop(sql, values).await?,
+                }
                 Ok(self.affected_rows())
             }
 
@@ -76,9 +82,8 @@ where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
     E: Troubled + From<mysql_async::Error>,
 {
-    let mut attempts = Attempts::new(retry);
-    loop {
-        let result = async {
+    retry
+        .run(async || {
             let mut transaction = conn.start_transaction(TxOpts::default()).await?;
             match work(&mut transaction).await {
                 Ok(value) => {
@@ -91,17 +96,8 @@ where
                     Err(error)
                 }
             }
-        };
-        let error: E = match result.await {
-            Ok(value) => return Ok(attempts.done(value)),
-            Err(error) => error,
-        };
-        let pause = if retry.covers(error.trouble()) { attempts.again() } else { None };
-        match pause {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => return Err(attempts.failed(error)),
-        }
-    }
+        })
+        .await
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! For `tokio_postgres`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement, Transaction};
+use tokio_postgres::{Row, SimpleQueryMessage, Statement, Transaction};
 
-use crate::retry::Attempts;
 use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
 
 /// A value to send: anything that the client can.
@@ -39,6 +39,15 @@ fn last_text(row: &Row) -> Option<String> {
     row.try_get(row.len().checked_sub(1)?).ok()
 }
 
+/// How many rows the last statement changed.
+fn changed(messages: &[SimpleQueryMessage]) -> u64 {
+    let count = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::CommandComplete(count) => Some(*count),
+        _ => None,
+    };
+    messages.iter().rev().find_map(count).unwrap_or(0)
+}
+
 macro_rules! client {
     ($client:ty) => {
         impl Client for $client {
@@ -56,6 +65,9 @@ macro_rules! client {
             }
 
             async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Self::Error> {
+                if values.is_empty() {
+                    return Ok(changed(&self.simple_query(sql).await?));
+                }
                 let statement: Statement = self.prepare(sql).await?;
                 <$client>::execute(self, &statement, &borrowed(&values)).await
             }
@@ -69,6 +81,58 @@ macro_rules! client {
 
 client!(tokio_postgres::Client);
 client!(Transaction<'_>);
+
+/// A connection that prepares each statement once and keeps it: one round trip a statement instead of two. For
+/// connections that live long and always send the same few.
+#[derive(Debug)]
+pub struct Cached {
+    client: tokio_postgres::Client,
+    statements: HashMap<String, Statement>,
+}
+
+impl Cached {
+    /// Nothing is prepared yet.
+    #[must_use]
+    pub fn new(client: tokio_postgres::Client) -> Self {
+        Self { client, statements: HashMap::new() }
+    }
+
+    async fn statement(&mut self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+}
+
+impl Client for Cached {
+    type Row = Row;
+    type Value = Value;
+    type Error = tokio_postgres::Error;
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Self::Error> {
+        let statement = self.statement(sql).await?;
+        self.client.query(&statement, &borrowed(&values)).await
+    }
+
+    async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Self::Error> {
+        if values.is_empty() {
+            return Client::execute(&mut self.client, sql, values).await;
+        }
+        let statement = self.statement(sql).await?;
+        self.client.execute(&statement, &borrowed(&values)).await
+    }
+
+    fn last_text(row: &Row) -> Option<String> {
+        last_text(row)
+    }
+}
 
 /// Runs `work` in a transaction and commits it; from the beginning again when the database says that another one was in
 /// the way.
@@ -90,22 +154,12 @@ where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
     E: Troubled + From<tokio_postgres::Error>,
 {
-    let mut attempts = Attempts::new(retry);
-    loop {
-        let result = async {
+    retry
+        .run(async || {
             let mut transaction = client.transaction().await?;
             let value = work(&mut transaction).await?;
             transaction.commit().await?;
-            Ok::<_, E>(value)
-        };
-        let error = match result.await {
-            Ok(value) => return Ok(attempts.done(value)),
-            Err(error) => error,
-        };
-        let pause = if retry.covers(error.trouble()) { attempts.again() } else { None };
-        match pause {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => return Err(attempts.failed(error)),
-        }
-    }
+            Ok(value)
+        })
+        .await
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::Trouble;
+use crate::{Trouble, Troubled};
 
 /// When to give up, and how long to stand back in between.
 ///
@@ -64,6 +64,31 @@ impl Retry {
     #[must_use]
     pub fn when_busy(self) -> Self {
         Self { when_busy: true, ..self }
+    }
+
+    /// Does the work, and does it again when an error tells of [`Trouble`] and there is an attempt left.
+    ///
+    /// **`work` may run more than once.** It must leave nothing half done when it fails: a whole transaction, or one
+    /// statement.
+    ///
+    /// # Errors
+    /// The last one.
+    ///
+    /// # Cancel safety
+    /// As that of `work`.
+    pub async fn run<T, E: Troubled>(&self, mut work: impl AsyncFnMut() -> Result<T, E>) -> Result<Done<T>, Failed<E>> {
+        let mut attempts = Attempts::new(self);
+        loop {
+            let error = match work().await {
+                Ok(value) => return Ok(attempts.done(value)),
+                Err(error) => error,
+            };
+            let pause = if self.covers(error.trouble()) { attempts.again() } else { None };
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(attempts.failed(error)),
+            }
+        }
     }
 
     /// Whether this trouble is tried again.

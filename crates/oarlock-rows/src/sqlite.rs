@@ -3,7 +3,6 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, TransactionBehavior, TransactionState, params_from_iter};
 
-use crate::retry::Attempts;
 use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
 
 /// A row, as the names and values of its columns.
@@ -110,22 +109,12 @@ where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
     E: Troubled + From<rusqlite::Error>,
 {
-    let mut attempts = Attempts::new(retry);
-    loop {
-        let result = async {
+    retry
+        .run(async || {
             let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&mut transaction).await?;
             transaction.commit()?;
-            Ok::<_, E>(value)
-        };
-        let error = match result.await {
-            Ok(value) => return Ok(attempts.done(value)),
-            Err(error) => error,
-        };
-        let pause = if retry.covers(error.trouble()) { attempts.again() } else { None };
-        match pause {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => return Err(attempts.failed(error)),
-        }
-    }
+            Ok(value)
+        })
+        .await
 }
