@@ -18,5 +18,5 @@ pub use crate::client::{Client, Dialect};
 pub use crate::error::Error;
 pub use crate::optimistic::{Change, Outcome, Seen, Version, Versioned};
 pub use crate::pessimistic::{Locked, Mode, Wait};
-pub use crate::retry::{Done, Failed, Retry};
+pub use crate::retry::{Attempts, Done, Failed, Retry};
 pub use crate::trouble::{Trouble, Troubled};

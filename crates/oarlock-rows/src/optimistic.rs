@@ -1,6 +1,5 @@
 //! Optimistic locking: nobody waits, and whoever comes second is told so.
 
-use crate::retry::Attempts;
 use crate::sql::{as_text, later, place, quoted};
 use crate::{Client, Dialect, Done, Error, Failed, Retry, Troubled};
 
@@ -201,7 +200,7 @@ impl Versioned {
         mut change: impl FnMut(&C::Row) -> Change<C::Value>,
     ) -> Result<Done<Outcome>, Failed<Error<C::Row, C::Error>>> {
         let key = key.into();
-        let mut attempts = Attempts::new(retry);
+        let mut attempts = retry.begin();
         loop {
             let met = match self.attempt(client, &key, &mut change).await {
                 Ok(Some(outcome)) => return Ok(attempts.done(outcome)),

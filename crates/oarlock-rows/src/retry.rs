@@ -77,18 +77,23 @@ impl Retry {
     /// # Cancel safety
     /// As that of `work`.
     pub async fn run<T, E: Troubled>(&self, mut work: impl AsyncFnMut() -> Result<T, E>) -> Result<Done<T>, Failed<E>> {
-        let mut attempts = Attempts::new(self);
+        let mut attempts = self.begin();
         loop {
             let error = match work().await {
                 Ok(value) => return Ok(attempts.done(value)),
                 Err(error) => error,
             };
-            let pause = if self.covers(error.trouble()) { attempts.again() } else { None };
-            match pause {
+            match attempts.after(error.trouble()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(attempts.failed(error)),
             }
         }
+    }
+
+    /// The count of attempts, for a loop of your own.
+    #[must_use]
+    pub fn begin(&self) -> Attempts<'_> {
+        Attempts { retry: self, start: Instant::now(), attempts: 1, conflicts: 0 }
     }
 
     /// Whether this trouble is tried again.
@@ -143,17 +148,19 @@ impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
     }
 }
 
-/// The attempts of one call.
-pub(crate) struct Attempts<'a> {
+/// The attempts at one thing. The first one has begun.
+#[derive(Debug)]
+pub struct Attempts<'a> {
     retry: &'a Retry,
     start: Instant,
     attempts: u32,
     conflicts: u32,
 }
 
-impl<'a> Attempts<'a> {
-    pub(crate) fn new(retry: &'a Retry) -> Self {
-        Self { retry, start: Instant::now(), attempts: 1, conflicts: 0 }
+impl Attempts<'_> {
+    /// How long to stand back before the next attempt, after one that met this; nothing if it was the last.
+    pub fn after(&mut self, trouble: Option<Trouble>) -> Option<Duration> {
+        if self.retry.covers(trouble) { self.again() } else { None }
     }
 
     /// Somebody else came first. How long to stand back before the next attempt, or nothing if this was the last.
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn attempts_and_time_run_out() {
         let retry = Retry::default().attempts(3).pauses(Duration::ZERO, Duration::ZERO);
-        let mut attempts = Attempts::new(&retry);
+        let mut attempts = retry.begin();
         assert!(attempts.again().is_some());
         assert!(attempts.again().is_some());
         assert!(attempts.again().is_none());
@@ -191,9 +198,9 @@ mod tests {
         assert_eq!((done.attempts, done.conflicts), (3, 3));
 
         let retry = retry.attempts(1000).deadline(Duration::ZERO);
-        assert!(Attempts::new(&retry).again().is_none());
-        assert!(Attempts::new(&Retry::never()).again().is_none());
-        assert!(Attempts::new(&Retry::default().attempts(0)).again().is_none());
+        assert!(retry.begin().again().is_none());
+        assert!(Retry::never().begin().again().is_none());
+        assert!(Retry::default().attempts(0).begin().again().is_none());
     }
 
     #[test]

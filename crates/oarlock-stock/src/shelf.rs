@@ -1,0 +1,129 @@
+//! What a store does for stock: each step whole or not at all.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// How the units of an item are split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Map {
+    /// How many segments there are.
+    pub segments: u32,
+    /// Grows each time that units are moved between segments.
+    pub generation: u64,
+}
+
+/// What somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The item.
+    pub sku: String,
+    /// The reservation: unique for each line of an order, and the same whenever that line is tried again.
+    pub id: String,
+    /// How many units.
+    pub quantity: u64,
+    /// For how long they are kept for whoever does not confirm. `None`: for good.
+    pub hold: Option<Duration>,
+}
+
+/// What became of the units of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// Taken, and kept until it is confirmed, given back or over.
+    Held,
+    /// Confirmed: they are gone for good.
+    Sold,
+    /// Back in the stock.
+    Returned,
+}
+
+/// Units that were taken under one id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reservation {
+    /// The item.
+    pub sku: String,
+    /// Its id.
+    pub id: String,
+    /// How many units.
+    pub quantity: u64,
+    /// What became of them.
+    pub state: State,
+}
+
+/// How an item stands, all at one moment. `available + held + sold == delivered`, always.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Count {
+    /// What each segment has.
+    pub segments: Vec<u64>,
+    /// The sum of it.
+    pub available: u64,
+    /// Taken and not confirmed.
+    pub held: u64,
+    /// Confirmed.
+    pub sold: u64,
+    /// All that was ever put in.
+    pub delivered: u64,
+}
+
+/// What came of one step of a take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The units were taken.
+    Taken,
+    /// There were too few, and nothing was taken: so many, all told.
+    Short {
+        /// What there was.
+        left: u64,
+    },
+    /// The id is known already: this is what it stands for.
+    Known(Reservation),
+}
+
+/// A store of segments. Every call is atomic and safe to repeat.
+///
+/// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if nobody waits for it any
+/// longer, so a future of these is not dropped half-way.
+pub trait Shelf: Send + 'static {
+    /// Makes the tables, if they are not there.
+    fn init(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Makes an item without units. Nothing happens if it is there.
+    fn create(&mut self, sku: &str, segments: u32) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// How the item is split, and how many units are left in all segments at one moment.
+    fn left(&mut self, sku: &str) -> impl Future<Output = Result<(Map, u64), Error>> + Send;
+
+    /// Takes all of it from one segment.
+    fn take(&mut self, order: &Order, segment: u32) -> impl Future<Output = Result<Step, Error>> + Send;
+
+    /// Takes it from as many segments as needed.
+    fn gather(&mut self, order: &Order) -> impl Future<Output = Result<Step, Error>> + Send;
+
+    /// What an id stands for.
+    fn find(&mut self, id: &str) -> impl Future<Output = Result<Option<Reservation>, Error>> + Send;
+
+    /// Ends a hold one way or the other, if it is still held, and says what the id stands for then. `over`: only if its
+    /// time is up.
+    fn settle(
+        &mut self,
+        id: &str,
+        end: State,
+        over: bool,
+    ) -> impl Future<Output = Result<Option<Reservation>, Error>> + Send;
+
+    /// Some reservations whose time is up.
+    fn overdue(&mut self, most: u32) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+
+    /// Adds units, spread over the segments; once for each delivery.
+    fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Makes so many segments and spreads what is there evenly over them.
+    fn spread(&mut self, sku: &str, segments: u32) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// How the item stands.
+    fn count(&mut self, sku: &str) -> impl Future<Output = Result<Count, Error>> + Send;
+}

@@ -1,0 +1,304 @@
+//! Stock in a database: three tables, each step one transaction.
+
+mod schema;
+mod steps;
+
+use std::time::Duration;
+
+use oarlock_rows::{Client, Dialect, Retry, Troubled as _};
+
+use self::steps::Conn;
+use crate::{Count, Error, Map, Order, Reservation, Shelf, State, Step};
+
+/// Stock in PostgreSQL, MySQL, MariaDB or SQLite, over one connection of `oarlock-rows`: `postgres::Cached`,
+/// `mysql_async::Conn` or `rusqlite::Connection`.
+///
+/// Deadlocks and serialization failures are tried again. The isolation is that of the connection; `READ COMMITTED` is enough
+/// and best.
+#[derive(Debug)]
+pub struct Sql<C> {
+    conn: C,
+    retry: Retry,
+}
+
+/// How a transaction ends, and what came of it.
+enum Then<T> {
+    Keep(T),
+    Undo(T),
+}
+
+impl<C: Client> Sql<C> {
+    /// Over this connection, which nobody else uses.
+    #[must_use]
+    pub fn new(conn: C) -> Self {
+        // SQLite says that it is busy where the others wait by themselves.
+        let retry = Retry::default().attempts(1000).deadline(Duration::from_secs(30)).when_busy();
+        Self { conn, retry }
+    }
+}
+
+/// Runs the steps in one transaction, again from its beginning when others were in the way.
+///
+/// A macro, because the future of an async closure over any client cannot be shown to be `Send`.
+macro_rules! transaction {
+    ($self:ident, $conn:ident => $steps:block) => {{
+        let Self { conn: $conn, retry } = $self;
+        let mut attempts = retry.begin();
+        loop {
+            let result = match begin($conn).await {
+                Ok(()) => {
+                    let result: Result<Then<_>, Error> = async { $steps }.await;
+                    end($conn, result).await
+                }
+                Err(error) => Err(error),
+            };
+            let error = match result {
+                Ok(value) => break Ok(value),
+                Err(error) => error,
+            };
+            match attempts.after(error.trouble()) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => break Err(error),
+            }
+        }
+    }};
+}
+
+impl<C: Conn> Shelf for Sql<C> {
+    async fn init(&mut self) -> Result<(), Error> {
+        for statement in schema::tables(self.conn.dialect()) {
+            self.conn.execute(&statement, Vec::new()).await.map_err(Error::store)?;
+        }
+        Ok(())
+    }
+
+    async fn create(&mut self, sku: &str, segments: u32) -> Result<(), Error> {
+        transaction!(self, conn => {
+            let item = "oarlock_stock_item (sku, segments, generation, delivered) values (?, ?, 1, 0)";
+            let sql = schema::insert_new(conn.dialect(), item);
+            if steps::execute(conn, &sql, &[sku.into(), segments.into()]).await? == 1 {
+                make_segments(conn, sku, 0..segments).await?;
+            }
+            Ok(Then::Keep(()))
+        })
+    }
+
+    async fn left(&mut self, sku: &str) -> Result<(Map, u64), Error> {
+        let left = "(select coalesce(sum(available), 0) from oarlock_stock_segment as s where s.sku = i.sku)";
+        let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left]);
+        let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
+        let text = steps::texts(&mut self.conn, &sql, &[sku.into()]).await?.pop();
+        let [segments, generation, left] = steps::numbers(&text.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?)?;
+        Ok((Map { segments: u32::try_from(segments).map_err(Error::store)?, generation }, left))
+    }
+
+    async fn take(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
+        if self.conn.dialect() == Dialect::Postgres {
+            return self.take_at_once(order, segment).await;
+        }
+        transaction!(self, conn => {
+            // The reservation first: the segment is the row that others want, and is locked for as short as can be.
+            if !steps::reserve(conn, order, segment).await? {
+                return known(conn, order).await;
+            }
+            match steps::subtract(conn, &order.sku, segment, order.quantity).await? {
+                true => Ok(Then::Keep(Step::Taken)),
+                false => Ok(Then::Undo(Step::Short { left: 0 })),
+            }
+        })
+    }
+
+    async fn gather(&mut self, order: &Order) -> Result<Step, Error> {
+        transaction!(self, conn => {
+            let segments = steps::segments(conn, &order.sku).await?;
+            let left: u64 = segments.iter().map(|(_, available)| available).sum();
+            let first = segments.iter().find(|(_, available)| *available > 0).map_or(0, |(segment, _)| *segment);
+            // Before it is said that there are too few: it may be that this very order has the rest.
+            if left < order.quantity {
+                return match steps::find(conn, &order.id).await? {
+                    Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
+                    None => Ok(Then::Undo(Step::Short { left })),
+                };
+            }
+            if !steps::reserve(conn, order, first).await? {
+                return known(conn, order).await;
+            }
+            let mut missing = order.quantity;
+            for (segment, available) in segments {
+                let part = missing.min(available);
+                if part > 0 && !steps::subtract(conn, &order.sku, segment, part).await? {
+                    return Err(Error::answer("a locked segment has changed"));
+                }
+                missing -= part;
+            }
+            Ok(Then::Keep(Step::Taken))
+        })
+    }
+
+    async fn find(&mut self, id: &str) -> Result<Option<Reservation>, Error> {
+        Ok(steps::find(&mut self.conn, id).await?.map(|(reservation, _)| reservation))
+    }
+
+    async fn settle(&mut self, id: &str, end: State, over: bool) -> Result<Option<Reservation>, Error> {
+        transaction!(self, conn => {
+            let time = if over { format!(" and expires <= {}", schema::now(conn.dialect())) } else { String::new() };
+            let sql = format!("update oarlock_stock_reservation set state = ? where id = ? and state = 'h'{time}");
+            let ended = steps::execute(conn, &sql, &[steps::letter(end).into(), id.into()]).await? == 1;
+            let Some((reservation, segment)) = steps::find(conn, id).await? else { return Ok(Then::Undo(None)) };
+            if ended && end == State::Returned {
+                let segment = u32::try_from(segment).map_err(Error::store)?;
+                let (sku, units) = (&reservation.sku, reservation.quantity);
+                // The segment it came from may be gone; the first one never is.
+                if !steps::add(conn, sku, segment, units).await? && !steps::add(conn, sku, 0, units).await? {
+                    return Err(Error::NoSuchItem(sku.clone()));
+                }
+            }
+            Ok(Then::Keep(Some(reservation)))
+        })
+    }
+
+    async fn overdue(&mut self, most: u32) -> Result<Vec<String>, Error> {
+        let now = schema::now(self.conn.dialect());
+        let sql = format!(
+            "select id from oarlock_stock_reservation where state = 'h' and expires <= {now} order by expires limit {most}"
+        );
+        steps::texts(&mut self.conn, &sql, &[]).await
+    }
+
+    async fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
+        transaction!(self, conn => {
+            // The item first: whoever spreads it holds it until the segments are as they should be.
+            let sql = "update oarlock_stock_item set delivered = delivered + ? where sku = ?";
+            if steps::execute(conn, sql, &[quantity.into(), sku.into()]).await? == 0 {
+                return Err(Error::NoSuchItem(sku.to_owned()));
+            }
+            let row = "oarlock_stock_reservation (id, sku, segment, quantity, state) values (?, ?, 0, ?, 'd')";
+            let sql = schema::insert_new(conn.dialect(), row);
+            if steps::execute(conn, &sql, &[delivery.into(), sku.into(), quantity.into()]).await? == 0 {
+                return Ok(Then::Undo(()));
+            }
+            let segments = u32::try_from(steps::segments(conn, sku).await?.len()).map_err(Error::store)?;
+            for (segment, units) in steps::evenly(quantity, segments).filter(|(_, units)| *units > 0) {
+                steps::add(conn, sku, segment, units).await?;
+            }
+            Ok(Then::Keep(()))
+        })?;
+        // Now, or by an earlier call: it must be this very delivery.
+        let same = "select id from oarlock_stock_reservation where id = ? and sku = ? and quantity = ? and state = 'd'";
+        let found = steps::texts(&mut self.conn, same, &[delivery.into(), sku.into(), quantity.into()]).await?;
+        if found.is_empty() { Err(Error::Reused { id: delivery.to_owned() }) } else { Ok(()) }
+    }
+
+    async fn spread(&mut self, sku: &str, segments: u32) -> Result<(), Error> {
+        transaction!(self, conn => {
+            let sql = "update oarlock_stock_item set segments = ?, generation = generation + 1 where sku = ?";
+            if steps::execute(conn, sql, &[segments.into(), sku.into()]).await? == 0 {
+                return Err(Error::NoSuchItem(sku.to_owned()));
+            }
+            let before = steps::segments(conn, sku).await?;
+            let units = before.iter().map(|(_, available)| available).sum();
+            let sql = "delete from oarlock_stock_segment where sku = ? and segment >= ?";
+            steps::execute(conn, sql, &[sku.into(), segments.into()]).await?;
+            make_segments(conn, sku, u32::try_from(before.len()).map_err(Error::store)?..segments).await?;
+            for (segment, units) in steps::evenly(units, segments) {
+                let sql = "update oarlock_stock_segment set available = ? where sku = ? and segment = ?";
+                steps::execute(conn, sql, &[units.into(), sku.into(), segment.into()]).await?;
+            }
+            Ok(Then::Keep(()))
+        })
+    }
+
+    async fn count(&mut self, sku: &str) -> Result<Count, Error> {
+        let dialect = self.conn.dialect();
+        let row = |columns: &[&str]| schema::joined(dialect, columns);
+        let state = |number: &str, state: &str| {
+            format!(
+                "select {} from oarlock_stock_reservation where sku = ? and state = '{state}'",
+                row(&[number, "0", "coalesce(sum(quantity), 0)"])
+            )
+        };
+        // One statement, so that all of it is seen at one moment.
+        let sql = format!(
+            "select {} from oarlock_stock_segment where sku = ? union all {} union all {} union all \
+             select {} from oarlock_stock_item where sku = ?",
+            row(&["0", "segment", "available"]),
+            state("1", "h"),
+            state("2", "s"),
+            row(&["3", "0", "delivered"]),
+        );
+        let mut count = Count::default();
+        let (mut segments, mut there) = (Vec::new(), false);
+        for text in steps::texts(&mut self.conn, &sql, &[sku.into(), sku.into(), sku.into(), sku.into()]).await? {
+            let [kind, segment, units] = steps::numbers(&text)?;
+            match kind {
+                0 => segments.push((segment, units)),
+                1 => count.held = units,
+                2 => count.sold = units,
+                _ => (count.delivered, there) = (units, true),
+            }
+        }
+        if !there {
+            return Err(Error::NoSuchItem(sku.to_owned()));
+        }
+        segments.sort_unstable();
+        count.segments = segments.into_iter().map(|(_, units)| units).collect();
+        count.available = count.segments.iter().sum();
+        Ok(count)
+    }
+}
+
+impl<C: Conn> Sql<C> {
+    /// PostgreSQL does both in one statement, which is a transaction by itself.
+    async fn take_at_once(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
+        let (expires, hold) = steps::expires(Dialect::Postgres, order);
+        let sql = format!(
+            "with taken as (update oarlock_stock_segment set available = available - ? where sku = ? and segment = ? \
+             and available >= ? returning sku, segment) \
+             insert into oarlock_stock_reservation (quantity, id, sku, segment, state, expires) \
+             select ?, ?, sku, segment, 'h', {expires} from taken"
+        );
+        let mut with: Vec<steps::Value<'_>> = vec![order.quantity.into(), (&order.sku).into(), segment.into()];
+        with.extend([order.quantity.into(), order.quantity.into(), (&order.id).into()]);
+        with.extend(hold);
+        match steps::execute(&mut self.conn, &sql, &with).await {
+            Ok(1) => Ok(Step::Taken),
+            Ok(_) => Ok(Step::Short { left: 0 }),
+            // A known id fails the whole statement, and so takes nothing.
+            Err(error) => match steps::find(&mut self.conn, &order.id).await? {
+                Some((reservation, _)) => Ok(Step::Known(reservation)),
+                None => Err(error),
+            },
+        }
+    }
+}
+
+async fn begin<C: Conn>(conn: &mut C) -> Result<(), Error> {
+    let begin = match conn.dialect() {
+        Dialect::Sqlite => "begin immediate",
+        _ => "start transaction",
+    };
+    conn.execute(begin, Vec::new()).await.map(drop).map_err(Error::store)
+}
+
+async fn end<C: Conn, T>(conn: &mut C, result: Result<Then<T>, Error>) -> Result<T, Error> {
+    let end = if matches!(result, Ok(Then::Keep(_))) { "commit" } else { "rollback" };
+    let ended = conn.execute(end, Vec::new()).await.map_err(Error::store);
+    // Why the steps failed says more than how the rollback did.
+    let (Then::Keep(value) | Then::Undo(value)) = result?;
+    ended.map(|_| value)
+}
+
+async fn make_segments<C: Conn>(conn: &mut C, sku: &str, which: std::ops::Range<u32>) -> Result<(), Error> {
+    for segment in which {
+        let sql = "insert into oarlock_stock_segment (sku, segment, available) values (?, ?, 0)";
+        steps::execute(conn, sql, &[sku.into(), segment.into()]).await?;
+    }
+    Ok(())
+}
+
+async fn known<C: Conn>(conn: &mut C, order: &Order) -> Result<Then<Step>, Error> {
+    match steps::find(conn, &order.id).await? {
+        Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
+        None => Err(Error::answer("an id that is there and is not")),
+    }
+}

@@ -1,0 +1,301 @@
+//! Units are accounted for to the last one, on every store, whatever happens beside.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_rows::postgres::Cached;
+use oarlock_stock::{Count, Error, Order, Shelf, Sql, State, Stock, Take};
+use oarlock_testbed::{MariaDb, Postgres};
+
+/// A database that tests can run on.
+trait Bed: Send + Sync + 'static {
+    type Shelf: Shelf;
+
+    /// Stock over one more connection.
+    async fn stock(&self) -> Stock<Self::Shelf>;
+}
+
+struct Pg(Postgres);
+
+impl Bed for Pg {
+    type Shelf = Sql<Cached>;
+
+    async fn stock(&self) -> Stock<Self::Shelf> {
+        let (client, connection) = tokio_postgres::connect(&self.0.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        Stock::new(Sql::new(Cached::new(client)))
+    }
+}
+
+struct Maria(MariaDb);
+
+impl Bed for Maria {
+    type Shelf = Sql<mysql_async::Conn>;
+
+    async fn stock(&self) -> Stock<Self::Shelf> {
+        let mut conn = mysql_async::Conn::from_url(self.0.url()).await.unwrap();
+        conn.query_drop("set session transaction isolation level read committed").await.unwrap();
+        Stock::new(Sql::new(conn))
+    }
+}
+
+struct Lite(tempfile::TempDir);
+
+impl Bed for Lite {
+    type Shelf = Sql<rusqlite::Connection>;
+
+    async fn stock(&self) -> Stock<Self::Shelf> {
+        let connection = rusqlite::Connection::open(self.0.path().join("stock.db")).unwrap();
+        connection.pragma_update(None, "journal_mode", "wal").unwrap();
+        connection.pragma_update(None, "synchronous", "normal").unwrap();
+        Stock::new(Sql::new(connection))
+    }
+}
+
+fn order(sku: &str, id: impl Into<String>, quantity: u64) -> Order {
+    Order { sku: sku.to_owned(), id: id.into(), quantity, hold: None }
+}
+
+fn reserved(take: Take) -> oarlock_stock::Reservation {
+    match take {
+        Take::Reserved(reservation) => reservation,
+        Take::SoldOut { left } => panic!("sold out, with {left} left"),
+    }
+}
+
+fn balanced(count: &Count) {
+    assert_eq!(count.available + count.held + count.sold, count.delivered, "{count:?}");
+}
+
+async fn all(bed: &impl Bed) {
+    let stock = bed.stock().await;
+    stock.init().await.unwrap();
+    stock.init().await.unwrap();
+    an_id_takes_once(bed).await;
+    what_is_given_back_can_be_taken_again(bed).await;
+    a_hold_that_is_over_goes_back_once(bed).await;
+    more_than_one_segment_has(bed).await;
+    a_delivery_counts_once(bed).await;
+    nonsense_is_refused(bed).await;
+    a_dropped_take_is_finished(bed).await;
+    nothing_is_sold_twice_while_it_is_spread_anew(bed).await;
+}
+
+async fn fresh<B: Bed>(bed: &B, sku: &str, segments: u32, units: u64) -> Stock<B::Shelf> {
+    let stock = bed.stock().await;
+    stock.create(sku, segments).await.unwrap();
+    stock.create(sku, segments).await.unwrap();
+    stock.restock(sku, &format!("first of {sku}"), units).await.unwrap();
+    stock
+}
+
+async fn an_id_takes_once(bed: &impl Bed) {
+    let stock = fresh(bed, "once", 4, 3).await;
+    for stock in [&stock, &bed.stock().await, &bed.stock().await] {
+        let reservation = reserved(stock.take(order("once", "a-1", 1)).await.unwrap());
+        assert_eq!((reservation.quantity, reservation.state), (1, State::Held));
+    }
+    assert_eq!(stock.count("once").await.unwrap().available, 2);
+    assert_eq!(stock.confirm("a-1").await.unwrap().unwrap().state, State::Sold);
+    // Also when everything is gone.
+    for id in ["a-2", "a-3"] {
+        reserved(stock.take(order("once", id, 1)).await.unwrap());
+    }
+    assert_eq!(stock.take(order("once", "a-4", 1)).await.unwrap(), Take::SoldOut { left: 0 });
+    assert_eq!(reserved(stock.take(order("once", "a-1", 1)).await.unwrap()).state, State::Sold);
+    for (sku, quantity) in [("once", 2), ("other", 1)] {
+        let _ = fresh(bed, "other", 1, 1).await;
+        let error = stock.take(order(sku, "a-1", quantity)).await.unwrap_err();
+        assert!(matches!(error, Error::Reused { .. }), "{error}");
+    }
+    balanced(&stock.count("once").await.unwrap());
+}
+
+async fn what_is_given_back_can_be_taken_again(bed: &impl Bed) {
+    let stock = fresh(bed, "back", 2, 2).await;
+    for id in ["b-1", "b-2"] {
+        reserved(stock.take(order("back", id, 1)).await.unwrap());
+    }
+    assert_eq!(stock.take(order("back", "b-3", 1)).await.unwrap(), Take::SoldOut { left: 0 });
+    for _ in 0..3 {
+        assert_eq!(stock.give_back("b-1").await.unwrap().unwrap().state, State::Returned);
+    }
+    assert_eq!(stock.count("back").await.unwrap().available, 1, "back once");
+    // Too late to sell it, and no way to take back what was sold.
+    assert_eq!(stock.confirm("b-1").await.unwrap().unwrap().state, State::Returned);
+    assert_eq!(stock.confirm("b-2").await.unwrap().unwrap().state, State::Sold);
+    assert_eq!(stock.give_back("b-2").await.unwrap().unwrap().state, State::Sold);
+    assert_eq!(stock.confirm("never").await.unwrap(), None);
+    reserved(stock.take(order("back", "b-3", 1)).await.unwrap());
+    balanced(&stock.count("back").await.unwrap());
+}
+
+async fn a_hold_that_is_over_goes_back_once(bed: &impl Bed) {
+    let stock = fresh(bed, "hold", 3, 9).await;
+    for id in 0..6 {
+        let hold = Some(if id < 4 { Duration::ZERO } else { Duration::from_secs(600) });
+        reserved(stock.take(Order { hold, ..order("hold", format!("h-{id}"), 1) }).await.unwrap());
+    }
+    assert_eq!(stock.confirm("h-0").await.unwrap().unwrap().state, State::Sold, "nobody swept it yet");
+    let (one, other) = (bed.stock().await, bed.stock().await);
+    let (one, other) = tokio::join!(one.sweep(), other.sweep());
+    let count = stock.count("hold").await.unwrap();
+    assert_eq!((count.available, count.held, count.sold), (6, 2, 1));
+    // Two that sweep at once may both see that it is back, but it goes back once.
+    assert!(one.unwrap() + other.unwrap() >= 3);
+    assert_eq!(stock.sweep().await.unwrap(), 0);
+    balanced(&count);
+}
+
+async fn more_than_one_segment_has(bed: &impl Bed) {
+    let stock = fresh(bed, "much", 4, 10).await;
+    assert_eq!(stock.count("much").await.unwrap().segments, [3, 3, 2, 2]);
+    reserved(stock.take(order("much", "m-1", 7)).await.unwrap());
+    assert_eq!(stock.take(order("much", "m-2", 4)).await.unwrap(), Take::SoldOut { left: 3 });
+    reserved(stock.take(order("much", "m-3", 3)).await.unwrap());
+    assert_eq!(reserved(stock.take(order("much", "m-1", 7)).await.unwrap()).state, State::Held);
+    stock.give_back("m-1").await.unwrap();
+    let count = stock.count("much").await.unwrap();
+    assert_eq!((count.available, count.held), (7, 3));
+    stock.resize("much", 2).await.unwrap();
+    assert_eq!(stock.count("much").await.unwrap().segments, [4, 3]);
+    // It came from a segment that is gone.
+    stock.give_back("m-3").await.unwrap();
+    let count = stock.count("much").await.unwrap();
+    assert_eq!(count.available, 10);
+    balanced(&count);
+}
+
+async fn a_delivery_counts_once(bed: &impl Bed) {
+    let stock = fresh(bed, "more", 3, 5).await;
+    for _ in 0..3 {
+        stock.restock("more", "truck 7", 4).await.unwrap();
+    }
+    let count = stock.count("more").await.unwrap();
+    assert_eq!((count.available, count.delivered), (9, 9));
+    let error = stock.restock("more", "truck 7", 5).await.unwrap_err();
+    assert!(matches!(error, Error::Reused { .. }), "{error}");
+    let error = stock.take(order("more", "truck 7", 1)).await.unwrap_err();
+    assert!(matches!(error, Error::Reused { .. }), "{error}");
+    balanced(&stock.count("more").await.unwrap());
+}
+
+async fn nonsense_is_refused(bed: &impl Bed) {
+    let stock = bed.stock().await;
+    let nowhere = [
+        stock.count("nowhere").await.map(drop),
+        stock.resize("nowhere", 3).await,
+        stock.restock("nowhere", "n-1", 3).await,
+        stock.take(order("nowhere", "n-2", 1)).await.map(drop),
+    ];
+    for refused in nowhere {
+        assert!(matches!(refused, Err(Error::NoSuchItem(_))), "{refused:?}");
+    }
+    let long = "x".repeat(191);
+    let nonsense = [
+        stock.create("none", 0).await,
+        stock.create("", 1).await,
+        stock.take(order("once", "n-3", 0)).await.map(drop),
+        stock.take(order("once", &long, 1)).await.map(drop),
+    ];
+    for refused in nonsense {
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    // Any bytes are a name, and no two of them are the same.
+    for sku in ["a'; drop table oarlock_stock_item; --", "a ", "A ", "ä"] {
+        let stock = fresh(bed, sku, 1, 1).await;
+        reserved(stock.take(order(sku, format!("{sku} 1"), 1)).await.unwrap());
+        assert_eq!(stock.count(sku).await.unwrap().held, 1);
+    }
+}
+
+async fn a_dropped_take_is_finished(bed: &impl Bed) {
+    let stock = fresh(bed, "drop", 2, 40).await;
+    for polls in 0..20 {
+        let mut take = Box::pin(stock.take(order("drop", format!("d-{polls}"), 1)));
+        for _ in 0..polls {
+            let poll = std::future::poll_fn(|cx| std::task::Poll::Ready(take.as_mut().poll(cx))).await;
+            if poll.is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    // Waits for its turn, and so for the last of them.
+    let count = stock.count("drop").await.unwrap();
+    balanced(&count);
+    for polls in 0..20 {
+        reserved(stock.take(order("drop", format!("d-{polls}"), 1)).await.unwrap());
+    }
+    assert_eq!(stock.count("drop").await.unwrap().held, 20);
+}
+
+const TAKERS: usize = 6;
+
+async fn nothing_is_sold_twice_while_it_is_spread_anew<B: Bed>(bed: &B) {
+    let stock = fresh(bed, "hot", 4, 100).await;
+    let delivered = Arc::new(AtomicBool::new(false));
+    let mut takers = Vec::new();
+    for taker in 0..TAKERS {
+        let (stock, delivered) = (bed.stock().await, delivered.clone());
+        takers.push(tokio::spawn(async move {
+            let mut sold = Vec::new();
+            for line in 0.. {
+                let last = delivered.load(Ordering::SeqCst);
+                let id = format!("{taker}-{line}");
+                match stock.take(order("hot", &id, 1 + line % 3)).await.unwrap() {
+                    Take::Reserved(reservation) => {
+                        assert_eq!(stock.confirm(&id).await.unwrap().unwrap().state, State::Sold);
+                        sold.push((reservation.id, reservation.quantity));
+                    }
+                    Take::SoldOut { left: 0 } if last => return sold,
+                    Take::SoldOut { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+            sold
+        }));
+    }
+    for round in 0..12 {
+        stock.resize("hot", [7, 1, 3, 16][round % 4]).await.unwrap();
+        if round == 5 {
+            stock.restock("hot", "late truck", 50).await.unwrap();
+            delivered.store(true, Ordering::SeqCst);
+        }
+        balanced(&stock.count("hot").await.unwrap());
+    }
+    let mut sold = BTreeSet::new();
+    for taker in takers {
+        for (id, quantity) in taker.await.unwrap() {
+            assert!(sold.insert((id.clone(), quantity)), "{id} twice");
+        }
+    }
+    let count = stock.count("hot").await.unwrap();
+    balanced(&count);
+    assert_eq!((count.available, count.held), (0, 0), "sold out was said while there were some: {count:?}");
+    assert_eq!(sold.iter().map(|(_, quantity)| quantity).sum::<u64>(), count.sold);
+    assert_eq!(count.sold, 150);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() {
+    if let Some(server) = Postgres::start_or_skip().unwrap() {
+        all(&Pg(server)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb() {
+    if let Some(server) = MariaDb::start_or_skip().unwrap() {
+        all(&Maria(server)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() {
+    all(&Lite(tempfile::tempdir().unwrap())).await;
+}
