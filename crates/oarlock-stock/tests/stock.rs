@@ -2,60 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "shared/beds.rs"]
+mod beds;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mysql_async::prelude::Queryable as _;
-use oarlock_rows::postgres::Cached;
-use oarlock_stock::{Count, Error, Order, Shelf, Sql, State, Stock, Take};
+use oarlock_stock::{Count, Error, Order, State, Stock, Take};
 use oarlock_testbed::{MariaDb, Postgres};
 
-/// A database that tests can run on.
-trait Bed: Send + Sync + 'static {
-    type Shelf: Shelf;
-
-    /// Stock over one more connection.
-    async fn stock(&self) -> Stock<Self::Shelf>;
-}
-
-struct Pg(Postgres);
-
-impl Bed for Pg {
-    type Shelf = Sql<Cached>;
-
-    async fn stock(&self) -> Stock<Self::Shelf> {
-        let (client, connection) = tokio_postgres::connect(&self.0.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        Stock::new(Sql::new(Cached::new(client)))
-    }
-}
-
-struct Maria(MariaDb);
-
-impl Bed for Maria {
-    type Shelf = Sql<mysql_async::Conn>;
-
-    async fn stock(&self) -> Stock<Self::Shelf> {
-        let mut conn = mysql_async::Conn::from_url(self.0.url()).await.unwrap();
-        conn.query_drop("set session transaction isolation level read committed").await.unwrap();
-        Stock::new(Sql::new(conn))
-    }
-}
-
-struct Lite(tempfile::TempDir);
-
-impl Bed for Lite {
-    type Shelf = Sql<rusqlite::Connection>;
-
-    async fn stock(&self) -> Stock<Self::Shelf> {
-        let connection = rusqlite::Connection::open(self.0.path().join("stock.db")).unwrap();
-        connection.pragma_update(None, "journal_mode", "wal").unwrap();
-        connection.pragma_update(None, "synchronous", "normal").unwrap();
-        Stock::new(Sql::new(connection))
-    }
-}
+use self::beds::{Bed, Lite, Maria, Pg};
 
 fn order(sku: &str, id: impl Into<String>, quantity: u64) -> Order {
     Order { sku: sku.to_owned(), id: id.into(), quantity, hold: None }
@@ -284,18 +242,19 @@ async fn nothing_is_sold_twice_while_it_is_spread_anew<B: Bed>(bed: &B) {
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
     if let Some(server) = Postgres::start_or_skip().unwrap() {
-        all(&Pg(server)).await;
+        all(&Pg(server.url())).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb() {
     if let Some(server) = MariaDb::start_or_skip().unwrap() {
-        all(&Maria(server)).await;
+        all(&Maria(server.url())).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() {
-    all(&Lite(tempfile::tempdir().unwrap())).await;
+    let folder = tempfile::tempdir().unwrap();
+    all(&Lite(folder.path().join("stock.db"))).await;
 }
