@@ -3,7 +3,8 @@
 //! A fence is the transaction that granted. Most claims need no write for that beyond their node: see [`Queue::grants`].
 //! Every other claim writes into its node that it holds, and that write is its fence.
 
-use oarlock_core::driver::{Attempt, Cursor, Grant, Pending};
+use oarlock_core::clock::{BootClock, Clock};
+use oarlock_core::driver::{Attempt, Cursor, Grant, Lease, Pending};
 use oarlock_core::queue::{UNSTATED, check_held, check_weight, is_lighter};
 use oarlock_core::state::Memo;
 use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Limit, Result, Weight};
@@ -12,7 +13,7 @@ use zookeeper_client as zk;
 use crate::driver::ZooKeeper;
 use crate::error::{SCHEME, changed_meanwhile, from_zk};
 use crate::link::{Known, Place, Session, if_there};
-use crate::queue::{self, Entry, MEMO, Obstacle, Queue};
+use crate::queue::{self, Entry, MEMO, Queue};
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// Where a claim stands, and among whom.
@@ -22,6 +23,8 @@ struct Standing {
     queue: Queue,
     /// This very attempt made its node.
     new: bool,
+    /// What the answers are worth that told all this.
+    lease: Lease,
 }
 
 impl ZooKeeper {
@@ -32,16 +35,20 @@ impl ZooKeeper {
         }
         let session = self.link.session().await?;
         let parent = session.parent(&claim.resource);
-        let found = match self.link.known(claim.id) {
-            Known::Nothing => None,
-            known => self.find(&session, &parent, claim.id, known).await?,
+        let known = self.link.known(claim.id);
+        let (sole, proof) = (matches!(known, Known::Nothing), session.proof(&known));
+        let found = match (known, proof) {
+            (Known::Nothing, _) => None,
+            (known, Some(_)) => self.find(&session, &parent, claim.id, known, session.glance(&parent).await?).await?,
+            (known, None) => self.find(&session, &parent, claim.id, known, session.look(&parent).await?).await?,
         };
         let new = found.is_none();
         let (place, queue) = match found {
             Some(found) => found,
-            None => self.enter(&session, &parent, claim).await?,
+            None => self.enter(&session, &parent, claim, sole).await?,
         };
-        let standing = Standing { parent, place, queue, new };
+        let lease = if new { session.lease(claim.ttl) } else { session.lease_with(proof, claim.ttl) };
+        let standing = Standing { parent, place, queue, new, lease };
         self.judge(&session, claim, standing).await.map_err(|error| match error.kind() {
             // Its hold is as it was.
             ErrorKind::Upgrade => error,
@@ -56,11 +63,11 @@ impl ZooKeeper {
         if at < queue.held {
             self.grant(session, claim, standing, at).await.map(Attempt::Granted)
         } else if claim.wait {
-            let cursor = match queue.obstacle(at) {
-                Obstacle::Node(node) => node.to_owned(),
-                Obstacle::Any => String::new(),
-            };
-            Ok(Attempt::Pending(pending(at, cursor)))
+            let obstacle = queue.obstacle(at);
+            let mut pending = pending(at, obstacle.cursor());
+            // Who watches one node reads it, and sees by that what came before the watch.
+            pending.watched = obstacle != queue::Obstacle::Any;
+            Ok(Attempt::Pending(pending))
         } else {
             self.leave(&claim.resource, claim.id).await?;
             Ok(Attempt::Pending(pending(at, String::new())))
@@ -75,8 +82,8 @@ impl ZooKeeper {
         parent: &str,
         id: ClaimId,
         known: Known,
+        queue: Queue,
     ) -> Result<Option<(Place, Queue)>> {
-        let queue = session.look(parent).await?;
         if let Known::At(place) = known
             && place.session == session.id
         {
@@ -102,11 +109,11 @@ impl ZooKeeper {
     }
 
     /// A place for a new claim, if what it says of the capacity is what the others say.
-    async fn enter(&self, session: &Session, parent: &str, claim: &Claim) -> Result<(Place, Queue)> {
+    async fn enter(&self, session: &Session, parent: &str, claim: &Claim, sole: bool) -> Result<(Place, Queue)> {
         let capacity = capacity(session, parent, claim).await?;
         check_weight(claim.weight, capacity.unwrap_or(Limit::Unlimited))?;
         self.link.note(claim.id, Known::Doubt);
-        let made = self.make(session, parent, claim, capacity).await;
+        let made = self.make(session, parent, claim, capacity, sole).await;
         let (place, queue) = made.inspect_err(|error| {
             if error.applied() == Applied::No {
                 self.link.forget(claim.id);
@@ -130,11 +137,13 @@ impl ZooKeeper {
         parent: &str,
         claim: &Claim,
         capacity: Option<Limit>,
+        sole: bool,
     ) -> Result<(Place, Queue)> {
         let record = write(&session.record_of(claim))?;
         let path = format!("{parent}/{}", Entry::prefix(claim.id, claim.weight, capacity));
         let ephemeral = session.options(zk::CreateMode::EphemeralSequential);
         let create = || (session.client.create(&path, &record, &ephemeral), session.client.get_children(parent));
+        let sent = BootClock.now();
         let (made, listed) = create();
         let (mut made, mut listed) = (made.await, listed.await);
         // The server removes an empty parent. Asking for it first would cost everybody else a request; the node was
@@ -152,7 +161,8 @@ impl ZooKeeper {
         }
         let (stat, sequence) = made.map_err(from_zk)?;
         let node = format!("{}{sequence}", &path[parent.len() + 1..]);
-        let place = placed(session, node, &stat).map_err(Error::applied_unknown)?;
+        let place = Place { sole, ..placed(session, node, &stat).map_err(Error::applied_unknown)? };
+        session.prove(sent);
         self.link.note(claim.id, Known::At(place.clone()));
         let (children, home) = listed.map_err(|error| from_zk(error).applied_unknown())?;
         Ok((place, Queue::of(&children, &home)))
@@ -160,21 +170,26 @@ impl ZooKeeper {
 
     /// The claim holds: gives it its fence, makes it lighter if that is asked for, and tells whoever watches it.
     async fn grant(&self, session: &Session, claim: &Claim, standing: Standing, at: usize) -> Result<Grant> {
-        let Standing { parent, mut place, queue, new } = standing;
+        let Standing { parent, mut place, queue, new, lease } = standing;
         let held = queue.entries.get(at).map_or(claim.weight, |entry| entry.weight);
         check_held(held, claim.weight)?;
         let path = format!("{parent}/{}", place.node);
-        let (fence, written) = match place.fence {
-            Some(fence) => (fence, false),
+        let (fence, lease) = match place.fence {
+            Some(fence) => (fence, lease),
             // Those behind a sharer that waited watch its node for the grant that puts them at the head.
-            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => (fence_of(place.made)?, new),
-            None => (mark(session, &parent, &path, claim, queue.untouched, new).await?, true),
+            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => (fence_of(place.made)?, lease),
+            None => {
+                let (fence, written) = mark(session, &parent, &path, claim, queue.untouched, new).await?;
+                (fence, if written { session.lease(claim.ttl) } else { lease })
+            }
         };
-        place.fence = Some(fence);
+        let lighter = is_lighter(claim.weight, held);
+        (place.fence, place.sole) = (Some(fence), place.sole && !lighter);
         self.link.note(claim.id, Known::At(place));
-        if is_lighter(claim.weight, held) {
+        if lighter {
             let (mut record, stat) = session.record(&path, claim).await?;
             (record.kind, record.granted, record.fence) = (claim.kind, true, Some(fence));
+            record.lighter = Some(claim.weight);
             let mut lighter = session.client.new_multi_writer();
             let mark = format!("{parent}/{}", queue::mark(claim.id, claim.weight));
             lighter.add_create(&mark, b"", &session.options(zk::CreateMode::Ephemeral)).map_err(from_zk)?;
@@ -182,7 +197,6 @@ impl ZooKeeper {
             lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
             lighter.commit().await.map_err(|error| from_zk(error.into()))?;
         }
-        let lease = if written { session.lease(claim.ttl) } else { session.lease_by_look(claim.ttl) };
         let mut grant = Grant::new(fence, lease);
         if queue.has_memo {
             let memo = if_there(session.client.get_data(&format!("{parent}/{MEMO}")).await)?;
@@ -192,15 +206,22 @@ impl ZooKeeper {
     }
 }
 
-/// Writes into the node that its claim holds. That transaction is its fence.
-async fn mark(session: &Session, parent: &str, path: &str, claim: &Claim, untouched: bool, new: bool) -> Result<Fence> {
+/// Writes into the node that its claim holds, unless it says so already. That transaction is its fence.
+async fn mark(
+    session: &Session,
+    parent: &str,
+    path: &str,
+    claim: &Claim,
+    untouched: bool,
+    new: bool,
+) -> Result<(Fence, bool)> {
     let (mut record, version) = if new {
         (session.record_of(claim), 0)
     } else {
         let (record, stat) = session.record(path, claim).await?;
         if let Some(fence) = record.mark(&stat) {
             // It was marked before, and nobody heard of it.
-            return Ok(fence);
+            return Ok((fence, false));
         }
         (record, stat.version)
     };
@@ -214,7 +235,7 @@ async fn mark(session: &Session, parent: &str, path: &str, claim: &Claim, untouc
     }
     record.granted = true;
     let marked = session.client.set_data(path, &write(&record)?, Some(version)).await.map_err(from_zk)?;
-    fence_of(marked.mzxid)
+    Ok((fence_of(marked.mzxid)?, true))
 }
 
 /// The capacity a claim states in its name. Who takes what there is has to look first.
@@ -251,7 +272,7 @@ pub(crate) fn placed(session: &Session, node: String, stat: &zk::Stat) -> Result
         session.give_up();
         return Err(from_zk(zk::Error::SessionExpired));
     }
-    Ok(Place { session: session.id, node, made: stat.czxid, fence: None })
+    Ok(Place { session: session.id, node, made: stat.czxid, fence: None, sole: false })
 }
 
 pub(crate) fn fence_of(transaction: i64) -> Result<Fence> {
@@ -265,3 +286,6 @@ fn pending(ahead: usize, cursor: String) -> Pending {
     (pending.ahead, pending.cursor) = (u32::try_from(ahead).ok(), Cursor(cursor.into_bytes()));
     pending
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,6 +110,13 @@ impl ZooKeeper {
         let session = self.link.session().await?;
         let parent = session.parent(resource);
         let known = match self.link.known(id) {
+            Known::At(place) if place.session == session.id && place.sole => {
+                // Nobody needs to know whether others wait: they watch this node.
+                let deleted = session.client.delete(&format!("{parent}/{}", place.node), None).await;
+                let outcome = if_there(deleted)?.map_or(Released::NotHeld, |()| Released::Released);
+                self.link.forget(id);
+                return Ok(Release::new(outcome, None));
+            }
             Known::At(place) if place.session == session.id => place.node,
             _ => {
                 let queue = session.look(&parent).await?;

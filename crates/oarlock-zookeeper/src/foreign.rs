@@ -103,6 +103,10 @@ impl ZooKeeper {
 impl Session {
     /// Takes away a node that is all there is of a claim; `None` if there may be more, or it was not there.
     async fn leave_place(&self, dialect: Dialect, base: &str, place: &Place, id: ClaimId) -> Result<Option<Release>> {
+        if place.sole {
+            let deleted = if_there(self.client.delete(&place.node, None).await)?;
+            return Ok(deleted.map(|()| Release::new(Released::Released, None)));
+        }
         let Some((folder, node)) = place.node.rsplit_once('/') else { return Ok(None) };
         let gate = dialect.gate(base);
         let is_permit = dialect.parse(node).is_some_and(|entry| entry.tag == Tag::Lease);
@@ -127,9 +131,16 @@ impl Session {
 
     /// The claims in a folder as the leader has them now.
     async fn line(&self, dialect: Dialect, folder: &str) -> Result<Line> {
-        let (fresh, children) = (self.client.sync(folder), self.client.list_children(folder));
+        let (fresh, line) = (self.client.sync(folder), self.line_at_hand(dialect, folder));
         fresh.await.map_err(from_zk)?;
-        Ok(Line::read(dialect, &if_there(children.await)?.unwrap_or_default()))
+        line.await
+    }
+
+    /// The claims in a folder as the server at hand has them.
+    fn line_at_hand(&self, dialect: Dialect, folder: &str) -> impl Future<Output = Result<Line>> + Send {
+        // Sent at once, and not when the answer is waited for.
+        let children = self.client.list_children(folder);
+        async move { Ok(Line::read(dialect, &if_there(children.await)?.unwrap_or_default())) }
     }
 
     /// The node of a claim in a line, if this session made it. One of an earlier session is about to vanish, and is worth
@@ -151,7 +162,7 @@ impl Session {
             if stat.ephemeral_owner == self.id {
                 // A writer that became a reader has another node, and its fence.
                 let (fence, made) = (before.and_then(|place| place.fence), stat.czxid);
-                return Ok(Some(Place { session: self.id, node: path, made, fence }));
+                return Ok(Some(Place { session: self.id, node: path, made, fence, sole: false }));
             }
             if_there(self.client.delete(&path, None).await)?;
         }
@@ -187,7 +198,7 @@ impl Session {
     pub(crate) async fn watch_abroad(&self, cursor: &[u8]) -> Result<Watch> {
         let cursor = String::from_utf8_lossy(cursor);
         match cursor.split_at_checked(1) {
-            Some(("=", node)) => self.watch_node(node).await,
+            Some(("=", node)) => self.watch_node(node, |_| false).await,
             Some(("*", folder)) => self.watch_children(folder).await,
             _ => Err(Error::new(ErrorKind::Internal, "a cursor of another layout").on(SCHEME)),
         }
@@ -225,6 +236,8 @@ fn intruder(folder: &str, node: &str) -> Error {
 
 fn pending(ahead: usize, cursor: String) -> Attempt {
     let mut pending = Pending::default();
+    // A single node is in nobody's way any more when it is gone, which whoever watches it then sees.
+    pending.watched = cursor.starts_with('=');
     (pending.ahead, pending.cursor) = (u32::try_from(ahead).ok(), Cursor(cursor.into_bytes()));
     Attempt::Pending(pending)
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::Lease;
 use oarlock_core::{ClaimId, Error, ErrorKind, Fence, ResourceName, Result};
 use tokio::runtime::Handle;
@@ -35,6 +36,8 @@ pub(crate) struct Session {
     verified: AtomicU64,
     /// It did: claims end with the session they were made in.
     replaced: AtomicBool,
+    /// When the last request was sent, in nanoseconds, that a majority agreed to: the session lived on after that.
+    proven: AtomicU64,
 }
 
 impl Session {
@@ -53,7 +56,8 @@ impl Session {
         states.state();
         let (root, layout) = (config.root.clone(), config.layout);
         let (connections, verified, replaced) = (Mutex::new((states, 0)), AtomicU64::new(0), AtomicBool::new(false));
-        let session = Self { client, id, root, layout, acls, connections, verified, replaced };
+        let proven = AtomicU64::new(0);
+        let session = Self { client, id, root, layout, acls, connections, verified, replaced, proven };
         if session.layout == Layout::Native {
             session.make_root().await?;
         }
@@ -99,8 +103,31 @@ impl Session {
 
     /// What an answer is worth that a majority was not asked for. A leader that is cut off from the others answers until it
     /// notices, a tick or so after they did; they give every session its whole time anew.
-    pub(crate) fn lease_by_look(&self, asked: Duration) -> Lease {
+    fn lease_by_look(&self, asked: Duration) -> Lease {
         Lease::of((self.client.session_timeout() / 2).min(asked))
+    }
+
+    /// A majority agreed to a request of this session that was sent then.
+    pub(crate) fn prove(&self, sent: Moment) {
+        self.proven.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// When the session of this place was last proven to live, if that is worth more than a look now would be.
+    ///
+    /// With such a proof any server may be asked for the others, also one that lags behind: whoever was first in line at some
+    /// time after its node was made stays it until its node is gone.
+    pub(crate) fn proof(&self, known: &Known) -> Option<Moment> {
+        let proven = Moment::from_nanos(self.proven.load(Ordering::Acquire));
+        let ours = matches!(known, Known::At(place) if place.session == self.id);
+        (ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4).then_some(proven)
+    }
+
+    /// What a look is worth: by the proof that there was before it, or by itself.
+    pub(crate) fn lease_with(&self, proof: Option<Moment>, asked: Duration) -> Lease {
+        let Some(proven) = proof else { return self.lease_by_look(asked) };
+        let ttl = self.client.session_timeout() * 3 / 4;
+        let left = (proven + ttl).since(BootClock.now());
+        if left < asked { Lease { from: Some(proven), ttl } } else { Lease::of(asked) }
     }
 
     /// Where the ensemble is asked about nothing in particular.
@@ -177,10 +204,19 @@ impl Session {
 
     /// The claims below `parent` as the leader has them now, so that nobody is taken for alive who is not.
     pub(crate) async fn look(&self, parent: &str) -> Result<Queue> {
-        let (fresh, children) = (self.client.sync(parent), self.client.get_children(parent));
+        let (fresh, glance) = (self.client.sync(parent), self.glance(parent));
         fresh.await.map_err(from_zk)?;
-        let found = if_there(children.await)?;
-        Ok(found.map_or_else(Queue::default, |(children, home)| Queue::of(&children, &home)))
+        glance.await
+    }
+
+    /// The claims below `parent` as the server at hand has them.
+    pub(crate) fn glance(&self, parent: &str) -> impl Future<Output = Result<Queue>> + Send + use<> {
+        // Sent at once, and not when the answer is waited for.
+        let children = self.client.get_children(parent);
+        async move {
+            let found = if_there(children.await)?;
+            Ok(found.map_or_else(Queue::default, |(children, home)| Queue::of(&children, &home)))
+        }
     }
 }
 
@@ -208,6 +244,8 @@ pub(crate) struct Place {
     pub(crate) made: i64,
     /// Of its grant, once it has one.
     pub(crate) fence: Option<Fence>,
+    /// There is no other node of its claim, and none can still come.
+    pub(crate) sole: bool,
 }
 
 impl Place {

@@ -13,6 +13,8 @@ use oarlock_core::queue::{Load, is_lighter};
 use oarlock_core::{ClaimId, Limit, Weight};
 use zookeeper_client as zk;
 
+use crate::record::ClaimRecord;
+
 /// The child that keeps a memo.
 pub(crate) const MEMO: &str = "m";
 
@@ -44,10 +46,47 @@ pub(crate) struct Queue {
 /// What a waiter has to watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle<'a> {
-    /// This child: its end, or its becoming lighter or granted.
-    Node(&'a str),
+    /// This claim cannot hold beside it: its end, or its becoming lighter.
+    Rival(&'a Entry),
+    /// This one waits before it: its end, or its grant.
+    Waiter(&'a Entry),
     /// Any change among the children.
     Any,
+}
+
+impl Obstacle<'_> {
+    /// As a text that stays the same while nothing changes: the node, and what it is watched for.
+    pub(crate) fn cursor(&self) -> String {
+        match self {
+            Self::Rival(rival) => format!("{}/{}", rival.node, write_weight(rival.weight)),
+            Self::Waiter(waiter) => format!("{}/", waiter.node),
+            Self::Any => String::new(),
+        }
+    }
+}
+
+/// A cursor, read: the node to watch, and which record in it would be news already.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Watched<'a> {
+    pub(crate) node: &'a str,
+    /// What it weighed; `None` if it is watched for its grant.
+    weight: Option<Weight>,
+}
+
+impl<'a> Watched<'a> {
+    /// `None`: all children are watched.
+    pub(crate) fn parse(cursor: &'a str) -> Option<Self> {
+        let (node, weight) = cursor.split_once('/')?;
+        Some(Self { node, weight: parse_weight(weight) })
+    }
+
+    /// Whether what is waited for had happened when this was written.
+    pub(crate) fn has_changed(&self, record: &ClaimRecord) -> bool {
+        match self.weight {
+            Some(seen) => record.lighter.is_some_and(|lighter| lighter != seen),
+            None => record.granted,
+        }
+    }
 }
 
 impl Queue {
@@ -134,8 +173,8 @@ impl Queue {
             |other: &&Entry| !mine.weight.coexists_with(other.weight) || disagree(mine.capacity, other.capacity);
         let ahead = &self.entries[..at];
         match ahead.iter().rev().find(in_the_way) {
-            Some(other) => Obstacle::Node(&other.node),
-            None if at > self.held => ahead.last().map_or(Obstacle::Any, |other| Obstacle::Node(&other.node)),
+            Some(other) => Obstacle::Rival(other),
+            None if at > self.held => ahead.last().map_or(Obstacle::Any, Obstacle::Waiter),
             None => Obstacle::Any,
         }
     }
@@ -213,7 +252,7 @@ mod tests {
 
     fn watched(queue: &Queue, at: usize) -> Option<u128> {
         match queue.obstacle(at) {
-            Obstacle::Node(node) => Some(Entry::parse(node).unwrap().id.bits()),
+            Obstacle::Rival(other) | Obstacle::Waiter(other) => Some(other.id.bits()),
             Obstacle::Any => None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::state::Ending;
-use oarlock_core::{Claim, ClaimId, Error, Fence, Kind, Label, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, Fence, Kind, Label, ResourceName, Result, Weight};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zookeeper_client as zk;
@@ -35,6 +35,9 @@ pub(crate) struct ClaimRecord {
     /// Its fence, once another transaction than that of its grant has written here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fence: Option<Fence>,
+    /// What it weighs, if it was made lighter than its name says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lighter: Option<Weight>,
     pub(crate) label: Arc<Label>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<Arc<str>>,
@@ -46,14 +49,14 @@ pub(crate) struct ClaimRecord {
 impl ClaimRecord {
     pub(crate) fn of(claim: &Claim, lease: Duration) -> Self {
         let (label, value) = (claim.label.clone(), claim.value.clone());
-        let (kind, behind) = (claim.kind, claim.behind);
-        Self { format: FORMAT, kind, lease, behind, granted: false, fence: None, label, value, ending: None }
+        Self { kind: claim.kind, lease, behind: claim.behind, label, value, ..Self::silent() }
     }
 
     /// A claim that says nothing of itself.
     pub(crate) fn silent() -> Self {
         let (kind, lease, label) = (Kind::Mutex, Duration::ZERO, Arc::default());
-        Self { format: FORMAT, kind, lease, behind: 0, granted: false, fence: None, label, value: None, ending: None }
+        let (granted, fence, lighter, value, ending) = (false, None, None, None, None);
+        Self { format: FORMAT, kind, lease, behind: 0, granted, fence, lighter, label, value, ending }
     }
 
     /// The transaction that marked it as granted, if one did; `stat` is that of its node.

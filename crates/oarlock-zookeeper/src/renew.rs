@@ -1,5 +1,6 @@
 //! Renewals: the session keeps a claim alive, so a renewal asks whether it lives, and whether the node is still there.
 
+use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::driver::{Fences, Gone, Renewal, Renewed};
 use oarlock_core::state::Ending;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result};
@@ -36,6 +37,7 @@ impl ZooKeeper {
                 (known, path)
             })
             .collect();
+        let sent = BootClock.now();
         // Only what a majority agrees to after this can prove that the session lives: a server that is cut off, also the
         // leader, goes on answering questions for a while. A check is such a thing, and changes nothing.
         let mut proof = session.client.new_multi_writer();
@@ -67,8 +69,10 @@ impl ZooKeeper {
                 (Err(error), _) => Err(error),
                 (Ok(seen), Ok(())) => self.keep(&session, renewal, known, seen).await,
             };
-            if let (Ok(Renewed::Gone(_)), Known::At(place)) = (&answer, known) {
-                self.link.forget_place(renewal.claim.id, place);
+            match (&answer, known) {
+                (Ok(Renewed::Gone(_)), Known::At(place)) => self.link.forget_place(renewal.claim.id, place),
+                (Ok(Renewed::Alive { .. }), _) => session.prove(sent),
+                _ => {}
             }
             answers.push(answer.map_err(|error| error.during("renew").about(&renewal.claim.resource)));
         }
@@ -81,7 +85,8 @@ impl ZooKeeper {
             Some(dialect) => session.find_abroad(dialect, claim, &known).await?,
             None => {
                 let parent = session.parent(&claim.resource);
-                self.find(session, &parent, claim.id, known).await?.map(|(place, _)| place)
+                let queue = session.look(&parent).await?;
+                self.find(session, &parent, claim.id, known, queue).await?.map(|(place, _)| place)
             }
         };
         let Some(place) = found else { return Ok(None) };

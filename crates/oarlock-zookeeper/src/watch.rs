@@ -11,6 +11,8 @@ use zookeeper_client as zk;
 
 use crate::error::from_zk;
 use crate::link::{Session, if_there};
+use crate::queue::Watched;
+use crate::record::read;
 
 const LOOK_AGAIN: Hint = Hint { claim: None };
 
@@ -24,20 +26,23 @@ fn once(event: impl Future + Send + 'static) -> Watch {
 
 impl Session {
     /// Watches one node of a queue, or all of them if none is named.
-    pub(crate) async fn watch_turn(&self, resource: &ResourceName, node: &str) -> Result<Watch> {
+    pub(crate) async fn watch_turn(&self, resource: &ResourceName, cursor: &str) -> Result<Watch> {
         let parent = self.parent(resource);
-        if !node.is_empty() {
-            return self.watch_node(&format!("{parent}/{node}")).await;
+        if let Some(watched) = Watched::parse(cursor) {
+            let path = format!("{parent}/{}", watched.node);
+            let changed = |data: &[u8]| read(&path, data).is_ok_and(|record| watched.has_changed(&record));
+            return self.watch_node(&path, changed).await;
         }
         let watcher = if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher);
         Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
     }
 
-    /// Watches one node: its end, and what is written into it.
-    pub(crate) async fn watch_node(&self, path: &str) -> Result<Watch> {
-        let watcher = if_there(self.client.get_and_watch_data(path).await)?.map(|(_, _, watcher)| watcher);
-        // What is gone already is news already.
-        Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
+    /// Watches one node: its end, and what is written into it. What is gone, or `changed`, already is news already.
+    pub(crate) async fn watch_node(&self, path: &str, changed: impl Fn(&[u8]) -> bool) -> Result<Watch> {
+        Ok(match if_there(self.client.get_and_watch_data(path).await)? {
+            Some((data, _, watcher)) if !changed(&data) => once(watcher.changed()),
+            _ => once(std::future::ready(())),
+        })
     }
 
     /// Watches the comings and goings at a resource, which need not exist.

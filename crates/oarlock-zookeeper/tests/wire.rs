@@ -255,7 +255,7 @@ async fn strangers_among_the_claims_are_ignored() -> Result<()> {
     let shown = state(&driver, "job").await?;
     ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
     let released = driver.release(&mine.resource, mine.id, &End::Done { memo: None }).await?;
-    ensure!(released.outcome == Released::Released && released.others_waiting == Some(false), "{released:?}");
+    ensure!(released.outcome == Released::Released && released.others_waiting != Some(true), "{released:?}");
     ensure!(raw.list_children("/oarlock/job").await?.len() == 3, "a stranger was removed");
     Ok(())
 }

@@ -27,6 +27,11 @@ const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
 const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
+const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
+const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
+const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
+const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
+
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
@@ -58,6 +63,11 @@ const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
+
+const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
+const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
+const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
+const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_lighter_writer"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -99,6 +109,102 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));",
         to: "let from = lease.from.map_or(self.clock.now(), |from| from.min(self.clock.now()));",
         test: ENGINE,
+    },
+    Mutant {
+        name: "zookeeper-adopts-any-node",
+        rule: "a node that was found by its id is ours only if our session made it",
+        file: ZK_ATTEMPT,
+        from: "if stat.ephemeral_owner == session.id {",
+        to: "if stat.ephemeral_owner != 0 {",
+        test: ZK_NODES,
+    },
+    Mutant {
+        name: "zookeeper-adopts-any-node-abroad",
+        rule: "so it is in the layouts of others",
+        file: ZK_FOREIGN,
+        from: "if stat.ephemeral_owner == self.id {",
+        to: "if stat.ephemeral_owner != 0 {",
+        test: ZK_NODES,
+    },
+    Mutant {
+        name: "zookeeper-forgets-late-node",
+        rule: "what a lost request may still make goes with its claim",
+        file: ZK_ATTEMPT,
+        from: "(matches!(known, Known::Nothing), session.proof(&known))",
+        to: "(true, session.proof(&known))",
+        test: ZK_NODES,
+    },
+    Mutant {
+        name: "zookeeper-forgets-lighter-node",
+        rule: "a claim that was made lighter leaves nothing behind",
+        file: ZK_ATTEMPT,
+        from: "place.sole && !lighter",
+        to: "place.sole",
+        test: ZK_NODES,
+    },
+    Mutant {
+        name: "zookeeper-lighter-is-new",
+        rule: "a writer that goes on as a reader keeps its fence",
+        file: ZK_ATTEMPT,
+        from: "record.fence) = (claim.kind, true, Some(fence));",
+        to: "record.fence) = (claim.kind, true, None);",
+        test: ZK_WIRE,
+    },
+    Mutant {
+        name: "zookeeper-line-is-session",
+        rule: "a broken line is a suspicion, not a loss",
+        file: ZK_LINK,
+        from: "|| self.client.state().is_terminated()",
+        to: "|| self.client.state() != zk::SessionState::SyncConnected",
+        test: ZK_LINE,
+    },
+    Mutant {
+        name: "zookeeper-look-is-proof",
+        rule: "a look is worth half a session",
+        file: ZK_LINK,
+        from: "(self.client.session_timeout() / 2).min(asked)",
+        to: "(self.client.session_timeout() * 3 / 4).min(asked)",
+        test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-proof-never-ages",
+        rule: "an old proof that the session lives is none",
+        file: ZK_LINK,
+        from: "(ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4)",
+        to: "ours",
+        test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-turn-counts-from-now",
+        rule: "belief in a turn counts from when the session was proven to live",
+        file: ZK_LINK,
+        from: "Lease { from: Some(proven), ttl }",
+        to: "Lease::of(ttl)",
+        test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-watch-misses-lighter",
+        rule: "a watch tells of a writer that became a reader before it was armed",
+        file: ZK_QUEUE,
+        from: "record.lighter.is_some_and(|lighter| lighter != seen)",
+        to: "record.lighter.is_some_and(|_| false)",
+        test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-watch-misses-grant",
+        rule: "a watch tells of a waiter that was granted before it was armed",
+        file: ZK_QUEUE,
+        from: "None => record.granted,",
+        to: "None => false,",
+        test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-looks-twice",
+        rule: "a turn costs five requests",
+        file: ZK_ATTEMPT,
+        from: "pending.watched = obstacle != queue::Obstacle::Any;",
+        to: "pending.watched = false;",
+        test: ZK_TURNS,
     },
     Mutant {
         name: "belief-comes-back",

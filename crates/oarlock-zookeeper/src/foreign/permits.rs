@@ -55,13 +55,13 @@ impl ZooKeeper {
         if let (Some(lease), None) = (&lease, &at_gate) {
             let mut found = self.permitted(session, claim, lease.clone());
             if let Ok(Attempt::Granted(grant)) = &mut found {
-                grant.lease = session.lease_by_look(claim.ttl);
+                grant.lease = session.lease_with(None, claim.ttl);
             }
             return found;
         }
         let (place, line) = match at_gate {
             Some(found) => found,
-            None => self.join(session, dialect, gate, Tag::Lock, claim).await?,
+            None => self.join(session, dialect, gate, Tag::Lock, claim, false).await?,
         };
         let at = line.position(node_of(&place.node)).ok_or_else(changed_meanwhile)?;
         if let Some(stranger) = line.stranger(dialect, Tag::Lock) {
@@ -113,7 +113,7 @@ impl ZooKeeper {
     /// Makes the node of a permit, and lists it with all others in the same breath.
     async fn take(&self, session: &Session, dialect: Dialect, leases: &str, claim: &Claim) -> Result<(Place, Line)> {
         if dialect == Dialect::Curator {
-            return self.join(session, dialect, leases, Tag::Lease, claim).await;
+            return self.join(session, dialect, leases, Tag::Lease, claim, false).await;
         }
         let path = format!("{leases}/{}", dialect.prefix(claim.id, Tag::Lease));
         let ephemeral = session.options(zk::CreateMode::Ephemeral);

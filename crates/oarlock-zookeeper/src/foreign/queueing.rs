@@ -1,5 +1,6 @@
 //! Mutexes, readers and writers, leaders: one queue of ephemeral sequential nodes in one folder.
 
+use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::driver::{Attempt, Grant};
 use oarlock_core::{Applied, Claim, Error, ErrorKind, Result};
 use zookeeper_client as zk;
@@ -18,18 +19,22 @@ impl ZooKeeper {
         let folder = session.base(dialect, &claim.resource)?;
         let known = self.link.known(claim.id);
         let mut found = None;
-        if !matches!(known, Known::Nothing) {
-            let line = session.line(dialect, &folder).await?;
+        let (sole, proof) = (matches!(known, Known::Nothing), session.proof(&known));
+        if !sole {
+            let line = match proof {
+                Some(_) => session.line_at_hand(dialect, &folder).await?,
+                None => session.line(dialect, &folder).await?,
+            };
             found = session.own(&line, &folder, claim.id, &known).await?.map(|place| (place, line));
         }
         let new = found.is_none();
         let (place, line) = match found {
             Some(found) => found,
-            None => self.join(&session, dialect, &folder, tag, claim).await?,
+            None => self.join(&session, dialect, &folder, tag, claim, sole).await?,
         };
         let mut judged = self.judge_abroad(&session, dialect, (&folder, tag), claim, place, &line).await;
         if let (Ok(Attempt::Granted(grant)), false) = (&mut judged, new) {
-            grant.lease = session.lease_by_look(claim.ttl);
+            grant.lease = session.lease_with(proof, claim.ttl);
         }
         judged.map_err(|error| match error.kind() {
             // Its hold is as it was, or its node is gone.
@@ -39,7 +44,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Makes a node, and lists it with all others in the same breath.
+    /// Makes a node, and lists it with all others in the same breath; the `sole` one of its claim, if it is certain to be that.
     pub(super) async fn join(
         &self,
         session: &Session,
@@ -47,12 +52,14 @@ impl ZooKeeper {
         folder: &str,
         tag: Tag,
         claim: &Claim,
+        sole: bool,
     ) -> Result<(Place, Line)> {
         let path = format!("{folder}/{}", dialect.prefix(claim.id, tag));
         let data = session.data_of(dialect, claim)?;
         let ephemeral = session.options(zk::CreateMode::EphemeralSequential);
         let create = || (session.client.create(&path, &data, &ephemeral), session.client.list_children(folder));
         self.link.note(claim.id, Known::Doubt);
+        let sent = BootClock.now();
         let (made, listed) = create();
         let (mut made, mut listed) = (made.await, listed.await);
         // It was certainly not made, so this is the second step of making it and not a second try.
@@ -66,7 +73,9 @@ impl ZooKeeper {
                 self.link.forget(claim.id);
             }
         })?;
-        let place = placed(session, format!("{path}{sequence}"), &stat).map_err(Error::applied_unknown)?;
+        let made = placed(session, format!("{path}{sequence}"), &stat).map_err(Error::applied_unknown)?;
+        let place = Place { sole, ..made };
+        session.prove(sent);
         self.link.note(claim.id, Known::At(place.clone()));
         let listed = listed.map_err(|error| from_zk(error).applied_unknown())?;
         Ok((place, Line::read(dialect, &listed)))
