@@ -4,9 +4,8 @@ mod error;
 mod shelf;
 mod sql;
 mod stock;
-mod walk;
 
 pub use crate::error::Error;
-pub use crate::shelf::{Count, Map, Order, Reservation, Shelf, State, Step};
+pub use crate::shelf::{Count, Order, Reservation, Shelf, State, Step};
 pub use crate::sql::Sql;
 pub use crate::stock::{Stock, Take};

@@ -4,22 +4,13 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// How the units of an item are split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Map {
-    /// How many segments there are.
-    pub segments: u32,
-    /// Grows each time that units are moved between segments.
-    pub generation: u64,
-}
-
 /// What somebody wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// The item.
     pub sku: String,
-    /// The reservation: unique for each line of an order, and the same whenever that line is tried again.
+    /// The reservation: its own for each line of an order, among those of the item, and the same whenever that line is
+    /// tried again.
     pub id: String,
     /// How many units.
     pub quantity: u64,
@@ -53,7 +44,7 @@ pub struct Reservation {
     pub state: State,
 }
 
-/// How an item stands, all at one moment. `available + held + sold == delivered`, always.
+/// How an item stands. `available + held + sold == delivered`, always.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Count {
@@ -69,7 +60,7 @@ pub struct Count {
     pub delivered: u64,
 }
 
-/// What came of one step of a take.
+/// What came of a take, in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// The units were taken.
@@ -83,40 +74,30 @@ pub enum Step {
     Known(Reservation),
 }
 
-/// A store of segments. Every call is atomic and safe to repeat.
+/// A store of segments. Every call is safe to repeat, and keeps what [`Count`] says.
 ///
 /// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if nobody waits for it any
 /// longer, so a future of these is not dropped half-way.
 pub trait Shelf: Send + 'static {
-    /// Makes the tables, if they are not there.
+    /// Makes what the store needs, if it is not there.
     fn init(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Makes an item without units. Nothing happens if it is there.
     fn create(&mut self, sku: &str, segments: u32) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// How the item is split, and how many units are left in all segments at one moment.
-    fn left(&mut self, sku: &str) -> impl Future<Output = Result<(Map, u64), Error>> + Send;
+    /// Takes units from wherever they are. [`Step::Short`] only if all segments together had too little at one moment.
+    fn take(&mut self, order: &Order) -> impl Future<Output = Result<Step, Error>> + Send;
 
-    /// Takes all of it from one segment.
-    fn take(&mut self, order: &Order, segment: u32) -> impl Future<Output = Result<Step, Error>> + Send;
-
-    /// Takes it from as many segments as needed.
-    fn gather(&mut self, order: &Order) -> impl Future<Output = Result<Step, Error>> + Send;
-
-    /// What an id stands for.
-    fn find(&mut self, id: &str) -> impl Future<Output = Result<Option<Reservation>, Error>> + Send;
-
-    /// Ends a hold one way or the other, if it is still held, and says what the id stands for then. `over`: only if its
-    /// time is up.
+    /// Ends a hold one way or the other, if it is still held, and says what the id stands for then.
     fn settle(
         &mut self,
+        sku: &str,
         id: &str,
         end: State,
-        over: bool,
     ) -> impl Future<Output = Result<Option<Reservation>, Error>> + Send;
 
-    /// Some reservations whose time is up.
-    fn overdue(&mut self, most: u32) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// Gives back what was held for too long, some of it, and says how many reservations that were.
+    fn sweep(&mut self, sku: &str) -> impl Future<Output = Result<u64, Error>> + Send;
 
     /// Adds units, spread over the segments; once for each delivery.
     fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> impl Future<Output = Result<(), Error>> + Send;

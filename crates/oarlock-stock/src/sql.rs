@@ -2,13 +2,16 @@
 
 mod schema;
 mod steps;
+mod walk;
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use oarlock_rows::{Client, Dialect, Retry, Troubled as _};
 
 use self::steps::Conn;
-use crate::{Count, Error, Map, Order, Reservation, Shelf, State, Step};
+use self::walk::walk;
+use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
 /// Stock in PostgreSQL, MySQL, MariaDB or SQLite, over one connection of `oarlock-rows`: `postgres::Cached`,
 /// `mysql_async::Conn` or `rusqlite::Connection`.
@@ -19,7 +22,29 @@ use crate::{Count, Error, Map, Order, Reservation, Shelf, State, Step};
 pub struct Sql<C> {
     conn: C,
     retry: Retry,
+    /// Decides where this taker starts and how it walks.
+    seat: u64,
+    maps: HashMap<String, Map>,
+    /// Until when a segment is left alone.
+    empty: HashMap<(String, u32), Instant>,
 }
+
+/// How the units of an item are split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Map {
+    segments: u32,
+    /// Grows each time that units are moved between segments.
+    generation: u64,
+}
+
+/// For how long a taker does not come back to a segment that had too little.
+const REST: Duration = Duration::from_millis(20);
+
+/// How often a taker walks again because units were moved meanwhile. Then it takes from wherever they are.
+const GENERATIONS: usize = 4;
+
+/// How many reservations one sweep gives back.
+const SWEPT: usize = 500;
 
 /// How a transaction ends, and what came of it.
 enum Then<T> {
@@ -33,7 +58,7 @@ impl<C: Client> Sql<C> {
     pub fn new(conn: C) -> Self {
         // SQLite says that it is busy where the others wait by themselves.
         let retry = Retry::default().attempts(1000).deadline(Duration::from_secs(30)).when_busy();
-        Self { conn, retry }
+        Self { conn, retry, seat: fastrand::u64(..), maps: HashMap::new(), empty: HashMap::new() }
     }
 }
 
@@ -42,7 +67,7 @@ impl<C: Client> Sql<C> {
 /// A macro, because the future of an async closure over any client cannot be shown to be `Send`.
 macro_rules! transaction {
     ($self:ident, $conn:ident => $steps:block) => {{
-        let Self { conn: $conn, retry } = $self;
+        let Self { conn: $conn, retry, .. } = $self;
         let mut attempts = retry.begin();
         loop {
             let result = match begin($conn).await {
@@ -83,86 +108,55 @@ impl<C: Conn> Shelf for Sql<C> {
         })
     }
 
-    async fn left(&mut self, sku: &str) -> Result<(Map, u64), Error> {
-        let left = "(select coalesce(sum(available), 0) from oarlock_stock_segment as s where s.sku = i.sku)";
-        let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left]);
-        let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
-        let text = steps::texts(&mut self.conn, &sql, &[sku.into()]).await?.pop();
-        let [segments, generation, left] = steps::numbers(&text.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?)?;
-        Ok((Map { segments: u32::try_from(segments).map_err(Error::store)?, generation }, left))
-    }
-
-    async fn take(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
-        if self.conn.dialect() == Dialect::Postgres {
-            return self.take_at_once(order, segment).await;
+    async fn take(&mut self, order: &Order) -> Result<Step, Error> {
+        let mut map = match self.maps.get(&order.sku) {
+            Some(map) => *map,
+            None => self.left(&order.sku).await?.0,
+        };
+        for _ in 0..GENERATIONS {
+            for segment in walk(self.seat, map.segments) {
+                let place = (order.sku.clone(), segment);
+                if self.empty.get(&place).is_some_and(|until| Instant::now() < *until) {
+                    continue;
+                }
+                match self.take_from(order, segment).await? {
+                    Step::Short { .. } => drop(self.empty.insert(place, Instant::now() + REST)),
+                    step => {
+                        self.maps.insert(order.sku.clone(), map);
+                        return Ok(step);
+                    }
+                }
+            }
+            let (now, left) = self.left(&order.sku).await?;
+            let moved = now.generation != map.generation;
+            map = now;
+            self.maps.insert(order.sku.clone(), map);
+            if !moved && left < order.quantity {
+                // It may have been taken before, and only the answer was lost.
+                let before = steps::find(&mut self.conn, &order.sku, &order.id).await?;
+                return Ok(before.map_or(Step::Short { left }, |(reservation, _)| Step::Known(reservation)));
+            }
+            if !moved {
+                break;
+            }
+            // Units were moved while this taker walked: it may have passed them by.
+            self.empty.retain(|(sku, _), _| *sku != order.sku);
         }
-        transaction!(self, conn => {
-            // The reservation first: the segment is the row that others want, and is locked for as short as can be.
-            if !steps::reserve(conn, order, segment).await? {
-                return known(conn, order).await;
-            }
-            match steps::subtract(conn, &order.sku, segment, order.quantity).await? {
-                true => Ok(Then::Keep(Step::Taken)),
-                false => Ok(Then::Undo(Step::Short { left: 0 })),
-            }
-        })
+        // There is enough, but not in one place.
+        self.gather(order).await
     }
 
-    async fn gather(&mut self, order: &Order) -> Result<Step, Error> {
-        transaction!(self, conn => {
-            let segments = steps::segments(conn, &order.sku).await?;
-            let left: u64 = segments.iter().map(|(_, available)| available).sum();
-            let first = segments.iter().find(|(_, available)| *available > 0).map_or(0, |(segment, _)| *segment);
-            // Before it is said that there are too few: it may be that this very order has the rest.
-            if left < order.quantity {
-                return match steps::find(conn, &order.id).await? {
-                    Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
-                    None => Ok(Then::Undo(Step::Short { left })),
-                };
-            }
-            if !steps::reserve(conn, order, first).await? {
-                return known(conn, order).await;
-            }
-            let mut missing = order.quantity;
-            for (segment, available) in segments {
-                let part = missing.min(available);
-                if part > 0 && !steps::subtract(conn, &order.sku, segment, part).await? {
-                    return Err(Error::answer("a locked segment has changed"));
-                }
-                missing -= part;
-            }
-            Ok(Then::Keep(Step::Taken))
-        })
+    async fn settle(&mut self, sku: &str, id: &str, end: State) -> Result<Option<Reservation>, Error> {
+        self.end(sku, id, end, false).await
     }
 
-    async fn find(&mut self, id: &str) -> Result<Option<Reservation>, Error> {
-        Ok(steps::find(&mut self.conn, id).await?.map(|(reservation, _)| reservation))
-    }
-
-    async fn settle(&mut self, id: &str, end: State, over: bool) -> Result<Option<Reservation>, Error> {
-        transaction!(self, conn => {
-            let time = if over { format!(" and expires <= {}", schema::now(conn.dialect())) } else { String::new() };
-            let sql = format!("update oarlock_stock_reservation set state = ? where id = ? and state = 'h'{time}");
-            let ended = steps::execute(conn, &sql, &[steps::letter(end).into(), id.into()]).await? == 1;
-            let Some((reservation, segment)) = steps::find(conn, id).await? else { return Ok(Then::Undo(None)) };
-            if ended && end == State::Returned {
-                let segment = u32::try_from(segment).map_err(Error::store)?;
-                let (sku, units) = (&reservation.sku, reservation.quantity);
-                // The segment it came from may be gone; the first one never is.
-                if !steps::add(conn, sku, segment, units).await? && !steps::add(conn, sku, 0, units).await? {
-                    return Err(Error::NoSuchItem(sku.clone()));
-                }
-            }
-            Ok(Then::Keep(Some(reservation)))
-        })
-    }
-
-    async fn overdue(&mut self, most: u32) -> Result<Vec<String>, Error> {
-        let now = schema::now(self.conn.dialect());
-        let sql = format!(
-            "select id from oarlock_stock_reservation where state = 'h' and expires <= {now} order by expires limit {most}"
-        );
-        steps::texts(&mut self.conn, &sql, &[]).await
+    async fn sweep(&mut self, sku: &str) -> Result<u64, Error> {
+        let mut back = 0;
+        for id in self.overdue(sku).await? {
+            let ended = self.end(sku, &id, State::Returned, true).await?;
+            back += u64::from(ended.is_some_and(|ended| ended.state == State::Returned));
+        }
+        Ok(back)
     }
 
     async fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
@@ -184,8 +178,8 @@ impl<C: Conn> Shelf for Sql<C> {
             Ok(Then::Keep(()))
         })?;
         // Now, or by an earlier call: it must be this very delivery.
-        let same = "select id from oarlock_stock_reservation where id = ? and sku = ? and quantity = ? and state = 'd'";
-        let found = steps::texts(&mut self.conn, same, &[delivery.into(), sku.into(), quantity.into()]).await?;
+        let same = "select id from oarlock_stock_reservation where sku = ? and id = ? and quantity = ? and state = 'd'";
+        let found = steps::texts(&mut self.conn, same, &[sku.into(), delivery.into(), quantity.into()]).await?;
         if found.is_empty() { Err(Error::Reused { id: delivery.to_owned() }) } else { Ok(()) }
     }
 
@@ -248,6 +242,89 @@ impl<C: Conn> Shelf for Sql<C> {
 }
 
 impl<C: Conn> Sql<C> {
+    /// How the item is split, and how many units are left in all segments at one moment.
+    async fn left(&mut self, sku: &str) -> Result<(Map, u64), Error> {
+        let left = "(select coalesce(sum(available), 0) from oarlock_stock_segment as s where s.sku = i.sku)";
+        let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left]);
+        let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
+        let text = steps::texts(&mut self.conn, &sql, &[sku.into()]).await?.pop();
+        let [segments, generation, left] = steps::numbers(&text.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?)?;
+        Ok((Map { segments: u32::try_from(segments).map_err(Error::store)?, generation }, left))
+    }
+
+    /// Takes all of it from one segment.
+    async fn take_from(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
+        if self.conn.dialect() == Dialect::Postgres {
+            return self.take_at_once(order, segment).await;
+        }
+        transaction!(self, conn => {
+            // The reservation first: the segment is the row that others want, and is locked for as short as can be.
+            if !steps::reserve(conn, order, segment).await? {
+                return known(conn, order).await;
+            }
+            match steps::subtract(conn, &order.sku, segment, order.quantity).await? {
+                true => Ok(Then::Keep(Step::Taken)),
+                false => Ok(Then::Undo(Step::Short { left: 0 })),
+            }
+        })
+    }
+
+    /// Takes it from as many segments as needed.
+    async fn gather(&mut self, order: &Order) -> Result<Step, Error> {
+        transaction!(self, conn => {
+            let segments = steps::segments(conn, &order.sku).await?;
+            let left: u64 = segments.iter().map(|(_, available)| available).sum();
+            let first = segments.iter().find(|(_, available)| *available > 0).map_or(0, |(segment, _)| *segment);
+            // Before it is said that there are too few: it may be that this very order has the rest.
+            if left < order.quantity {
+                return match steps::find(conn, &order.sku, &order.id).await? {
+                    Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
+                    None => Ok(Then::Undo(Step::Short { left })),
+                };
+            }
+            if !steps::reserve(conn, order, first).await? {
+                return known(conn, order).await;
+            }
+            let mut missing = order.quantity;
+            for (segment, available) in segments {
+                let part = missing.min(available);
+                if part > 0 && !steps::subtract(conn, &order.sku, segment, part).await? {
+                    return Err(Error::answer("a locked segment has changed"));
+                }
+                missing -= part;
+            }
+            Ok(Then::Keep(Step::Taken))
+        })
+    }
+
+    /// Ends a hold; `over`: only if its time is up.
+    async fn end(&mut self, sku: &str, id: &str, end: State, over: bool) -> Result<Option<Reservation>, Error> {
+        transaction!(self, conn => {
+            let time = if over { format!(" and expires <= {}", schema::now(conn.dialect())) } else { String::new() };
+            let sql = format!("update oarlock_stock_reservation set state = ? where sku = ? and id = ? and state = 'h'{time}");
+            let ended = steps::execute(conn, &sql, &[steps::letter(end).into(), sku.into(), id.into()]).await? == 1;
+            let Some((reservation, segment)) = steps::find(conn, sku, id).await? else { return Ok(Then::Undo(None)) };
+            if ended && end == State::Returned {
+                let segment = u32::try_from(segment).map_err(Error::store)?;
+                let units = reservation.quantity;
+                // The segment it came from may be gone; the first one never is.
+                if !steps::add(conn, sku, segment, units).await? && !steps::add(conn, sku, 0, units).await? {
+                    return Err(Error::NoSuchItem(sku.to_owned()));
+                }
+            }
+            Ok(Then::Keep(Some(reservation)))
+        })
+    }
+
+    /// Some reservations whose time is up.
+    async fn overdue(&mut self, sku: &str) -> Result<Vec<String>, Error> {
+        let now = schema::now(self.conn.dialect());
+        let sql = format!(
+            "select id from oarlock_stock_reservation where sku = ? and state = 'h' and expires <= {now} order by expires limit {SWEPT}"
+        );
+        steps::texts(&mut self.conn, &sql, &[sku.into()]).await
+    }
+
     /// PostgreSQL does both in one statement, which is a transaction by itself.
     async fn take_at_once(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
         let (expires, hold) = steps::expires(Dialect::Postgres, order);
@@ -264,7 +341,7 @@ impl<C: Conn> Sql<C> {
             Ok(1) => Ok(Step::Taken),
             Ok(_) => Ok(Step::Short { left: 0 }),
             // A known id fails the whole statement, and so takes nothing.
-            Err(error) => match steps::find(&mut self.conn, &order.id).await? {
+            Err(error) => match steps::find(&mut self.conn, &order.sku, &order.id).await? {
                 Some((reservation, _)) => Ok(Step::Known(reservation)),
                 None => Err(error),
             },
@@ -297,7 +374,7 @@ async fn make_segments<C: Conn>(conn: &mut C, sku: &str, which: std::ops::Range<
 }
 
 async fn known<C: Conn>(conn: &mut C, order: &Order) -> Result<Then<Step>, Error> {
-    match steps::find(conn, &order.id).await? {
+    match steps::find(conn, &order.sku, &order.id).await? {
         Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
         None => Err(Error::answer("an id that is there and is not")),
     }

@@ -1,19 +1,10 @@
-//! Taking units: the walk over the segments, and when it may be said that there are no more.
+//! The verbs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::walk::walk;
-use crate::{Count, Error, Map, Order, Reservation, Shelf, State, Step};
-
-/// For how long a taker does not come back to a segment that had too little.
-const REST: Duration = Duration::from_millis(20);
-
-/// How often a taker walks again because units were moved meanwhile. Then it takes from wherever they are.
-const GENERATIONS: usize = 4;
+use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
 /// The most units of one order or delivery: sums of them stay far below what a column holds.
 const MOST: u64 = 1 << 40;
@@ -48,31 +39,20 @@ pub enum Take {
 /// what came of it.
 #[derive(Debug)]
 pub struct Stock<S> {
-    inner: Arc<Mutex<Inner<S>>>,
+    shelf: Arc<Mutex<S>>,
 }
 
 impl<S> Clone for Stock<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self { shelf: self.shelf.clone() }
     }
-}
-
-#[derive(Debug)]
-struct Inner<S> {
-    shelf: S,
-    /// Decides where this taker starts and how it walks.
-    seat: u64,
-    maps: HashMap<String, Map>,
-    /// Until when a segment is left alone.
-    empty: HashMap<(String, u32), Instant>,
 }
 
 impl<S: Shelf> Stock<S> {
     /// Stock on this shelf. Clones share its one connection; open more for takers that should not wait for each other.
     #[must_use]
     pub fn new(shelf: S) -> Self {
-        let inner = Inner { shelf, seat: fastrand::u64(..), maps: HashMap::new(), empty: HashMap::new() };
-        Self { inner: Arc::new(Mutex::new(inner)) }
+        Self { shelf: Arc::new(Mutex::new(shelf)) }
     }
 
     /// Makes the tables, if they are not there.
@@ -80,8 +60,8 @@ impl<S: Shelf> Stock<S> {
     /// # Errors
     /// The store's own.
     pub async fn init(&self) -> Result<(), Error> {
-        let mut inner = self.turn().await;
-        finished(async move { inner.shelf.init().await }).await
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.init().await }).await
     }
 
     /// Makes an item with so many segments and no units. Nothing happens if there is one.
@@ -91,8 +71,8 @@ impl<S: Shelf> Stock<S> {
     pub async fn create(&self, sku: &str, segments: u32) -> Result<(), Error> {
         let sku = named(sku)?;
         check_segments(segments)?;
-        let mut inner = self.turn().await;
-        finished(async move { inner.shelf.create(&sku, segments).await }).await
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.create(&sku, segments).await }).await
     }
 
     /// Adds units, once for each delivery: the same delivery again adds nothing.
@@ -102,12 +82,8 @@ impl<S: Shelf> Stock<S> {
     pub async fn restock(&self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
         let (sku, delivery) = (named(sku)?, named(delivery)?);
         check_quantity(quantity)?;
-        let mut inner = self.turn().await;
-        finished(async move {
-            inner.empty.clear();
-            inner.shelf.restock(&sku, &delivery, quantity).await
-        })
-        .await
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.restock(&sku, &delivery, quantity).await }).await
     }
 
     /// Takes units, or says that there are too few.
@@ -119,28 +95,36 @@ impl<S: Shelf> Stock<S> {
         named(&order.sku)?;
         named(&order.id)?;
         check_quantity(order.quantity)?;
-        let mut inner = self.turn().await;
-        finished(async move { inner.take(&order).await }).await
+        let mut shelf = self.turn().await;
+        let wanted = order.clone();
+        let step = finished(async move { shelf.take(&wanted).await }).await?;
+        let Order { sku, id, quantity, .. } = order;
+        match step {
+            Step::Short { left } => Ok(Take::SoldOut { left }),
+            Step::Taken => Ok(Take::Reserved(Reservation { sku, id, quantity, state: State::Held })),
+            Step::Known(known) if known.quantity == quantity => Ok(Take::Reserved(known)),
+            Step::Known(_) => Err(Error::Reused { id }),
+        }
     }
 
     /// Sells what is held. Says what the id stands for then: anything but [`State::Sold`] means that it was too late.
     ///
     /// # Errors
     /// The store's own.
-    pub async fn confirm(&self, id: &str) -> Result<Option<Reservation>, Error> {
-        let id = named(id)?;
-        let mut inner = self.turn().await;
-        finished(async move { inner.shelf.settle(&id, State::Sold, false).await }).await
+    pub async fn confirm(&self, sku: &str, id: &str) -> Result<Option<Reservation>, Error> {
+        let (sku, id) = (named(sku)?, named(id)?);
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.settle(&sku, &id, State::Sold).await }).await
     }
 
     /// Gives back what is held. What was sold stays sold.
     ///
     /// # Errors
     /// The store's own.
-    pub async fn give_back(&self, id: &str) -> Result<Option<Reservation>, Error> {
-        let id = named(id)?;
-        let mut inner = self.turn().await;
-        finished(async move { inner.shelf.settle(&id, State::Returned, false).await }).await
+    pub async fn give_back(&self, sku: &str, id: &str) -> Result<Option<Reservation>, Error> {
+        let (sku, id) = (named(sku)?, named(id)?);
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.settle(&sku, &id, State::Returned).await }).await
     }
 
     /// Gives back what was held for too long, a few hundred at a time, and says how many reservations that were. Each goes
@@ -148,17 +132,10 @@ impl<S: Shelf> Stock<S> {
     ///
     /// # Errors
     /// The store's own.
-    pub async fn sweep(&self) -> Result<usize, Error> {
-        let mut inner = self.turn().await;
-        finished(async move {
-            let mut back = 0;
-            for id in inner.shelf.overdue(500).await? {
-                let ended = inner.shelf.settle(&id, State::Returned, true).await?;
-                back += usize::from(ended.is_some_and(|ended| ended.state == State::Returned));
-            }
-            Ok(back)
-        })
-        .await
+    pub async fn sweep(&self, sku: &str) -> Result<u64, Error> {
+        let sku = named(sku)?;
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.sweep(&sku).await }).await
     }
 
     /// Makes so many segments, and spreads what is left evenly over them. With as many as there are it only levels them.
@@ -168,12 +145,8 @@ impl<S: Shelf> Stock<S> {
     pub async fn resize(&self, sku: &str, segments: u32) -> Result<(), Error> {
         let sku = named(sku)?;
         check_segments(segments)?;
-        let mut inner = self.turn().await;
-        finished(async move {
-            inner.empty.clear();
-            inner.shelf.spread(&sku, segments).await
-        })
-        .await
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.spread(&sku, segments).await }).await
     }
 
     /// How an item stands, all at one moment.
@@ -182,68 +155,13 @@ impl<S: Shelf> Stock<S> {
     /// [`Error::NoSuchItem`].
     pub async fn count(&self, sku: &str) -> Result<Count, Error> {
         let sku = named(sku)?;
-        let mut inner = self.turn().await;
-        finished(async move { inner.shelf.count(&sku).await }).await
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.count(&sku).await }).await
     }
 
     /// The connection, when it is free.
-    async fn turn(&self) -> OwnedMutexGuard<Inner<S>> {
-        self.inner.clone().lock_owned().await
-    }
-}
-
-impl<S: Shelf> Inner<S> {
-    async fn take(&mut self, order: &Order) -> Result<Take, Error> {
-        let mut known = match self.maps.get(&order.sku) {
-            Some(map) => *map,
-            None => self.shelf.left(&order.sku).await?.0,
-        };
-        for _ in 0..GENERATIONS {
-            for segment in walk(self.seat, known.segments) {
-                let place = (order.sku.clone(), segment);
-                if self.empty.get(&place).is_some_and(|until| Instant::now() < *until) {
-                    continue;
-                }
-                match self.shelf.take(order, segment).await? {
-                    Step::Short { .. } => drop(self.empty.insert(place, Instant::now() + REST)),
-                    step => return self.done(order, known, step),
-                }
-            }
-            let (map, left) = self.shelf.left(&order.sku).await?;
-            if left < order.quantity && map.generation == known.generation {
-                // It may have been taken before, and only the answer was lost.
-                let before = self.shelf.find(&order.id).await?;
-                let step = before.map_or(Step::Short { left }, Step::Known);
-                return self.done(order, map, step);
-            }
-            let moved = map.generation != known.generation;
-            known = map;
-            if !moved {
-                break;
-            }
-            // Units were moved while this taker walked: it may have passed them by.
-            self.empty.retain(|(sku, _), _| *sku != order.sku);
-        }
-        // There is enough, but not in one place.
-        let step = self.shelf.gather(order).await?;
-        self.done(order, known, step)
-    }
-
-    fn done(&mut self, order: &Order, map: Map, step: Step) -> Result<Take, Error> {
-        self.maps.insert(order.sku.clone(), map);
-        match step {
-            Step::Short { left } => Ok(Take::SoldOut { left }),
-            Step::Taken => Ok(Take::Reserved(Reservation {
-                sku: order.sku.clone(),
-                id: order.id.clone(),
-                quantity: order.quantity,
-                state: State::Held,
-            })),
-            Step::Known(known) if (&known.sku, known.quantity) == (&order.sku, order.quantity) => {
-                Ok(Take::Reserved(known))
-            }
-            Step::Known(_) => Err(Error::Reused { id: order.id.clone() }),
-        }
+    async fn turn(&self) -> OwnedMutexGuard<S> {
+        self.shelf.clone().lock_owned().await
     }
 }
 

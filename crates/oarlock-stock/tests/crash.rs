@@ -43,7 +43,7 @@ async fn take_for_ever(bed: &impl Bed, id: &str) {
         let Ok(Take::Reserved(_)) = stock.take(order(&id)).await else { return };
         println!("\ntold {id}");
         if line % 3 == 0 {
-            let Ok(Some(_)) = stock.confirm(&id).await else { return };
+            let Ok(Some(_)) = stock.confirm("hot", &id).await else { return };
             println!("\nsold {id}");
         }
     }

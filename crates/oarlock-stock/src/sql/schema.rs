@@ -16,18 +16,16 @@ pub(super) fn tables(dialect: Dialect) -> Vec<String> {
              available bigint not null check (available >= 0), primary key (sku, segment))"
         ),
     ];
-    let indexes = "key oarlock_stock_overdue (state, expires), key oarlock_stock_by_item (sku, state)";
+    let indexes = "key oarlock_stock_overdue (sku, state, expires)";
     let indexes = if is_mysql(dialect) { format!(", {indexes}") } else { String::new() };
     statements.push(format!(
-        "create table if not exists oarlock_stock_reservation (id {name} primary key, sku {name} not null, \
-         segment bigint not null, quantity bigint not null, state char(1) not null, expires bigint{indexes})"
+        "create table if not exists oarlock_stock_reservation (sku {name} not null, id {name} not null, \
+         segment bigint not null, quantity bigint not null, state char(1) not null, expires bigint, \
+         primary key (sku, id){indexes})"
     ));
     if !is_mysql(dialect) {
-        for (index, columns) in [("overdue", "state, expires"), ("by_item", "sku, state")] {
-            statements.push(format!(
-                "create index if not exists oarlock_stock_{index} on oarlock_stock_reservation ({columns})"
-            ));
-        }
+        let columns = "oarlock_stock_reservation (sku, state, expires)";
+        statements.push(format!("create index if not exists oarlock_stock_overdue on {columns}"));
     }
     statements
 }

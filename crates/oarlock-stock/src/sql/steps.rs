@@ -77,11 +77,11 @@ pub(super) fn letter(state: State) -> &'static str {
 }
 
 /// What an id stands for, and the segment it came from.
-pub(super) async fn find<C: Conn>(conn: &mut C, id: &str) -> Result<Option<(Reservation, u64)>, Error> {
-    let columns = joined(conn.dialect(), &["segment", "quantity", "state", "sku"]);
-    let sql = format!("select {columns} from oarlock_stock_reservation where id = ?");
-    let Some(text) = texts(conn, &sql, &[id.into()]).await?.pop() else { return Ok(None) };
-    let mut parts = text.splitn(4, ' ');
+pub(super) async fn find<C: Conn>(conn: &mut C, sku: &str, id: &str) -> Result<Option<(Reservation, u64)>, Error> {
+    let columns = joined(conn.dialect(), &["segment", "quantity", "state"]);
+    let sql = format!("select {columns} from oarlock_stock_reservation where sku = ? and id = ?");
+    let Some(text) = texts(conn, &sql, &[sku.into(), id.into()]).await?.pop() else { return Ok(None) };
+    let mut parts = text.split(' ');
     let mut part = || parts.next().ok_or_else(|| Error::answer(&text));
     let [segment] = numbers(part()?)?;
     let [quantity] = numbers(part()?)?;
@@ -92,7 +92,7 @@ pub(super) async fn find<C: Conn>(conn: &mut C, id: &str) -> Result<Option<(Rese
         DELIVERED => return Err(Error::Reused { id: id.to_owned() }),
         _ => return Err(Error::answer(&text)),
     };
-    Ok(Some((Reservation { sku: part()?.to_owned(), id: id.to_owned(), quantity, state }, segment)))
+    Ok(Some((Reservation { sku: sku.to_owned(), id: id.to_owned(), quantity, state }, segment)))
 }
 
 /// Writes a reservation down, unless the id is known.

@@ -2,7 +2,7 @@
 
 /// Every segment once: from a start and with a stride of the taker's own, so that takers do not follow each other from
 /// one empty segment to the next.
-pub(crate) fn walk(seat: u64, segments: u32) -> impl Iterator<Item = u32> {
+pub(super) fn walk(seat: u64, segments: u32) -> impl Iterator<Item = u32> {
     let count = u64::from(segments.max(1));
     let start = seat % count;
     // The high half, so that who starts together does not go together.
