@@ -62,6 +62,8 @@ pub(crate) enum Need {
     /// Waiters are shown, each and in order.
     Waiters,
     Push,
+    /// Others see a claim and can end it.
+    Records,
     Listing,
     Memo,
     Kill,
@@ -88,6 +90,7 @@ impl Need {
             Self::LeaseTether => unless(can.tether_lease, "claims end with their process here"),
             Self::Waiters => unless(can.waiters == WaiterView::Listed, "this store does not show its waiters"),
             Self::Push => unless(can.notify == Notify::Push, "this store does not push"),
+            Self::Records => unless(can.records, "claims are not written down here"),
             Self::Listing => unless(can.listing, "this store cannot list names"),
             Self::Memo => unless(can.memo, "this store keeps no memo"),
             Self::Kill => power(powers.kill),

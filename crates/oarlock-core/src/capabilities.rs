@@ -84,6 +84,9 @@ pub struct Capabilities {
     pub waiters: WaiterView,
     /// How waiters are woken.
     pub notify: Notify,
+    /// Whether a claim is written down where others find it, with its id and label, and can be ended by whoever knows its id. If
+    /// not, as with locks that a server keeps for a connection, others see at most that a name is held.
+    pub records: bool,
     /// Whether it can list the names in use.
     pub listing: bool,
     /// Whether a memo can be left on a resource.
@@ -106,6 +109,7 @@ impl Capabilities {
             tether_lease: true,
             waiters: WaiterView::Listed,
             notify: Notify::Push,
+            records: true,
             listing: true,
             memo: true,
             consistency: Consistency::Single,

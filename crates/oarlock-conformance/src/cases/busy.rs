@@ -9,7 +9,7 @@ use super::cases;
 use crate::bench::{Bench, now};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
-cases!("busy": a_try_is_none, a_bounded_wait_names_the_holder, a_bounded_wait_is_bounded, a_wait_in_the_gate_is_bounded);
+cases!("busy": a_try_is_none, a_bounded_wait_names_the_holder [Records], a_bounded_wait_is_bounded, a_wait_in_the_gate_is_bounded);
 
 async fn a_try_is_none(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);

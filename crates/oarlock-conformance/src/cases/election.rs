@@ -14,22 +14,22 @@ use crate::bench::{Bench, Peer, within};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("election":
-    everybody_sees_the_leader,
-    candidates_are_elected_in_order [Fair, Waiters],
-    a_campaign_is_bounded,
-    a_proclamation_replaces_the_value,
-    a_proclamation_survives_a_lost_reply [DropReply],
-    a_proclamation_after_the_end_is_refused [Fences],
-    observers_see_every_change_in_the_end,
-    observers_see_a_resignation,
-    observers_ride_out_an_outage [Cut],
-    a_dead_leader_is_replaced [Kill],
-    a_leader_cut_off_knows_before_the_next [Cut],
-    a_break_is_a_demotion [Fences],
-    a_plain_lock_is_no_leader,
-    at_every_await_of_a_campaign,
-    at_every_await_of_a_proclamation,
-    at_every_await_of_an_observer,
+    everybody_sees_the_leader [Records],
+    candidates_are_elected_in_order [Records, Fair, Waiters],
+    a_campaign_is_bounded [Records],
+    a_proclamation_replaces_the_value [Records],
+    a_proclamation_survives_a_lost_reply [Records, DropReply],
+    a_proclamation_after_the_end_is_refused [Records, Fences],
+    observers_see_every_change_in_the_end [Records],
+    observers_see_a_resignation [Records],
+    observers_ride_out_an_outage [Records, Cut],
+    a_dead_leader_is_replaced [Records, Kill],
+    a_leader_cut_off_knows_before_the_next [Records, Cut],
+    a_break_is_a_demotion [Records, Fences],
+    a_plain_lock_is_no_leader [Records],
+    at_every_await_of_a_campaign [Records],
+    at_every_await_of_a_proclamation [Records],
+    at_every_await_of_an_observer [Records],
 );
 
 fn value(leader: &Option<Leader>) -> Option<&str> {

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("inspect":
     a_free_name_is_free,
-    holders_are_shown,
+    holders_are_shown [Records],
     sharers_are_shown [Units],
     waiters_are_shown_in_order [Fair, Waiters],
     waiters_are_counted,

@@ -11,8 +11,8 @@ use crate::bench::{Bench, within};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("loss":
-    the_holder_is_told,
-    work_under_the_lock_is_dropped,
+    the_holder_is_told [Records],
+    work_under_the_lock_is_dropped [Records],
     an_unreachable_store_ends_belief_in_time [Cut],
     a_short_outage_costs_nothing [Cut],
     a_lost_lock_is_not_renewed_back [Cut],

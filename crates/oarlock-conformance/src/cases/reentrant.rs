@@ -20,7 +20,7 @@ cases!("reentrant":
     whoever_waits_for_another_keeps_his_own_deadline,
     the_next_one_goes_when_the_first_gives_up,
     the_next_one_goes_when_the_first_walks_away,
-    lost_for_one_is_lost_for_all,
+    lost_for_one_is_lost_for_all [Records],
     a_break_is_told_to_all [Fences],
     a_plain_lock_of_the_owner_is_refused,
     a_writer_can_read [Units],

@@ -10,7 +10,7 @@ use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
 use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
-use crate::claim::{Claim, Weight};
+use crate::claim::{Claim, Kind, Weight};
 use crate::clock::{Moment, nap_until};
 use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
 use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
@@ -130,6 +130,8 @@ impl Ask {
             "grant in order of arrival"
         } else if self.claim.weight != Weight::All && !can.units {
             "share a resource between claims"
+        } else if self.claim.kind == Kind::Election && !can.records {
+            "show who leads"
         } else {
             return Ok(());
         };
