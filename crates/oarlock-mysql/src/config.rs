@@ -25,6 +25,17 @@ pub enum Encryption {
     VerifyFull,
 }
 
+/// What a named lock is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keys {
+    /// The SHA-256 of prefix and name in 64 lower-case hexadecimal digits.
+    #[default]
+    Named,
+    /// The name itself, as far as the server takes it: 64 characters on `MySQL`, where case does not count. There is no prefix.
+    Raw,
+}
+
 /// Choices for a [`MySql`](crate::MySql) store.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -49,6 +60,11 @@ pub struct Config {
     /// How long the server may be silent on a request before its connection is given up. Keep it well above the time that a
     /// client waits for a request: it is there to replace dead connections, not to answer sooner.
     pub silence_timeout: Duration,
+    /// What named locks are called; for [`MySqlSession`](crate::MySqlSession) alone.
+    pub keys: Keys,
+    /// How long the server keeps a silent connection that holds named locks, in whole seconds, and so the longest lease there is on
+    /// one; for [`MySqlSession`](crate::MySqlSession) alone.
+    pub session_ttl: Duration,
     password: Option<String>,
 }
 
@@ -66,6 +82,8 @@ impl Config {
             prefix: String::new(),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
+            keys: Keys::default(),
+            session_ttl: Duration::from_secs(30),
             password: None,
         }
     }

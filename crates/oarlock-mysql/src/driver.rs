@@ -18,6 +18,7 @@ use crate::answer::{
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::Link;
+use crate::queue::Queues;
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
@@ -37,6 +38,7 @@ pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
 #[derive(Debug)]
 pub struct MySql {
     link: Link,
+    queues: Queues,
 }
 
 impl MySql {
@@ -46,7 +48,8 @@ impl MySql {
     /// [`ErrorKind::Unreachable`] if there is no server, [`ErrorKind::Denied`] if it refuses or a right is missing,
     /// [`ErrorKind::NewerFormat`] if a later version made the tables, [`ErrorKind::Config`] if no database is named.
     pub async fn connect(config: Config) -> Result<Self> {
-        Ok(Self { link: Link::open(config).await.map_err(|error| error.during("connect"))? })
+        let link = Link::open(config).await.map_err(|error| error.during("connect"))?;
+        Ok(Self { link, queues: Queues::default() })
     }
 }
 
@@ -75,6 +78,7 @@ impl Driver for MySql {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.left(resource, id);
         let released = self.end(resource, id, end).await;
         released.map_err(|error| error.during("release").about(resource))
     }
@@ -100,6 +104,10 @@ impl Driver for MySql {
 
 impl MySql {
     async fn place(&self, claim: &Claim) -> Result<Attempt> {
+        if let Some(pending) = self.queues.behind(claim) {
+            self.link.check()?;
+            return Ok(Attempt::Pending(pending));
+        }
         let (capacity, adopt) = match claim.capacity {
             Capacity::Any => (None, true),
             Capacity::Fixed(limit) => (Some(limit), false),
@@ -129,6 +137,7 @@ impl MySql {
         match get::<String>(row, "outcome")?.as_str() {
             "granted" => {
                 self.link.hub.forget(claim.id);
+                self.left(&claim.resource, claim.id);
                 let mut grant = Grant::new(get_fence(row)?, Lease::of(get_span(row, "lease")?));
                 grant.memo = get::<Option<Vec<u8>>>(row, "memo")?.map(Into::into);
                 Ok(Attempt::Granted(grant))
@@ -137,6 +146,10 @@ impl MySql {
                 let mut pending = Pending::default();
                 pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
                 pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
+                match get::<Option<i64>>(row, "arrival")?.filter(|_| claim.wait) {
+                    Some(arrival) => self.wake(self.queues.stands(claim, arrival, &pending)),
+                    None => self.left(&claim.resource, claim.id),
+                }
                 Ok(Attempt::Pending(pending))
             }
             "spec" => Err(Error::spec_mismatch(stored()?, capacity.unwrap_or(Limit::Unlimited)).on(SCHEME)),
@@ -183,6 +196,9 @@ impl MySql {
         for told in read::<Vec<Told>>(&get::<String>(row, "answers")?)? {
             if let Some((answer, renewal)) = answers.get_mut(told.at).zip(batch.get(told.at)) {
                 *answer = renewed(told).map_err(|error| error.during("renew").about(&renewal.claim.resource));
+                if matches!(answer, Ok(Renewed::Gone(_))) {
+                    self.left(&renewal.claim.resource, renewal.claim.id);
+                }
             }
         }
         Ok(answers)
@@ -241,6 +257,17 @@ impl MySql {
             resources.push(ResourceState::free(name.clone()));
         }
         Ok(Page::cut(resources, query))
+    }
+
+    /// A claim does not wait any more: the next of ours asks for itself.
+    fn left(&self, resource: &ResourceName, id: ClaimId) {
+        self.wake(self.queues.left(resource, id));
+    }
+
+    fn wake(&self, ids: impl IntoIterator<Item = ClaimId>) {
+        for id in ids {
+            self.link.hub.ring(id);
+        }
     }
 
     /// Wakes those of this process whose turn has come.

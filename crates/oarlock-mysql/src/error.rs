@@ -15,6 +15,12 @@ pub(crate) const NO_SUCH_TABLE: u16 = 1146;
 /// A column that must have a value and was given none.
 pub(crate) const NOT_NULL: u16 = 1048;
 
+/// A setting that this server does not have.
+pub(crate) const UNKNOWN_VARIABLE: u16 = 1193;
+
+/// A name that is longer than the server allows.
+pub(crate) const NAME_TOO_LONG: u16 = 1059;
+
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 

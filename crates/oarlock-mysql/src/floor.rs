@@ -92,6 +92,18 @@ impl Floor for Row {
         })
     }
 
+    fn calls(self: Arc<Self>) -> BoxFuture<Result<Option<u64>>> {
+        Box::pin(async move {
+            let _permit = self.permits.acquire().await.map_err(|error| closed().because(error))?;
+            let idle = self.idle().pop();
+            let mut conn = idle.ok_or_else(closed)?;
+            let status: Option<(String, u64)> =
+                conn.query_first("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").await.map_err(failed)?;
+            self.idle().push(conn);
+            Ok(status.map(|(_, count)| count))
+        })
+    }
+
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
             let idle = self.idle().pop();

@@ -6,9 +6,12 @@ mod driver;
 mod error;
 pub mod floor;
 mod link;
+mod queue;
 mod schema;
+mod session;
 mod watch;
 
-pub use config::{Config, Encryption};
+pub use config::{Config, Encryption, Keys};
 pub use driver::MySql;
 pub use schema::{init, script};
+pub use session::{MySqlSession, Named};

@@ -198,16 +198,26 @@ pub(crate) async fn dial(config: &Config) -> Result<Conn> {
 /// A connection that stands for a session, and whether others see it when that ends.
 async fn open(config: Config, session: i64, witnesses: (u32, u32)) -> Result<(Conn, bool)> {
     let mut conn = dial(&config).await?;
-    let id: Option<u32> = conn.query_first("SELECT CONNECTION_ID()").await.map_err(failed)?;
     schema::prepare(&mut conn).await?;
-    // A pooler does not know yet which connection will serve us when it greets us; and named locks are not those of a cluster.
-    let galera: Option<(String, String)> = conn.query_first("SHOW VARIABLES LIKE 'wsrep_on'").await.map_err(failed)?;
-    let lit = id == Some(conn.id()) && galera.is_none_or(|(_, on)| on != "ON");
+    let lit = is_alone(&mut conn).await?;
     if lit {
         stand(&mut conn, session, witnesses).await?;
     }
     warm(&mut conn).await?;
     Ok((conn, lit))
+}
+
+/// Whether named locks mean something here: it is one server, and the connection is ours.
+pub(crate) async fn is_alone(conn: &mut Conn) -> Result<bool> {
+    let id: Option<u32> = conn.query_first("SELECT CONNECTION_ID()").await.map_err(failed)?;
+    let galera: Option<(String, String)> = conn.query_first("SHOW VARIABLES LIKE 'wsrep_on'").await.map_err(failed)?;
+    // A pooler does not know yet which connection will serve us when it greets us.
+    Ok(id == Some(conn.id()) && !is_cluster(galera.as_ref().map(|(_, on)| on.as_str())))
+}
+
+/// Named locks are not those of a Galera cluster, whatever else is.
+fn is_cluster(wsrep_on: Option<&str>) -> bool {
+    wsrep_on == Some("ON")
 }
 
 /// Lets the server read the procedures now instead of under the first lock: that takes it some milliseconds for each connection.
@@ -251,4 +261,15 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     getrandom::fill(&mut bits)
         .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
     Ok(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_locks_are_not_those_of_a_cluster() {
+        assert!(is_cluster(Some("ON")));
+        assert!(!is_cluster(Some("OFF")) && !is_cluster(None));
+    }
 }

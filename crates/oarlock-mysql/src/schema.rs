@@ -9,7 +9,7 @@ use crate::error::{NO_SUCH_TABLE, SCHEME, failed, strange};
 use crate::link::dial;
 
 /// The format of tables and procedures that this code speaks.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const PARTS: [&str; 8] = [
     include_str!("sql/schema.sql"),
@@ -50,6 +50,13 @@ pub fn script(grant: Option<&str>) -> String {
 pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     config.check()?;
     let mut conn = dial(&config).await.map_err(|error| error.during("init"))?;
+    if version(&mut conn).await?.is_some_and(|found| found < FORMAT) {
+        // What replaces them may answer in another way; tables stay, with what they hold.
+        for procedure in procedures() {
+            conn.query_drop(format!("DROP PROCEDURE IF EXISTS {procedure}")).await.map_err(failed)?;
+        }
+        make(&mut conn).await?;
+    }
     prepare(&mut conn).await?;
     for right in grant.into_iter().flat_map(rights) {
         conn.query_drop(right).await.map_err(failed)?;
@@ -64,15 +71,22 @@ fn rights(user: &str) -> Vec<String> {
     for table in ["resource", "claim", "grave", "session", "server", "fence"] {
         rights.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock_{table} TO '{user}'"));
     }
-    let procedures = PARTS[1..].iter().flat_map(|part| part.split("CREATE PROCEDURE IF NOT EXISTS ").skip(1));
-    let names = procedures.filter_map(|rest| rest.split('(').next());
-    rights.extend(names.map(|name| format!("GRANT EXECUTE ON PROCEDURE {name} TO '{user}'")));
+    rights.extend(procedures().map(|name| format!("GRANT EXECUTE ON PROCEDURE {name} TO '{user}'")));
     rights
+}
+
+/// The names of all procedures.
+fn procedures() -> impl Iterator<Item = &'static str> {
+    let made = PARTS[1..].iter().flat_map(|part| part.split("CREATE PROCEDURE IF NOT EXISTS ").skip(1));
+    made.filter_map(|rest| rest.split('(').next())
 }
 
 /// Says that all of it is there.
 fn made() -> String {
-    format!("INSERT IGNORE INTO oarlock_format (one, version) VALUES (1, {FORMAT})")
+    format!(
+        "INSERT INTO oarlock_format (one, version) VALUES (1, {FORMAT})
+        ON DUPLICATE KEY UPDATE version = GREATEST(version, {FORMAT})"
+    )
 }
 
 /// Checks the format of what is there, and makes it if there is nothing.
@@ -90,7 +104,10 @@ pub(crate) async fn prepare(conn: &mut Conn) -> Result<()> {
             let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
             Err(Error::new(ErrorKind::NewerFormat, message).on(SCHEME))
         }
-        older => Err(strange(format!("its tables have format {older}"))),
+        older => {
+            let message = format!("its tables have format {older}: once all clients know {FORMAT}, run oarlock init");
+            Err(Error::new(ErrorKind::Foreign, message).on(SCHEME))
+        }
     }
 }
 

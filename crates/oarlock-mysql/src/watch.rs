@@ -42,12 +42,17 @@ impl Hub {
         let called = called.split_terminator(',').filter_map(|one| one.split_once('@'));
         let ours = called.filter(|(_, theirs)| theirs.parse() == Ok(session)).filter_map(|(id, _)| id.parse().ok());
         for id in ours {
-            let hint = Hint { claim: Some(id) };
-            let inner = self.lock();
-            let heard = inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok());
-            if !heard && let Some(mailbox) = &inner.mailbox {
-                let _ = mailbox.send(hint);
-            }
+            self.ring(id);
+        }
+    }
+
+    /// Tells whoever waits for this claim's turn to look.
+    pub(crate) fn ring(&self, id: ClaimId) {
+        let hint = Hint { claim: Some(id) };
+        let inner = self.lock();
+        let heard = inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok());
+        if !heard && let Some(mailbox) = &inner.mailbox {
+            let _ = mailbox.send(hint);
         }
     }
 

@@ -9,5 +9,5 @@ use oarlock_testbed::MariaDb;
 
 fn main() -> anyhow::Result<()> {
     let Some(server) = MariaDb::start_or_skip()? else { return Ok(()) };
-    oarlock_conformance::run(fixture::Server(Arc::new(server)))
+    oarlock_conformance::run(fixture::Server(Arc::new(server), fixture::Mode::Lease))
 }

@@ -21,6 +21,17 @@ pub enum Encryption {
     VerifyFull,
 }
 
+/// What an advisory lock is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keys {
+    /// The first eight bytes of the SHA-256 of prefix and name, as a number with a sign.
+    #[default]
+    Named,
+    /// The name is the number itself, or two of 32 bits with a comma between. There is no prefix.
+    Raw,
+}
+
 /// Choices for a [`Postgres`](crate::Postgres) store.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -45,6 +56,11 @@ pub struct Config {
     /// How long the server may be silent on a request before its connection is given up. Keep it well above the time that a
     /// client waits for a request: it is there to replace dead connections, not to answer sooner.
     pub silence_timeout: Duration,
+    /// What advisory locks are called; for [`PostgresSession`](crate::PostgresSession) alone.
+    pub keys: Keys,
+    /// How long the server keeps a silent connection that holds advisory locks, and so the longest lease there is on one; for
+    /// [`PostgresSession`](crate::PostgresSession) alone.
+    pub session_ttl: Duration,
     password: Option<String>,
 }
 
@@ -62,6 +78,8 @@ impl Config {
             prefix: String::new(),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
+            keys: Keys::default(),
+            session_ttl: Duration::from_secs(30),
             password: None,
         }
     }

@@ -168,7 +168,7 @@ fn random() -> Result<i64> {
 
 /// Whether the server's process at the other end is ours alone. A pooler does not know yet which one will serve us when it
 /// hands out the key for cancelling requests, so the key names another process than the one that answers.
-async fn is_our_own(client: &Client) -> Result<bool> {
+pub(crate) async fn is_our_own(client: &Client) -> Result<bool> {
     let (mut heard, said) = tokio::io::duplex(ENCRYPT.len() + CANCEL.len() + 8);
     let unheard = |error| strange("no key").because(error);
     // The client crate shows its key to nobody, but writes it wherever it is told to; where it encrypts, it asks for that

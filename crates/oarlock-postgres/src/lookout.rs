@@ -62,7 +62,7 @@ impl Lookout {
         }
     }
 
-    /// The wait goes on: whoever was in the way is likely to be there again.
+    /// The wait goes on for a while: whoever was in the way is likely to be there again.
     pub(crate) fn forget(&self, claim: ClaimId) {
         lock(&self.0).claims.remove(&claim);
     }
@@ -99,8 +99,10 @@ async fn stand(state: &Mutex<State>, config: &Config) {
         let wait = "SELECT oarlock.await_end($1)";
         let ended = client.query_typed(wait, &[(&target, Type::INT8)]).await;
         let cancelled = ended.as_ref().is_err_and(|error| error.code() == Some(&SqlState::QUERY_CANCELED));
+        let nothing =
+            ended.as_ref().is_ok_and(|rows| rows.first().is_some_and(|row| row.try_get::<_, bool>(0).is_err()));
         let mut state = lock(state);
-        if state.target != Some(target) || cancelled {
+        if state.target != Some(target) || cancelled || (nothing && !state.claims.is_empty()) {
             continue;
         }
         state.target = None;

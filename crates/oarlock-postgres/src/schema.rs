@@ -4,12 +4,12 @@ use oarlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::Client;
 
 use crate::config::Config;
-use crate::error::{SCHEME, failed, no_connection, strange};
+use crate::error::{SCHEME, failed, no_connection};
 use crate::link::first;
 use crate::tls::Tls;
 
 /// The format of tables and functions that this code speaks.
-const FORMAT: i32 = 1;
+const FORMAT: i32 = 2;
 
 /// Makes what is missing; run by at most one client at a time.
 const PARTS: [&str; 8] = [
@@ -22,14 +22,20 @@ const PARTS: [&str; 8] = [
     include_str!("sql/observe.sql"),
     include_str!("sql/check.sql"),
 ];
+
+/// Functions of an older format go, for they may have other arguments; tables stay, with what they hold.
+const RAISE: &str = include_str!("sql/raise.sql");
 const LOCK: i64 = 0x006f_6172_6c6f_636b;
 
 /// What makes it all, in one transaction, and the rights of the role `grant` if one is given.
 #[must_use]
 pub fn script(grant: Option<&str>) -> String {
     let (parts, rights) = (PARTS.join("\n"), grant.map(rights).unwrap_or_default());
-    let made = format!("INSERT INTO oarlock.format (version) VALUES ({FORMAT}) ON CONFLICT DO NOTHING;");
-    format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{parts}\n{made}\n{rights}COMMIT;\n")
+    let made = format!(
+        "INSERT INTO oarlock.format (version) VALUES ({FORMAT})
+ON CONFLICT (singleton) DO UPDATE SET version = excluded.version WHERE format.version < excluded.version;"
+    );
+    format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{RAISE}\n{parts}\n{made}\n{rights}COMMIT;\n")
 }
 
 /// The fewest rights that a client needs, once somebody has made the schema.
@@ -48,8 +54,8 @@ fn rights(role: &str) -> String {
 pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
     tokio::spawn(connection);
-    if is_there(&client).await? {
-        check(&client).await?;
+    if is_there(&client).await? && version(&client).await? > FORMAT {
+        return check(&client).await;
     }
     client.batch_execute(&script(grant)).await.map_err(failed)?;
     check(&client).await
@@ -69,14 +75,21 @@ async fn is_there(client: &Client) -> Result<bool> {
     first(client, "SELECT to_regclass('oarlock.format') IS NOT NULL, $1::bigint AS echo").await
 }
 
+async fn version(client: &Client) -> Result<i32> {
+    first(client, "SELECT version, $1::bigint AS echo FROM oarlock.format").await
+}
+
 async fn check(client: &Client) -> Result<()> {
-    match first(client, "SELECT version, $1::bigint AS echo FROM oarlock.format").await? {
+    match version(client).await? {
         FORMAT => Ok(()),
         newer if newer > FORMAT => {
             let message = format!("its tables have format {newer}, and this version knows {FORMAT}");
             Err(Error::new(ErrorKind::NewerFormat, message).on(SCHEME))
         }
-        older => Err(strange(format!("its tables have format {older}"))),
+        older => {
+            let message = format!("its tables have format {older}: once all clients know {FORMAT}, run oarlock init");
+            Err(Error::new(ErrorKind::Foreign, message).on(SCHEME))
+        }
     }
 }
 

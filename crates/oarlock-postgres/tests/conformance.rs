@@ -10,5 +10,10 @@ use oarlock_testbed::Postgres;
 fn main() -> anyhow::Result<()> {
     let Some(server) = Postgres::start_or_skip()? else { return Ok(()) };
     let entrance = server.addr();
-    oarlock_conformance::run(fixture::Server { name: "postgres", server: Arc::new(server), entrance })
+    oarlock_conformance::run(fixture::Server {
+        name: "postgres",
+        server: Arc::new(server),
+        entrance,
+        mode: fixture::Mode::Lease,
+    })
 }

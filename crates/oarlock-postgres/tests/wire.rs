@@ -45,9 +45,32 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 2").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 3").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+}
+
+#[tokio::test]
+async fn an_older_format_is_named_and_raised_with_what_it_holds() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    drop(store);
+    // As the first format was: no sessions, and functions with other arguments.
+    let older = "UPDATE oarlock.format SET version = 1; DROP TABLE oarlock.session;
+        DROP FUNCTION oarlock.observe; CREATE FUNCTION oarlock.observe(bytea, integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'";
+    root.batch_execute(older).await.unwrap();
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    oarlock_postgres::init(config(server.addr()), None).await.unwrap();
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
+    let observe = "SELECT count(*) FROM pg_proc WHERE proname = 'observe' AND pronamespace = 'oarlock'::regnamespace";
+    until(&root, observe, 1).await;
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
 }
 
 #[tokio::test]

@@ -263,18 +263,34 @@ fn redlock_configs(url: &Url) -> Result<Vec<oarlock_redis::Config>> {
     hosts.map(|host| redis_config_at(url, Address::Tcp(host.name.clone(), host.port))).collect()
 }
 
+/// What the options of an SQL store cannot be together, or not from a URL.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn check_sql(url: &Url) -> Result<()> {
+    if url.mode() == Some("transaction") {
+        let message =
+            "a lock of a transaction is taken by that transaction itself, in SQL: no client can do it for another";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    if url.option("key").is_some() && url.mode() != Some("session") {
+        return Err(Error::new(ErrorKind::Config, "key is for mode=session alone"));
+    }
+    Ok(())
+}
+
 #[cfg(feature = "mysql")]
 async fn mysql(url: Url) -> Result<Arc<dyn DynDriver>> {
-    Ok(Arc::new(oarlock_mysql::MySql::connect(mysql_config(&url)?).await?))
+    let config = mysql_config(&url)?;
+    if url.mode() == Some("session") {
+        return Ok(Arc::new(oarlock_mysql::MySqlSession::connect(oarlock_mysql::Named::new(config)).await?));
+    }
+    Ok(Arc::new(oarlock_mysql::MySql::connect(config).await?))
 }
 
 #[cfg(feature = "mysql")]
 pub(crate) fn mysql_config(url: &Url) -> Result<oarlock_mysql::Config> {
-    use oarlock_mysql::{Config, Encryption};
+    use oarlock_mysql::{Config, Encryption, Keys};
 
-    if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
-        return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
-    }
+    check_sql(url)?;
     let Some(host) = url.hosts().first() else {
         return Err(Error::new(ErrorKind::Config, format!("{url} has no host")));
     };
@@ -294,6 +310,8 @@ pub(crate) fn mysql_config(url: &Url) -> Result<oarlock_mysql::Config> {
         _ => Encryption::Disable,
     };
     config.root_certificate = url.option("sslrootcert").map(std::path::PathBuf::from);
+    config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+    config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
@@ -303,16 +321,20 @@ pub(crate) fn mysql_config(url: &Url) -> Result<oarlock_mysql::Config> {
 
 #[cfg(feature = "postgres")]
 async fn postgres(url: Url) -> Result<Arc<dyn DynDriver>> {
-    Ok(Arc::new(oarlock_postgres::Postgres::connect(postgres_config(&url)?).await?))
+    let config = postgres_config(&url)?;
+    if url.mode() == Some("session") {
+        return Ok(Arc::new(
+            oarlock_postgres::PostgresSession::connect(oarlock_postgres::Advisory::new(config)).await?,
+        ));
+    }
+    Ok(Arc::new(oarlock_postgres::Postgres::connect(config).await?))
 }
 
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
-    use oarlock_postgres::{Config, Encryption};
+    use oarlock_postgres::{Config, Encryption, Keys};
 
-    if let Some(mode) = url.mode().filter(|mode| *mode != "lease") {
-        return Err(Error::new(ErrorKind::Unsupported, format!("the mode {mode} is not supported yet")));
-    }
+    check_sql(url)?;
     let Some(host) = url.hosts().first() else {
         return Err(Error::new(ErrorKind::Config, format!("{url} has no host")));
     };
@@ -330,6 +352,8 @@ pub(crate) fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
         _ => Encryption::Disable,
     };
     config.root_certificate = url.option("sslrootcert").map(std::path::PathBuf::from);
+    config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+    config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
         config.silence_timeout = config.silence_timeout.max(op_timeout * 4);

@@ -3,7 +3,8 @@
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
 --   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
---   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; who was called.
+--   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; where a waiter
+--   stands in order of arrival; who was called.
 CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
     _name VARBINARY(1536), _id BINARY(16), _session BIGINT, _tethered BOOLEAN, _kind VARCHAR(32), _capacity BIGINT,
     _adopt BOOLEAN, _weight BIGINT, _fair BOOLEAN, _wait BOOLEAN, _behind BIGINT, _lease BIGINT, _place BIGINT,
@@ -135,5 +136,5 @@ BEGIN
     END IF;
     COMMIT;
     SELECT _outcome AS outcome, _fence AS fence, _lease AS lease, _memo AS memo, _ahead AS ahead, _recheck AS recheck,
-        _stored AS stored, _called AS called;
+        _stored AS stored, IF(_wait AND _fence IS NULL, _position, NULL) AS arrival, _called AS called;
 END

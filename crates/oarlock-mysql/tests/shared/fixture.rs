@@ -8,11 +8,20 @@ use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, Result};
-use oarlock_mysql::{Config, MySql};
+use oarlock_mysql::{Config, MySql, MySqlSession, Named};
 use oarlock_testbed::MariaDb;
 use oarlock_testbed::proxy::{Held, Proxy};
 
-pub(crate) struct Server(pub(crate) Arc<MariaDb>);
+pub(crate) struct Server(pub(crate) Arc<MariaDb>, pub(crate) Mode);
+
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "each suite has one")]
+pub(crate) enum Mode {
+    Lease,
+    Session,
+}
+
+const TTL: Duration = Duration::from_millis(1000);
 
 struct Line {
     driver: Arc<Faulty>,
@@ -21,7 +30,10 @@ struct Line {
 
 impl Fixture for Server {
     fn name(&self) -> String {
-        "mariadb".into()
+        match self.1 {
+            Mode::Lease => "mariadb".into(),
+            Mode::Session => "mariadb/session".into(),
+        }
     }
 
     fn powers(&self) -> Powers {
@@ -30,15 +42,20 @@ impl Fixture for Server {
     }
 
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(1000))
+        Pace::of(TTL)
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let entrance = self.0.addr();
+        let (entrance, mode) = (self.0.addr(), self.1);
         Box::pin(async move {
             let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
-            let config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port(), "locks");
-            let driver = Arc::new(Faulty::new(Arc::new(MySql::connect(config).await?)));
+            let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port(), "locks");
+            config.session_ttl = TTL;
+            let driver: Arc<dyn DynDriver> = match mode {
+                Mode::Lease => Arc::new(MySql::connect(config).await?),
+                Mode::Session => Arc::new(MySqlSession::connect(Named::new(config)).await?),
+            };
+            let driver = Arc::new(Faulty::new(driver));
             Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
         })
     }

@@ -52,7 +52,7 @@ pub(crate) async fn renew(store: &MySql, claim: &Claim) -> Result<Renewed, Error
 
 /// Asks until `sql` answers with this number.
 pub(crate) async fn until(root: &mut Conn, sql: &str, number: i64) {
-    for _ in 0..60 {
+    for _ in 0..250 {
         if root.query_first::<i64, _>(sql).await.unwrap() == Some(number) {
             return;
         }

@@ -67,11 +67,15 @@ BEGIN
 END $$;
 
 -- Arguments: a session. Returns once its beacon is out, and waits for up to half a second more until its other connection is gone
--- too. Answer: whether it is over.
-CREATE OR REPLACE FUNCTION oarlock.await_end(_session bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- too. Answer: whether it is over; null if nothing happened for a while. As long as a statement lasts, nothing is removed that
+-- died after its start, in no table of the database: so it must be asked again and again.
+CREATE OR REPLACE FUNCTION oarlock.await_end(_session bigint) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
-    PERFORM pg_advisory_lock_shared(_session);
-    PERFORM pg_advisory_unlock_shared(_session);
+    BEGIN
+        PERFORM pg_advisory_xact_lock_shared(_session);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN NULL;
+    END;
     FOR look IN 1..100 LOOP
         -- Inside a transaction the server would show the same picture of its backends for ever.
         PERFORM pg_stat_clear_snapshot();

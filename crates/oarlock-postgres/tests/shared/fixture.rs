@@ -9,7 +9,7 @@ use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, Result};
-use oarlock_postgres::{Config, Postgres};
+use oarlock_postgres::{Advisory, Config, Postgres, PostgresSession};
 use oarlock_testbed::Postgres as Postgresql;
 use oarlock_testbed::proxy::{Held, Proxy};
 
@@ -18,7 +18,17 @@ pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) server: Arc<Postgresql>,
     pub(crate) entrance: SocketAddr,
+    pub(crate) mode: Mode,
 }
+
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "each suite has one")]
+pub(crate) enum Mode {
+    Lease,
+    Session,
+}
+
+const TTL: Duration = Duration::from_millis(1000);
 
 struct Line {
     driver: Arc<Faulty>,
@@ -36,16 +46,21 @@ impl Fixture for Server {
     }
 
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(1000))
+        Pace::of(TTL)
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let entrance = self.entrance;
+        let (entrance, mode) = (self.entrance, self.mode);
         Box::pin(async move {
             let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
             let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port());
             (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
-            let driver = Arc::new(Faulty::new(Arc::new(Postgres::connect(config).await?)));
+            config.session_ttl = TTL;
+            let driver: Arc<dyn DynDriver> = match mode {
+                Mode::Lease => Arc::new(Postgres::connect(config).await?),
+                Mode::Session => Arc::new(PostgresSession::connect(Advisory::new(config)).await?),
+            };
+            let driver = Arc::new(Faulty::new(driver));
             Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
         })
     }

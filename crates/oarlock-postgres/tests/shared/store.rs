@@ -41,7 +41,7 @@ pub(crate) async fn renew(store: &Postgres, claim: &Claim) -> Renewed {
 
 /// Asks until `sql` answers with this number.
 pub(crate) async fn until(root: &tokio_postgres::Client, sql: &str, number: i64) {
-    for _ in 0..500 {
+    for _ in 0..3000 {
         // Inside a transaction the server would show the same picture for ever.
         root.batch_execute("SELECT pg_stat_clear_snapshot()").await.unwrap();
         if root.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == number {

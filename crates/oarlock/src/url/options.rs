@@ -76,7 +76,8 @@ impl Options {
                 Says::Encryption if !["disable", "prefer", "require", "verify-full"].contains(&value) => {
                     "disable, prefer, require or verify-full"
                 }
-                Says::Number | Says::YesOrNo | Says::File | Says::Encryption => {
+                Says::Keys if !["named", "raw"].contains(&value) => "named or raw",
+                Says::Number | Says::YesOrNo | Says::File | Says::Encryption | Says::Keys => {
                     self.own.insert(name, value.to_owned());
                     continue;
                 }

@@ -31,6 +31,7 @@ pub(super) enum Says {
     YesOrNo,
     File,
     Encryption,
+    Keys,
 }
 
 /// A key with its allowed values; the first is the default.
@@ -128,7 +129,8 @@ const TLS_SAFETY: &[Own] =
 
 const CERTIFICATES: &[Own] = &[TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
 
-const ENCRYPTION: &[Own] = &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, "")];
+const DATABASE: &[Own] =
+    &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, ""), ("key", Says::Keys, "named")];
 
 // Each server of a Redlock is alone: it has no replicas that could count.
 const EVICTION: &[Own] = &[SAFETY[1]];
@@ -193,13 +195,13 @@ static SCHEMES: &[Scheme] = &[
         .port(5432)
         .path(PathIs::Database)
         .choices(SQL)
-        .own(ENCRYPTION),
+        .own(DATABASE),
     Scheme::new("mysql", "MySQL or MariaDB", "mysql")
         .alias(&["mariadb"])
         .port(3306)
         .path(PathIs::Database)
         .choices(SQL)
-        .own(ENCRYPTION),
+        .own(DATABASE),
 ];
 
 /// The scheme called `name`, or an error that names the nearest one.

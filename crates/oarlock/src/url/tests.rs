@@ -139,6 +139,13 @@ fn databases_say_how_to_encrypt() {
 }
 
 #[test]
+fn databases_say_how_their_own_locks_are_called() {
+    let raw = url("postgres://h/db?mode=session&key=raw");
+    assert_eq!((raw.mode(), raw.option("key")), (Some("session"), Some("raw")));
+    assert!(refusal("mysql://h/db?mode=session&key=hashed").contains("named or raw"));
+}
+
+#[test]
 fn redis_has_keys_of_its_own() {
     let plain = url("redis+cluster://h?min_replicas=1&allow_eviction=yes");
     assert_eq!((plain.option("min_replicas"), plain.option("allow_eviction")), (Some("1"), Some("yes")));

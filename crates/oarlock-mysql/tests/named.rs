@@ -1,0 +1,201 @@
+//! Locks shared with programs that use the server's own: the mariadb client, and what a connection is good for.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex};
+use oarlock_mysql::{Config, Keys, MySqlSession, Named};
+use tokio::task::JoinHandle;
+
+use self::store::{Server, config, start, until};
+
+/// Longer than anything here takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+async fn connect(config: Config) -> Client {
+    Client::new(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap()
+}
+
+fn raw(server: &Server) -> Config {
+    let mut config = config(server.addr());
+    config.keys = Keys::Raw;
+    config
+}
+
+/// Waits in a task of its own.
+fn wait_for(lock: Mutex) -> JoinHandle<oarlock_core::Result<Guard>> {
+    tokio::spawn(async move { lock.wait(BOUND).lock().await })
+}
+
+/// The plain client program, told one statement at a time.
+struct Plain {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Plain {
+    fn start(server: &Server) -> Self {
+        let mut command = Command::new("mariadb");
+        command.args([
+            "--no-defaults",
+            "--protocol=tcp",
+            "--user=root",
+            "--batch",
+            "--skip-column-names",
+            "--unbuffered",
+        ]);
+        command.arg(format!("--host={}", server.addr().ip())).arg(format!("--port={}", server.addr().port()));
+        let mut child = command.arg("locks").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, input, output: BufReader::new(output).lines() }
+    }
+
+    fn say(&mut self, statement: &str) {
+        writeln!(self.input, "{statement};").unwrap();
+        self.input.flush().unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        self.output.next().unwrap().unwrap()
+    }
+
+    fn ask(&mut self, statement: &str) -> String {
+        self.say(statement);
+        self.hear()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many wait for a named lock.
+const WAITING: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_are_shared_with_the_plain_client() {
+    let Some((server, mut root)) = start().await else { return };
+    let mut named = config(server.addr());
+    named.prefix = "team:".into();
+    for (config, name, key) in [(named, "nightly", "SHA2('team:nightly', 256)"), (raw(&server), "nightly", "'nightly'")]
+    {
+        let client = connect(config).await;
+        let lock = || client.mutex(name).unwrap();
+        let mut plain = Plain::start(&server);
+
+        // They hold, and we wait.
+        assert_eq!(plain.ask(&format!("SELECT GET_LOCK({key}, 0)")), "1");
+        assert!(lock().try_lock().await.unwrap().is_none(), "{name}: taken from the plain client");
+        let waiting = wait_for(lock());
+        until(&mut root, WAITING, 1).await;
+        assert_eq!(plain.ask(&format!("SELECT RELEASE_LOCK({key})")), "1");
+        let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+
+        // We hold, and they wait.
+        assert_eq!(plain.ask(&format!("SELECT GET_LOCK({key}, 0)")), "0", "{name}: given twice");
+        plain.say(&format!("SELECT GET_LOCK({key}, 60)"));
+        until(&mut root, WAITING, 1).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        let plain = tokio::task::spawn_blocking(move || {
+            assert_eq!(plain.hear(), "1");
+            plain
+        });
+        let mut plain = tokio::time::timeout(BOUND, plain).await.unwrap().unwrap();
+
+        // They are killed.
+        let waiting = wait_for(lock());
+        until(&mut root, WAITING, 1).await;
+        plain.child.kill().unwrap();
+        let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_holds_many_and_only_waiters_get_their_own() {
+    let Some((server, mut root)) = start().await else { return };
+    let (ours, theirs) = (connect(raw(&server)).await, connect(raw(&server)).await);
+    let connections =
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'locks'";
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        guards.push(ours.mutex(number.to_string()).unwrap().lock().await.unwrap());
+    }
+    until(&mut root, connections, 2).await;
+    // What this client holds is not its own a second time.
+    assert!(ours.mutex("7").unwrap().try_lock().await.unwrap().is_none(), "one name, twice, on one client");
+    assert!(theirs.mutex("7").unwrap().try_lock().await.unwrap().is_none());
+    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()).unwrap())).collect();
+    until(&mut root, WAITING, 3).await;
+    // A free one is had at once, whoever else waits.
+    let free = tokio::time::timeout(BOUND, theirs.mutex("99").unwrap().lock()).await.unwrap().unwrap();
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    for waiting in waiting {
+        tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    }
+    free.release().await.unwrap();
+    let holder = "SELECT IFNULL(IS_USED_LOCK('1'), 0) + IFNULL(IS_USED_LOCK('99'), 0)";
+    until(&mut root, holder, 0).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
+    let Some((server, mut root)) = start().await else { return };
+    let mut config = raw(&server);
+    config.session_ttl = Duration::from_secs(6);
+    let client = connect(config).await;
+    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    let holder: u64 = root.query_first("SELECT IS_USED_LOCK('1')").await.unwrap().unwrap();
+    root.query_drop(format!("KILL {holder}")).await.unwrap();
+    // The next renewal notices, within a third of the lease.
+    let reason = tokio::time::timeout(Duration::from_secs(6), guard.lost()).await.unwrap();
+    assert_eq!(reason, LossReason::Session);
+    let again = tokio::time::timeout(BOUND, client.mutex("1").unwrap().lock()).await.unwrap().unwrap();
+    assert!(again.fence() > guard.fence());
+    again.release().await.unwrap();
+}
+
+/// Whoever is stopped, or cut off without a word, does not hold for ever.
+#[tokio::test]
+async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
+    let Some((server, _root)) = start().await else { return };
+    let proxy = oarlock_testbed::proxy::Proxy::start(server.addr()).unwrap();
+    let mut config = raw(&server);
+    (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
+    config.session_ttl = Duration::from_secs(2);
+    let client = connect(config).await;
+    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    proxy.cut();
+    let rival = connect(raw(&server)).await;
+    let theirs = wait_for(rival.mutex("1").unwrap());
+    let theirs = tokio::time::timeout(BOUND, theirs).await.unwrap().unwrap().unwrap();
+    assert!(!guard.is_held(), "two believe");
+    theirs.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_they_cannot_do_is_refused() {
+    let Some((server, _root)) = start().await else { return };
+    let client = connect(raw(&server)).await;
+    let unsupported = |error: oarlock_core::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    unsupported(client.mutex("1").unwrap().fair().lock().await.unwrap_err());
+    unsupported(client.rwlock("1").unwrap().read().await.unwrap_err());
+    unsupported(client.list().await.unwrap_err());
+    let error = client.mutex("x".repeat(300)).unwrap().lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+}

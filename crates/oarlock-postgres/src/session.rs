@@ -1,0 +1,261 @@
+//! The server's own advisory locks, for sharing locks with programs that use them: each is held by a connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use oarlock_core::capabilities::WaiterView;
+use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
+use oarlock_session::{Line, Mailbox, Seen, Server, SessionLocks};
+use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use crate::config::Config;
+use crate::error::{SCHEME, failed, no_answer, no_connection, silent, strange};
+use crate::key::Key;
+use crate::link::{Param, is_our_own};
+use crate::tls::Tls;
+
+/// A wait is one statement, whose snapshot keeps dead rows from being removed: after so long it begins anew.
+const QUEUE_FOR: Duration = Duration::from_secs(60);
+
+/// What the session must be like: $1 is how long it may be idle, $2 how long a statement waits for a lock, in milliseconds, $3 the
+/// first in seconds. Settings that a server does not have are left out.
+const SETTINGS: &str =
+    "SELECT pg_backend_pid() AS pid, count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES
+    ('idle_session_timeout', $1), ('tcp_user_timeout', $1), ('tcp_keepalives_idle', $3), ('lock_timeout', $2),
+    ('statement_timeout', '0'), ('client_connection_check_interval', '1000')
+) AS wanted(name, value) USING (name)";
+
+/// Who has an advisory lock or waits for it: $1 and $2 are its halves, $3 tells the two kinds of keys apart.
+const LOOK: &str =
+    "SELECT pid, granted, coalesce(usename, '')::text, coalesce(application_name, ''), coalesce(host(client_addr), '')
+    FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid::bigint = $1 AND objid::bigint = $2 AND objsubid = $3 ORDER BY granted DESC, pid";
+
+const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// Advisory locks of a `PostgreSQL` server, for sharing locks with other programs. See the [crate](crate) for what they promise.
+pub type PostgresSession = SessionLocks<Advisory>;
+
+/// A server, and how its advisory locks are named.
+#[derive(Debug)]
+pub struct Advisory {
+    config: Config,
+}
+
+impl Advisory {
+    /// The server with this configuration: [`SessionLocks::connect`] connects to it.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config }
+    }
+}
+
+impl Server for Advisory {
+    type Key = Key;
+    type Line = Connection;
+
+    const SCHEME: &'static str = SCHEME;
+    const WAITERS: WaiterView = WaiterView::Counted;
+
+    fn address(&self) -> String {
+        format!("{} (advisory locks)", self.config)
+    }
+
+    fn session_ttl(&self) -> Duration {
+        self.config.session_ttl
+    }
+
+    fn key(&self, name: &ResourceName) -> Result<Key> {
+        Key::of(self.config.keys, &self.config.prefix, name)
+    }
+
+    async fn open(self: Arc<Self>, mailbox: Mailbox) -> Result<Connection> {
+        let limit = self.config.connect_timeout;
+        tokio::time::timeout(limit, connect(self.config.clone(), mailbox)).await.unwrap_or_else(|_| Err(no_answer()))
+    }
+}
+
+/// A connection that holds advisory locks.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    client: Client,
+    pid: i32,
+    over: AtomicBool,
+    /// Without it the server would keep the locks for as long as somebody has a share in the connection.
+    task: AbortHandle,
+}
+
+async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
+    let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+    let task = tokio::spawn(async move {
+        // Rung however the task ends.
+        let _ring = Ring(mailbox);
+        let _ = connection.await;
+    });
+    let task = task.abort_handle();
+    if !is_our_own(&client).await? {
+        let message = "advisory locks need connections of their own, and there is a pooler in between";
+        return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME));
+    }
+    let (idle, queue) = (config.session_ttl.as_millis().to_string(), QUEUE_FOR.as_millis().to_string());
+    let seconds = config.session_ttl.as_secs_f64().ceil().to_string();
+    let settings = [(&idle as _, Type::TEXT), (&queue as _, Type::TEXT), (&seconds as _, Type::TEXT)];
+    let rows = client.query_typed(SETTINGS, &settings).await.map_err(failed)?;
+    let pid = first(&rows)?.try_get("pid").map_err(failed)?;
+    Ok(Connection { config, client, pid, over: AtomicBool::new(false), task })
+}
+
+struct Ring(Mailbox);
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+impl Connection {
+    /// One request. A server that is silent for longer than it keeps a session has let go of it.
+    async fn ask(&self, sql: &str, params: &[Param<'_>], limit: Duration) -> Result<Vec<Row>> {
+        match tokio::time::timeout(limit, self.client.query_typed(sql, params)).await {
+            Ok(answer) => answer.map_err(failed),
+            Err(_) => {
+                self.end();
+                Err(silent())
+            }
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.config.silence_timeout.min(self.config.session_ttl)
+    }
+
+    /// Calls a function of the server on `key`.
+    async fn call(&self, sql: &str, key: &Key, limit: Duration) -> Result<Vec<Row>> {
+        match key {
+            Key::One(one) => self.ask(&sql.replace("KEY", "$1"), &[(one, Type::INT8)], limit).await,
+            Key::Two(one, two) => {
+                let params = [(one as _, Type::INT4), (two as _, Type::INT4)];
+                self.ask(&sql.replace("KEY", "$1, $2"), &params, limit).await
+            }
+        }
+    }
+}
+
+fn first(rows: &[Row]) -> Result<&Row> {
+    rows.first().ok_or_else(|| strange("no answer"))
+}
+
+fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+    row.try_get(column).map_err(failed).map_err(Error::applied_unknown)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+impl Line for Connection {
+    type Key = Key;
+
+    async fn take(&self, key: &Key) -> Result<Option<u64>> {
+        // The clock is read once it is taken, and not before.
+        let take = format!("SELECT CASE WHEN pg_try_advisory_lock(KEY) THEN {CLOCK} END");
+        let taken = self.call(&take, key, self.patience()).await;
+        let taken = taken.and_then(|rows| get::<Option<i64>>(first(&rows)?, 0));
+        if taken.is_err() && !self.is_over() {
+            // It may have been taken before the statement failed, and nobody would know.
+            self.give(key).await.inspect_err(|_| self.end())?;
+        }
+        taken.map(|clock| clock.map(unsigned))
+    }
+
+    async fn queue(&self, key: &Key) -> Result<bool> {
+        let limit = QUEUE_FOR + self.patience();
+        let asked = tokio::time::timeout(limit, async {
+            match key {
+                Key::One(one) => self.client.query_typed("SELECT pg_advisory_lock($1)", &[(one, Type::INT8)]).await,
+                Key::Two(one, two) => {
+                    let params = [(one as _, Type::INT4), (two as _, Type::INT4)];
+                    self.client.query_typed("SELECT pg_advisory_lock($1, $2)", &params).await
+                }
+            }
+        });
+        let error = match asked.await {
+            Ok(Ok(_)) => return Ok(true),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                self.end();
+                return Err(silent());
+            }
+        };
+        let stopped = matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED));
+        if !stopped {
+            self.end();
+            return Err(failed(error));
+        }
+        // The server may grant it and give up at once. Nothing else is held here.
+        self.ask("SELECT pg_advisory_unlock_all()", &[], self.patience()).await.inspect_err(|_| self.end())?;
+        Ok(false)
+    }
+
+    async fn stop(&self) -> Result<()> {
+        let told = self.client.cancel_token();
+        let told = tokio::time::timeout(self.config.connect_timeout, told.cancel_query(Tls::of(&self.config)?)).await;
+        told.map_err(|_| silent())?.map_err(failed)
+    }
+
+    async fn give(&self, key: &Key) -> Result<bool> {
+        let rows = self.call("SELECT pg_advisory_unlock(KEY)", key, self.patience()).await?;
+        get(first(&rows)?, 0)
+    }
+
+    async fn beat(&self) -> Result<u64> {
+        let rows = self.ask(&format!("SELECT {CLOCK}"), &[], self.patience()).await?;
+        get(first(&rows)?, 0).map(unsigned)
+    }
+
+    async fn look(&self, key: &Key) -> Result<Seen> {
+        let (class, object, kind) = key.shown();
+        let params = [(&class as _, Type::INT8), (&object as _, Type::INT8), (&kind as _, Type::INT2)];
+        let rows = self.ask(LOOK, &params, self.patience()).await?;
+        let (mut seen, mut waiting) = (Seen::default(), 0);
+        for row in &rows {
+            if get::<bool>(row, 1)? {
+                let mut label = Label::default();
+                label.pid = get::<i32>(row, 0)?.unsigned_abs();
+                (label.user, label.host) = (get(row, 2)?, get(row, 4)?);
+                label.reason = Some(get::<String>(row, 3)?).filter(|program| !program.is_empty());
+                seen.holders.push((label.pid.into(), label));
+            } else {
+                waiting += 1;
+            }
+        }
+        // Somebody may be on the way into the queue: none is seen, which is not that there is none.
+        seen.waiting = (waiting > 0).then_some(waiting);
+        Ok(seen)
+    }
+
+    fn number(&self) -> u64 {
+        self.pid.unsigned_abs().into()
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.task.abort();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.client.is_closed()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

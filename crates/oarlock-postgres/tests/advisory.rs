@@ -1,0 +1,233 @@
+//! Locks shared with programs that use the server's own: psql, and what a connection is good for.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex, Owner};
+use oarlock_postgres::{Advisory, Config, Keys, PostgresSession, TransactionLock};
+use oarlock_testbed::PgBouncer;
+use tokio::task::JoinHandle;
+
+use self::store::{Server, config, start, until};
+
+/// Longer than anything here takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+async fn connect(config: Config) -> Client {
+    Client::new(PostgresSession::connect(Advisory::new(config)).await.unwrap()).unwrap()
+}
+
+fn raw(server: &Server) -> Config {
+    let mut config = config(server.addr());
+    config.keys = Keys::Raw;
+    config
+}
+
+/// Waits in a task of its own.
+fn wait_for(lock: Mutex) -> JoinHandle<oarlock_core::Result<Guard>> {
+    tokio::spawn(async move { lock.wait(BOUND).lock().await })
+}
+
+/// The plain client program, told one statement at a time.
+struct Psql {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Psql {
+    fn start(server: &Server) -> Self {
+        let mut command = Command::new("psql");
+        command.args(["-X", "-q", "-A", "-t"]).arg(server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, input, output: BufReader::new(output).lines() }
+    }
+
+    fn say(&mut self, statement: &str) {
+        writeln!(self.input, "{statement};").unwrap();
+        self.input.flush().unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        self.output.next().unwrap().unwrap()
+    }
+
+    fn ask(&mut self, statement: &str) -> String {
+        self.say(statement);
+        self.hear()
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many wait for an advisory lock.
+const WAITING: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_are_shared_with_psql() {
+    let Some((server, root)) = start().await else { return };
+    let hashed = "('x' || left(encode(sha256('team:nightly'), 'hex'), 16))::bit(64)::bigint";
+    let mut named = config(server.addr());
+    named.prefix = "team:".into();
+    for (config, name, key) in [(named, "nightly", hashed), (raw(&server), "42", "42"), (raw(&server), "7,-1", "7, -1")]
+    {
+        let client = connect(config).await;
+        let lock = || client.mutex(name).unwrap();
+        let mut psql = Psql::start(&server);
+
+        // They hold, and we wait.
+        assert_eq!(psql.ask(&format!("SELECT 'held' FROM pg_advisory_lock({key})")), "held");
+        assert!(lock().try_lock().await.unwrap().is_none(), "{name}: taken from psql");
+        let waiting = wait_for(lock());
+        until(&root, WAITING, 1).await;
+        assert_eq!(psql.ask(&format!("SELECT pg_advisory_unlock({key})")), "t");
+        let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+
+        // We hold, and they wait.
+        assert_eq!(psql.ask(&format!("SELECT pg_try_advisory_lock({key})")), "f", "{name}: given twice");
+        psql.say(&format!("SELECT 'held' FROM pg_advisory_lock({key})"));
+        until(&root, WAITING, 1).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        let psql = tokio::task::spawn_blocking(move || {
+            assert_eq!(psql.hear(), "held");
+            psql
+        });
+        let mut psql = tokio::time::timeout(BOUND, psql).await.unwrap().unwrap();
+
+        // They are killed.
+        let waiting = wait_for(lock());
+        until(&root, WAITING, 1).await;
+        psql.child.kill().unwrap();
+        let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_holds_many_and_only_waiters_get_their_own() {
+    let Some((server, root)) = start().await else { return };
+    let (ours, theirs) = (connect(raw(&server)).await, connect(raw(&server)).await);
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
+    let mut guards = Vec::new();
+    for number in 0..50 {
+        guards.push(ours.mutex(number.to_string()).unwrap().lock().await.unwrap());
+    }
+    until(&root, connections, 2).await;
+    // What this client holds is not its own a second time.
+    assert!(ours.mutex("7").unwrap().try_lock().await.unwrap().is_none(), "one name, twice, on one client");
+    assert!(theirs.mutex("7").unwrap().try_lock().await.unwrap().is_none());
+    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()).unwrap())).collect();
+    until(&root, WAITING, 3).await;
+    // A free one is had at once, whoever else waits.
+    let free = tokio::time::timeout(BOUND, theirs.mutex("99").unwrap().lock()).await.unwrap().unwrap();
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    for waiting in waiting {
+        tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    }
+    free.release().await.unwrap();
+    until(&root, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
+    let Some((server, root)) = start().await else { return };
+    let client = connect(raw(&server)).await;
+    let guards = [client.mutex("1").unwrap().lock().await.unwrap(), client.mutex("2").unwrap().lock().await.unwrap()];
+    // The watchdog arms the mailbox in the background.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let ended = root.query("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'", &[]).await;
+    assert!(!ended.unwrap().is_empty());
+    for guard in &guards {
+        let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+        assert_eq!(reason, LossReason::Session);
+    }
+    let again = tokio::time::timeout(BOUND, client.mutex("1").unwrap().lock()).await.unwrap().unwrap();
+    assert!(again.fence() > guards[0].fence());
+    again.release().await.unwrap();
+}
+
+/// Whoever is stopped, or cut off without a word, does not hold for ever.
+#[tokio::test]
+async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
+    let Some((server, _root)) = start().await else { return };
+    let proxy = oarlock_testbed::proxy::Proxy::start(server.addr()).unwrap();
+    let mut config = raw(&server);
+    (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
+    config.session_ttl = Duration::from_secs(2);
+    let client = connect(config).await;
+    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    proxy.cut();
+    let rival = connect(raw(&server)).await;
+    let theirs = wait_for(rival.mutex("1").unwrap());
+    let theirs = tokio::time::timeout(BOUND, theirs).await.unwrap().unwrap().unwrap();
+    assert!(!guard.is_held(), "two believe");
+    theirs.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_they_cannot_do_is_refused() {
+    let Some((server, _root)) = start().await else { return };
+    let client = connect(raw(&server)).await;
+    let unsupported = |error: oarlock_core::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    unsupported(client.mutex("1").unwrap().fair().lock().await.unwrap_err());
+    unsupported(client.rwlock("1").unwrap().read().await.unwrap_err());
+    unsupported(client.semaphore("1", 3).unwrap().acquire(1).await.unwrap_err());
+    unsupported(client.list().await.unwrap_err());
+    let error = client.mutex("nightly").unwrap().lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    // An owner counts its holds on this side of the server.
+    let lock = client.mutex("1").unwrap().reentrant(&Owner::new());
+    let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    drop(inner);
+    assert!(outer.is_held());
+
+    let addr = server.addr();
+    let pooler = tokio::task::spawn_blocking(move || PgBouncer::in_front_of_or_skip(addr, &[]));
+    let Some(pooler) = pooler.await.unwrap().unwrap() else { return };
+    let behind = PostgresSession::connect(Advisory::new(config(pooler.addr()))).await;
+    unsupported(behind.unwrap_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_a_transaction_ends_with_it() {
+    let Some((server, root)) = start().await else { return };
+    let mut named = config(server.addr());
+    named.prefix = "team:".into();
+    let client = connect(named).await;
+    let lock = TransactionLock::new(Keys::Named, "team:", "nightly").unwrap();
+    let (other, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let free = || async { other.query_one(&lock.attempt(), &[]).await.unwrap().get::<_, bool>(0) };
+    for end in ["COMMIT", "ROLLBACK", "ROLLBACK TO before"] {
+        root.batch_execute(&format!("BEGIN; SAVEPOINT before; {}", lock.wait())).await.unwrap();
+        assert!(!free().await, "two transactions have it");
+        assert!(client.mutex("nightly").unwrap().try_lock().await.unwrap().is_none(), "a session has it too");
+        root.batch_execute(end).await.unwrap();
+        assert!(free().await, "{end} did not end it");
+        root.batch_execute("COMMIT").await.unwrap();
+    }
+    // And the other way round.
+    let guard = client.mutex("nightly").unwrap().lock().await.unwrap();
+    assert!(!free().await, "a transaction has what a session holds");
+    let bounded = format!("BEGIN; SET LOCAL lock_timeout = '50ms'; {}", lock.wait());
+    assert!(root.batch_execute(&bounded).await.is_err());
+    root.batch_execute("ROLLBACK").await.unwrap();
+    guard.release().await.unwrap();
+    root.batch_execute(&format!("BEGIN; {}; COMMIT", lock.wait())).await.unwrap();
+}
