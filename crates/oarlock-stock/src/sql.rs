@@ -11,6 +11,7 @@ use oarlock_rows::{Client, Dialect, Retry, Troubled as _};
 
 use self::steps::Conn;
 use self::walk::walk;
+use crate::even::evenly;
 use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
 /// Stock in PostgreSQL, MySQL, MariaDB or SQLite, over one connection of `oarlock-rows`: `postgres::Cached`,
@@ -172,7 +173,7 @@ impl<C: Conn> Shelf for Sql<C> {
                 return Ok(Then::Undo(()));
             }
             let segments = u32::try_from(steps::segments(conn, sku).await?.len()).map_err(Error::store)?;
-            for (segment, units) in steps::evenly(quantity, segments).filter(|(_, units)| *units > 0) {
+            for (segment, units) in evenly(quantity, segments).filter(|(_, units)| *units > 0) {
                 steps::add(conn, sku, segment, units).await?;
             }
             Ok(Then::Keep(()))
@@ -194,7 +195,7 @@ impl<C: Conn> Shelf for Sql<C> {
             let sql = "delete from oarlock_stock_segment where sku = ? and segment >= ?";
             steps::execute(conn, sql, &[sku.into(), segments.into()]).await?;
             make_segments(conn, sku, u32::try_from(before.len()).map_err(Error::store)?..segments).await?;
-            for (segment, units) in steps::evenly(units, segments) {
+            for (segment, units) in evenly(units, segments) {
                 let sql = "update oarlock_stock_segment set available = ? where sku = ? and segment = ?";
                 steps::execute(conn, sql, &[units.into(), sku.into(), segment.into()]).await?;
             }

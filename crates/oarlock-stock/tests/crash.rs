@@ -1,6 +1,7 @@
 //! Takers and servers that are killed half-way: every unit is accounted for, and nobody was told of one that is not theirs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/beds.rs"]
 mod beds;
@@ -11,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use oarlock_stock::{Order, State, Stock, Take};
-use oarlock_testbed::{MariaDb, Postgres};
+use oarlock_testbed::{MariaDb, Postgres, RedisCluster};
 
-use self::beds::{Bed, Lite, Maria, Pg};
+use self::beds::{Bed, Lite, Many, Maria, One, Pg};
 
 /// What a taker's process is to do: where, and what its ids begin with.
 const TAKER: &str = "OARLOCK_TEST_TAKER";
@@ -31,6 +32,8 @@ async fn taker() {
     match url.split_once(':').unwrap().0 {
         "postgres" => take_for_ever(&Pg(url.to_owned()), id).await,
         "mysql" => take_for_ever(&Maria(url.to_owned()), id).await,
+        "redis" if url.contains(' ') => take_for_ever(&Many(url.split(' ').map(str::to_owned).collect()), id).await,
+        "redis" => take_for_ever(&One(url.to_owned()), id).await,
         _ => take_for_ever(&Lite(url.trim_start_matches("file:").into()), id).await,
     }
 }
@@ -144,4 +147,23 @@ async fn sqlite() {
     let file = folder.path().join("stock.db");
     let url = format!("file:{}", file.display());
     account(&Lite(file), &url, || {}).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let url = server.url();
+    account(&One(url.clone()), &url, || {
+        server.kill().unwrap();
+        server.restart().unwrap();
+    })
+    .await;
+}
+
+/// The takers alone: a cluster whose master is killed goes on with a replica, which may know less.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_cluster() {
+    let Some(cluster) = RedisCluster::start_or_skip().unwrap() else { return };
+    let nodes: Vec<_> = cluster.masters.iter().map(|node| format!("redis://{}", node.addr())).collect();
+    account(&Many(nodes.clone()), &nodes.join(" "), || {}).await;
 }

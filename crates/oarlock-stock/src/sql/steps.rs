@@ -142,9 +142,3 @@ pub(super) async fn subtract<C: Conn>(conn: &mut C, sku: &str, segment: u32, uni
                where sku = ? and segment = ? and available >= ?";
     Ok(execute(conn, sql, &[units.into(), sku.into(), segment.into(), units.into()]).await? == 1)
 }
-
-/// So many units over so many segments, as evenly as can be.
-pub(super) fn evenly(units: u64, segments: u32) -> impl Iterator<Item = (u32, u64)> {
-    let count = u64::from(segments.max(1));
-    (0..segments).map(move |segment| (segment, units / count + u64::from(u64::from(segment) < units % count)))
-}

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::postgres::Cached;
-use oarlock_stock::{Shelf, Sql, Stock};
+use oarlock_stock::{Redis, Shelf, Sql, Stock};
 
 /// A database that tests can run on.
 pub(crate) trait Bed: Send + Sync + 'static {
     type Shelf: Shelf;
+
+    /// Whether `count` sees all of it at one moment.
+    const AT_ONCE: bool = true;
 
     /// Stock over one more connection.
     async fn stock(&self) -> Stock<Self::Shelf>;
@@ -50,5 +53,31 @@ impl Bed for Lite {
         connection.pragma_update(None, "journal_mode", "wal").unwrap();
         connection.pragma_update(None, "synchronous", "normal").unwrap();
         Stock::new(Sql::new(connection))
+    }
+}
+
+pub(crate) struct One(pub(crate) String);
+
+impl Bed for One {
+    type Shelf = Redis<redis::aio::MultiplexedConnection>;
+
+    const AT_ONCE: bool = false;
+
+    async fn stock(&self) -> Stock<Self::Shelf> {
+        let client = redis::Client::open(self.0.as_str()).unwrap();
+        Stock::new(Redis::new(client.get_multiplexed_async_connection().await.unwrap()))
+    }
+}
+
+pub(crate) struct Many(pub(crate) Vec<String>);
+
+impl Bed for Many {
+    type Shelf = Redis<redis::cluster_async::ClusterConnection>;
+
+    const AT_ONCE: bool = false;
+
+    async fn stock(&self) -> Stock<Self::Shelf> {
+        let client = redis::cluster::ClusterClient::new(self.0.clone()).unwrap();
+        Stock::new(Redis::new(client.get_async_connection().await.unwrap()))
     }
 }

@@ -1,0 +1,7 @@
+-- A transfer whose source has forgotten it is over. It is remembered for a day: somebody slow may still bring it.
+-- ARGV: transfer.
+local arrived = KEYS[5]
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZADD', arrived, 'XX', now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', arrived, '-inf', now - 86400)
+return 1

@@ -1,0 +1,94 @@
+//! What is left behind on Redis by those who died half-way, and what still arrives from the past.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/beds.rs"]
+mod beds;
+
+use oarlock_stock::{Order, Stock, Take};
+use redis::aio::MultiplexedConnection;
+
+use self::beds::{Bed as _, One};
+
+const TAKE: &str = include_str!("../src/redis/scripts/take.lua");
+
+fn order(id: &str, quantity: u64) -> Order {
+    Order { sku: "hot".to_owned(), id: id.to_owned(), quantity, hold: None }
+}
+
+fn keys(segment: u32) -> [String; 5] {
+    ["", ":r", ":e", ":o", ":i"].map(|end| format!("oarlock:stock:{{hot#{segment}}}{end}"))
+}
+
+type Shelf = oarlock_stock::Redis<MultiplexedConnection>;
+
+async fn fresh(bed: &One, segments: u32, units: u64) -> (Stock<Shelf>, MultiplexedConnection) {
+    let stock = bed.stock().await;
+    stock.create("hot", segments).await.unwrap();
+    stock.restock("hot", "truck", units).await.unwrap();
+    let raw = redis::Client::open(bed.0.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    (stock, raw)
+}
+
+/// Units have left segment 0 and not come to segment 1, or have and nobody wrote that down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_that_nobody_ended_is_finished_once() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (stock, mut raw) = fresh(&bed, 2, 20).await;
+    let [from, _, _, under_way, _] = keys(0);
+    let [to, _, _, _, arrived] = keys(1);
+    for (transfer, has_come) in [("t1", false), ("t2", true)] {
+        redis::cmd("HINCRBY").arg(&from).arg("n").arg(-3).exec_async(&mut raw).await.unwrap();
+        redis::cmd("HSET").arg(&under_way).arg(transfer).arg("3 1").exec_async(&mut raw).await.unwrap();
+        if has_come {
+            redis::cmd("ZADD").arg(&arrived).arg("+inf").arg(transfer).exec_async(&mut raw).await.unwrap();
+            redis::cmd("HINCRBY").arg(&to).arg("n").arg(3).exec_async(&mut raw).await.unwrap();
+        }
+    }
+    let (one, two, three) = (bed.stock().await, bed.stock().await, bed.stock().await);
+    let (one, two, three) = tokio::join!(one.sweep("hot"), two.sweep("hot"), three.sweep("hot"));
+    assert_eq!((one.unwrap(), two.unwrap(), three.unwrap()), (0, 0, 0));
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.segments, count.available), (vec![4, 16], 20));
+    let left: u64 = redis::cmd("HLEN").arg(&under_way).query_async(&mut raw).await.unwrap();
+    assert_eq!(left, 0, "notes");
+}
+
+/// An order that was sent by an old map arrives after its repetition was carried out by the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_by_an_old_map_is_not_carried_out() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (stock, mut raw) = fresh(&bed, 3, 30).await;
+    let behind = bed.stock().await;
+    assert!(matches!(behind.take(order("first", 1)).await.unwrap(), Take::Reserved(_)));
+    stock.resize("hot", 5).await.unwrap();
+    assert!(matches!(stock.take(order("late", 1)).await.unwrap(), Take::Reserved(_)));
+    for segment in 0..3 {
+        let mut late = redis::cmd("EVAL");
+        late.arg(TAKE).arg(5).arg(&keys(segment)).arg(&["1", "late", "1", "-1"]);
+        let said: Vec<String> = late.query_async(&mut raw).await.unwrap();
+        assert_ne!(said[0], "taken", "segment {segment}");
+    }
+    // Who has the old map learns of the new one, and ids keep their units wherever their home is now.
+    for id in ["first", "late", "next"] {
+        assert!(matches!(behind.take(order(id, 1)).await.unwrap(), Take::Reserved(_)), "{id}");
+    }
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.held, count.available), (3, 27));
+}
+
+/// The segments know of a new map that was never written: its maker died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resize_that_nobody_ended_stops_nobody() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let (stock, mut raw) = fresh(&One(server.url()), 3, 30).await;
+    for segment in 0..3 {
+        redis::cmd("HSET").arg(&keys(segment)[0]).arg("g").arg(2).exec_async(&mut raw).await.unwrap();
+    }
+    assert!(matches!(stock.take(order("a", 1)).await.unwrap(), Take::Reserved(_)));
+    stock.resize("hot", 1).await.unwrap();
+    assert_eq!(stock.count("hot").await.unwrap().segments, [29]);
+}
