@@ -73,7 +73,7 @@ pub(crate) struct Client {
     pub(crate) they_notice: Duration,
     /// The median from their release to our grant.
     pub(crate) we_notice: Duration,
-    /// Why several of them cannot count together in reasonable time.
+    /// Why several of them need very long to count together.
     pub(crate) stalls: Option<&'static str>,
     /// Other kinds that exclude each other: theirs, ours.
     pub(crate) kinds: &'static [(&'static str, &'static str)],
@@ -112,7 +112,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         stalls: Some(
             "node-redlock keeps the servers it won in a lost round until its lease ends, so that rivals on five servers \
-             stall each other for whole leases (seen without us too)",
+             stall each other for a whole lease of 10 s at a time, also without us",
         ),
         ..new("node-redlock-5", "node-redlock", Language::Node, Store::Redlock(""), MUTEX)
     },
@@ -133,7 +133,7 @@ pub(crate) const CLIENTS: &[Client] = &[
 ];
 
 const PLAIN: Store = Store::Redis("?layout=plain");
-const ETCD: Store = Store::Etcd("?layout=go&prefix=");
+const ETCD: Store = Store::Etcd("?layout=go");
 const CURATOR: Store = Store::ZooKeeper("?layout=curator");
 const KAZOO: Store = Store::ZooKeeper("?layout=kazoo");
 

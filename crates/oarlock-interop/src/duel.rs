@@ -85,10 +85,10 @@ impl Duel {
             (Case::WeWait, cell(cases::waits(terms, them, us, rounds, self.client.we_notice).await)),
             (Case::TheyWait, cell(cases::waits(terms, us, them, rounds, self.client.they_notice).await)),
         ];
-        let count = if self.all { 50 } else { 10 };
+        let count = if self.all && self.client.stalls.is_none() { 50 } else { 10 };
         cells.push(match self.client.stalls {
-            None => (Case::Counter, cell(cases::counts(terms, ours, theirs, count).await)),
-            Some(why) => (Case::Counter, Cell::Absent(why.to_owned())),
+            Some(why) if !self.all => (Case::Counter, Cell::Absent(format!("only where all was asked for: {why}"))),
+            _ => (Case::Counter, cell(cases::counts(terms, ours, theirs, count).await)),
         });
         // These mostly wait, on names of their own.
         let (renew_them, renew_us, again_them, again_us, break_them, break_us, kill_them, kill_us) = tokio::join!(
