@@ -22,7 +22,7 @@ const TURNS: usize = 3;
 const PAIR_SECONDS: &str = "0.5";
 
 /// How long a turn of contention takes, in seconds: long enough for those who sleep 200 ms between two tries.
-const LOAD_SECONDS: f64 = 1.5;
+const LOAD_SECONDS: f64 = 1.2;
 
 /// Turns of each contention.
 const LOAD_TURNS: usize = 2;
@@ -35,6 +35,9 @@ const QUORUM_SHAPE: (usize, usize) = (4, 4);
 
 /// A lease that nothing here outlives.
 const LEASE: Duration = Duration::from_secs(30);
+
+/// The fewest raw requests, in tables.
+const FLOOR: &str = "floor";
 
 /// Whoever is measured, but not in the table of clients.
 pub(crate) const ALSO: &[&str] = &["rslock", "rslock-5"];
@@ -110,7 +113,7 @@ async fn masters(many: usize) -> Result<Vec<Redis>> {
 /// Everybody on one server. A client that is not there is left out.
 fn contestants(args: &Args, server: &Redis) -> Result<Vec<Contestant>> {
     let url = server.url();
-    let floor = Contestant::new("floor", ours("floor")?, "pair", url.clone());
+    let floor = Contestant::new(FLOOR, ours("floor")?, "pair", url.clone());
     let mut all = vec![Contestant { load: Some("rival"), ..floor }];
     for (shown, kind, query) in [
         ("oarlock", "mutex", ""),
@@ -142,7 +145,7 @@ fn redlocks(args: &Args, masters: &[Redis]) -> Result<Vec<Contestant>> {
     let hosts: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
     let url: Vec<_> = masters.iter().map(Redis::url).collect();
     let (ours_url, url) = (format!("redlock://{}", hosts.join(",")), url.join(","));
-    let floor = Contestant::new("floor: raw rounds", ours("floor")?, "pair", &ours_url);
+    let floor = Contestant::new(FLOOR, ours("floor")?, "pair", &ours_url);
     let mut all =
         vec![Contestant { load: None, ..floor }, Contestant::new("oarlock", ours("oarlock")?, "mutex", &ours_url)];
     for (name, shown, set) in [

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::grants::Contention;
-use super::{Pairs, rate};
+use super::{FLOOR, Pairs, rate};
 use crate::cases::span;
 use crate::matrix::aligned;
 
 type Measured = (&'static str, Option<Pairs>);
 
-/// One row for each contestant, the first of them is the floor.
+/// One row for each contestant, beside the floor where there is one.
 pub(super) fn pairs(loads: &[(u32, Vec<Measured>)]) -> String {
     let mut table = vec![words(["tasks", "who", "pairs/s", "p50", "p99", "by the floor (p50)"])];
     for (tasks, rows) in loads {
-        let floor = rows.first().and_then(|(_, pairs)| *pairs);
+        let floor = rows.iter().find(|(shown, _)| *shown == FLOOR).and_then(|(_, pairs)| *pairs);
         for (shown, pairs) in rows {
             let Some(pairs) = pairs else { continue };
             let nanos = |nanos| span(Duration::from_nanos(nanos));
@@ -34,7 +34,8 @@ pub(super) fn loads(loads: &[((usize, usize), Vec<Loaded>)]) -> String {
     head.extend(words(["requests/grant", "two at once"]));
     let mut table = vec![head];
     for ((contenders, processes), rows) in loads {
-        let floor = rows.first().and_then(|(_, row)| row.as_ref().ok()).map(hand_offs);
+        let floor =
+            rows.iter().find(|(shown, _)| *shown == FLOOR).and_then(|(_, row)| row.as_ref().ok()).map(hand_offs);
         for (shown, row) in rows {
             let mut line = words([&contenders.to_string(), &processes.to_string(), shown]);
             match row {
