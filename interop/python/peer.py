@@ -10,12 +10,13 @@ import time
 
 import kazoo_locks
 import redis_locks
+import sql_locks
 
 LEASE_MS = 10_000
 WAIT_MS = 60_000
 POLL_SECONDS = 0.01
 
-CLIENTS = {**redis_locks.CLIENTS, **kazoo_locks.CLIENTS}
+CLIENTS = {**redis_locks.CLIENTS, **kazoo_locks.CLIENTS, **sql_locks.CLIENTS}
 
 now = time.monotonic_ns
 

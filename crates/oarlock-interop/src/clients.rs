@@ -37,6 +37,10 @@ pub(crate) enum Store {
     Etcd(&'static str),
     /// One ZooKeeper.
     ZooKeeper(&'static str),
+    /// One PostgreSQL.
+    Postgres(&'static str),
+    /// One MariaDB.
+    MariaDb(&'static str),
 }
 
 /// What both sides ask for.
@@ -130,6 +134,8 @@ pub(crate) const CLIENTS: &[Client] = &[
     rarely("kazoo-rw", "kazoo", Language::Python, KAZOO, Terms { holds: "read", ..terms("write", SESSION) }),
     rarely("kazoo-semaphore", "kazoo", Language::Python, KAZOO, terms("semaphore:1", SESSION)),
     rarely("kazoo-election", "kazoo", Language::Python, KAZOO, terms("election", SESSION)),
+    new("psql", "psql", Language::Python, Store::Postgres("?mode=session&prefix="), MUTEX),
+    new("mariadb", "mariadb", Language::Python, Store::MariaDb("?mode=session&key=raw"), MUTEX),
 ];
 
 const PLAIN: Store = Store::Redis("?layout=plain");

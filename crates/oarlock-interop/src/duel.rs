@@ -75,8 +75,9 @@ impl Duel {
     }
 
     async fn cells(&self, ours: &Side, theirs: &Side) -> Vec<(Case, Cell)> {
-        // One of each side is there to be killed.
-        let ([us, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
+        // One of each side is there to be killed. Another of ours is broken: where a connection is ended to that end, all
+        // that is held on it is lost.
+        let ([us, frail, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
             return Vec::new();
         };
         let terms = self.client.terms;
@@ -97,7 +98,7 @@ impl Duel {
             cases::enters_again(terms, them, us),
             cases::enters_again(terms, us, them),
             cases::is_broken(terms, them, us),
-            cases::is_broken(terms, us, them),
+            cases::is_broken(terms, frail, them),
             cases::is_killed(terms, their_victim, us),
             cases::is_killed(terms, our_victim, them),
         );

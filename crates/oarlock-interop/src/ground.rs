@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use oarlock_testbed::{Etcd, Redis, ZooKeeper};
+use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, ZooKeeper};
 
 use crate::clients::Store;
 
@@ -20,6 +20,8 @@ pub(crate) struct Ground {
 #[derive(Debug)]
 enum Server {
     Etcd(Etcd),
+    MariaDb(MariaDb),
+    Postgres(Postgres),
     Redis(Redis),
     ZooKeeper(ZooKeeper),
 }
@@ -30,12 +32,16 @@ impl Server {
             Store::Redis(_) | Store::Redlock(_) => Self::Redis(Redis::start()?),
             Store::Etcd(_) => Self::Etcd(Etcd::start()?),
             Store::ZooKeeper(_) => Self::ZooKeeper(ZooKeeper::start()?),
+            Store::Postgres(_) => Self::Postgres(Postgres::start()?),
+            Store::MariaDb(_) => Self::MariaDb(MariaDb::start()?),
         })
     }
 
     fn addr(&self) -> String {
         match self {
             Self::Etcd(server) => server.addr().to_string(),
+            Self::MariaDb(server) => server.addr().to_string(),
+            Self::Postgres(server) => server.addr().to_string(),
             Self::Redis(server) => server.addr().to_string(),
             Self::ZooKeeper(server) => server.addr().to_string(),
         }
@@ -45,6 +51,8 @@ impl Server {
     fn theirs(&self) -> String {
         match self {
             Self::Etcd(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
+            Self::Postgres(server) => server.url(),
             Self::Redis(server) => server.url(),
             Self::ZooKeeper(server) => server.addr().to_string(),
         }
@@ -68,6 +76,8 @@ impl Ground {
             Store::Redlock(_) => "redlock".to_owned(),
             Store::Etcd(_) => "etcd".to_owned(),
             Store::ZooKeeper(_) => "zookeeper".to_owned(),
+            Store::Postgres(_) => "postgres, session".to_owned(),
+            Store::MariaDb(_) => "mysql, session".to_owned(),
         }
     }
 
@@ -84,6 +94,7 @@ impl Ground {
             Store::Redlock(query) => format!("redlock://{hosts}{query}"),
             Store::Etcd(query) => format!("etcd://{hosts}{query}"),
             Store::ZooKeeper(query) => format!("zk://{hosts}{query}&ttl={}ms", lease.as_millis()),
+            Store::Postgres(query) | Store::MariaDb(query) => format!("{}{query}", self.theirs()),
         }
     }
 }

@@ -51,8 +51,13 @@ impl Client for Ours {
         let mut freed = false;
         for holder in self.locks.inspect(&name).await?.holders {
             let ending = Ending { by: "interop".to_owned(), why: "force-unlock".to_owned() };
-            let broken = self.locks.break_claim(&name, holder.id, ending, Duration::ZERO).await?;
-            freed |= broken != Released::NotHeld;
+            match self.locks.break_claim(&name, holder.id, ending, Duration::ZERO).await {
+                Ok(broken) => freed |= broken != Released::NotHeld,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    return Err(Refusal::Cannot(error.to_string()));
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(freed)
     }
