@@ -6,6 +6,9 @@
 pub(crate) struct Header {
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
+    /// In which the last thing was agreed on that the member has done.
+    #[prost(uint64, tag = "4")]
+    pub(crate) term: u64,
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -194,6 +197,8 @@ pub(crate) struct LeaseGrantRequest {
 /// A lease and its seconds: granted, kept alive, or left.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub(crate) struct LeaseLife {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     #[prost(int64, tag = "3")]

@@ -16,7 +16,7 @@ use crate::driver::{Etcd, put, read};
 use crate::error::{ended, strange};
 use crate::glance;
 use crate::keys::Keys;
-use crate::lease::{Entry, Leased, seconds};
+use crate::lease::{Entry, Leased, Majority, seconds};
 use crate::link::transaction;
 use crate::queue::{Listing, Place, Record, check_fence, read_memo};
 use crate::watch;
@@ -59,7 +59,7 @@ impl Etcd {
             }
             let full = entry.full.unwrap_or(full);
             return match step? {
-                Step::Granted { revision, memo } => {
+                Step::Granted { revision, memo, majority } => {
                     self.leases.granted(claim.id, |entry| {
                         entry.changed = revision;
                         if entry.created == 0 {
@@ -67,7 +67,8 @@ impl Etcd {
                         }
                     });
                     // Noted before anything can go wrong with what was read: a lease with a key on it is not free.
-                    grant(revision.unsigned_abs(), full.lease(), memo.map(|kv| read_memo(&kv.value)).transpose()?)
+                    let lease = full.lease(&majority)?;
+                    grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?)
                 }
                 Step::Waits(pending) => Ok(Attempt::Pending(pending)),
                 Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
@@ -132,7 +133,7 @@ impl Etcd {
             };
         }
         let memo = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
-        Ok(Step::Granted { revision: found.revision, memo })
+        Ok(Step::Granted { revision: found.revision, memo, majority: found.majority })
     }
 
     /// Coming last in the same step that finds somebody there: whoever wants everything has to wait for them anyhow. Only
@@ -264,7 +265,7 @@ impl Etcd {
             return Err(ended("the claim ended when its turn had come"));
         }
         self.leases.granted(claim.id, |entry| (entry.changed, entry.record) = (found.revision, Some(record)));
-        grant(found.revision.unsigned_abs().saturating_add(offset), full.lease(), listing.memo.clone())
+        grant(found.revision.unsigned_abs().saturating_add(offset), full.lease(&found.majority)?, listing.memo.clone())
     }
 
     /// A holder asks again: a repeated request, one for less weight, or one that goes on with another client's hold.
@@ -278,11 +279,14 @@ impl Etcd {
     ) -> Result<Attempt> {
         check_held(place.record.weight, claim.weight)?;
         let lease = if place.lease == full.id {
-            full.lease()
+            full.lease(&listing.majority)?
         } else if place.record.ending.is_some() {
             Lease::of(self.link.left(place.lease).await?)
         } else {
-            self.adopt(claim.id, place.lease).await?.ok_or_else(|| ended("the claim ended"))?.lease()
+            self.adopt(claim.id, place.lease)
+                .await?
+                .ok_or_else(|| ended("the claim ended"))?
+                .lease(&listing.majority)?
         };
         if place.record.weight != claim.weight {
             let record = Record { weight: claim.weight, kind: claim.kind, ..place.edited() };
@@ -340,6 +344,7 @@ enum Step {
     Granted {
         revision: i64,
         memo: Option<KeyValue>,
+        majority: Majority,
     },
     Refused(Listing),
 }

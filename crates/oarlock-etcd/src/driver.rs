@@ -16,7 +16,7 @@ use crate::api::{Compare, DeleteRequest, Is, Op, PutRequest, Range};
 use crate::config::{Config, Layout};
 use crate::error::{SCHEME, ended, strange};
 use crate::keys::{Keys, Space};
-use crate::lease::{Leased, Leases, seconds};
+use crate::lease::{Kept, Leased, Leases, seconds};
 use crate::link::{Link, transaction};
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
 use crate::watch::{self, About};
@@ -81,9 +81,16 @@ impl Etcd {
 
     /// Goes on with a lease that another client began; it is never used for another claim.
     pub(crate) async fn adopt(&self, id: ClaimId, lease: i64) -> Result<Option<Leased>> {
-        let (from, lives) = self.link.keep_alive(vec![lease]).await?;
-        let Some(ttl) = lives.get(&lease).copied().filter(|ttl| !ttl.is_zero()) else { return Ok(None) };
-        let adopted = Leased { id: lease, seconds: ttl.as_secs(), ttl, from };
+        // In this order: the question to the majority is not put before the other.
+        let look = self.link.txn(Vec::new(), vec![self.space.door().get()], Vec::new());
+        let (kept, seen) = tokio::join!(self.link.keep_alive(vec![lease]), look);
+        let (from, lives) = kept?;
+        let Some(Kept { ttl, term }) = lives.get(&lease).copied().filter(|kept| !kept.ttl.is_zero()) else {
+            return Ok(None);
+        };
+        let mut adopted = Leased { id: lease, seconds: ttl.as_secs(), ttl, from, term: Some(term) };
+        adopted.lease(&seen?.majority)?;
+        adopted.term = None;
         let mut spare = None;
         self.leases.edit(id, |entry| {
             spare = entry.full.replace(adopted).filter(|_| !entry.adopted);
@@ -157,7 +164,10 @@ pub(crate) fn read(keys: &Keys, found: crate::link::Outcome) -> Result<Listing> 
     if found.reads.is_empty() {
         return Err(strange("a listing"));
     }
-    Listing::read(keys, found.revision, found.reads.into_iter().flat_map(|range| range.kvs).collect())
+    let mut listing =
+        Listing::read(keys, found.revision, found.reads.into_iter().flat_map(|range| range.kvs).collect())?;
+    listing.majority = found.majority;
+    Ok(listing)
 }
 
 pub(crate) fn put(at: &Range, value: Vec<u8>, lease: i64) -> Op {
@@ -205,6 +215,7 @@ impl Driver for Etcd {
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let entries: Vec<_> = batch.iter().map(|renewal| self.leases.get(renewal.claim.id)).collect();
         let leases = entries.iter().flatten().flat_map(|entry| entry.leases().map(|lease| lease.id)).collect();
+        // In this order: what is found vouches for what is kept only if it is not asked for earlier.
         let (kept, found) = tokio::join!(self.link.keep_alive(leases), self.find(batch));
         let mut answers = Vec::with_capacity(batch.len());
         for ((renewal, entry), found) in batch.iter().zip(entries).zip(found) {

@@ -11,9 +11,27 @@ use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::Lease;
 use oarlock_core::{Claim, ClaimId, Result};
 
+use crate::error::ended;
 use crate::glance::Before;
 use crate::link::Link;
 use crate::queue::{Place, Record};
+
+/// What an answer that a majority stands behind says of leaders: at this moment, when it was asked for, nobody had been
+/// elected in a later term than this.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Majority {
+    pub(crate) after: Moment,
+    pub(crate) term: u64,
+}
+
+/// What was said of a lease that was to be kept alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// How long it lives; zero if it is over.
+    pub(crate) ttl: Duration,
+    /// Whoever said so was the leader of this term, or of a later one.
+    pub(crate) term: u64,
+}
 
 /// One lease, and when it was last kept alive.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +43,20 @@ pub(crate) struct Leased {
     pub(crate) ttl: Duration,
     /// When the request was sent that last extended it.
     pub(crate) from: Moment,
+    /// The term of the leader that extended it, at least; `None` where a majority has agreed to it.
+    pub(crate) term: Option<u64>,
 }
 
 impl Leased {
-    pub(crate) fn lease(&self) -> Lease {
-        Lease { from: Some(self.from), ttl: self.ttl }
+    /// What its holder may believe.
+    ///
+    /// A leader keeps leases alive on its own word. One that was deposed without knowing it does so too, but its successor
+    /// started all leases anew when it was elected and hears nothing of it. So the word counts only if nobody was elected
+    /// between that leader and the time it is counted from.
+    pub(crate) fn lease(&self, majority: &Majority) -> Result<Lease> {
+        let counts = self.term.is_none_or(|term| self.from <= majority.after && majority.term <= term);
+        let lease = Lease { from: Some(self.from), ttl: self.ttl };
+        if counts { Ok(lease) } else { Err(ended("the lease was kept alive by a leader that may have been deposed")) }
     }
 
     fn age(&self) -> Duration {
@@ -37,10 +64,12 @@ impl Leased {
     }
 
     /// Takes over what a keep-alive said; false if the lease is over.
-    fn extend(&mut self, from: Moment, lives: &HashMap<i64, Duration>) -> bool {
-        let Some(ttl) = lives.get(&self.id) else { return true };
-        (self.from, self.ttl) = (from.max(self.from), *ttl);
-        !ttl.is_zero()
+    fn extend(&mut self, from: Moment, lives: &HashMap<i64, Kept>) -> bool {
+        let Some(kept) = lives.get(&self.id) else { return true };
+        if from >= self.from {
+            (self.from, self.ttl, self.term) = (from, kept.ttl, Some(kept.term));
+        }
+        !kept.ttl.is_zero()
     }
 }
 
@@ -99,7 +128,7 @@ impl Entry {
     }
 
     /// Takes over what a keep-alive said; a lease that is over is given up.
-    pub(crate) fn extend(&mut self, from: Moment, lives: &HashMap<i64, Duration>) {
+    pub(crate) fn extend(&mut self, from: Moment, lives: &HashMap<i64, Kept>) {
         for lease in [&mut self.full, &mut self.place] {
             if lease.as_mut().is_some_and(|lease| !lease.extend(from, lives)) {
                 *lease = None;
@@ -275,7 +304,7 @@ mod tests {
     use crate::config::Config;
 
     fn leased(id: i64) -> Leased {
-        Leased { id, seconds: 30, ttl: Duration::from_secs(30), from: BootClock.now() }
+        Leased { id, seconds: 30, ttl: Duration::from_secs(30), from: BootClock.now(), term: None }
     }
 
     fn claim() -> Claim {
@@ -323,6 +352,6 @@ mod tests {
         let late = link.txn(Vec::new(), vec![Op::Put(put)], Vec::new()).await.unwrap_err();
         assert_eq!(late.applied(), Applied::Unknown);
         assert!(link.read(&range).await.unwrap().1.is_empty());
-        assert!(link.keep_alive(vec![lease.id]).await.unwrap().1[&lease.id].is_zero());
+        assert!(link.keep_alive(vec![lease.id]).await.unwrap().1[&lease.id].ttl.is_zero());
     }
 }

@@ -15,13 +15,13 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::api::{
-    AuthenticateRequest, AuthenticateResponse, Compare, KeyValue, LeaseGrantRequest, LeaseId, LeaseLife, Nothing, Op,
-    Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    AuthenticateRequest, AuthenticateResponse, Compare, Header, KeyValue, LeaseGrantRequest, LeaseId, LeaseLife,
+    Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 use crate::config::Config;
 use crate::error::{SCHEME, closed, denied, failed, strange};
 use crate::keys::Space;
-use crate::lease::Leased;
+use crate::lease::{Kept, Leased, Majority};
 use crate::login::{Login, Pass, is_stale};
 use crate::members::{Members, Question};
 
@@ -53,6 +53,7 @@ pub(crate) struct Watching {
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
     pub(crate) revision: i64,
+    pub(crate) majority: Majority,
     /// One for each key or range that was read.
     pub(crate) reads: Vec<RangeResponse>,
 }
@@ -167,9 +168,11 @@ impl Link {
 
     /// One atomic step: `then` if every condition is met, else `otherwise`.
     pub(crate) async fn txn(&self, when: Vec<Compare>, then: Vec<Op>, otherwise: Vec<Op>) -> Result<Outcome> {
+        let after = BootClock.now();
         let answer: TxnResponse = self.ask("/etcdserverpb.KV/Txn", transaction(when, then, otherwise)).await?;
-        let revision = answer.header.ok_or_else(|| strange("a revision"))?.revision;
-        Ok(Outcome { succeeded: answer.succeeded, revision, reads: answer.reads() })
+        let Header { revision, term } = answer.header.ok_or_else(|| strange("a revision"))?;
+        let majority = Majority { after, term };
+        Ok(Outcome { succeeded: answer.succeeded, revision, majority, reads: answer.reads() })
     }
 
     /// Everything there, as of one revision, and which.
@@ -204,7 +207,7 @@ impl Link {
         let from = BootClock.now();
         let question = LeaseGrantRequest { ttl: i64::try_from(seconds).unwrap_or(i64::MAX) };
         let granted: LeaseLife = self.ask("/etcdserverpb.Lease/LeaseGrant", question).await?;
-        Ok(Leased { id: granted.id, seconds, ttl: lived(granted.ttl), from })
+        Ok(Leased { id: granted.id, seconds, ttl: lived(granted.ttl), from, term: None })
     }
 
     /// Ends a lease and everything on it; one that is not there is fine.
@@ -219,8 +222,9 @@ impl Link {
         Ok(lived(life.ttl))
     }
 
-    /// Keeps leases alive, all in one go: since when, and how long each lives from there; zero if it is over.
-    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> Result<(Moment, HashMap<i64, Duration>)> {
+    /// Keeps leases alive, all in one go: since when, and what was said of each. Whoever answers need not be the leader
+    /// any more, whatever it believes.
+    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> Result<(Moment, HashMap<i64, Kept>)> {
         let from = BootClock.now();
         let mut lives = HashMap::with_capacity(leases.len());
         if leases.is_empty() {
@@ -238,13 +242,14 @@ impl Link {
         Ok((from, lives))
     }
 
-    async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, Duration>, Status> {
+    async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, Kept>, Status> {
         let questions: Vec<_> = leases.iter().map(|id| LeaseId { id: *id }).collect();
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let (mut answers, _) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(questions), pass).await?;
         let mut lives = HashMap::with_capacity(leases.len());
         while let Some(life) = answers.message().await? {
-            lives.insert(life.id, lived(life.ttl));
+            let term = life.header.unwrap_or_default().term;
+            lives.insert(life.id, Kept { ttl: lived(life.ttl), term });
         }
         Ok(lives)
     }

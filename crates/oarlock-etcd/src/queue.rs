@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::KeyValue;
 use crate::error::SCHEME;
 use crate::keys::{Keys, claim_of, lease_of};
+use crate::lease::Majority;
 
 /// The format of every record.
 const FORMAT: u32 = 1;
@@ -230,6 +231,7 @@ pub(crate) fn read_memo(bytes: &[u8]) -> Result<Memo> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     pub(crate) revision: i64,
+    pub(crate) majority: Majority,
     /// In order of arrival.
     pub(crate) places: Vec<Place>,
     pub(crate) memo: Option<Memo>,

@@ -9,14 +9,14 @@ use crate::config::Layout;
 use crate::driver::{Etcd, put};
 use crate::error::{SCHEME, ended, strange};
 use crate::keys::Keys;
-use crate::lease::Entry;
+use crate::lease::{Entry, Majority};
 use crate::queue::{Floor, Letter, Listing, Place, Record, check_fence, memo_bytes};
 
 /// Transactions have at most 128 parts, and a renewal reads two keys.
 const READS: usize = 60;
 
-/// What was found of one claim: its place, and a letter about its end.
-pub(crate) type Found = (Option<Place>, Option<Ending>);
+/// What was found of one claim: its place, and a letter about its end; and who vouches for its lease.
+pub(crate) type Found = (Option<Place>, Option<Ending>, Majority);
 
 impl Etcd {
     /// What there is of these claims.
@@ -27,11 +27,12 @@ impl Etcd {
             let reads = part.iter().flat_map(|r| [own(r).get(), self.space.letter(&self.client, r.claim.id).get()]);
             match self.link.txn(Vec::new(), reads.collect(), Vec::new()).await {
                 Ok(outcome) if outcome.reads.len() == 2 * part.len() => {
+                    let majority = outcome.majority;
                     let mut reads = outcome.reads.into_iter().map(|range| range.kvs.into_iter().next());
                     for _ in part {
                         let place = reads.next().flatten().map_or(Ok(None), Place::read);
                         let letter = reads.next().flatten().map(|kv| Letter::read(&kv.value)).transpose();
-                        found.push(place.and_then(|place| Ok((place, letter?))));
+                        found.push(place.and_then(|place| Ok((place, letter?, majority))));
                     }
                 }
                 Ok(_) => found.extend(part.iter().map(|_| Err(strange("what was read")))),
@@ -50,17 +51,17 @@ impl Etcd {
         while found.peek().is_some() {
             let part: Vec<_> = found.by_ref().take(READS).collect();
             let seats = part.iter().map(|(renewal, found)| match found {
-                Ok((Some(place), _)) => seat(renewal, place),
+                Ok((Some(place), ..)) => seat(renewal, place),
                 _ => None,
             });
             let seats: Vec<_> = seats.collect();
             let reads = self.link.txn(Vec::new(), seats.iter().flatten().map(Range::get).collect(), Vec::new()).await;
             let mut reads = reads.map(|outcome| outcome.reads.into_iter());
             kept.extend(part.into_iter().zip(seats).map(|((_, found), seat)| {
-                let (place, letter) = found?;
+                let (place, letter, majority) = found?;
                 let reads = reads.as_mut().map_err(|error| error.clone())?;
                 let seat = seat.and_then(|_| reads.next()).and_then(|range| range.kvs.into_iter().next());
-                Ok((place.and_then(|place| place.seated(seat)), letter))
+                Ok((place.and_then(|place| place.seated(seat)), letter, majority))
             }));
         }
         kept
@@ -74,7 +75,7 @@ impl Etcd {
         found: Found,
     ) -> Result<Renewed> {
         let (claim, keys) = (&renewal.claim, self.keys(&renewal.claim.resource));
-        let (Some(mut place), _) = found else { return Ok(self.gone(claim.id, entry, found.1).await) };
+        let (Some(mut place), _, majority) = found else { return Ok(self.gone(claim.id, entry, found.1).await) };
         let granted = place.record.granted;
         if let (true, Some(memo)) = (granted, &renewal.memo)
             && let Err(letter) = self.write_memo(&keys, &place, memo).await?
@@ -97,6 +98,7 @@ impl Etcd {
             _ => self.adopt(claim.id, place.lease).await?,
         };
         let Some(lease) = lease else { return Ok(Renewed::Gone(Gone::Unknown)) };
+        let lease = lease.lease(&majority)?;
         let mut record = place.edited();
         record.behind = claim.behind;
         if granted {
@@ -109,7 +111,7 @@ impl Etcd {
             Some(fence) => Some(check_fence(self.raise(&keys, &place, fence, renewal.fences).await?)?),
             None => None,
         };
-        Ok(Renewed::Alive { lease: lease.lease(), fence, ending: None })
+        Ok(Renewed::Alive { lease, fence, ending: None })
     }
 
     /// A claim is not there: nothing is kept for it, and its end is told.

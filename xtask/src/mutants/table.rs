@@ -27,6 +27,7 @@ const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
 const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
+const ETCD_LEASE: &str = "crates/oarlock-etcd/src/lease.rs";
 const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
 const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
 const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
@@ -64,6 +65,7 @@ const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
+const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
@@ -109,6 +111,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "let from = lease.from.map_or(sent, |from| from.min(self.clock.now()));",
         to: "let from = lease.from.map_or(self.clock.now(), |from| from.min(self.clock.now()));",
         test: ENGINE,
+    },
+    Mutant {
+        name: "etcd-believes-deposed-leaders",
+        rule: "a lease counts only if nobody was elected since the leader that kept it alive",
+        file: ETCD_LEASE,
+        from: "self.from <= majority.after && majority.term <= term",
+        to: "self.from <= majority.after",
+        test: ETCD_RENEWALS,
     },
     Mutant {
         name: "zookeeper-adopts-any-node",
