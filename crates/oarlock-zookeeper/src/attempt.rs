@@ -152,7 +152,13 @@ impl ZooKeeper {
         if made == Err(zk::Error::NoNode) {
             let container = session.options(zk::CreateMode::Container);
             let home = write(&ResourceRecord::of(&claim.resource))?;
-            match session.client.create(parent, &home, &container).await {
+            let mut housed = session.client.create(parent, &home, &container).await;
+            if housed == Err(zk::Error::NoNode) {
+                // Somebody has removed the root, with all that was below.
+                session.make_root().await?;
+                housed = session.client.create(parent, &home, &container).await;
+            }
+            match housed {
                 Ok(_) | Err(zk::Error::NodeExists) => {}
                 Err(error) => return Err(from_zk(error)),
             }

@@ -64,7 +64,7 @@ impl Session {
         Ok(session)
     }
 
-    async fn make_root(&self) -> Result<()> {
+    pub(crate) async fn make_root(&self) -> Result<()> {
         let persistent = zk::CreateMode::Persistent.with_acls(self.acls);
         let (root, format) = (&self.root, write(&RootRecord { format: FORMAT })?);
         let mut made = self.client.create(root, &format, &persistent).await;

@@ -319,6 +319,21 @@ async fn a_newer_root_is_left_alone() -> Result<()> {
     Ok(())
 }
 
+/// Somebody clears everything away, the root included: whoever comes next makes it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_root_is_made_again() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (store, raw) = (straight(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
+    let (format, _) = raw.get_data("/oarlock").await?;
+    raw.delete("/oarlock/.clients", None).await?;
+    raw.delete("/oarlock", None).await?;
+    let fence = granted(&store, &claim("job", 1)?).await?.fence;
+    ensure!(raw.get_data("/oarlock").await?.0 == format, "another root");
+    ensure!(raw.check_stat("/oarlock/.clients").await?.is_some(), "nobody can be told of anything");
+    ensure!(matches!(renewed(&store, &claim("job", 1)?).await?, Renewed::Alive { fence: Some(of), .. } if of == fence));
+    Ok(())
+}
+
 /// Every node made with credentials is closed to others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_its_locks_for_itself() -> Result<()> {
