@@ -1,13 +1,15 @@
 //! Locks shared with other programs: their nodes, made by hand to the byte, and ours beside them.
 
 use std::future::poll_fn;
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::state::Ending;
-use oarlock_core::{Client, ErrorKind, Guard, Kind, LossReason, ResourceName};
+use oarlock_core::{Capacity, Claim, ClaimId, Client, ErrorKind, Guard, Kind, Limit, LossReason, ResourceName, Weight};
 use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 use zookeeper_client as zk;
 
@@ -203,6 +205,31 @@ async fn permits_of_curator_are_leases_behind_a_gate() -> Result<()> {
     pool.acquire(1).await?.release().await?;
     ours.release().await?;
     ensure!(bed.below("/pool/leases").await?.is_empty() && bed.below("/pool/locks").await?.is_empty(), "left");
+    Ok(())
+}
+
+/// A node among the leases is no permit before it was counted: whoever loses its place at the gate comes anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_lost_its_place_at_the_gate_has_no_permit() -> Result<()> {
+    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
+    let config = Config::new([bed.server.addr().to_string()]).layout(Layout::Curator).session_timeout(SESSION);
+    let store = ZooKeeper::open(config).await?;
+    let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("pool")?);
+    (claim.kind, claim.weight, claim.wait) = (Kind::Semaphore, Weight::ONE, true);
+    claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::MIN));
+    let theirs = bed.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
+    for _ in 0..2 {
+        ensure!(matches!(store.attempt(&claim).await?, Attempt::Pending(_)), "two of one");
+        ensure!(bed.below("/pool/leases").await?.len() == 2, "nothing is tested");
+        let (place, ..) = bed.only("/pool/locks").await?;
+        bed.remove(&format!("/pool/locks/{place}")).await?;
+    }
+    bed.remove(&theirs).await?;
+    let Attempt::Granted(grant) = store.attempt(&claim).await? else { bail!("it is free") };
+    let (_, _, stat) = bed.only("/pool/leases").await?;
+    ensure!(stat.czxid == i64::try_from(grant.fence.get())?, "another fence");
+    // Granted once, it holds whatever is at the gate.
+    ensure!(matches!(store.attempt(&claim).await?, Attempt::Granted(again) if again.fence == grant.fence), "lost");
     Ok(())
 }
 

@@ -32,6 +32,7 @@ const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
 const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
 const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
 const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
+const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
 
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
@@ -66,6 +67,7 @@ const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
+const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_waiter_that_lost"];
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
@@ -119,6 +121,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.from <= majority.after && majority.term <= term",
         to: "self.from <= majority.after",
         test: ETCD_RENEWALS,
+    },
+    Mutant {
+        name: "zookeeper-permit-uncounted",
+        rule: "a node among the leases of a semaphore is a permit only if it was counted",
+        file: ZK_PERMITS,
+        from: "before.is_some_and(|before| before < most)",
+        to: "before.is_some()",
+        test: ZK_GATE,
     },
     Mutant {
         name: "zookeeper-adopts-any-node",

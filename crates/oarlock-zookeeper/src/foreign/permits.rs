@@ -45,19 +45,29 @@ impl ZooKeeper {
     ) -> Result<Attempt> {
         let Folders { gate, leases } = folders;
         let known = self.link.known(claim.id);
-        let (mut at_gate, mut lease) = (None, None);
+        let (mut at_gate, mut lease, mut before) = (None, None, None);
         if !matches!(known, Known::Nothing) {
             let taken = session.line(dialect, leases).await?;
             lease = session.own(&taken, leases, claim.id, &known).await?;
+            before = lease.as_ref().and_then(|lease| taken.position(node_of(&lease.node)));
             let line = session.line(dialect, gate).await?;
             at_gate = session.own(&line, gate, claim.id, &known).await?.map(|place| (place, line));
         }
-        if let (Some(lease), None) = (&lease, &at_gate) {
-            let mut found = self.permitted(session, claim, lease.clone());
-            if let Ok(Attempt::Granted(grant)) = &mut found {
-                grant.lease = session.lease_with(None, claim.ttl);
+        if let Some(own) = lease.clone().filter(|_| at_gate.is_none()) {
+            // With Curator the node is made before there is a permit. Everybody counts all of them, so those who came earlier
+            // are the only ones who can hold without having counted this one.
+            let counted =
+                dialect == Dialect::Kazoo || own.fence.is_some() || before.is_some_and(|before| before < most);
+            if counted {
+                let mut found = self.permitted(session, claim, own);
+                if let Ok(Attempt::Granted(grant)) = &mut found {
+                    grant.lease = session.lease_with(None, claim.ttl);
+                }
+                return found;
             }
-            return found;
+            // Somebody took away its place at the gate: it comes anew.
+            if_there(session.client.delete(&own.node, None).await)?;
+            lease = None;
         }
         let (place, line) = match at_gate {
             Some(found) => found,
