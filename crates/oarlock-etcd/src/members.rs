@@ -96,7 +96,7 @@ impl Drop for Question<'_> {
 
 impl Members {
     pub(crate) fn of(config: &Config) -> Result<Self> {
-        let tls = config.tls.as_ref().map(encryption).transpose()?;
+        let tls = config.tls.as_ref().map(|tls| encryption(tls, config.connect_timeout)).transpose()?;
         let wrong =
             |error| Error::new(ErrorKind::Config, "this is not the address of a member").on(SCHEME).because(error);
         let channel = |member: &String| {
@@ -147,11 +147,13 @@ impl Members {
     }
 }
 
-fn encryption(tls: &Tls) -> Result<ClientTlsConfig> {
+fn encryption(tls: &Tls, patience: Duration) -> Result<ClientTlsConfig> {
     let mut encryption = match &tls.ca {
         Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(file(ca)?)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
+    // The time to connect ends before the greeting begins.
+    encryption = encryption.timeout(patience);
     if let Some((certificate, key)) = &tls.identity {
         encryption = encryption.identity(Identity::from_pem(file(certificate)?, file(key)?));
     }
@@ -193,5 +195,16 @@ mod tests {
         asked.leave(0, 3);
         asked.leave(0, 3);
         assert_eq!(asked.at, 1);
+    }
+
+    /// A peer that takes the connection and never says a word is given up on, encrypted or not.
+    #[tokio::test]
+    async fn a_peer_that_does_not_greet_is_given_up_on() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut config = Config::new([silent.local_addr().unwrap().to_string()]);
+        (config.tls, config.connect_timeout) = (Some(Tls::default()), Duration::from_millis(200));
+        let opened = tokio::time::timeout(Duration::from_secs(30), crate::Etcd::open(config));
+        let error = opened.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
     }
 }
