@@ -264,7 +264,9 @@ impl Etcd {
         if !found.succeeded {
             return Err(ended("the claim ended when its turn had come"));
         }
-        self.leases.granted(claim.id, |entry| (entry.changed, entry.record) = (found.revision, Some(record)));
+        self.leases.granted(claim.id, |entry| {
+            (entry.created, entry.changed, entry.record) = (place.created, found.revision, Some(record));
+        });
         grant(found.revision.unsigned_abs().saturating_add(offset), full.lease(&found.majority)?, listing.memo.clone())
     }
 

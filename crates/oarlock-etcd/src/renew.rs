@@ -75,12 +75,12 @@ impl Etcd {
         found: Found,
     ) -> Result<Renewed> {
         let (claim, keys) = (&renewal.claim, self.keys(&renewal.claim.resource));
-        let (Some(mut place), _, majority) = found else { return Ok(self.gone(claim.id, entry, found.1).await) };
+        let (Some(mut place), _, majority) = found else { return self.gone(claim.id, entry, found.1).await };
         let granted = place.record.granted;
         if let (true, Some(memo)) = (granted, &renewal.memo)
             && let Err(letter) = self.write_memo(&keys, &place, memo).await?
         {
-            return Ok(self.gone(claim.id, entry, letter).await);
+            return self.gone(claim.id, entry, letter).await;
         }
         if let Some(ending) = &place.record.ending {
             let lease = Lease::of(self.link.left(place.lease).await?);
@@ -115,13 +115,24 @@ impl Etcd {
     }
 
     /// A claim is not there: nothing is kept for it, and its end is told.
-    async fn gone(&self, id: ClaimId, entry: Option<Entry>, letter: Option<Ending>) -> Renewed {
+    async fn gone(&self, id: ClaimId, entry: Option<Entry>, letter: Option<Ending>) -> Result<Renewed> {
+        let looked_for = entry.as_ref().map_or(0, |entry| entry.created);
         if entry.is_some_and(|entry| entry.granted) {
             self.end_leases(self.leases.forget(id, false)).await;
         } else {
-            self.leases.edit(id, |entry| entry.note(None));
+            let mut came_anew = false;
+            self.leases.edit(id, |now| {
+                came_anew = now.created != looked_for;
+                if !came_anew {
+                    now.note(None);
+                }
+            });
+            if came_anew {
+                // An attempt has made another key since: this one is missed for nothing.
+                return Err(ended("the claim is on its way"));
+            }
         }
-        Renewed::Gone(letter.map_or(Gone::Unknown, Gone::Broken))
+        Ok(Renewed::Gone(letter.map_or(Gone::Unknown, Gone::Broken)))
     }
 
     /// Leaves a memo if the claim is still there; else whatever was written about its end.

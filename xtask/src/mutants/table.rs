@@ -28,6 +28,7 @@ const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
 const ETCD_LEASE: &str = "crates/oarlock-etcd/src/lease.rs";
+const ETCD_RENEW: &str = "crates/oarlock-etcd/src/renew.rs";
 const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
 const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
 const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
@@ -67,6 +68,7 @@ const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
+const ETCD_ATTEMPTS: &[&str] = &["-p", "oarlock-etcd", "--lib", "attempt::tests::"];
 const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_waiter_that_lost"];
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
@@ -121,6 +123,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.from <= majority.after && majority.term <= term",
         to: "self.from <= majority.after",
         test: ETCD_RENEWALS,
+    },
+    Mutant {
+        name: "etcd-late-look-counts",
+        rule: "a renewal that looked before its claim came anew says nothing about it",
+        file: ETCD_RENEW,
+        from: "came_anew = now.created != looked_for;",
+        to: "came_anew = false;",
+        test: ETCD_ATTEMPTS,
     },
     Mutant {
         name: "zookeeper-permit-uncounted",

@@ -225,3 +225,28 @@ async fn a_glance_shows_what_a_look_does() {
     assert_eq!(release(&bed.two, &first).await, Released::Released);
     assert!(attempt(&bed.one, &fourth).await);
 }
+
+/// A renewal has looked for the key of a waiter before the waiter came anew: what it did not find was another key, and the lease
+/// that the claim holds by is not free.
+#[tokio::test]
+async fn a_late_look_for_a_waiter_does_not_free_the_lease_of_a_holder() {
+    let Some(bed) = bed().await else { return };
+    let (first, mine) = (claim(1, Weight::All), claim(2, Weight::All));
+    let renewal = Renewal::of(Arc::new(mine.clone()));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    let before = bed.one.leases.get(mine.id);
+    let key = bed.one.keys(&mine.resource).claim(mine.id).key;
+    bed.two.link.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
+    let seen = bed.one.find(std::slice::from_ref(&renewal)).await.pop().unwrap().unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &mine).await);
+    let holds = bed.one.leases.get(mine.id).unwrap();
+    assert_eq!(holds.created, place(&bed.one, &mine).await.unwrap().created);
+
+    let late = bed.one.renew_one(&renewal, before.clone(), before, seen).await;
+    assert!(late.is_err(), "it holds: {late:?}");
+    bed.one.leases.lay_aside(mine.id);
+    assert!(!bed.one.leases.idle().contains(&holds.full.unwrap().id), "a lease with a key on it is free");
+    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+}
