@@ -205,6 +205,15 @@ pub(crate) struct LeaseLife {
     pub(crate) ttl: i64,
 }
 
+/// What is left of a lease, and what it is worth whenever it is kept alive.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub(crate) struct LeaseLeft {
+    #[prost(int64, tag = "3")]
+    pub(crate) ttl: i64,
+    #[prost(int64, tag = "4")]
+    pub(crate) granted: i64,
+}
+
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct AuthenticateRequest {
     #[prost(string, tag = "1")]

@@ -138,24 +138,40 @@ impl Etcd {
         let listing = self.look(keys).await?;
         let waiting = Some(listing.others_wait(id));
         let Some(at) = listing.position(id) else { return Ok(Release::new(Released::NotHeld, waiting)) };
-        let place = &listing.places[at];
+        let outcome = self.break_place(keys, &listing.places[at], ending, grace).await?;
+        Ok(Release::new(outcome, waiting))
+    }
+
+    /// The same for what was found at its place.
+    pub(crate) async fn break_place(
+        &self,
+        keys: &Keys,
+        place: &Place,
+        ending: &Ending,
+        grace: Duration,
+    ) -> Result<Released> {
+        let mut leases = Vec::new();
         let (mut change, outcome) = if grace.is_zero() {
             (keys.clear(place), Released::Released)
         } else {
-            // On a lease that nobody keeps alive: it ends by the store's clock, whatever its holder does.
-            let left = self.link.left(place.lease).await? + Duration::from_secs(1);
-            let last = self.link.grant(seconds(grace.min(left))).await?;
+            // On a lease that nobody keeps alive: it ends by the store's clock, whatever its holder does. Its own may be kept
+            // alive until it is moved, so what it has left now is not what it will have then.
+            let whole = self.link.whole(place.lease).await? + Duration::from_secs(1);
+            let last = self.link.grant(seconds(grace.min(whole))).await?;
+            leases.push(last.id);
             let record = Record { ending: Some(ending.clone()), ..place.edited() };
             (keys.move_to(place, &record, last.id), Released::Asked)
         };
         if !place.theirs {
             let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
-            change.push(put(&self.space.letter(&place.record.client, id), Letter::bytes(ending), letter.id));
+            leases.push(letter.id);
+            change.push(put(&self.space.letter(&place.record.client, place.id), Letter::bytes(ending), letter.id));
         }
         if !self.link.txn(keys.unchanged(place), change, Vec::new()).await?.succeeded {
+            self.end_leases(leases).await;
             return Err(ended("the claim was changed by somebody else"));
         }
-        Ok(Release::new(outcome, waiting))
+        Ok(outcome)
     }
 }
 

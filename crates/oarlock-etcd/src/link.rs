@@ -15,8 +15,8 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::api::{
-    AuthenticateRequest, AuthenticateResponse, Compare, Header, KeyValue, LeaseGrantRequest, LeaseId, LeaseLife,
-    Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    AuthenticateRequest, AuthenticateResponse, Compare, Header, KeyValue, LeaseGrantRequest, LeaseId, LeaseLeft,
+    LeaseLife, Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 use crate::config::Config;
 use crate::error::{SCHEME, closed, denied, failed, strange};
@@ -218,8 +218,16 @@ impl Link {
 
     /// How long a lease will live if nobody keeps it alive.
     pub(crate) async fn left(&self, id: i64) -> Result<Duration> {
-        let life: LeaseLife = self.ask("/etcdserverpb.Lease/LeaseTimeToLive", LeaseId { id }).await?;
-        Ok(lived(life.ttl))
+        Ok(lived(self.life(id).await?.ttl))
+    }
+
+    /// How long a lease lives from when it is kept alive; zero if it is over.
+    pub(crate) async fn whole(&self, id: i64) -> Result<Duration> {
+        Ok(lived(self.life(id).await?.granted))
+    }
+
+    async fn life(&self, id: i64) -> Result<LeaseLeft> {
+        self.ask("/etcdserverpb.Lease/LeaseTimeToLive", LeaseId { id }).await
     }
 
     /// Keeps leases alive, all in one go: since when, and what was said of each. Whoever answers need not be the leader

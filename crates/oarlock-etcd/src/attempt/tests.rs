@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::state::Ending;
 use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
 use super::*;
@@ -10,7 +11,7 @@ use crate::config::Config;
 use crate::driver::delete;
 
 struct Bed {
-    _server: oarlock_testbed::Etcd,
+    server: oarlock_testbed::Etcd,
     one: Etcd,
     two: Etcd,
 }
@@ -19,7 +20,7 @@ async fn bed() -> Option<Bed> {
     let server = oarlock_testbed::Etcd::start_or_skip().unwrap()?;
     let config = Config::new([server.addr().to_string()]);
     let (one, two) = (Etcd::open(config.clone()).await.unwrap(), Etcd::open(config).await.unwrap());
-    Some(Bed { _server: server, one, two })
+    Some(Bed { server, one, two })
 }
 
 fn claim(bits: u128, weight: Weight) -> Claim {
@@ -249,4 +250,37 @@ async fn a_late_look_for_a_waiter_does_not_free_the_lease_of_a_holder() {
     bed.one.leases.lay_aside(mine.id);
     assert!(!bed.one.leases.idle().contains(&holds.full.unwrap().id), "a lease with a key on it is free");
     assert_eq!(release(&bed.one, &mine).await, Released::Released);
+}
+
+/// A hold may be kept alive until the moment it is moved to its last lease. With time to end in order, that one is not shorter.
+#[tokio::test]
+async fn a_hold_asked_to_end_outlasts_what_its_holder_believes() {
+    let Some(bed) = bed().await else { return };
+    let mine = plain(1);
+    assert!(attempt(&bed.one, &mine).await);
+    let whole = mine.ttl;
+    // Shown in whole seconds: this many are seen to be gone.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+    let end = End::Broken { ending, grace: whole * 2 };
+    assert_eq!(bed.two.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Asked);
+    let last = place(&bed.two, &mine).await.unwrap().lease;
+    assert!(bed.two.link.whole(last).await.unwrap() > whole);
+}
+
+/// A break that came too late leaves nothing at the server.
+#[tokio::test]
+async fn a_break_that_fails_ends_the_leases_it_made() {
+    let Some(bed) = bed().await else { return };
+    let mine = plain(1);
+    assert!(attempt(&bed.one, &mine).await);
+    let (keys, place) = (bed.two.keys(&mine.resource), place(&bed.two, &mine).await.unwrap());
+    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+    let leases = || bed.server.ctl(&["lease", "list"]).unwrap().lines().count();
+    let before = leases();
+    let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+    for grace in [Duration::ZERO, Duration::from_secs(10)] {
+        assert!(bed.two.break_place(&keys, &place, &ending, grace).await.is_err());
+        assert_eq!(leases(), before, "{grace:?}");
+    }
 }
