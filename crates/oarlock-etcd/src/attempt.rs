@@ -8,7 +8,7 @@ use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::queue::{UNSTATED, check_held, check_weight};
 use oarlock_core::state::Memo;
-use oarlock_core::{Capacity, Claim, ClaimId, Result, Weight};
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, Result, Weight};
 
 use crate::api::{Compare, Is, KeyValue, Op, Range};
 use crate::config::Layout;
@@ -41,7 +41,8 @@ impl Etcd {
             let had = kept.len();
             let keep = async { if had > 0 { self.link.keep_alive(kept).await.map(Some) } else { Ok(None) } };
             let (kept, step) = tokio::join!(keep, self.first_step(claim, &keys, &entry, full));
-            if let Some((from, lives)) = kept? {
+            let kept = kept.map_err(|error| self.unkept(claim.id, &keys, full, &step, error))?;
+            if let Some((from, lives)) = kept {
                 entry.extend(from, &lives);
                 let over = entry.leases().count() < had;
                 self.leases.edit(claim.id, |entry| entry.extend(from, &lives));
@@ -60,12 +61,7 @@ impl Etcd {
             let full = entry.full.unwrap_or(full);
             return match step? {
                 Step::Granted { revision, memo, majority } => {
-                    self.leases.granted(claim.id, |entry| {
-                        entry.changed = revision;
-                        if entry.created == 0 {
-                            (entry.created, entry.seat) = (revision, keys.seat_named(full.id));
-                        }
-                    });
+                    self.note_grant(claim.id, &keys, full, revision);
                     // Noted before anything can go wrong with what was read: a lease with a key on it is not free.
                     let lease = full.lease(&majority)?;
                     grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?)
@@ -73,6 +69,27 @@ impl Etcd {
                 Step::Waits(pending) => Ok(Attempt::Pending(pending)),
                 Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
             };
+        }
+    }
+
+    fn note_grant(&self, id: ClaimId, keys: &Keys, full: Leased, revision: i64) {
+        self.leases.granted(id, |entry| {
+            entry.changed = revision;
+            if entry.created == 0 {
+                (entry.created, entry.seat) = (revision, keys.seat_named(full.id));
+            }
+        });
+    }
+
+    /// Its leases could not be kept alive; what the step beside that has done, or may have done, counts all the same.
+    fn unkept(&self, id: ClaimId, keys: &Keys, full: Leased, step: &Result<Step>, error: Error) -> Error {
+        match step {
+            Ok(Step::Granted { revision, .. }) => {
+                self.note_grant(id, keys, full, *revision);
+                error.applied_unknown()
+            }
+            Err(unheard) if unheard.applied() == Applied::Unknown => error.applied_unknown(),
+            _ => error,
         }
     }
 

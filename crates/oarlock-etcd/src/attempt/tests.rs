@@ -252,6 +252,29 @@ async fn a_late_look_for_a_waiter_does_not_free_the_lease_of_a_holder() {
     assert_eq!(release(&bed.one, &mine).await, Released::Released);
 }
 
+/// The first step took the lock, or may have, while the leases of the claim could not be kept alive.
+#[tokio::test]
+async fn an_attempt_whose_leases_are_not_kept_alive_may_count() {
+    let Some(bed) = bed().await else { return };
+    let (one, mine) = (&bed.one, plain(1));
+    let keys = one.keys(&mine.resource);
+    let denied = || Error::new(ErrorKind::Denied, "no");
+    let (visit, entry) = one.leases.visit(&mine);
+    let full = one.leases.take(&one.link, seconds(mine.ttl)).await.unwrap();
+    one.leases.edit(mine.id, |entry| entry.full = Some(full));
+    let granted = one.first_step(&mine, &keys, &entry, full).await;
+    assert!(matches!(granted, Ok(Step::Granted { .. })));
+    let unheard = Err(Error::unreachable("no answer"));
+    assert_eq!(one.unkept(mine.id, &keys, full, &unheard, denied()).applied(), Applied::Unknown);
+    assert_eq!(one.unkept(mine.id, &keys, full, &Err(denied()), denied()).applied(), Applied::No);
+    assert_eq!(one.leases.get(mine.id).unwrap().created, 0);
+    assert_eq!(one.unkept(mine.id, &keys, full, &granted, denied()).applied(), Applied::Unknown);
+    visit.answered();
+    one.leases.lay_aside(mine.id);
+    assert_eq!(one.leases.idle(), Vec::<i64>::new(), "a lease with a key on it is free");
+    assert_eq!(one.leases.get(mine.id).unwrap().created, place(one, &mine).await.unwrap().created);
+}
+
 /// A hold may be kept alive until the moment it is moved to its last lease. With time to end in order, that one is not shorter.
 #[tokio::test]
 async fn a_hold_asked_to_end_outlasts_what_its_holder_believes() {
