@@ -18,22 +18,28 @@ pub(crate) async fn page(store: &Etcd, query: &Query) -> Result<Page> {
     let listings = match &query.select {
         Select::Name(name) => {
             let (revision, kvs) = snapshot(store, &store.keys(name).watched()).await?;
-            vec![(name.clone(), Listing::read(&store.keys(name), revision, kvs)?)]
+            vec![(name.clone(), Some(Listing::read(&store.keys(name), revision, kvs)?))]
         }
         Select::Live => all(store).await?,
     };
     let mut resources = Vec::with_capacity(listings.len());
     for (name, listing) in listings {
-        if matches!(query.select, Select::Name(_)) || !listing.places.is_empty() {
+        let live = listing.as_ref().is_none_or(|listing: &Listing| !listing.places.is_empty());
+        if matches!(query.select, Select::Name(_)) || live {
             resources.push((name, listing));
         }
     }
     // Cut before the leases are asked about: that is a request for each holder.
-    let states = resources.iter().map(|(name, listing)| state(name, listing)).collect();
+    let shown = |(name, listing): &(ResourceName, Option<Listing>)| match listing {
+        Some(listing) => state(name, listing),
+        None => unreadable(name),
+    };
+    let states = resources.iter().map(shown).collect();
     let mut page = Page::cut(states, query);
     let mut lives = JoinSet::new();
     for (at, shown) in page.resources.iter().enumerate() {
-        let Some((_, listing)) = resources.iter().find(|(name, _)| *name == shown.name) else { continue };
+        let found = resources.iter().find(|(name, _)| *name == shown.name);
+        let Some((_, Some(listing))) = found else { continue };
         for holder in &shown.holders {
             let Some(place) = listing.position(holder.id).map(|at| &listing.places[at]) else { continue };
             let (link, id, lease) = (store.link.clone(), holder.id, place.lease);
@@ -60,8 +66,8 @@ async fn snapshot(store: &Etcd, ranges: &[Range]) -> Result<(i64, Vec<KeyValue>)
     Ok((revision, all))
 }
 
-/// Every name that has a key.
-async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Listing)>> {
+/// Every name that has a key, and what is there if it can be read.
+async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Option<Listing>)>> {
     let ranges = match store.space.layout {
         Layout::Native => vec![store.space.records()],
         Layout::Go => {
@@ -77,8 +83,22 @@ async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Listing)>> {
             names.entry(name).or_default().push(kv);
         }
     }
-    let read = |(name, kvs)| Ok((Listing::read(&store.keys(&name), revision, kvs)?, name));
-    names.into_iter().map(read).map(|read| read.map(|(listing, name)| (name, listing))).collect()
+    let read = |(name, kvs)| {
+        let listing = match Listing::read(&store.keys(&name), revision, kvs) {
+            // One such record must not hide all other names.
+            Err(error) if matches!(error.kind(), ErrorKind::Foreign | ErrorKind::NewerFormat) => None,
+            listing => Some(listing?),
+        };
+        Ok((name, listing))
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// A name of which nothing can be said but that it is there.
+fn unreadable(name: &ResourceName) -> ResourceState {
+    let mut state = ResourceState::free(name.clone());
+    state.waiters = Waiters::Hidden;
+    state
 }
 
 fn state(name: &ResourceName, listing: &Listing) -> ResourceState {

@@ -67,8 +67,10 @@ impl Session {
             // Whoever left between the list and the look is not there.
             let Some((data, stat)) = if_there(look.await)? else { continue };
             let record = match read::<ClaimRecord>(&format!("{parent}/{}", entry.node), &data) {
-                // It counts, whatever it says: one scribbled node must not hide all the others.
-                Err(error) if error.kind() == ErrorKind::Foreign => ClaimRecord::silent(),
+                // It counts, whatever it says: one scribbled node, or a newer one, must not hide all the others.
+                Err(error) if matches!(error.kind(), ErrorKind::Foreign | ErrorKind::NewerFormat) => {
+                    ClaimRecord::silent()
+                }
                 record => record?,
             };
             let made = || u64::try_from(stat.czxid).ok().filter(|_| at == 0).map(Fence::new);

@@ -334,6 +334,22 @@ async fn a_removed_root_is_made_again() -> Result<()> {
     Ok(())
 }
 
+/// One claim of a newer version is shown by what its name says, and hides nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_claim_hides_nobody_in_a_list() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (store, raw) = (straight(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
+    granted(&store, &claim("job", 1)?).await?;
+    let open = zk::Acls::anyone_all();
+    raw.create("/oarlock/newer", b"", &zk::CreateMode::Persistent.with_acls(open)).await?;
+    let node = format!("/oarlock/newer/{:032x}-a-n-", 2);
+    raw.create(&node, br#"{"format":99}"#, &zk::CreateMode::EphemeralSequential.with_acls(open)).await?;
+    let shown = store.inspect(&Query::live()).await?.resources;
+    let shown: Vec<_> = shown.iter().map(|state| (state.name.as_str(), state.holders.len())).collect();
+    ensure!(shown == [("job", 1), ("newer", 1)], "{shown:?}");
+    Ok(())
+}
+
 /// Every node made with credentials is closed to others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_its_locks_for_itself() -> Result<()> {

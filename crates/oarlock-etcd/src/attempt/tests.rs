@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
-use oarlock_core::state::Ending;
+use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
 use super::*;
@@ -306,4 +306,22 @@ async fn a_break_that_fails_ends_the_leases_it_made() {
         assert!(bed.two.break_place(&keys, &place, &ending, grace).await.is_err());
         assert_eq!(leases(), before, "{grace:?}");
     }
+}
+
+/// One record of somebody else, or of a newer version, does not hide all other names.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_hides_nobody_in_a_list() {
+    let Some(bed) = bed().await else { return };
+    assert!(attempt(&bed.one, &plain(1)).await);
+    for (name, what) in [("foreign", &b"hello"[..]), ("newer", br#"{"format":99}"#)] {
+        let key = bed.one.keys(&ResourceName::new(name).unwrap()).claim(ClaimId::from_bits(9));
+        bed.two.link.txn(Vec::new(), vec![put(&key, what.to_vec(), 0)], Vec::new()).await.unwrap();
+    }
+    let shown = bed.one.inspect(&Query::live()).await.unwrap().resources;
+    let shown: Vec<_> = shown
+        .iter()
+        .map(|state| (state.name.as_str(), state.holders.len(), matches!(state.waiters, Waiters::Hidden)))
+        .collect();
+    assert_eq!(shown, [("foreign", 0, true), ("job", 1, false), ("newer", 0, true)]);
+    assert!(bed.one.inspect(&Query::name(ResourceName::new("newer").unwrap())).await.is_err());
 }
