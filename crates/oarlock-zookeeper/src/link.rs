@@ -96,7 +96,8 @@ impl Session {
     /// What an answered request is worth.
     ///
     /// The leader alone ends sessions, and hears of the requests that other servers answer when it pings them, every
-    /// half tick. A session is never shorter than two ticks, so a quarter of it covers what the leader has not heard of.
+    /// half tick. Until then it counts from the sign of life before, which the client gives after 9/80 of a session without
+    /// a request. A quarter covers both in sessions of four ticks and more, which is what the page asks for.
     pub(crate) fn lease(&self, asked: Duration) -> Lease {
         Lease::of((self.client.session_timeout() * 3 / 4).min(asked))
     }
