@@ -1,5 +1,6 @@
 //! One process's way to the server: a few connections for requests, and one for renewals, which has the beacon.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,7 +47,6 @@ pub(crate) struct Link {
 }
 
 /// Connections of one use, at most so many at once.
-#[derive(Debug)]
 struct Lanes {
     permits: Semaphore,
     idle: Mutex<Vec<(Conn, Instant)>>,
@@ -65,6 +65,13 @@ impl Lanes {
 
     fn put(&self, conn: Conn) {
         self.idle().push((conn, Instant::now()));
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the connections themselves: they show the password.
+        f.debug_struct("Lanes").field("idle", &self.idle().len()).finish_non_exhaustive()
     }
 }
 

@@ -148,6 +148,7 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     }
     root.query_drop("GRANT SELECT ON locks.oarlock_format TO app; GRANT EXECUTE ON locks.* TO app").await.unwrap();
     let store = MySql::connect(app.clone()).await.unwrap();
+    assert!(!format!("{store:?}").contains("secret"), "an open connection shows its password");
     let claim = claim(1, "rights");
     grant(&store, &claim).await.unwrap();
     assert!(matches!(renew(&store, &claim).await.unwrap(), Renewed::Alive { .. }));
