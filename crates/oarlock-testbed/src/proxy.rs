@@ -117,6 +117,11 @@ impl Proxy {
         self.shared.change(|state| *state.cut.of(direction) = true);
     }
 
+    /// A black hole for the connections that are open now, as of a firewall that has forgotten them. New ones pass.
+    pub fn strand(&self) {
+        self.shared.change(state::State::strand_all);
+    }
+
     /// Loses the reply to the next request, on whichever connection that comes. The request passes.
     ///
     /// What is lost begins with the first bytes from the server after the request. A protocol that mixes other

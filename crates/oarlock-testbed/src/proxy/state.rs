@@ -92,6 +92,8 @@ pub(super) struct Link {
     pub(super) victim: Option<Armed>,
     /// Nothing passes from the server any more.
     pub(super) is_silent: bool,
+    /// Nothing passes either way, not even its end.
+    pub(super) is_stranded: bool,
 }
 
 /// A reply that is to be lost.
@@ -117,12 +119,19 @@ impl State {
         }
     }
 
+    pub(super) fn strand_all(&mut self) {
+        for link in self.links.values_mut() {
+            link.is_stranded = true;
+        }
+    }
+
     pub(super) fn heal(&mut self, held: Held) {
         self.cut = Both::default();
         self.delay = Both::default();
         self.armed = None;
         for link in self.links.values_mut() {
             link.victim = None;
+            link.is_stranded = false;
             match held {
                 Held::Deliver => {}
                 Held::Drop => {
@@ -143,7 +152,8 @@ impl State {
         if *self.cut.of(direction) {
             return None;
         }
-        let (arrived, _) = self.links.get_mut(&link)?.lanes.of(direction).queue.front()?;
+        let link = self.links.get_mut(&link).filter(|link| !link.is_stranded)?;
+        let (arrived, _) = link.lanes.of(direction).queue.front()?;
         arrived.checked_add(delay)
     }
 
