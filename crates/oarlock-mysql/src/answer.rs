@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as Unread, StrDeserializer};
 
-use crate::error::{SCHEME, strange};
+use crate::error::{SCHEME, newer, strange};
 
 /// The answer to one renewal of a batch.
 #[derive(Debug, Deserialize)]
@@ -25,8 +25,9 @@ pub(crate) struct Told {
     ending: Option<Ending>,
 }
 
-pub(crate) fn renewed(told: Told) -> Result<Renewed> {
-    match told.outcome.as_str() {
+/// What became of a renewal; `None` if another has the name locked.
+pub(crate) fn renewed(told: Told) -> Option<Result<Renewed>> {
+    Some(match told.outcome.as_str() {
         "alive" => {
             let fence = told.fence.map(Fence::new);
             Ok(Renewed::Alive { lease: Lease::of(span(told.lease)), fence, ending: told.ending })
@@ -35,8 +36,10 @@ pub(crate) fn renewed(told: Told) -> Result<Renewed> {
         "broken" => Ok(Renewed::Gone(told.ending.map_or(Gone::Unknown, Gone::Broken))),
         "session" => Ok(Renewed::Gone(Gone::Session)),
         "exhausted" => Err(exhausted()),
+        "newer" => Err(newer()),
+        "busy" => return None,
         other => Err(strange(format!("a renewal was answered with {other}"))),
-    }
+    })
 }
 
 /// Adds the claim of a row to its resource, if there is one.

@@ -1,11 +1,13 @@
 //! The seven verbs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::params;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{
-    Attempt, Driver, End, Fences, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
+    Attempt, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
+    Watch,
 };
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
@@ -19,10 +21,11 @@ use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::Link;
 use crate::queue::Queues;
+use crate::watch::Hub;
 
-/// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
-/// must not be before its belief has ended.
-const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
+/// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after about a
+/// quarter of an hour, and that must not be before its belief has ended.
+const MAX_TETHERED_TTL: Duration = Duration::from_secs(300);
 
 /// The names of a batch are locked until its answer is on its way: not too many at once.
 const RENEWALS: usize = 128;
@@ -30,14 +33,14 @@ const RENEWALS: usize = 128;
 pub(crate) const ATTEMPT: &str =
     "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :fair, :wait,
     :behind, :lease, :place, :label, :value)";
-pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?)";
+pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?)";
 pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
 pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
 
 /// Locks on a `MySQL` or `MariaDB` server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct MySql {
-    link: Link,
+    link: Arc<Link>,
     queues: Queues,
 }
 
@@ -69,12 +72,26 @@ impl Driver for MySql {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if let Err(error) = self.link.check() {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
+        let session = self.link.living_session();
+        // The end of a session is the loss of what is tethered to it, whatever the server answered before.
+        let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
+        let lost = || Ok(Renewed::Gone(Gone::Session));
+        if is_over() && batch.iter().all(|renewal| self.ends_with_session(&renewal.claim)) {
+            return batch.iter().map(|_| lost()).collect();
+        }
+        let number = session.as_ref().map_or(0, |session| session.number);
         let mut answers = Vec::with_capacity(batch.len());
         for part in batch.chunks(RENEWALS) {
-            let part_answers = self.keep(part).await;
+            let part_answers = self.keep(number, part).await;
             answers.extend(part_answers.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
         }
-        answers
+        let is_over = is_over();
+        let told = answers.into_iter().zip(batch);
+        told.map(|(answer, renewal)| if is_over && self.ends_with_session(&renewal.claim) { lost() } else { answer })
+            .collect()
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -87,7 +104,14 @@ impl Driver for MySql {
         self.link.check().map_err(|error| error.during("watch"))?;
         match interest {
             Interest::Turn(claim, _) => Ok(self.link.hub.turn(claim.id)),
-            Interest::Mailbox => Ok(self.link.hub.mailbox()),
+            Interest::Mailbox => {
+                // Whoever listens wants a session whose end is heard of; if there is none, it hears of the end of the last.
+                match self.link.session().await {
+                    Ok(_) => Ok(self.link.hub.mailbox(self.link.has_ended_sessions())),
+                    Err(_) if self.link.has_ended_sessions() => Ok(Hub::default().mailbox(true)),
+                    Err(error) => Err(error.during("watch")),
+                }
+            }
             _ => Ok(Watch::never()),
         }
     }
@@ -108,6 +132,7 @@ impl MySql {
             self.link.check()?;
             return Ok(Attempt::Pending(pending));
         }
+        let session = self.link.session().await?;
         let (capacity, adopt) = match claim.capacity {
             Capacity::Any => (None, true),
             Capacity::Fixed(limit) => (Some(limit), false),
@@ -116,8 +141,8 @@ impl MySql {
         let asked = params! {
             "name" => self.link.stored(claim.resource.as_str()),
             "id" => bytes(claim.id).as_slice(),
-            "session" => self.link.session,
-            "tethered" => self.link.is_lit() && is_tethered(claim),
+            "session" => session.number,
+            "tethered" => session.is_lit() && is_tethered(claim),
             "kind" => claim.kind.as_str(),
             "capacity" => capacity.map(from_limit),
             "adopt" => adopt,
@@ -138,6 +163,10 @@ impl MySql {
             "granted" => {
                 self.link.hub.forget(claim.id);
                 self.left(&claim.resource, claim.id);
+                if session.has_ended() && is_tethered(claim) {
+                    // It was told to nobody: the claim must be tied to a session that lives.
+                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                }
                 let mut grant = Grant::new(get_fence(row)?, Lease::of(get_span(row, "lease")?));
                 grant.memo = get::<Option<Vec<u8>>>(row, "memo")?.map(Into::into);
                 Ok(Attempt::Granted(grant))
@@ -163,7 +192,22 @@ impl MySql {
         }
     }
 
-    async fn keep(&self, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+    async fn keep(&self, session: i64, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let mut answers = self.keep_these(session, false, &batch.iter().collect::<Vec<_>>()).await?;
+        let busy: Vec<_> = answers.iter_mut().zip(batch).filter(|(answer, _)| answer.is_none()).collect();
+        if !busy.is_empty() {
+            // Others are in the middle of a step there: what waits for them keeps no other name locked.
+            let (late, renewals): (Vec<_>, Vec<_>) = busy.into_iter().unzip();
+            let told = self.keep_these(session, true, &renewals).await;
+            let told = told.unwrap_or_else(|error| vec![Some(Err(error.during("renew"))); renewals.len()]);
+            late.into_iter().zip(told).for_each(|(late, told)| *late = told);
+        }
+        let unanswered = || Err(strange("a renewal without an answer").during("renew"));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect())
+    }
+
+    /// Answers nothing for those whose names are locked by others, unless it is to wait for them.
+    async fn keep_these(&self, session: i64, wait: bool, batch: &[&Renewal]) -> Result<Vec<Option<Result<Renewed>>>> {
         let mut asked: Vec<(Vec<u8>, serde_json::Value)> = Vec::with_capacity(batch.len());
         for (at, renewal) in batch.iter().enumerate() {
             let claim = &renewal.claim;
@@ -189,14 +233,15 @@ impl MySql {
         }
         asked.sort_by(|(one, _), (other, _)| one.cmp(other));
         let asked = serde_json::Value::from_iter(asked.into_iter().map(|(_, one)| one)).to_string();
-        let rows = self.link.keep(RENEW, (self.link.session, asked)).await?;
+        let rows = self.link.keep(RENEW, (session, wait, asked)).await?;
         let row = first(&rows)?;
         self.tell(row)?;
-        let mut answers: Vec<Result<Renewed>> = vec![Err(strange("a renewal without an answer")); batch.len()];
+        let mut answers = vec![None; batch.len()];
         for told in read::<Vec<Told>>(&get::<String>(row, "answers")?)? {
             if let Some((answer, renewal)) = answers.get_mut(told.at).zip(batch.get(told.at)) {
-                *answer = renewed(told).map_err(|error| error.during("renew").about(&renewal.claim.resource));
-                if matches!(answer, Ok(Renewed::Gone(_))) {
+                let about = |error: Error| error.during("renew").about(&renewal.claim.resource);
+                *answer = renewed(told).map(|told| told.map_err(about));
+                if matches!(answer, Some(Ok(Renewed::Gone(_)))) {
                     self.left(&renewal.claim.resource, renewal.claim.id);
                 }
             }
@@ -234,14 +279,18 @@ impl MySql {
         let prefix = self.link.config().prefix.as_bytes();
         let after = query.after.as_ref().map(|after| self.link.stored(after.as_str()));
         let most = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
-        let mut found = Vec::new();
+        let (mut found, one) = (Vec::new(), name.is_some());
         for row in self.link.ask(INSPECT, (prefix, name, after, most)).await? {
             found.push((get::<Vec<u8>>(&row, "name")?, get::<Option<i64>>(&row, "arrival")?, row));
         }
         found.sort_by(|(name, arrival, _), (other, later, _)| (name, arrival).cmp(&(other, later)));
         let mut resources: Vec<ResourceState> = Vec::new();
         for (name, _, row) in found {
-            let name = ResourceName::new(String::from_utf8_lossy(name.get(prefix.len()..).unwrap_or_default()))?;
+            // What somebody else wrote there must not hide all the rest.
+            let Ok(name) = ResourceName::new(String::from_utf8_lossy(name.get(prefix.len()..).unwrap_or_default()))
+            else {
+                continue;
+            };
             if resources.last().is_none_or(|last| last.name != name) {
                 let mut state = ResourceState::free(name);
                 state.capacity = get::<Option<i64>>(&row, "capacity")?.map(to_limit);
@@ -249,8 +298,12 @@ impl MySql {
                 state.memo = get::<Option<Vec<u8>>>(&row, "memo")?.map(Into::into);
                 resources.push(state);
             }
-            if let Some(state) = resources.last_mut() {
-                add_claim(state, &row)?;
+            // What others may have seen end is not ours any more, though the server still has it.
+            let is_lost = one
+                && get::<Option<bool>>(&row, "tethered")?.unwrap_or(false)
+                && self.link.is_ended(get(&row, "session")?);
+            if let (Some(state), false) = (resources.last_mut(), is_lost) {
+                add_claim(state, &row).or_else(|error| if one { Err(error) } else { Ok(()) })?;
             }
         }
         if let (Select::Name(name), true) = (&query.select, resources.is_empty()) {
@@ -270,11 +323,15 @@ impl MySql {
         }
     }
 
+    fn ends_with_session(&self, claim: &Claim) -> bool {
+        self.link.is_lit() && is_tethered(claim)
+    }
+
     /// Wakes those of this process whose turn has come.
     fn tell(&self, row: &mysql_async::Row) -> Result<()> {
         let called = get::<String>(row, "called")?;
-        if !called.is_empty() {
-            self.link.hub.tell(&called, self.link.session);
+        if let (false, Some(session)) = (called.is_empty(), self.link.living_session()) {
+            self.link.hub.tell(&called, session.number);
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ pub(crate) const UNKNOWN_VARIABLE: u16 = 1193;
 /// A name that is longer than the server allows.
 pub(crate) const NAME_TOO_LONG: u16 = 1059;
 
+/// A change that group replication does not take.
+pub(crate) const NOT_ALLOWED_IN_GROUP: u16 = 3098;
+
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 
@@ -53,6 +56,11 @@ fn is_doubtful(code: u16) -> bool {
         | 3169 | 4031 // session killed, idle for too long
         | 1105 // unknown
     )
+}
+
+/// Whether the server says that somebody told it to end this, which it counts.
+pub(crate) fn is_killed(code: u16) -> bool {
+    matches!(code, 1317 | 1927 | 3169)
 }
 
 fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
@@ -109,6 +117,11 @@ pub(crate) fn silent() -> Error {
 /// An answer that this version does not understand.
 pub(crate) fn strange(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Foreign, what).on(SCHEME).applied_unknown()
+}
+
+/// A name whose row this version does not understand.
+pub(crate) fn newer() -> Error {
+    Error::new(ErrorKind::NewerFormat, "this server's locks are newer").on(SCHEME)
 }
 
 pub(crate) fn closed() -> Error {

@@ -1,6 +1,7 @@
 #![doc = include_str!("docs.md")]
 
 mod answer;
+mod beacon;
 mod config;
 mod driver;
 mod error;

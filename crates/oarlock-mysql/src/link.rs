@@ -1,8 +1,8 @@
-//! One process's way to the server: a few connections for requests, and one for renewals, which has the beacon.
+//! One process's way to the server: a few connections for requests, one for renewals, and one that listens.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
@@ -11,6 +11,7 @@ use oarlock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::beacon::{SETTLED, Session, Standing, begin, read, stand};
 use crate::config::{Config, Encryption};
 use crate::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
 use crate::error::{NOT_NULL, SCHEME, closed, failed, no_answer, no_connection, silent};
@@ -20,16 +21,18 @@ use crate::watch::Hub;
 /// Requests under way at once: the protocol answers one after the other on each connection.
 pub(crate) const REQUESTS: usize = 4;
 
-/// The named locks of a session, of which the first is the beacon. More than there are connections: the server may still have
-/// some that we have given up.
-const WITNESSES: u32 = 16;
-
 /// A connection that was used so recently is taken for a living one without a question.
 const FRESH: Duration = Duration::from_millis(100);
+
+/// So many sessions of ours that ended are remembered. Claims tethered to one end within minutes.
+const ENDED: usize = 1024;
 
 /// Idle connections are not to be ended by the server, and a row that somebody else keeps locked is waited for for ten
 /// seconds at most.
 const SETTINGS: &str = "SET SESSION wait_timeout = 31536000, innodb_lock_wait_timeout = 10, autocommit = 1";
+
+/// Renewals have less time than that.
+const HASTE: &str = "SET SESSION innodb_lock_wait_timeout = 1";
 
 /// What is open.
 #[derive(Debug)]
@@ -37,8 +40,11 @@ pub(crate) struct Link {
     config: Config,
     /// Where the connections live, whoever asks for a new one.
     runtime: Handle,
-    /// The number of this client, which no other has, and whether its end can be seen by others.
-    pub(crate) session: i64,
+    session: Mutex<Option<Arc<Session>>>,
+    /// One at a time begins a session.
+    beginning: tokio::sync::Mutex<()>,
+    /// The numbers of sessions that have ended.
+    ended: Mutex<Vec<i64>>,
     lit: AtomicBool,
     requests: Lanes,
     renewals: Lanes,
@@ -49,22 +55,43 @@ pub(crate) struct Link {
 /// Connections of one use, at most so many at once.
 struct Lanes {
     permits: Semaphore,
-    idle: Mutex<Vec<(Conn, Instant)>>,
-    /// The first and the last of the named locks that its connections hold.
-    witnesses: (u32, u32),
+    idle: Mutex<Vec<Wire>>,
+}
+
+/// A connection of a session.
+struct Wire {
+    conn: Conn,
+    /// `None` where nobody sees sessions end.
+    standing: Option<Standing>,
+    made: Instant,
+    used: Instant,
+}
+
+impl Wire {
+    fn is_of(&self, session: &Arc<Session>) -> bool {
+        self.standing.as_ref().map_or(!session.is_lit(), |standing| Arc::ptr_eq(&standing.session, session))
+    }
 }
 
 impl Lanes {
-    fn new(count: usize, witnesses: (u32, u32)) -> Self {
-        Self { permits: Semaphore::new(count), idle: Mutex::default(), witnesses }
+    fn new(count: usize) -> Self {
+        Self { permits: Semaphore::new(count), idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Conn, Instant)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
+        lock(&self.idle)
     }
 
-    fn put(&self, conn: Conn) {
-        self.idle().push((conn, Instant::now()));
+    /// The connection that was used last, if it is of this session. Others are of one that has ended.
+    fn take(&self, session: &Arc<Session>) -> Option<Wire> {
+        let mut idle = self.idle();
+        idle.retain(|wire| wire.is_of(session));
+        idle.pop()
+    }
+
+    fn put(&self, mut wire: Wire) {
+        wire.used = Instant::now();
+        self.idle().push(wire);
     }
 }
 
@@ -75,25 +102,30 @@ impl fmt::Debug for Lanes {
     }
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Link {
-    pub(crate) async fn open(config: Config) -> Result<Self> {
+    pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
         config.check()?;
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
-        let link = Self {
+        let link = Arc::new(Self {
             config,
             runtime,
-            session: i64::from_ne_bytes(random()?) & (i64::MAX >> 1) | 1,
+            session: Mutex::default(),
+            beginning: tokio::sync::Mutex::default(),
+            ended: Mutex::default(),
             lit: AtomicBool::new(true),
-            requests: Lanes::new(REQUESTS, (1, WITNESSES - 1)),
-            renewals: Lanes::new(1, (0, 0)),
+            requests: Lanes::new(REQUESTS),
+            renewals: Lanes::new(1),
             closed: AtomicBool::new(false),
             hub: Hub::default(),
-        };
-        for lanes in [&link.renewals, &link.requests] {
-            let conn = link.dial(lanes).await?;
-            lanes.put(conn);
-        }
+        });
+        let session = link.session().await?;
+        let wire = link.dial(&session).await?;
+        link.requests.put(wire);
         Ok(link)
     }
 
@@ -106,68 +138,171 @@ impl Link {
         self.lit.load(Ordering::Acquire)
     }
 
+    /// The session, if it has not ended.
+    pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
+        lock(&self.session).as_ref().filter(|session| !session.has_ended()).cloned()
+    }
+
+    /// The session, a new one if the last has ended.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
+        if let Some(session) = self.living_session() {
+            return Ok(session);
+        }
+        let _alone = self.beginning.lock().await;
+        if let Some(session) = self.living_session() {
+            return Ok(session);
+        }
+        let session = Arc::new(Session::new()?);
+        let wire = self.light(&session).await?;
+        *lock(&self.session) = Some(session.clone());
+        self.renewals.put(wire);
+        Ok(session)
+    }
+
+    /// Whether this is a session of ours that has ended.
+    pub(crate) fn is_ended(&self, session: i64) -> bool {
+        lock(&self.ended).contains(&session)
+    }
+
+    /// Whether any session of ours has ended.
+    pub(crate) fn has_ended_sessions(&self) -> bool {
+        !lock(&self.ended).is_empty()
+    }
+
+    /// Others may have seen this session end: all that is tethered to it is lost.
+    pub(crate) fn end(&self, session: &Arc<Session>) {
+        if self.check().is_ok() && !session.has_ended() {
+            let mut ended = lock(&self.ended);
+            ended.push(session.number);
+            let many = ended.len().saturating_sub(ENDED);
+            ended.drain(..many);
+            drop(ended);
+            session.end();
+            for lanes in [&self.requests, &self.renewals] {
+                lanes.idle().retain(|wire| !wire.is_of(session));
+            }
+            self.hub.end_mailbox();
+        }
+    }
+
     /// A request, one round trip.
-    pub(crate) async fn ask(&self, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
+    pub(crate) async fn ask(self: &Arc<Self>, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
         let params = params.into();
         self.on(&self.requests, async |conn| conn.exec(sql, params).await).await
     }
 
     /// A renewal, which waits for no other request, and lights the beacon again if it went out.
-    pub(crate) async fn keep(&self, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
+    pub(crate) async fn keep(self: &Arc<Self>, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
         let params = params.into();
         self.on(&self.renewals, async |conn| conn.exec(sql, params).await).await
     }
 
-    async fn on<F>(&self, lanes: &Lanes, request: F) -> Result<Vec<Row>>
+    async fn on<F>(self: &Arc<Self>, lanes: &Lanes, request: F) -> Result<Vec<Row>>
     where
         F: AsyncFnOnce(&mut Conn) -> mysql_async::Result<Vec<Row>>,
     {
         self.check()?;
         let gone = |error| closed().because(error);
         let _permit = lanes.permits.acquire().await.map_err(gone)?;
-        let mut conn = self.line(lanes).await?;
+        let mut wire = self.line(lanes).await?;
         // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
-        let answer = tokio::time::timeout(self.config.silence_timeout, request(&mut conn)).await;
+        let answer = tokio::time::timeout(self.config.silence_timeout, request(&mut wire.conn)).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open in the
         // server, which ends with the connection.
         let rows = answer.map_err(|_| silent())?.map_err(failed)?;
-        if self.check().is_ok() {
-            lanes.put(conn);
+        lanes.put(wire);
+        if self.check().is_err() {
+            // Closed meanwhile: nobody else would let go of it.
+            lanes.idle().clear();
         }
         Ok(rows)
     }
 
     /// A connection that is fit for a request.
-    async fn line(&self, lanes: &Lanes) -> Result<Conn> {
-        let idle = lanes.idle().pop();
-        if let Some((mut conn, since)) = idle {
+    async fn line(self: &Arc<Self>, lanes: &Lanes) -> Result<Wire> {
+        let session = self.session().await?;
+        let is_beacon = std::ptr::eq(lanes, &raw const self.renewals);
+        if let Some(mut wire) = lanes.take(&session) {
             // Nobody reads on an idle connection: that it has ended is seen only by using it.
-            let is_fresh = since.elapsed() < FRESH;
-            if is_fresh
-                || tokio::time::timeout(self.config.connect_timeout, conn.ping()).await.is_ok_and(|pong| pong.is_ok())
-            {
-                return Ok(conn);
+            let is_fresh = wire.used.elapsed() < FRESH;
+            if (is_fresh || self.is_alive(&mut wire).await) && (!is_beacon || session.is_read()) {
+                return Ok(wire);
             }
             // Whatever ended this one is likely to have ended the others.
             lanes.idle().clear();
         }
-        self.dial(lanes).await
+        if is_beacon { self.light(&session).await } else { self.dial(&session).await }
     }
 
-    /// A new connection that stands for this session.
-    async fn dial(&self, lanes: &Lanes) -> Result<Conn> {
+    async fn is_alive(&self, wire: &mut Wire) -> bool {
+        let pong = tokio::time::timeout(self.config.connect_timeout, wire.conn.ping()).await;
+        pong.is_ok_and(|pong| pong.is_ok())
+    }
+
+    /// Whether one of the idle connections of a session was there all the time.
+    pub(crate) async fn has_witness(&self, session: &Arc<Session>) -> bool {
+        for lanes in [&self.renewals, &self.requests] {
+            while let Some(mut wire) = lanes.take(session) {
+                let is_settled = wire.made.elapsed() > SETTLED;
+                if is_settled && self.is_alive(&mut wire).await {
+                    lanes.put(wire);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Lights the beacon of a living session anew.
+    pub(crate) async fn relight(self: &Arc<Self>, session: &Arc<Session>) -> Result<()> {
+        let wire = self.light(session).await?;
+        self.renewals.idle().clear();
+        self.renewals.put(wire);
+        Ok(())
+    }
+
+    /// A new connection for renewals, whose end is heard of, as is that of the session.
+    async fn light(self: &Arc<Self>, session: &Arc<Session>) -> Result<Wire> {
+        let (config, session, link) = (self.config.clone(), session.clone(), Arc::downgrade(self));
+        let wire = self.in_time(async move {
+            let (mut wire, beacon) = open(&config, &session).await?;
+            wire.conn.query_drop(HASTE).await.map_err(failed)?;
+            let Some(beacon) = beacon else { return Ok(wire) };
+            let mut ear = dial(&config).await?;
+            let (standing, _) = stand(&mut ear, &session).await?;
+            read(link, ear, standing, beacon);
+            if !begin(&mut wire.conn, &session).await? {
+                session.put_out();
+                session.stop_reading();
+                wire.standing = None;
+            }
+            Ok(wire)
+        });
+        self.noted(wire.await?)
+    }
+
+    /// A new connection that stands for a session.
+    async fn dial(&self, session: &Arc<Session>) -> Result<Wire> {
+        let (config, session) = (self.config.clone(), session.clone());
+        let wire = self.in_time(async move { open(&config, &session).await.map(|(wire, _)| wire) });
+        self.noted(wire.await?)
+    }
+
+    fn noted(&self, wire: Wire) -> Result<Wire> {
         self.check()?;
-        let (config, session, witnesses) = (self.config.clone(), self.session, lanes.witnesses);
-        let limit = config.connect_timeout;
-        let opening = open(config, session, witnesses);
+        self.lit.fetch_and(wire.standing.is_some(), Ordering::AcqRel);
+        Ok(wire)
+    }
+
+    async fn in_time(&self, opening: impl Future<Output = Result<Wire>> + Send + 'static) -> Result<Wire> {
+        self.check()?;
+        let limit = self.config.connect_timeout;
         // Nobody else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
         let opened = self
             .runtime
             .spawn(async move { tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| Err(no_answer())) });
         let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
-        let (conn, lit) = opened.await.map_err(gone)??;
-        self.lit.fetch_and(lit, Ordering::AcqRel);
-        Ok(conn)
+        opened.await.map_err(gone)?
     }
 
     /// A name as it is stored.
@@ -182,14 +317,25 @@ impl Link {
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
+        if let Some(session) = lock(&self.session).take() {
+            session.stop_reading();
+        }
         let idle: Vec<_> =
             [&self.requests, &self.renewals].into_iter().flat_map(|lanes| lanes.idle().split_off(0)).collect();
-        for (conn, _) in idle {
+        for (at, mut wire) in idle.into_iter().enumerate() {
+            if let (0, Some(standing)) = (at, &wire.standing) {
+                let leaving = wire.conn.exec_drop(LEAVE, (standing.session.number, standing.session.number));
+                let _ = tokio::time::timeout(self.config.connect_timeout, leaving).await;
+            }
             // A server that is gone has let go of it too.
-            let _ = conn.disconnect().await;
+            let _ = wire.conn.disconnect().await;
         }
     }
 }
+
+/// Only where nothing is left that ends with a session does it end without a trace: for that the server has to know it.
+const LEAVE: &str =
+    "DELETE FROM oarlock_session WHERE number = ? AND NOT EXISTS (SELECT 1 FROM oarlock_claim WHERE session = ?)";
 
 /// A connection that stands for nobody yet.
 pub(crate) async fn dial(config: &Config) -> Result<Conn> {
@@ -202,16 +348,21 @@ pub(crate) async fn dial(config: &Config) -> Result<Conn> {
     Ok(conn)
 }
 
-/// A connection that stands for a session, and whether others see it when that ends.
-async fn open(config: Config, session: i64, witnesses: (u32, u32)) -> Result<(Conn, bool)> {
-    let mut conn = dial(&config).await?;
+/// A connection that stands for a session, and the lock that it holds for that, where others see it end.
+async fn open(config: &Config, session: &Arc<Session>) -> Result<(Wire, Option<String>)> {
+    let mut conn = dial(config).await?;
     schema::prepare(&mut conn).await?;
-    let lit = is_alone(&mut conn).await?;
-    if lit {
-        stand(&mut conn, session, witnesses).await?;
+    if !is_alone(&mut conn).await? {
+        session.put_out();
+    }
+    let (mut standing, mut beacon) = (None, None);
+    if session.is_lit() {
+        let stands = stand(&mut conn, session).await?;
+        (standing, beacon) = (Some(stands.0), Some(stands.1));
     }
     warm(&mut conn).await?;
-    Ok((conn, lit))
+    let now = Instant::now();
+    Ok((Wire { conn, standing, made: now, used: now }, beacon))
 }
 
 /// Whether named locks mean something here: it is one server, and the connection is ours.
@@ -239,31 +390,11 @@ async fn warm(conn: &mut Conn) -> Result<()> {
         refused.map_err(failed)?;
     }
     conn.exec_drop(RELEASE, (nothing, nothing, nothing, nothing, 0)).await.map_err(failed)?;
-    conn.exec_drop(RENEW, (0, "[]")).await.map_err(failed)?;
+    conn.exec_drop(RENEW, (0, false, "[]")).await.map_err(failed)?;
     conn.exec_drop(INSPECT, ("", "", nothing, 1)).await.map_err(failed)
 }
 
-/// Takes one of the named locks of a session; with the first one it begins.
-async fn stand(conn: &mut Conn, session: i64, (first, last): (u32, u32)) -> Result<()> {
-    for witness in first..=last {
-        let name = format!("oarlock_{session:x}_{witness}");
-        let taken: Option<Option<i64>> = conn.exec_first("SELECT GET_LOCK(?, 0)", (name,)).await.map_err(failed)?;
-        if taken.flatten() == Some(1) {
-            if witness == 0 {
-                conn.exec_drop("CALL oarlock_begin(?, ?)", (session, random::<16>()?.as_slice()))
-                    .await
-                    .map_err(failed)?;
-            }
-            return Ok(());
-        }
-    }
-    // The server still has connections that we have given up.
-    Err(Error::new(ErrorKind::Unreachable, "the server has not yet let go of earlier connections")
-        .on(SCHEME)
-        .retry_later())
-}
-
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bits = [0; N];
     getrandom::fill(&mut bits)
         .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;

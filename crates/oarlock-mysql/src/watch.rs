@@ -23,9 +23,12 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever concerns the claims of this client.
-    pub(crate) fn mailbox(&self) -> Watch {
+    /// Whatever concerns the claims of this client; with something to look at already, if `now`.
+    pub(crate) fn mailbox(&self, now: bool) -> Watch {
         let (hints, watch) = unbounded_channel();
+        if now {
+            let _ = hints.send(Hint { claim: None });
+        }
         self.lock().mailbox = Some(hints);
         Watch::from_channel(watch)
     }
@@ -59,6 +62,13 @@ impl Hub {
     /// Nobody waits for this claim's turn any more.
     pub(crate) fn forget(&self, id: ClaimId) {
         self.lock().turns.remove(&id);
+    }
+
+    /// The session is over: every claim of its may be gone.
+    pub(crate) fn end_mailbox(&self) {
+        if let Some(mailbox) = self.lock().mailbox.take() {
+            let _ = mailbox.send(Hint { claim: None });
+        }
     }
 
     /// Nobody will hear anything any more.

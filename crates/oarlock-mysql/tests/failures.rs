@@ -11,18 +11,21 @@ use std::time::Duration;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::capabilities::Liveness;
-use oarlock_core::driver::{Driver as _, End, Released, Renewal, Renewed};
+use oarlock_core::driver::{Driver as _, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_core::state::{Query, Waiters};
-use oarlock_core::{Client, Error, Tether};
+use oarlock_core::{Client, Error, ErrorKind, LossReason, Tether};
 use oarlock_mysql::MySql;
-use oarlock_testbed::proxy::Proxy;
+use oarlock_testbed::proxy::{Held, Proxy};
 
 use self::store::{Server, claim, config, grant, pending, raw, renew, start, until};
 
-/// The connections that hold a named lock of the only session, the beacon first.
+const HOLDER: &str =
+    "SELECT LOWER(HEX(number)) FROM oarlock_session WHERE number IN (SELECT session FROM oarlock_claim)";
+
+/// The connections that hold a named lock of the session that has claims, the beacon first.
 async fn witnesses(root: &mut Conn) -> Vec<u64> {
-    let session: String = root.query_first("SELECT LOWER(HEX(number)) FROM oarlock_session").await.unwrap().unwrap();
+    let session: String = root.query_first(HOLDER).await.unwrap().unwrap();
     let mut held = Vec::new();
     for witness in 0..16 {
         let owner = format!("SELECT IS_USED_LOCK('oarlock_{session}_{witness}')");
@@ -41,6 +44,9 @@ async fn a_beacon_that_is_killed_frees_nothing_and_is_lit_again() {
     let before = witnesses(&mut root).await;
     root.query_drop(format!("KILL {}", before[0])).await.unwrap();
     until(&mut root, &format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {}", before[0]), 0).await;
+    // Another one took its lock over, until there was a new one.
+    let session: String = root.query_first(HOLDER).await.unwrap().unwrap();
+    until(&mut root, &format!("SELECT IS_FREE_LOCK('oarlock_{session}_0')"), 1).await;
     let rival = MySql::connect(config(server.addr())).await.unwrap();
     // Only the beacon is gone: also whoever does not count who was killed must see that the client lives.
     root.query_drop(FORGET_KILLS).await.unwrap();
@@ -48,10 +54,96 @@ async fn a_beacon_that_is_killed_frees_nothing_and_is_lit_again() {
     // The first renewal finds the connection dead, the next one makes a new one.
     let _ = renew(&store, &held).await;
     assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { .. }));
-    let session = "SELECT LOWER(HEX(number)) FROM oarlock_session WHERE number IN (SELECT session FROM oarlock_claim)";
-    let session: String = root.query_first(session).await.unwrap().unwrap();
-    let lit = format!("SELECT IS_USED_LOCK('oarlock_{session}_0') IS NOT NULL");
-    assert_eq!(root.query_first::<i64, _>(lit).await.unwrap(), Some(1), "the beacon is not lit again");
+    // One that is read on, and one that it waits for.
+    until(&mut root, READERS, 2).await;
+    let after = witnesses(&mut root).await;
+    assert!(after.iter().any(|connection| !before.contains(connection)), "the beacon is not lit again");
+}
+
+/// The connections that are always read on, one for each client.
+const READERS: &str =
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO GET_LOCK%' AND state = 'User lock'";
+
+/// A proxy that ends idle connections towards both sides: to the server that is what the death of the process looks like.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_hears_that_its_connections_ended_though_it_has_nothing_to_ask() {
+    let Some((server, mut root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let client = Client::builder(MySql::connect(config(proxy.addr())).await.unwrap());
+    let client = client.ttl(Duration::from_secs(240)).build().unwrap();
+    let rival = MySql::connect(config(server.addr())).await.unwrap();
+    let renewed = client.mutex("renewed").unwrap().lock().await.unwrap();
+    let explicit = client.mutex("explicit").unwrap().lease(Duration::from_secs(240)).lock().await.unwrap();
+    let long = client.mutex("long").unwrap().lease(Duration::from_secs(600)).lock().await.unwrap();
+    until(&mut root, READERS, 2).await;
+    proxy.heal(Held::Reset).unwrap();
+    for guard in [&renewed, &explicit] {
+        let reason = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.unwrap();
+        assert_eq!(reason, LossReason::Session);
+    }
+    // Too long to be tethered: nobody takes it for that of a dead client.
+    pending(&rival, &claim(3, "long")).await;
+    assert!(long.is_held(), "{:?}", long.loss());
+    // Its client goes on with a new session, whose end is heard of too.
+    drop((renewed, explicit));
+    let again = client.mutex("renewed").unwrap();
+    let again = tokio::time::timeout(Duration::from_secs(30), again.lock()).await.unwrap().unwrap();
+    until(&mut root, READERS, 2).await;
+    proxy.refuse();
+    let reason = tokio::time::timeout(Duration::from_secs(30), again.lost()).await.unwrap();
+    assert_eq!(reason, LossReason::Session);
+}
+
+/// The server keeps connections of which a firewall has forgotten everything.
+#[tokio::test]
+async fn old_connections_that_the_server_still_has_are_in_nobodys_way() {
+    let Some((server, mut root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut config = config(proxy.addr());
+    (config.connect_timeout, config.silence_timeout) = (Duration::from_secs(3), Duration::from_secs(3));
+    let store = MySql::connect(config).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    let session: String = root.query_first(HOLDER).await.unwrap().unwrap();
+    let mut others = Vec::new();
+    for full in [false, true] {
+        if full {
+            // No lock is left to be had: whoever is not ours any more has to go.
+            let mut old = raw(server.addr()).await;
+            for witness in 0..16 {
+                old.query_drop(format!("DO GET_LOCK('oarlock_{session}_{witness}', 0)")).await.unwrap();
+            }
+            others.push(old);
+            assert_eq!(witnesses(&mut root).await.len(), 16);
+        }
+        proxy.strand();
+        let mut renewed = renew(&store, &held).await;
+        if renewed.is_err() {
+            // It was asked on a connection that had just answered.
+            renewed = renew(&store, &held).await;
+        }
+        assert!(matches!(renewed, Ok(Renewed::Alive { fence: Some(same), .. }) if same == fence), "{renewed:?}");
+    }
+}
+
+#[tokio::test]
+async fn rows_of_dead_sessions_are_forgotten_behind_any_number_of_living_ones() {
+    let Some((server, mut root)) = start().await else { return };
+    let mut living = Vec::new();
+    for _ in 0..21 {
+        living.push(MySql::connect(config(server.addr())).await.unwrap());
+    }
+    root.query_drop("UPDATE oarlock_session SET begun = begun - 25 * 3600 * 1000000").await.unwrap();
+    root.query_drop("INSERT INTO oarlock_session SELECT 2, boot, kills, MAX(begun) + 1 FROM oarlock_session")
+        .await
+        .unwrap();
+    // Each looks at twenty.
+    for _ in 0..2 {
+        let short = MySql::connect(config(server.addr())).await.unwrap();
+        short.close().await.unwrap();
+    }
+    let left: Vec<i64> = root.query("SELECT number = 2 FROM oarlock_session").await.unwrap();
+    assert_eq!(left, [0; 21], "of the living alone");
 }
 
 /// Lets what follows not depend on who was killed.
@@ -152,29 +244,31 @@ async fn an_administrator_who_ends_all_connections_does_not_kill_a_holder_that_i
     survives_while_cut_off(|_| {}, true).await;
 }
 
+/// While it goes down, the server may tell others that a client is gone whose connections it has just ended itself.
 #[tokio::test]
-async fn a_holder_survives_a_restart_of_the_server() {
+async fn a_holder_hears_that_the_server_went_down_and_what_lives_by_its_lease_survives() {
     if is_short() {
         return;
     }
     let Some((server, _root)) = start().await else { return };
-    let client = Client::builder(MySql::connect(config(server.addr())).await.unwrap());
-    let client = client.ttl(Duration::from_secs(6)).build().unwrap();
-    let guard = client.mutex("survives").unwrap().lock().await.unwrap();
-    let fence = guard.fence();
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let (held, mut kept) = (claim(1, "held"), claim(2, "kept"));
+    kept.tether = Tether::Lease;
+    grant(&store, &held).await.unwrap();
+    let fence = grant(&store, &kept).await.unwrap().fence;
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
     let server = tokio::task::spawn_blocking(move || {
         server.restart().unwrap();
         server
     });
     let server = server.await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(30), mailbox.changed()).await.unwrap().is_some());
+    assert_eq!(renew(&store, &held).await.unwrap(), Renewed::Gone(Gone::Session));
+    let renewed = renew(&store, &kept).await.unwrap();
+    assert!(matches!(renewed, Renewed::Alive { fence: Some(same), .. } if same == fence), "{renewed:?}");
+    // The next run of the server cannot say why the client is not there.
     let rival = MySql::connect(config(server.addr())).await.unwrap();
-    pending(&rival, &claim(1, "survives")).await;
-    // Longer than the lease had left: it is renewed on a new connection.
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    pending(&rival, &claim(1, "survives")).await;
-    assert!(guard.is_held(), "{:?}", guard.loss());
-    guard.release().await.unwrap();
-    assert!(grant(&rival, &claim(1, "survives")).await.unwrap().fence > fence);
+    pending(&rival, &claim(3, "held")).await;
 }
 
 /// Somebody who keeps the row of a name locked.
@@ -224,11 +318,19 @@ async fn a_connection_killed_in_the_middle_of_a_verb_leaves_nothing_half_done() 
         // renew
         lock.query_drop("START TRANSACTION").await.unwrap();
         lock.query_drop(format!("SELECT 1 FROM oarlock_resource WHERE name = '{name}' FOR UPDATE")).await.unwrap();
-        let (asking, wanted) = (store.clone(), held.clone());
-        let verb = tokio::spawn(async move { renew(&asking, &wanted).await });
-        let middle = in_the_middle_of(&mut root, "renew").await;
-        root.query_drop(format!("{kill} {middle}")).await.unwrap();
-        doubtful(&verb.await.unwrap().unwrap_err());
+        let mut killed = None;
+        for _ in 0..30 {
+            let (asking, wanted) = (store.clone(), held.clone());
+            let verb = tokio::spawn(async move { renew(&asking, &wanted).await });
+            let middle = in_the_middle_of(&mut root, "renew").await;
+            root.query_drop(format!("{kill} {middle}")).await.unwrap();
+            // It waits for a second, and is answered then if we were too late.
+            killed = Some(verb.await.unwrap().unwrap_err()).filter(|error| error.applied() == Applied::Unknown);
+            if killed.is_some() {
+                break;
+            }
+        }
+        doubtful(&killed.unwrap());
         lock.query_drop("ROLLBACK").await.unwrap();
         let renewed = renew(&store, &held).await.unwrap();
         assert!(matches!(renewed, Renewed::Alive { fence: Some(same), .. } if same == fence), "{renewed:?}");
@@ -255,30 +357,35 @@ fn doubtful(error: &Error) {
     assert_eq!((error.applied(), error.retry()), (Applied::Unknown, Retry::Later), "{error}");
 }
 
+/// Somebody in the middle of a transaction on one name, and a row of a newer version.
 #[tokio::test]
-async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
+async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal() {
     let Some((server, mut root)) = start().await else { return };
-    let store = Arc::new(MySql::connect(config(server.addr())).await.unwrap());
-    let (one, two) = (claim(1, "a"), claim(2, "b"));
-    grant(&store, &one).await.unwrap();
-    let fence = grant(&store, &two).await.unwrap().fence;
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let claims = ["a", "b", "c", "d"].map(|name| claim(1, name));
+    let batch = claims.clone().map(|claim| Renewal::of(Arc::new(claim)));
+    for claim in &claims {
+        grant(&store, claim).await.unwrap();
+    }
     let mut stranger = locker(&server, "b").await;
-    // The server gives up whoever has changed less.
-    stranger.query_drop("CREATE TEMPORARY TABLE heavy (number INT PRIMARY KEY) ENGINE = InnoDB").await.unwrap();
-    stranger.query_drop("INSERT INTO heavy SELECT seq FROM seq_1_to_1000").await.unwrap();
-    let (asking, batch) = (store.clone(), [one.clone(), two.clone()].map(|claim| Renewal::of(Arc::new(claim))));
-    let verb = tokio::spawn(async move { asking.renew(&batch).await });
+    root.query_drop("UPDATE oarlock_resource SET format = 2 WHERE name = 'c'").await.unwrap();
+    let mut answers = store.renew(&batch).await.into_iter();
+    let mut next = || answers.next().unwrap();
+    assert!(matches!(next(), Ok(Renewed::Alive { .. })));
+    let error = next().unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    assert_eq!(next().unwrap_err().kind(), ErrorKind::NewerFormat);
+    assert!(matches!(next(), Ok(Renewed::Alive { .. })));
+    // Nothing is kept locked meanwhile, so nobody can wait in a circle.
+    let asking = Arc::new(store);
+    let (store, kept) = (asking.clone(), batch.clone());
+    let verb = tokio::spawn(async move { asking.renew(&kept).await });
     in_the_middle_of(&mut root, "renew").await;
     let closing = "SELECT number FROM oarlock_resource WHERE name = 'a' FOR UPDATE";
-    let closing = tokio::time::timeout(Duration::from_secs(5), stranger.query_first::<i64, _>(closing));
-    assert!(closing.await.unwrap().unwrap().is_some());
-    for answer in verb.await.unwrap() {
-        let error = answer.unwrap_err();
-        assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Now), "{error}");
-    }
+    assert!(stranger.query_first::<i64, _>(closing).await.unwrap().is_some());
+    assert!(matches!(verb.await.unwrap()[0], Ok(Renewed::Alive { .. })));
     stranger.query_drop("ROLLBACK").await.unwrap();
-    let renewed = renew(&store, &two).await.unwrap();
-    assert!(matches!(renewed, Renewed::Alive { fence: Some(same), .. } if same == fence), "{renewed:?}");
+    assert!(matches!(renew(&store, &claims[1]).await.unwrap(), Renewed::Alive { .. }));
 }
 
 #[tokio::test]

@@ -6,13 +6,15 @@
 #[path = "shared/store.rs"]
 mod store;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
+use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
-use oarlock_core::{Client, ErrorKind};
+use oarlock_core::{Capacity, Client, ErrorKind, Limit, Weight};
 use oarlock_mysql::MySql;
 use oarlock_testbed::proxy::{Proxy, Then};
 
@@ -185,6 +187,14 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     let mut held = claim(0, "in use");
     held.ttl = Duration::from_secs(100 * 3600);
     grant(&store, &held).await.unwrap();
+    // A refusal leaves a row of its name too.
+    let mut heavy = claim(0, "heavy");
+    (heavy.capacity, heavy.weight) =
+        (Capacity::Fixed(Limit::Units(NonZeroU32::MIN)), Weight::Units(NonZeroU32::new(2).unwrap()));
+    assert_eq!(store.attempt(&heavy).await.unwrap_err().kind(), ErrorKind::TooHeavy);
+    let used = "SELECT used > 0 FROM oarlock_resource WHERE name = 'heavy'";
+    assert_eq!(root.query_first::<i64, _>(used).await.unwrap(), Some(1), "it would be kept for ever");
+    root.query_drop("DELETE FROM oarlock_resource WHERE name = 'heavy'").await.unwrap();
     for bits in 1..=50 {
         let claim = claim(bits, &format!("old {bits}"));
         grant(&store, &claim).await.unwrap();
@@ -199,6 +209,44 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     let (old, in_use, all): (i64, i64, i64) = root.query_first(left).await.unwrap().unwrap();
     assert!(old < 25, "{old} of 50 old names are left");
     assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
+}
+
+/// As on servers with group replication.
+#[tokio::test]
+async fn where_a_session_cannot_be_written_down_leases_count_alone() {
+    let Some((server, mut root)) = start().await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON oarlock_server FOR EACH ROW
+        SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3098, MESSAGE_TEXT = 'not here'";
+    root.query_drop(refuse).await.unwrap();
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    assert_eq!(store.info().capabilities.liveness, Liveness::Lease);
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { .. }));
+    let tethered = "SELECT COUNT(*) FROM oarlock_claim WHERE tethered";
+    assert_eq!(root.query_first::<i64, _>(tethered).await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn an_odd_row_hides_no_other() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    for (bits, name) in ["good", "kind", "label", "name"].iter().enumerate() {
+        grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
+    }
+    let odd = [
+        "UPDATE oarlock_claim SET kind = 'other' WHERE resource = (SELECT number FROM oarlock_resource WHERE name = 'kind')",
+        "UPDATE oarlock_claim SET label = '?' WHERE resource = (SELECT number FROM oarlock_resource WHERE name = 'label')",
+        "UPDATE oarlock_resource SET name = '' WHERE name = 'name'",
+    ];
+    for odd in odd {
+        root.query_drop(odd).await.unwrap();
+    }
+    let page = store.inspect(&Query::live()).await.unwrap();
+    let good = page.resources.iter().find(|state| state.name.as_str() == "good");
+    assert_eq!(good.map(|state| state.holders.len()), Some(1), "{page:?}");
+    assert!(store.inspect(&Query::name(claim(1, "kind").resource)).await.is_err());
 }
 
 #[tokio::test]

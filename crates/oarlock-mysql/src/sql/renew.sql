@@ -1,12 +1,13 @@
--- Keeps claims alive, holders and waiters. Names are locked in the order of the batch, which is theirs, so that two batches cannot
--- wait for each other.
+-- Keeps claims alive, holders and waiters. A name that somebody else has locked is left out, so that one does not spoil the others;
+-- those are asked for again on their own. Then they are waited for, in the order of the batch, which is that of their names, so that two
+-- batches cannot wait for each other.
 -- Keys: oarlock_resource by name, locked one after the other until the end; oarlock_claim by resource;
 --   oarlock_session by number.
--- Arguments: the session that asks (0: none); a JSON array with an object per claim, in the order of names: a number, name and id in hexadecimal, lease and place
+-- Arguments: the session that asks (0: none); whether to wait for locked names; a JSON array with an object per claim, in the order of names: a number, name and id in hexadecimal, lease and place
 --   in microseconds, behind, value and memo in hexadecimal, the least fence, how many fences to reserve.
--- Answer: a JSON array with an object per claim: its number; outcome (alive, gone, broken, session, exhausted); lease in
+-- Answer: a JSON array with an object per claim: its number; outcome (alive, gone, broken, session, exhausted, busy, newer); lease in
 --   microseconds; the largest fence of a holder; by whom and why it was asked to end. And who was called.
-CREATE PROCEDURE IF NOT EXISTS oarlock_renew(_session BIGINT, _batch LONGTEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE IF NOT EXISTS oarlock_renew(_session BIGINT, _wait BOOLEAN, _batch LONGTEXT CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _at, _lease, _place, _behind, _least, _reserve BIGINT;
@@ -15,7 +16,8 @@ BEGIN
     DECLARE _value, _memo LONGBLOB;
     DECLARE _value_hex, _memo_hex LONGTEXT CHARACTER SET utf8mb4;
     DECLARE _head, _capacity, _arrivals, _last_fence, _now, _soonest, _fence, _left, _top, _kills BIGINT;
-    DECLARE _tether BIGINT;
+    DECLARE _tether, _there BIGINT;
+    DECLARE _format SMALLINT;
     DECLARE _kept BLOB;
     DECLARE _found, _changed, _done BOOLEAN DEFAULT FALSE;
     DECLARE _outcome VARCHAR(16);
@@ -50,49 +52,66 @@ BEGIN
         END IF;
         SET _outcome = 'gone', _fence = NULL, _ending = NULL, _changed = FALSE, _found = FALSE, _top = NULL,
             _value = UNHEX(_value_hex), _memo = UNHEX(_memo_hex);
-        CALL oarlock_enter(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _kept);
-        SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-        IF EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _head AND (expires <= _now OR turn <= _now)) THEN
-            CALL oarlock_sweep(_head, _capacity, _now, NULL, _called);
-            SET _changed = TRUE;
-        END IF;
-        SELECT TRUE, IF(tethered, session, _session), fence, ending, LEAST(expires, COALESCE(turn, expires)) - _now
-        INTO _found, _tether, _fence, _ending, _left FROM oarlock_claim WHERE resource = _head AND id = _id;
-        IF NOT _found THEN
-            SELECT ending INTO _ending FROM oarlock_grave WHERE resource = _head AND id = _id ORDER BY number DESC LIMIT 1;
-            SET _outcome = IF(_ending IS NULL, 'gone', 'broken');
-        ELSEIF _tether <> _session THEN
-            -- It was tethered to another session: others may see that end.
-            SET _outcome = 'session', _ending = NULL, _fence = NULL;
-        ELSEIF _fence IS NULL THEN
-            UPDATE oarlock_claim SET behind = _behind, expires = _now + _place WHERE resource = _head AND id = _id;
-            -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
-            SELECT LEAST(expires, COALESCE(turn, expires)) - _now INTO _left
-            FROM oarlock_claim WHERE resource = _head AND id = _id;
-            SET _outcome = 'alive', _ending = NULL;
+        SET _left = NULL, _format = NULL, _there = 0;
+        IF _wait THEN
+            SELECT format INTO _format FROM oarlock_resource WHERE name = _name FOR UPDATE;
         ELSE
-            SET _outcome = 'alive';
-            SET _top = GREATEST(_fence, COALESCE(_least, 0), IF(_reserve > 0, _last_fence + _reserve, 0));
-            IF _top >= 9007199254740992 THEN
-                SET _outcome = 'exhausted', _top = NULL;
+            SELECT format INTO _format FROM oarlock_resource WHERE name = _name FOR UPDATE SKIP LOCKED;
+            -- Not EXISTS, which would wait for the row here.
+            SELECT COUNT(*) INTO _there FROM oarlock_resource WHERE name = _name;
+        END IF;
+        one: BEGIN
+            IF _format > 1 THEN
+                SET _outcome = 'newer';
+                LEAVE one;
+            ELSEIF _format IS NULL AND _there > 0 THEN
+                SET _outcome = 'busy';
+                LEAVE one;
+            END IF;
+            CALL oarlock_enter(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _kept);
+            SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+            IF EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _head AND (expires <= _now OR turn <= _now)) THEN
+                CALL oarlock_sweep(_head, _capacity, _now, NULL, _called);
+                SET _changed = TRUE;
+            END IF;
+            SELECT TRUE, IF(tethered, session, _session), fence, ending, LEAST(expires, COALESCE(turn, expires)) - _now
+            INTO _found, _tether, _fence, _ending, _left FROM oarlock_claim WHERE resource = _head AND id = _id;
+            IF NOT _found THEN
+                SELECT ending INTO _ending FROM oarlock_grave WHERE resource = _head AND id = _id ORDER BY number DESC LIMIT 1;
+                SET _outcome = IF(_ending IS NULL, 'gone', 'broken');
+            ELSEIF _tether <> _session THEN
+                -- It was tethered to another session: others may see that end.
+                SET _outcome = 'session', _ending = NULL, _fence = NULL;
+            ELSEIF _fence IS NULL THEN
+                UPDATE oarlock_claim SET behind = _behind, expires = _now + _place WHERE resource = _head AND id = _id;
+                -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
+                SELECT LEAST(expires, COALESCE(turn, expires)) - _now INTO _left
+                FROM oarlock_claim WHERE resource = _head AND id = _id;
+                SET _outcome = 'alive', _ending = NULL;
             ELSE
-                SET _changed = _changed OR _top > _last_fence OR _memo IS NOT NULL;
-                SET _last_fence = GREATEST(_last_fence, _top), _kept = COALESCE(_memo, _kept);
-                UPDATE oarlock_claim
-                SET value = _value, fence = GREATEST(fence, COALESCE(_least, 0)),
-                    expires = IF(ending IS NULL, _now + _lease, expires)
-                WHERE resource = _head AND id = _id;
-                IF _ending IS NULL THEN
-                    SET _left = _lease;
+                SET _outcome = 'alive';
+                SET _top = GREATEST(_fence, COALESCE(_least, 0), IF(_reserve > 0, _last_fence + _reserve, 0));
+                IF _top >= 9007199254740992 THEN
+                    SET _outcome = 'exhausted', _top = NULL;
+                ELSE
+                    SET _changed = _changed OR _top > _last_fence OR _memo IS NOT NULL;
+                    SET _last_fence = GREATEST(_last_fence, _top), _kept = COALESCE(_memo, _kept);
+                    UPDATE oarlock_claim
+                    SET value = _value, fence = GREATEST(fence, COALESCE(_least, 0)),
+                        expires = IF(ending IS NULL, _now + _lease, expires)
+                    WHERE resource = _head AND id = _id;
+                    IF _ending IS NULL THEN
+                        SET _left = _lease;
+                    END IF;
                 END IF;
             END IF;
-        END IF;
-        IF _changed THEN
-            UPDATE oarlock_resource SET capacity = _capacity, last_fence = _last_fence, memo = _kept, used = _now
-            WHERE number = _head;
-        ELSEIF _found THEN
-            UPDATE oarlock_resource SET used = _now WHERE number = _head AND used < _now - 3600000000;
-        END IF;
+            IF _changed THEN
+                UPDATE oarlock_resource SET capacity = _capacity, last_fence = _last_fence, memo = _kept, used = _now
+                WHERE number = _head;
+            ELSEIF _found THEN
+                UPDATE oarlock_resource SET used = _now WHERE number = _head AND used < _now - 3600000000;
+            END IF;
+        END one;
         SET _answers = CONCAT(_answers, ',{"at":', _at, ',"outcome":"', _outcome, '","lease":', COALESCE(_left, 0),
             ',"fence":', COALESCE(_top, 'null'), ',"ending":', COALESCE(_ending, 'null'), '}');
     END LOOP;

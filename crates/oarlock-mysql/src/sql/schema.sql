@@ -52,7 +52,8 @@ CREATE TABLE IF NOT EXISTS oarlock_session (
     number BIGINT NOT NULL PRIMARY KEY,
     boot BINARY(16) NOT NULL, -- which run of which server saw it begin
     kills BIGINT NOT NULL, -- how many connections had been killed when its client was last heard of
-    begun BIGINT NOT NULL
+    begun BIGINT NOT NULL, -- or found alive, a day later and more
+    KEY (begun)
 ) ENGINE = InnoDB;
 
 -- The largest fence that was seen on the protected side, for whatever is protected.

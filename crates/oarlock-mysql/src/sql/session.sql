@@ -1,6 +1,6 @@
 -- Sessions: how one begins, and when it is over.
 -- Keys: oarlock_session by number, oarlock_server by name. Each connection of a session holds one of its sixteen named
--- locks, `oarlock_<number in hexadecimal>_<0 to 15>`: the first is its beacon, the others are its witnesses.
+-- locks, `oarlock_<number in hexadecimal>_<0 to 15>`.
 
 -- Answer: how many times a connection was killed on this server.
 CREATE PROCEDURE IF NOT EXISTS oarlock_kills(OUT _kills BIGINT) READS SQL DATA SQL SECURITY INVOKER
@@ -20,7 +20,7 @@ BEGIN
     WHERE name = UNHEX(MD5(CONCAT_WS('|', @@hostname, @@port, @@server_id, @@datadir)));
 END;
 
--- Arguments: a session whose beacon is lit, sixteen random bytes. Writes it down. What this run of the server has not seen, or has
+-- Arguments: a session that has connections, sixteen random bytes. Writes it down. What this run of the server has not seen, or has
 -- not seen alive for a day, is forgotten: that can only make others more patient.
 CREATE PROCEDURE IF NOT EXISTS oarlock_begin(_session BIGINT, _random BINARY(16)) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -47,6 +47,9 @@ BEGIN
         CALL oarlock_is_dark(_old, _dark);
         IF _dark THEN
             DELETE FROM oarlock_session WHERE number = _old;
+        ELSE
+            -- Others are looked at before it is again.
+            UPDATE oarlock_session SET begun = _now WHERE number = _old;
         END IF;
     END LOOP;
     CLOSE old;

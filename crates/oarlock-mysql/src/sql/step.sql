@@ -14,7 +14,8 @@ BEGIN
     FROM oarlock_resource WHERE name = _name FOR UPDATE;
     IF _head IS NULL AND _make THEN
         -- Not INSERT IGNORE: two who both share the row that a third made would wait for each other.
-        INSERT INTO oarlock_resource (name, used) VALUES (_name, 0) ON DUPLICATE KEY UPDATE name = _name;
+        INSERT INTO oarlock_resource (name, used)
+        VALUES (_name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE name = _name;
         SELECT number, format, capacity, arrivals, last_fence, memo
         INTO _head, _format, _capacity, _arrivals, _last_fence, _memo
         FROM oarlock_resource WHERE name = _name FOR UPDATE;
@@ -38,7 +39,7 @@ BEGIN
             SELECT number FROM (
                 SELECT number FROM oarlock_resource WHERE number >= _from AND number <> _new ORDER BY number LIMIT 10
             ) AS ten
-        ) AND used BETWEEN 1 AND _before FOR UPDATE SKIP LOCKED;
+        ) AND used <= _before FOR UPDATE SKIP LOCKED;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     OPEN few;
     forget: LOOP
