@@ -13,9 +13,14 @@ use serde::de::value::{Error as Unread, StrDeserializer};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::error::{SCHEME, failed, strange};
+use crate::error::{SCHEME, failed, newer, strange};
 
-pub(crate) fn renewed(row: &Row) -> Result<Renewed> {
+/// What became of a renewal; `None` if another has the name locked.
+pub(crate) fn renewed(row: &Row) -> Result<Option<Result<Renewed>>> {
+    if get::<&str>(row, "outcome")? == "busy" { Ok(None) } else { Ok(Some(answered(row))) }
+}
+
+fn answered(row: &Row) -> Result<Renewed> {
     let ending = || get::<Option<&str>>(row, "ending")?.map(read::<Ending>).transpose();
     match get::<&str>(row, "outcome")? {
         "alive" => {
@@ -26,6 +31,7 @@ pub(crate) fn renewed(row: &Row) -> Result<Renewed> {
         "broken" => Ok(Renewed::Gone(ending()?.map_or(Gone::Unknown, Gone::Broken))),
         "session" => Ok(Renewed::Gone(Gone::Session)),
         "exhausted" => Err(exhausted()),
+        "newer" => Err(newer()),
         other => Err(strange(format!("a renewal was answered with {other}"))),
     }
 }

@@ -4,7 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oarlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::config::SslMode;
+
+use crate::error::SCHEME;
+
+/// The longest prefix, so that every name fits beside it into the index of names.
+const MAX_PREFIX_BYTES: usize = 512;
 
 /// Whether a connection is encrypted, and whether the server has to prove who it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +97,14 @@ impl Config {
         self
     }
 
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.prefix.len() > MAX_PREFIX_BYTES {
+            let message = format!("a prefix has at most {MAX_PREFIX_BYTES} bytes");
+            return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+        }
+        Ok(())
+    }
+
     /// The client's own words for it.
     pub(crate) fn to_client(&self) -> tokio_postgres::Config {
         let mut client = tokio_postgres::Config::new();
@@ -147,6 +161,15 @@ mod tests {
         assert_eq!(config.to_string(), "db:5432/app");
         config.prefix = "team:".into();
         assert_eq!(config.to_string(), "db:5432/app?prefix=team:");
+    }
+
+    #[test]
+    fn names_must_fit_beside_a_prefix() {
+        let mut config = Config::new("db", 5432);
+        config.prefix = "x".repeat(512);
+        assert!(config.check().is_ok());
+        config.prefix.push('x');
+        assert_eq!(config.check().unwrap_err().kind(), ErrorKind::Config);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::answer::{
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::{Link, Open as _};
+use crate::watch::Hub;
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
@@ -29,7 +30,8 @@ const RENEWALS: usize = 128;
 // The last parameter of each comes back in every row: see [`Link::ask`].
 const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
     FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-const RENEW: &str = "SELECT *, $11::bigint AS echo FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+const RENEW: &str = "SELECT *, $12::bigint AS echo
+    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
 const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
 const INSPECT: &str = include_str!("sql/inspect.sql");
@@ -97,7 +99,14 @@ impl Driver for Postgres {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let session = self.link.session().await.map_err(|error| error.during("watch"))?;
+        let session = match self.link.session().await {
+            Ok(session) => session,
+            // There is no other, but it is heard that the last one ended.
+            Err(_) if matches!(interest, Interest::Mailbox) && !self.link.ended_sessions().is_empty() => {
+                return Ok(Hub::default().mailbox(true));
+            }
+            Err(error) => return Err(error.during("watch")),
+        };
         match interest {
             _ if !session.is_lit() => Ok(Watch::never()),
             Interest::Turn(claim, cursor) => {
@@ -107,7 +116,7 @@ impl Driver for Postgres {
                 }
                 Ok(watch)
             }
-            Interest::Mailbox => Ok(session.hub.mailbox()),
+            Interest::Mailbox => Ok(session.hub.mailbox(!self.link.ended_sessions().is_empty())),
             Interest::Resource(name) => {
                 let stored = self.link.stored(name.as_str());
                 let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -194,6 +203,21 @@ impl Postgres {
     }
 
     async fn keep(&self, session: i64, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let mut answers = self.keep_these(session, false, &batch.iter().collect::<Vec<_>>()).await?;
+        let busy: Vec<_> = answers.iter_mut().zip(batch).filter(|(answer, _)| answer.is_none()).collect();
+        if !busy.is_empty() {
+            // Others are in the middle of a step there: what waits for them keeps no other name locked.
+            let (late, renewals): (Vec<_>, Vec<_>) = busy.into_iter().unzip();
+            let told = self.keep_these(session, true, &renewals).await;
+            let told = told.unwrap_or_else(|error| vec![Some(Err(error.during("renew"))); renewals.len()]);
+            late.into_iter().zip(told).for_each(|(late, told)| *late = told);
+        }
+        let unanswered = || Err(strange("a renewal without an answer").during("renew"));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect())
+    }
+
+    /// Answers nothing for those whose names are locked by others, unless it is to wait for them.
+    async fn keep_these(&self, session: i64, wait: bool, batch: &[&Renewal]) -> Result<Vec<Option<Result<Renewed>>>> {
         let claims = || batch.iter().map(|renewal| &renewal.claim);
         let names: Vec<_> = claims().map(|claim| self.link.stored(claim.resource.as_str())).collect();
         let ids: Vec<_> = claims().map(|claim| bytes(claim.id).to_vec()).collect();
@@ -212,10 +236,11 @@ impl Postgres {
         }
         let rows = self
             .link
-            .ask(
+            .keep(
                 RENEW,
                 &[
                     (&session, Type::INT8),
+                    (&wait, Type::BOOL),
                     (&names, Type::BYTEA_ARRAY),
                     (&ids, Type::BYTEA_ARRAY),
                     (&leases, Type::INT8_ARRAY),
@@ -228,11 +253,12 @@ impl Postgres {
                 ],
             )
             .await?;
-        let mut answers: Vec<Result<Renewed>> = vec![Err(strange("a renewal without an answer")); batch.len()];
+        let mut answers = vec![None; batch.len()];
         for row in rows {
             let at = usize::try_from(get::<i64>(&row, "at")?).ok().and_then(|at| at.checked_sub(1));
             if let Some((answer, renewal)) = at.and_then(|at| answers.get_mut(at).zip(batch.get(at))) {
-                *answer = renewed(&row).map_err(|error| error.during("renew").about(&renewal.claim.resource));
+                let about = |error: Error| error.during("renew").about(&renewal.claim.resource);
+                *answer = renewed(&row)?.map(|told| told.map_err(about));
             }
         }
         Ok(answers)
@@ -281,11 +307,13 @@ impl Postgres {
             .link
             .ask(INSPECT, &[(&prefix, Type::BYTEA), (&name, Type::BYTEA), (&after, Type::BYTEA), (&limit, Type::INT8)])
             .await?;
+        let (ended, one) = (self.link.ended_sessions(), name.is_some());
         let mut resources: Vec<ResourceState> = Vec::new();
         for row in rows {
             let Some(name) = get::<Option<&[u8]>>(&row, "name")? else { continue };
             let name = name.get(prefix.len()..).unwrap_or_default();
-            let name = ResourceName::new(String::from_utf8_lossy(name))?;
+            // What somebody else wrote there must not hide all the rest.
+            let Ok(name) = ResourceName::new(String::from_utf8_lossy(name)) else { continue };
             if resources.last().is_none_or(|last| last.name != name) {
                 let mut state = ResourceState::free(name);
                 state.capacity = get::<Option<i64>>(&row, "capacity")?.map(to_limit);
@@ -293,8 +321,12 @@ impl Postgres {
                 state.memo = get::<Option<&[u8]>>(&row, "memo")?.map(Into::into);
                 resources.push(state);
             }
-            if let Some(state) = resources.last_mut() {
-                add_claim(state, &row)?;
+            // What others may have seen end is not ours any more, though the server still has it.
+            let is_lost = one
+                && get::<Option<bool>>(&row, "tethered")?.unwrap_or(false)
+                && ended.contains(&get::<i64>(&row, "session")?);
+            if let (Some(state), false) = (resources.last_mut(), is_lost) {
+                add_claim(state, &row).or_else(|error| if one { Err(error) } else { Ok(()) })?;
             }
         }
         if let (Select::Name(name), true) = (&query.select, resources.is_empty()) {

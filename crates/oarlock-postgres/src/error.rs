@@ -94,6 +94,11 @@ pub(crate) fn strange(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Foreign, what).on(SCHEME).applied_unknown()
 }
 
+/// A name whose row this version does not understand.
+pub(crate) fn newer() -> Error {
+    Error::new(ErrorKind::NewerFormat, "this server's locks are newer").on(SCHEME)
+}
+
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "this store was closed").on(SCHEME)
 }

@@ -26,6 +26,9 @@ const PATIENCE: &str = include_str!("sql/patience.sql");
 const SESSION_IDLE: Duration = Duration::from_secs(60);
 const SESSION_PROBES: (Duration, u32) = (Duration::from_secs(15), 4);
 
+/// So many sessions of ours that ended are remembered.
+const ENDED: usize = 1024;
+
 /// A parameter and its type: statements are never prepared under a name, so that poolers can serve them.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
@@ -36,7 +39,11 @@ pub(crate) struct Link {
     /// Where the connections live, whoever asks for a new one.
     runtime: Handle,
     requests: Kept<Client>,
+    /// Whatever holds up a request must not hold up these.
+    renewals: Kept<Client>,
     session: Kept<Session>,
+    /// The numbers of sessions of ours that have ended.
+    ended: Mutex<Vec<i64>>,
     lookout: Lookout,
     closed: AtomicBool,
     pooled: AtomicBool,
@@ -235,11 +242,12 @@ impl Link {
     pub(crate) async fn open(config: Config) -> Result<Self> {
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
-        let (requests, session) = (Kept::new(), Kept::new());
+        config.check()?;
+        let (requests, renewals, session, ended) = (Kept::new(), Kept::new(), Kept::new(), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
         let lookout = Lookout::default();
-        let link = Self { config, runtime, requests, session, lookout, closed, pooled, alone, next };
+        let link = Self { config, runtime, requests, renewals, session, ended, lookout, closed, pooled, alone, next };
         link.requests.get_or_open(&link).await?;
         link.session().await?;
         Ok(link)
@@ -251,6 +259,7 @@ impl Link {
 
     /// The session, a new one if the last has ended.
     pub(crate) async fn session(&self) -> Result<Arc<Session>> {
+        self.note_ended();
         let session = self.session.get_or_open(self).await?;
         self.pooled.store(!session.is_lit(), Ordering::Release);
         Ok(session)
@@ -264,6 +273,25 @@ impl Link {
     /// The session, if it has not ended.
     pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
         self.session.get()
+    }
+
+    /// Remembers that the session has ended, if it has. Claims tethered to it end within the hour.
+    fn note_ended(&self) {
+        let number = self.session.lock().as_ref().filter(|session| session.has_ended()).map(|session| session.number);
+        if let Some(number) = number {
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            if !ended.contains(&number) {
+                ended.push(number);
+                let many = ended.len().saturating_sub(ENDED);
+                ended.drain(..many);
+            }
+        }
+    }
+
+    /// The sessions of ours that have ended.
+    pub(crate) fn ended_sessions(&self) -> Vec<i64> {
+        self.note_ended();
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets `hub` tell of `claim` when the session `nearest` is over.
@@ -283,13 +311,22 @@ impl Link {
 
     /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every row.
     pub(crate) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.ask_on(&self.requests, sql, params).await
+    }
+
+    /// The same for a renewal, which waits for no other request, unless a pooler lets us have one connection only.
+    pub(crate) async fn keep(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.ask_on(if self.is_pooled() { &self.requests } else { &self.renewals }, sql, params).await
+    }
+
+    async fn ask_on(&self, kept: &Kept<Client>, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         self.check()?;
         let pooled = self.is_pooled();
         // A pooler may lose count of requests that follow each other without waiting, and answer one client with what is
         // another's. So there is one at a time, and no answer is believed that is not ours.
         let _alone = if pooled { Some(self.alone.lock().await) } else { None };
-        let client = self.requests.get_or_open(self).await?;
-        let mut line = Line { kept: &self.requests, client: &client, is_sound: !pooled };
+        let client = kept.get_or_open(self).await?;
+        let mut line = Line { kept, client: &client, is_sound: !pooled };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let params: Vec<Param<'_>> = params.iter().cloned().chain([(&number as _, Type::INT8)]).collect();
         // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
@@ -322,6 +359,7 @@ impl Link {
         self.closed.store(true, Ordering::Release);
         self.session.lock().take();
         self.requests.lock().take();
+        self.renewals.lock().take();
         self.lookout.end();
     }
 }

@@ -44,8 +44,10 @@ impl Lookout {
     /// Lets `hub` tell of `claim` when `session` is over, unless others want to know of another one.
     pub(crate) fn watch(&self, session: i64, claim: ClaimId, hub: &Arc<Hub>, config: &Config, runtime: &Handle) {
         let mut state = lock(&self.0);
+        // A claim may have got its turn before it came here.
+        state.claims.retain(|claim, hub| hub.listens(*claim));
         if state.target != Some(session) {
-            if !state.claims.is_empty() {
+            if state.claims.keys().any(|other| *other != claim) {
                 return;
             }
             state.target = Some(session);
@@ -102,7 +104,18 @@ async fn stand(state: &Mutex<State>, config: &Config) {
         let nothing =
             ended.as_ref().is_ok_and(|rows| rows.first().is_some_and(|row| row.try_get::<_, bool>(0).is_err()));
         let mut state = lock(state);
+        state.claims.retain(|claim, hub| hub.listens(*claim));
         if state.target != Some(target) || cancelled || (nothing && !state.claims.is_empty()) {
+            continue;
+        }
+        let is_closed =
+            ended.as_ref().is_err_and(|error| error.code().is_none_or(|code| code.code().starts_with("57P")));
+        if is_closed && !state.claims.is_empty() {
+            // Somebody ended this connection: the wait goes on on another one, and something may have been missed.
+            state.client = None;
+            for (claim, hub) in &state.claims {
+                hub.tell(&claim.to_string());
+            }
             continue;
         }
         state.target = None;

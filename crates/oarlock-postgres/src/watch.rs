@@ -24,13 +24,14 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever concerns the claims of this session, and its end.
-    pub(crate) fn mailbox(&self) -> Watch {
+    /// Whatever concerns the claims of this session, and its end; with something to look at already, if `now`.
+    pub(crate) fn mailbox(&self, now: bool) -> Watch {
         let (hints, watch) = unbounded_channel();
         let mut inner = self.lock();
-        if inner.ended {
+        if inner.ended || now {
             let _ = hints.send(Hint { claim: None });
-        } else {
+        }
+        if !inner.ended {
             inner.mailbox = Some(hints);
         }
         Watch::from_channel(watch)
@@ -73,6 +74,11 @@ impl Hub {
                 let _ = mailbox.send(hint);
             }
         }
+    }
+
+    /// Whether somebody waits for this claim's turn.
+    pub(crate) fn listens(&self, id: ClaimId) -> bool {
+        self.lock().turns.get(&id).is_some_and(|ear| !ear.is_closed())
     }
 
     /// Nobody waits for this claim's turn any more.

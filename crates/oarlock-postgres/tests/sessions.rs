@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::capabilities::{Liveness, Notify};
-use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Pending, Renewed};
-use oarlock_core::error::Applied;
+use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Pending, Renewal, Renewed};
+use oarlock_core::error::{Applied, Retry};
 use oarlock_core::state::Query;
 use oarlock_core::{Claim, Client, ErrorKind, LossReason, Tether};
 use oarlock_postgres::{Config, Postgres};
@@ -71,13 +71,107 @@ async fn a_holder_whose_session_is_terminated_is_told_at_once() {
     tokio::time::timeout(Duration::from_secs(5), lock.lock()).await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// Its client lives, so the server goes on listing it; but what is left of the session may end any time without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_not_renewed_ends_with_its_session_too() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let lock = client.mutex("explicit").unwrap().lease(Duration::from_secs(600));
+    let guard = lock.lock().await.unwrap();
+    assert_eq!(root.query(END_SESSIONS, &[]).await.unwrap().len(), 1);
+    let reason = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.unwrap();
+    assert_eq!(reason, LossReason::Session);
+    // For everybody else it is there until it is let go of.
+    let rival = Postgres::connect(config(server.addr())).await.unwrap();
+    pending(&rival, &claim(2, "explicit")).await;
+}
+
+/// Somebody in the middle of a transaction on one name, and a row of a newer version.
+#[tokio::test]
+async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal() {
+    let Some((server, root)) = start().await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let claims = ["a", "b", "c", "d"].map(|name| claim(1, name));
+    let batch = claims.clone().map(|claim| Renewal::of(Arc::new(claim)));
+    for claim in &claims {
+        grant(&store, claim).await.unwrap();
+    }
+    root.batch_execute("UPDATE oarlock.resource SET format = 2 WHERE name = 'c'").await.unwrap();
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource WHERE name = 'b' FOR UPDATE").await.unwrap();
+    let asking = store.clone();
+    let attempt = tokio::spawn(async move { asking.attempt(&claim(2, "b")).await });
+    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", 1).await;
+    let mut answers = store.renew(&batch).await.into_iter();
+    assert!(!attempt.is_finished(), "the renewals waited for an attempt");
+    let mut next = || answers.next().unwrap();
+    assert!(matches!(next(), Ok(Renewed::Alive { .. })));
+    let error = next().unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    assert_eq!(next().unwrap_err().kind(), ErrorKind::NewerFormat);
+    assert!(matches!(next(), Ok(Renewed::Alive { .. })));
+    root.batch_execute("COMMIT").await.unwrap();
+    assert!(matches!(attempt.await.unwrap().unwrap(), Attempt::Pending(_)));
+    assert!(matches!(renew(&store, &claims[1]).await, Renewed::Alive { .. }));
+}
+
+#[tokio::test]
+async fn an_odd_row_hides_no_other() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    for (bits, name) in ["good", "kind", "label", "name"].iter().enumerate() {
+        grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
+    }
+    let odd = "UPDATE oarlock.claim SET kind = 'other' FROM oarlock.resource WHERE resource = key AND name = 'kind';
+        UPDATE oarlock.claim SET label = '?' FROM oarlock.resource WHERE resource = key AND name = 'label';
+        UPDATE oarlock.resource SET name = '' WHERE name = 'name'";
+    root.batch_execute(odd).await.unwrap();
+    let page = store.inspect(&Query::live()).await.unwrap();
+    let good = page.resources.iter().find(|state| state.name.as_str() == "good");
+    assert_eq!(good.map(|state| state.holders.len()), Some(1), "{page:?}");
+    assert!(store.inspect(&Query::name(claim(1, "kind").resource)).await.is_err());
+}
+
+/// Who waits in the server for the end of another session.
+const LOOKOUTS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
+
+#[tokio::test]
+async fn whoever_waits_is_told_of_the_end_of_the_one_before_it_now() {
+    let Some((server, root)) = start().await else { return };
+    let first = Postgres::connect(config(server.addr())).await.unwrap();
+    let second = Postgres::connect(config(server.addr())).await.unwrap();
+    let third = Postgres::connect(config(server.addr())).await.unwrap();
+    let [mut two, mut three] = [claim(2, "line"), claim(3, "line")];
+    (two.wait, two.fair, three.wait, three.fair) = (true, true, true, true);
+    grant(&first, &claim(1, "line")).await.unwrap();
+    pending(&second, &two).await;
+    let three = Arc::new(three);
+    let before = pending(&third, &three).await.cursor;
+    let _watch = third.watch(&Interest::Turn(three.clone(), before.clone())).await.unwrap();
+    until(&root, LOOKOUTS, 1).await;
+    // Somebody ends the connection that waits for it: it waits on another one.
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
+    assert_eq!(root.query_one(end, &[]).await.unwrap().get::<_, i64>(0), 1);
+    until(&root, LOOKOUTS, 1).await;
+    // The one before it goes, so that it stands behind another.
+    second.release(&two.resource, two.id, &End::Withdrawn).await.unwrap();
+    let now = pending(&third, &three).await.cursor;
+    assert_ne!(now, before);
+    let mut watch = third.watch(&Interest::Turn(three.clone(), now)).await.unwrap();
+    until(&root, LOOKOUTS, 1).await;
+    drop(first);
+    let told = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await;
+    assert!(told.is_ok_and(|hint| hint.is_some()), "not told of the death of the holder");
+}
+
 #[tokio::test]
 async fn a_holder_survives_the_end_of_the_other_connection() {
     let Some((server, root)) = start().await else { return };
     let client = Client::builder(Postgres::connect(config(server.addr())).await.unwrap());
     let client = client.ttl(Duration::from_millis(900)).build().unwrap();
     let guard = client.mutex("survives").unwrap().lock().await.unwrap();
-    assert_eq!(root.query(END_REQUESTS, &[]).await.unwrap().len(), 1);
+    assert!(!root.query(END_REQUESTS, &[]).await.unwrap().is_empty());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await.unwrap();

@@ -67,7 +67,7 @@ BEGIN
                 memo := head.memo;
             END IF;
             PERFORM oarlock.leave(head, now);
-            PERFORM oarlock.witness(_session);
+            PERFORM oarlock.witness(_session, oarlock.kills());
             RETURN;
         END IF;
 
@@ -146,6 +146,6 @@ BEGIN
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);
-        PERFORM oarlock.witness(_session);
+        PERFORM oarlock.witness(_session, oarlock.kills());
     END IF;
 END $$;

@@ -1,13 +1,14 @@
--- Keeps claims alive, holders and waiters. Names are locked in their order, so that two batches cannot wait for each
--- other.
+-- Keeps claims alive, holders and waiters. A name that somebody else has locked is left out, so that one does not spoil the others;
+-- those are asked for again on their own. Then they are waited for, in the order of their names, so that two batches cannot wait for
+-- each other, and for a second at most.
 -- Keys: oarlock.resource by name, locked one after the other until the end; oarlock.claim by resource;
 --   oarlock.session by number.
--- Arguments: the session that asks (0: none); arrays with one element per claim: name, id, lease and place in
+-- Arguments: the session that asks (0: none); whether to wait for locked names; arrays with one element per claim: name, id, lease and place in
 --   microseconds, behind, value, memo, the least fence, how many fences to reserve.
--- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted); lease in microseconds;
+-- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted, busy, newer); lease in microseconds;
 --   the largest fence of a holder; by whom and why it was asked to end.
 CREATE OR REPLACE FUNCTION oarlock.renew(
-    _session bigint, _names bytea[], _ids bytea[], _leases bigint[], _places bigint[],
+    _session bigint, _wait boolean, _names bytea[], _ids bytea[], _leases bigint[], _places bigint[],
     _behind bigint[], _values bytea[], _memos bytea[], _least bigint[], _reserve bigint[]
 ) RETURNS TABLE (at bigint, outcome text, lease bigint, fence bigint, ending text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -17,7 +18,13 @@ DECLARE
     asked record;
     now timestamptz;
     changed boolean;
+    form smallint;
+    -- Read before anything is kept: who is killed after this is not taken for heard of.
+    seen bigint := oarlock.kills();
 BEGIN
+    IF _wait THEN
+        PERFORM set_config('lock_timeout', '1s', true);
+    END IF;
     FOR asked IN
         SELECT * FROM unnest(
             _names, _ids, _leases, _places, _behind, _values, _memos, _least, _reserve
@@ -30,6 +37,16 @@ BEGIN
         fence := NULL;
         ending := NULL;
         changed := false;
+        IF _wait THEN
+            SELECT format INTO form FROM oarlock.resource WHERE name = asked.name FOR UPDATE;
+        ELSE
+            SELECT format INTO form FROM oarlock.resource WHERE name = asked.name FOR UPDATE SKIP LOCKED;
+        END IF;
+        IF form > 1 OR (form IS NULL AND NOT _wait AND EXISTS (SELECT FROM oarlock.resource WHERE name = asked.name)) THEN
+            outcome := CASE WHEN form > 1 THEN 'newer' ELSE 'busy' END;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
         head := oarlock.enter(asked.name, false);
         now := clock_timestamp();
         IF EXISTS (SELECT FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL AND ends <= now) THEN
@@ -72,5 +89,5 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    PERFORM oarlock.witness(_session);
+    PERFORM oarlock.witness(_session, seen);
 END $$;

@@ -35,16 +35,13 @@ BEGIN
     RETURN pg_stat_get_db_sessions_killed(here);
 END $$;
 
--- Arguments: a session. Makes this connection its witness: a process that dies loses both at once, while whoever ends one
+-- Arguments: a session, how many had been killed. Makes this connection its witness: a process that dies loses both at once, while whoever ends one
 -- connection of a client has not shown that it is dead. Taken after all names, so that nobody waits in a circle.
-CREATE OR REPLACE FUNCTION oarlock.witness(_session bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    seen bigint;
+CREATE OR REPLACE FUNCTION oarlock.witness(_session bigint, _seen bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF _session <> 0 THEN
-        seen := oarlock.kills();
-        UPDATE oarlock.session SET requests = pg_backend_pid(), kills = seen
-        WHERE number = _session AND (requests <> pg_backend_pid() OR kills <> seen);
+        UPDATE oarlock.session SET requests = pg_backend_pid(), kills = _seen
+        WHERE number = _session AND (requests <> pg_backend_pid() OR kills <> _seen);
     END IF;
 END $$;
 

@@ -4,7 +4,7 @@
 BEGIN;
 SELECT oarlock.attempt(name, name, 0, false, '', NULL, true, 0, false, true, 0, 1000000, 1000000, '', NULL),
     oarlock.attempt(name, 'second', 0, false, '', NULL, true, 0, false, true, 0, 1000000, 1000000, '', NULL),
-    oarlock.renew(0, ARRAY[name], ARRAY[name], '{1000000}', '{1000000}', '{0}', '{NULL}', '{NULL}', '{NULL}', '{NULL}'),
+    oarlock.renew(0, true, ARRAY[name], ARRAY[name], '{1000000}', '{1000000}', '{0}', '{NULL}', '{NULL}', '{NULL}', '{NULL}'),
     oarlock.release(name, name, NULL, NULL, 0)
 FROM (SELECT '\x00'::bytea || int4send(pg_backend_pid()) AS name) AS warm;
 ROLLBACK
