@@ -181,7 +181,10 @@ impl Client {
     pub(crate) fn command(&self, root: &Path, out: &Path, version: &str) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut words = match self.language {
-            Language::Python => vec![text(&out.join("python/bin/python")), text(&root.join("interop/python/peer.py"))],
+            // Without a folder for compiled modules in the tree.
+            Language::Python => {
+                vec![text(&out.join("python/bin/python")), "-B".to_owned(), text(&root.join("interop/python/peer.py"))]
+            }
             Language::Node => vec!["node".to_owned(), text(&out.join("node/peer.mjs"))],
             Language::Go => vec![text(&out.join("go/peer"))],
             Language::Java => {

@@ -54,7 +54,9 @@ impl Client for Ours {
             match self.locks.break_claim(&name, holder.id, ending, Duration::ZERO).await {
                 Ok(broken) => freed |= broken != Released::NotHeld,
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    return Err(Refusal::Cannot(error.to_string()));
+                    return Err(Refusal::Cannot(
+                        "here a hold of another client is ended on the server alone".to_owned(),
+                    ));
                 }
                 Err(error) => return Err(error.into()),
             }
