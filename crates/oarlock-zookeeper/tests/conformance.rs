@@ -19,6 +19,9 @@ use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 /// Four ticks of the test server, and more than it takes a busy machine to be heard.
 const SESSION: Duration = Duration::from_secs(2);
 
+/// Three servers that have everything to do at once, on two cores and one disk, leave each other waiting.
+const LONG_SESSION: Duration = Duration::from_secs(4);
+
 /// What takes long and is the same wherever the server is.
 const LONG: &[&str] = &[
     "busy::",
@@ -79,6 +82,7 @@ struct Store {
     name: &'static str,
     addrs: Vec<SocketAddr>,
     layout: Layout,
+    session: Duration,
     /// The one server, where there is only one to be stopped.
     alone: Option<Arc<oarlock_testbed::ZooKeeper>>,
 }
@@ -92,10 +96,10 @@ fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Os, "the test bed failed").because(error)
 }
 
-async fn line(addrs: Vec<SocketAddr>, layout: Layout) -> Result<Arc<dyn Connection>> {
+async fn line(addrs: Vec<SocketAddr>, layout: Layout, session: Duration) -> Result<Arc<dyn Connection>> {
     let proxies: Vec<_> = addrs.into_iter().map(Proxy::start).collect::<std::io::Result<_>>().map_err(failed)?;
     let config = Config::new(proxies.iter().map(|proxy| proxy.addr().to_string()));
-    let config = config.layout(layout).session_timeout(SESSION);
+    let config = config.layout(layout).session_timeout(session);
     let driver = Arc::new(Faulty::new(Arc::new(ZooKeeper::open(config).await?)));
     Ok(Arc::new(Line { driver, proxies }))
 }
@@ -115,11 +119,11 @@ impl Fixture for Store {
 
     fn pace(&self) -> Pace {
         // What the driver makes of such a session.
-        Pace::of(SESSION * 3 / 4)
+        Pace::of(self.session * 3 / 4)
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        Box::pin(line(self.addrs.clone(), self.layout))
+        Box::pin(line(self.addrs.clone(), self.layout, self.session))
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
@@ -191,13 +195,14 @@ fn main() -> anyhow::Result<()> {
         let stores = [("one", Layout::Native), ("curator", Layout::Curator), ("kazoo", Layout::Kazoo)];
         for (name, layout) in stores.into_iter().filter(|(name, _)| wants(name)) {
             let alone = Some(server.clone()).filter(|_| layout == Layout::Native);
-            run(Store { name, addrs: vec![server.addr()], layout, alone });
+            run(Store { name, addrs: vec![server.addr()], layout, session: SESSION, alone });
         }
     }
     if wants("ensemble") {
         let Some(ensemble) = ZooKeeperEnsemble::start_or_skip()? else { return Ok(()) };
         let addrs = ensemble.members.iter().map(oarlock_testbed::ZooKeeper::addr).collect();
-        run(Store { name: "ensemble", addrs, layout: Layout::Native, alone: None });
+        let session = if long { LONG_SESSION } else { SESSION };
+        run(Store { name: "ensemble", addrs, layout: Layout::Native, session, alone: None });
     }
     // Only now: the servers are stopped when they are dropped.
     if failed {
