@@ -410,3 +410,46 @@ async fn a_statement_that_took_too_long_leaves_no_row_locked() {
     first.release(&old.resource, old.id, &End::Done { memo: None }).await.unwrap();
     assert!(grant(&store, &waits).await.unwrap().fence > fence);
 }
+
+/// The bound of ten seconds is the driver's own: whoever waits for longer stands behind a row that somebody forgot.
+#[tokio::test]
+async fn a_row_that_is_not_to_be_had_is_given_up_without_effect() {
+    if is_short() {
+        return;
+    }
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let (held, other) = (claim(1, "row"), claim(2, "other"));
+    let fence = grant(&store, &held).await.unwrap().fence;
+    let mut lock = locker(&server, "row").await;
+    let error = renew(&store, &held).await.unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    // Meanwhile other names are free to be had.
+    grant(&store, &other).await.unwrap();
+    lock.query_drop("ROLLBACK").await.unwrap();
+    assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { fence: Some(same), .. } if same == fence));
+    until(&mut root, "SELECT COUNT(*) FROM information_schema.innodb_trx", 0).await;
+}
+
+#[tokio::test]
+async fn a_server_without_free_connections_is_named_and_waited_for() {
+    let server = tokio::task::spawn_blocking(|| Server::start_with_or_skip(&[("max-connections", "12")]));
+    let Some(server) = server.await.unwrap().unwrap() else { return };
+    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = client.mutex("crowded").unwrap().lock().await.unwrap();
+    let opts = mysql_async::OptsBuilder::default().ip_or_hostname("127.0.0.1").tcp_port(server.addr().port());
+    let opts: mysql_async::Opts = opts.user(Some("root")).db_name(Some("locks")).prefer_socket(false).into();
+    let mut others = Vec::new();
+    while let Ok(other) = Conn::new(opts.clone()).await {
+        others.push(other);
+    }
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    // Whoever is there goes on.
+    assert!(client.mutex("crowded").unwrap().try_lock().await.unwrap().is_none());
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let guard = client.mutex("crowded").unwrap().lock().await.unwrap();
+    assert!(guard.fence() > fence);
+    guard.release().await.unwrap();
+}
