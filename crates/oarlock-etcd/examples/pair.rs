@@ -1,12 +1,13 @@
-//! An uncontended lock and unlock through the engine, against the fewest calls that etcd itself needs for it: a
-//! transaction that makes a key on a lease that is there, and one that removes it.
+//! An uncontended lock and unlock through the engine, against the fewest calls that etcd itself needs for it (a transaction
+//! that makes a key on a lease that is there, and one that removes it) and against the server's own lock service.
 //!
 //! `OARLOCK_URL=etcd://host:port cargo run --release -p oarlock-etcd --example pair`, or without it on a server of its own.
 
 use std::time::{Duration, Instant};
 
 use oarlock_core::Client;
-use oarlock_etcd::{Config, Etcd, bench::Raw};
+use oarlock_etcd::bench::{Raw, Service};
+use oarlock_etcd::{Config, Etcd};
 
 const ROUNDS: usize = 15;
 const PAIRS: usize = 200;
@@ -23,10 +24,11 @@ async fn main() -> anyhow::Result<()> {
     let config = Config::new([member]);
     let client = Client::new(Etcd::open(config.clone()).await?)?;
     let raw = Raw::open(&config).await?;
-    let (mut engine, mut bare) = (Vec::new(), Vec::new());
+    let service = Service::open(&config, "pair").await?;
+    let (mut engine, mut bare, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let lock = client.mutex("pair")?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs, mut theirs_too) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..PAIRS {
             let start = Instant::now();
             lock.lock().await?.release().await?;
@@ -34,16 +36,22 @@ async fn main() -> anyhow::Result<()> {
             let start = Instant::now();
             raw.pair().await?;
             theirs.push(start.elapsed());
+            let start = Instant::now();
+            service.unlock(service.lock().await?).await?;
+            theirs_too.push(start.elapsed());
         }
         if round > 0 {
             engine.extend(ours);
             bare.extend(theirs);
+            served.extend(theirs_too);
         }
     }
-    let (ours, theirs) = (quantiles(&mut engine), quantiles(&mut bare));
+    let (ours, theirs, served) = (quantiles(&mut engine), quantiles(&mut bare), quantiles(&mut served));
     println!("two bare transactions   p50 {:?}  p99 {:?}", theirs.0, theirs.1);
     println!("lock and release        p50 {:?}  p99 {:?}", ours.0, ours.1);
+    println!("the lock service        p50 {:?}  p99 {:?}", served.0, served.1);
     println!("ratio of the medians    {:.2}", ours.0.as_secs_f64() / theirs.0.as_secs_f64());
+    service.close().await?;
     client.shutdown(Duration::from_secs(2)).await?;
     Ok(())
 }

@@ -39,6 +39,9 @@ pub(crate) struct RangeRequest {
     pub(crate) sort_order: i32,
     #[prost(int32, tag = "6")]
     pub(crate) sort_target: i32,
+    /// Whatever the member that is asked has seen so far will do.
+    #[prost(bool, tag = "7")]
+    pub(crate) serializable: bool,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
     #[prost(int64, tag = "13")]
@@ -214,6 +217,27 @@ pub(crate) struct LeaseLeft {
     pub(crate) granted: i64,
 }
 
+/// Questions to the server's own lock service, and its answer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub(crate) struct LockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub(crate) lease: i64,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub(crate) struct LockResponse {
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub(crate) struct UnlockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) key: Vec<u8>,
+}
+
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct AuthenticateRequest {
     #[prost(string, tag = "1")]
@@ -243,10 +267,18 @@ pub(crate) struct WatchCreate {
     /// The first change to be told; zero = the next one.
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
+    /// What is not told.
+    #[prost(int32, repeated, tag = "5")]
+    pub(crate) filters: Vec<i32>,
 }
+
+/// The filter that leaves out what was written.
+pub(crate) const NO_PUT: i32 = 0;
 
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(bool, tag = "3")]
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
@@ -258,9 +290,11 @@ pub(crate) struct WatchResponse {
     pub(crate) events: Vec<Event>,
 }
 
+/// What an event is, if it is not a write.
+pub(crate) const DELETED: i32 = 1;
+
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct Event {
-    /// 0 = put, 1 = deleted.
     #[prost(int32, tag = "1")]
     pub(crate) what: i32,
     #[prost(message, optional, tag = "2")]
@@ -331,6 +365,11 @@ impl Range {
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         if self.end.is_empty() { key == self.key } else { *self.key <= *key && *key < *self.end }
+    }
+
+    /// Any few of them, which costs the least.
+    pub(crate) fn some(&self, limit: i64) -> Op {
+        Op::Range(RangeRequest { key: self.key.clone(), range_end: self.end.clone(), limit, ..RangeRequest::default() })
     }
 
     /// The last few that were created.

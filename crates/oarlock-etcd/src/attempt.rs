@@ -8,7 +8,7 @@ use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::queue::{UNSTATED, check_held, check_weight};
 use oarlock_core::state::Memo;
-use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, Result, Weight};
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, Result, Retry, Tether, Weight};
 
 use crate::api::{Compare, Is, KeyValue, Op, Range};
 use crate::config::Layout;
@@ -19,7 +19,6 @@ use crate::keys::Keys;
 use crate::lease::{Entry, Leased, Majority, seconds};
 use crate::link::transaction;
 use crate::queue::{Listing, Place, Record, check_fence, read_memo};
-use crate::watch;
 
 /// A turn that nobody has looked at for so long is not remembered.
 const FORGET_TURN_AFTER: Duration = Duration::from_secs(60);
@@ -39,9 +38,14 @@ impl Etcd {
             // What a claim that was here before has for leases may be over by now.
             let kept = entry.leases().map(|lease| lease.id).collect::<Vec<_>>();
             let had = kept.len();
-            let keep = async { if had > 0 { self.link.keep_alive(kept).await.map(Some) } else { Ok(None) } };
-            let (kept, step) = tokio::join!(keep, self.first_step(claim, &keys, &entry, full));
-            let kept = kept.map_err(|error| self.unkept(claim.id, &keys, full, &step, error))?;
+            let ask = || self.link.keep_alive(kept.clone());
+            let keep = async { if had > 0 && !entry.is_fresh() { ask().await.map(Some) } else { Ok(None) } };
+            let (mut kept, step) = tokio::join!(keep, self.first_step(claim, &keys, &entry, full));
+            if had > 0 && matches!((&kept, &step), (Ok(None), Err(error)) if error.retry() == Retry::Now) {
+                // One of them is over all the same: somebody has ended it.
+                kept = ask().await.map(Some);
+            }
+            let kept = kept.map_err(|error| self.unkept(claim.id, full, &step, error))?;
             if let Some((from, lives)) = kept {
                 entry.extend(from, &lives);
                 let over = entry.leases().count() < had;
@@ -61,7 +65,7 @@ impl Etcd {
             let full = entry.full.unwrap_or(full);
             return match step? {
                 Step::Granted { revision, memo, majority } => {
-                    self.note_grant(claim.id, &keys, full, revision);
+                    self.note_grant(claim.id, full, revision);
                     // Noted before anything can go wrong with what was read: a lease with a key on it is not free.
                     let lease = full.lease(&majority)?;
                     grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?)
@@ -72,20 +76,20 @@ impl Etcd {
         }
     }
 
-    fn note_grant(&self, id: ClaimId, keys: &Keys, full: Leased, revision: i64) {
+    fn note_grant(&self, id: ClaimId, full: Leased, revision: i64) {
         self.leases.granted(id, |entry| {
             entry.changed = revision;
             if entry.created == 0 {
-                (entry.created, entry.seat) = (revision, keys.seat_named(full.id));
+                (entry.created, entry.seat) = (revision, full.id);
             }
         });
     }
 
     /// Its leases could not be kept alive; what the step beside that has done, or may have done, counts all the same.
-    fn unkept(&self, id: ClaimId, keys: &Keys, full: Leased, step: &Result<Step>, error: Error) -> Error {
+    fn unkept(&self, id: ClaimId, full: Leased, step: &Result<Step>, error: Error) -> Error {
         match step {
             Ok(Step::Granted { revision, .. }) => {
-                self.note_grant(id, keys, full, *revision);
+                self.note_grant(id, full, *revision);
                 error.applied_unknown()
             }
             Err(unheard) if unheard.applied() == Applied::Unknown => error.applied_unknown(),
@@ -95,7 +99,8 @@ impl Etcd {
 
     /// The step that settles it where nobody is before the claim: one request, however many wait behind it.
     async fn first_step(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Result<Step> {
-        let (own, line) = (keys.claim(claim.id), keys.line());
+        let own = keys.claim(if entry.created == 0 { full.id } else { entry.seat });
+        let line = keys.line();
         let mut when = vec![Compare::created(&keys.floor(), Is::Equal, 0)];
         let mut record = Record::of(claim, &self.client, None, true);
         if entry.created == 0 {
@@ -104,6 +109,8 @@ impl Etcd {
             when.extend(keys.seat(full.id).map(|_| Compare::created(&own, Is::Equal, 0)));
         } else {
             when.push(Compare::changed(&own, Is::Equal, entry.changed));
+            // The first condition that is not met is the last that is looked at, and this one costs less than the next.
+            when.extend(entry.before.iter().map(glance::Before::gone));
             when.push(Compare::created(&line, Is::Greater, entry.created - 1));
             when.extend(keys.seat(entry.seat).map(|seat| Compare::created(&seat, Is::Equal, entry.created)));
             record.capacity = entry.record.as_ref().and_then(|written| written.capacity);
@@ -114,9 +121,8 @@ impl Etcd {
             return Ok(Step::Refused(read(keys, found)?));
         }
         let mut then = match entry.created {
-            0 => keys.sit(claim.id, &record, full.id),
+            0 => keys.sit(&record, full.id),
             _ => {
-                record.seat = Some(entry.seat).filter(|seat| *seat != 0);
                 let seat = keys.seat(entry.seat).map(|seat| put(&seat, record.published(), full.id));
                 std::iter::once(put(&own, record.bytes(), full.id)).chain(seat).collect()
             }
@@ -126,7 +132,7 @@ impl Etcd {
         let unshared = self.space.layout == Layout::Native;
         let look = match (&queue, &entry.before) {
             (Some(_), _) if unshared => glance::on_arrival(keys),
-            (None, Some(_)) if entry.created != 0 => glance::once_more(claim, keys, entry),
+            (None, Some(_)) if entry.created != 0 => glance::once_more(keys, entry),
             _ => keys.look(),
         };
         let otherwise = queue.iter().map(|(queue, _)| queue.clone()).chain(look).collect();
@@ -134,14 +140,14 @@ impl Etcd {
         if !found.succeeded {
             if let Some((_, lease)) = &queue {
                 // Noted before the line is read: a lease with a key on it is not free.
-                let (revision, seat) = (found.revision, keys.seat_named(lease.id));
+                let (revision, seat) = (found.revision, lease.id);
                 self.leases.edit(claim.id, |entry| {
                     (entry.created, entry.changed, entry.seat) = (revision, revision, seat);
                 });
             }
             let glanced = match (&queue, &entry.before) {
-                (Some(_), _) if unshared => self.arrived(claim, found.reads)?,
-                (None, Some(_)) if entry.created != 0 => self.stands_still(claim, entry, found.reads)?,
+                (Some(_), _) if unshared => self.arrived(claim, found)?,
+                (None, Some(_)) if entry.created != 0 => self.stands_still(claim, entry, found)?,
                 _ => return Ok(Step::Refused(read(keys, found)?)),
             };
             return match glanced {
@@ -157,13 +163,15 @@ impl Etcd {
     /// where that needs neither another request nor a look at what the others have said of the capacity.
     fn queue_up(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Option<(Op, Leased)> {
         let waits = claim.wait && claim.weight == Weight::All && claim.capacity == Capacity::Any;
-        if !waits || entry.created != 0 || entry.place.is_some() {
+        // What outlives its process may be there already, on a lease of another client.
+        let ours = claim.tether == Tether::Process;
+        if !waits || !ours || entry.created != 0 || entry.place.is_some() {
             return None;
         }
         let lease = self.leases.spare(claim.id, seconds(claim.place_ttl()), full)?;
         let record = Record::of(claim, &self.client, None, false);
-        let sit = keys.sit(claim.id, &record, lease.id);
-        Some((Op::Txn(transaction(keys.absent(claim.id, lease.id), sit, Vec::new())), lease))
+        let sit = keys.sit(&record, lease.id);
+        Some((Op::Txn(transaction(keys.absent([full.id, lease.id]), sit, Vec::new())), lease))
     }
 
     /// Somebody is there: the rule decides.
@@ -173,7 +181,7 @@ impl Etcd {
             let last = listing.places.len();
             listing.admit(claim, last)?;
             if !claim.wait && !listing.bears(claim) {
-                return Ok(Attempt::Pending(pending(&listing, last, None, keys)));
+                return Ok(Attempt::Pending(self.pending(claim, &listing, last, keys)));
             }
             self.sweep(claim.id, keys, &listing).await?;
             listing = self.arrive(claim, keys, &listing, full).await?;
@@ -193,10 +201,19 @@ impl Etcd {
         }
         if !claim.wait {
             self.withdraw(keys, place).await?;
-            return Ok(Attempt::Pending(pending(&listing, at, None, keys)));
+            return Ok(Attempt::Pending(self.pending(claim, &listing, at, keys)));
         }
-        let recheck_after = self.pass_the_dead(keys, &listing, at).await?;
-        Ok(Attempt::Pending(pending(&listing, at, recheck_after, keys)))
+        let mut pending = self.pending(claim, &listing, at, keys);
+        pending.recheck_after = self.pass_the_dead(keys, &listing, at).await?;
+        Ok(Attempt::Pending(pending))
+    }
+
+    /// Where a claim that stands, or would stand, at `at` has to wait.
+    fn pending(&self, claim: &Claim, listing: &Listing, at: usize, keys: &Keys) -> Pending {
+        let behind = listing.places.iter().skip(at + 1).filter(|place| place.record.granted).count();
+        let blocker = if at < listing.places.len() { listing.blocker(at) } else { None };
+        let range = blocker.map_or_else(|| keys.line(), |place| Range::key(place.key.clone()));
+        self.wait_for(claim, range, listing.revision, i64::try_from(at + behind).unwrap_or(i64::MAX))
     }
 
     /// Comes last; granted at once if it fits and nobody came meanwhile.
@@ -210,19 +227,19 @@ impl Etcd {
                 Compare::changed(&keys.line(), Is::Less, listing.revision + 1),
                 Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed),
             ];
-            let sit = |record| keys.sit(claim.id, record, full.id);
+            let sit = |record| keys.sit(record, full.id);
             vec![Op::Txn(transaction(unchanged, sit(&granted), sit(&waiting)))]
         } else {
-            keys.sit(claim.id, &waiting, lease.id)
+            keys.sit(&waiting, lease.id)
         };
         then.extend(keys.look());
-        let found = self.link.txn(keys.absent(claim.id, lease.id), then, keys.look()).await?;
+        let found = self.link.txn(keys.absent([full.id, lease.id]), then, keys.look()).await?;
         if found.succeeded {
             // Noted before the listing is read. It may be granted; whoever finds that noted looks before it writes.
             let revision = found.revision;
             self.leases.edit(claim.id, |entry| {
                 (entry.created, entry.changed, entry.granted) = (revision, revision, fits);
-                entry.seat = keys.seat_named(lease.id);
+                entry.seat = lease.id;
             });
         }
         let listing = read(keys, found)?;
@@ -372,17 +389,6 @@ fn grant(fence: u64, lease: Lease, memo: Option<Memo>) -> Result<Attempt> {
     let mut grant = Grant::new(check_fence(fence)?, lease);
     grant.memo = memo;
     Ok(Attempt::Granted(grant))
-}
-
-/// Where a claim that stands, or would stand, at `at` has to wait.
-fn pending(listing: &Listing, at: usize, recheck_after: Option<Duration>, keys: &Keys) -> Pending {
-    let behind = listing.places.iter().skip(at + 1).filter(|place| place.record.granted).count();
-    let blocker = if at < listing.places.len() { listing.blocker(at) } else { None };
-    let mut pending = Pending::default();
-    pending.ahead = u32::try_from(at + behind).ok();
-    pending.recheck_after = recheck_after;
-    pending.cursor = watch::cursor(&blocker.map_or_else(|| keys.line(), |place| Range::key(place.key.clone())));
-    pending
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::keys::{Keys, Space};
 use crate::lease::{Kept, Leased, Leases, seconds};
 use crate::link::{Link, transaction};
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
-use crate::watch::{self, About};
+use crate::watch::{self, About, Since};
 
 /// A letter lies in its mailbox for this long after the end it tells of.
 const LETTER_TTL: Duration = Duration::from_secs(60);
@@ -113,24 +113,21 @@ impl Etcd {
         Ok(place)
     }
 
-    /// The revision that made a claim's key, if the claim holds.
-    async fn held_since(&self, own: &Range) -> Result<Option<i64>> {
+    /// Whether the claim that was made there at this revision holds.
+    async fn is_held(&self, own: &Range, created: i64) -> Result<bool> {
         let (_, kvs) = self.link.read(own).await?;
         let place = kvs.into_iter().next().map_or(Ok(None), Place::read)?;
-        Ok(place.filter(|place| place.record.granted).map(|place| place.created))
+        Ok(place.is_some_and(|place| place.created == created && place.record.granted))
     }
 
-    /// Where a claim of ours stands in a line that is shared, if it stands there.
-    async fn seat_of(&self, keys: &Keys, id: ClaimId) -> Result<Option<Range>> {
-        if self.space.layout == Layout::Native {
-            return Ok(None);
+    /// The lease that the keys of a claim are named after, and the revision that made them, if there are any.
+    pub(crate) async fn seat_of(&self, keys: &Keys, id: ClaimId) -> Result<Option<(i64, i64)>> {
+        if let Some(entry) = self.leases.get(id).filter(|entry| entry.seat != 0 && entry.created != 0) {
+            return Ok(Some((entry.seat, entry.created)));
         }
-        if let Some(entry) = self.leases.get(id).filter(|entry| entry.seat != 0) {
-            return Ok(keys.seat(entry.seat));
-        }
-        let (_, kvs) = self.link.read(&keys.claim(id)).await?;
-        let place = kvs.into_iter().next().map_or(Ok(None), Place::read)?;
-        Ok(place.and_then(|place| place.record.seat).and_then(|lease| keys.seat(lease)))
+        let listing = self.look(keys).await?;
+        let mut places = listing.places.iter().chain(&listing.unseated);
+        Ok(places.find(|place| place.id == id).map(|place| (place.seat, place.created)))
     }
 
     /// Ends another's claim, now or after a grace, and leaves word for it.
@@ -263,23 +260,26 @@ impl Driver for Etcd {
             End::Done { memo } => memo.as_ref(),
             _ => None,
         };
-        let own = keys.claim(id);
-        let seat = self.seat_of(&keys, id).await.map_err(about)?;
+        let Some((named, created)) = self.seat_of(&keys, id).await.map_err(about)? else {
+            self.end_leases(self.leases.forget(id, false)).await;
+            return Ok(Release::new(Released::NotHeld, None));
+        };
+        let (own, seat) = (keys.claim(named), keys.seat(named));
         let parts: Vec<_> = std::iter::once(&own).chain(&seat).collect();
-        let mut then = keys.look_at_end();
+        // The next claim on the same lease has the same keys: a release that comes late must not take it for this one.
+        let ours = |part: &Range| Compare::created(part, Is::Equal, created);
+        let mut then = keys.look_at_some();
         then.extend(parts.iter().map(|part| delete(&part.key)));
         if let Some(memo) = memo
-            && let Some(created) = self.held_since(&own).await.map_err(about)?
+            && self.is_held(&own, created).await.map_err(about)?
         {
-            // In the same step, and only if it is the hold that was looked at.
-            let when = vec![Compare::created(&own, Is::Equal, created)];
-            let write = put(&keys.memo(), memo_bytes(memo), 0);
-            then.push(Op::Txn(transaction(when, vec![write], Vec::new())));
+            then.push(put(&keys.memo(), memo_bytes(memo), 0));
         }
-        let when = parts.iter().map(|part| Compare::created(part, Is::Greater, 0)).collect();
-        let mut otherwise = keys.look_at_end();
+        let when = parts.iter().map(|part| ours(part)).collect();
+        let mut otherwise = keys.look_at_some();
         // One part alone is no claim, and is not left behind.
-        otherwise.extend(seat.iter().flat_map(|_| &parts).map(|part| delete(&part.key)));
+        let rest = |part: &&Range| Op::Txn(transaction(vec![ours(part)], vec![delete(&part.key)], Vec::new()));
+        otherwise.extend(seat.iter().flat_map(|_| &parts).map(rest));
         let found = self.link.txn(when, then, otherwise).await.map_err(about)?;
         let succeeded = found.succeeded;
         self.end_leases(self.leases.forget(id, succeeded)).await;
@@ -291,16 +291,22 @@ impl Driver for Etcd {
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         self.link.check_open()?;
-        let (ranges, about) = match interest {
+        let (ranges, about, since) = match interest {
             Interest::Turn(claim, cursor) => {
-                let range = watch::read_cursor(cursor);
-                (vec![range.unwrap_or_else(|| self.keys(&claim.resource).line())], About::Others(claim.id))
+                let range = watch::read_cursor(cursor).unwrap_or_else(|| self.keys(&claim.resource).line());
+                let entry = self.leases.get(claim.id).unwrap_or_default();
+                let (own, seen) = (entry.seat, entry.waits_for);
+                let seen = seen.filter(|(what, _)| *what == range);
+                let since = seen.map_or(Since::Unknown, |(_, revision)| Since::Revision(revision));
+                // Whoever wants everything waits for an end; that the one before it has its turn is no news.
+                let ends = claim.weight == Weight::All && range.end.is_empty();
+                (vec![range], if ends { About::Ends } else { About::Others(own) }, since)
             }
-            Interest::Resource(name) => (self.keys(name).watched(), About::All),
-            Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Letters),
+            Interest::Resource(name) => (self.keys(name).watched(), About::All, Since::Now),
+            Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Letters, Since::Now),
             _ => return Ok(Watch::never()),
         };
-        watch::arm(&self.link, ranges, about).await.map_err(|error| error.during("watch"))
+        watch::arm(&self.link, ranges, about, since).await.map_err(|error| error.during("watch"))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -8,7 +8,8 @@ use oarlock_core::floor::{Floor, Rival};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::api::{
-    BY_CREATION, Compare, DESCENDING, DeleteRequest, Is, Op, PutRequest, Range, RangeRequest, WatchCreate, WatchRequest,
+    BY_CREATION, Compare, DELETED, DESCENDING, DeleteRequest, Is, Op, PutRequest, Range, RangeRequest, WatchCreate,
+    WatchRequest,
 };
 use crate::config::Config;
 use crate::error::{SCHEME, failed};
@@ -19,9 +20,6 @@ const LEASE_SECONDS: u64 = 3600;
 
 /// Nobody waits for longer: a turn may be lost with whoever had it.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The number that an event has for this.
-const DELETED: i32 = 1;
 
 /// A key on a lease that is there already.
 struct Key {
@@ -116,8 +114,8 @@ impl Seat {
     /// Waits until a key is gone.
     async fn gone(&self, key: Vec<u8>, since: i64) -> Result<()> {
         let create = WatchCreate { key, start_revision: since, ..WatchCreate::default() };
-        let mut answers = self.link.watch(vec![WatchRequest { create: Some(create) }]).await?.answers;
-        while let Some(answer) = answers.message().await.map_err(failed)? {
+        let mut watching = self.link.watch(vec![WatchRequest { create: Some(create) }]).await?;
+        while let Some(answer) = watching.answers.message().await.map_err(failed)? {
             if answer.canceled || answer.events.iter().any(|event| event.what == DELETED) {
                 break;
             }

@@ -95,9 +95,12 @@ impl Keys {
         Range::under(&format!("{}q/", self.folder))
     }
 
-    /// The record of one claim.
-    pub(crate) fn claim(&self, id: ClaimId) -> Range {
-        Range::key(format!("{}q/{id}", self.folder))
+    /// The record of the claim that was made on this lease.
+    ///
+    /// Named after the lease and not after the claim, because leases are used again: the server goes past every key that
+    /// was ever in a range, until it is compacted, and a lock must not become slower with each use.
+    pub(crate) fn claim(&self, lease: i64) -> Range {
+        Range::key(format!("{}q/{lease:x}", self.folder))
     }
 
     /// The keys whose order is the order of the claims.
@@ -121,12 +124,12 @@ impl Keys {
         self.watched().iter().map(Range::get).collect()
     }
 
-    /// Reads as much of the line as tells whether somebody waits: the last two. With other programs in it, all of it.
-    pub(crate) fn look_at_end(&self) -> Vec<Op> {
+    /// Reads as much of the line as may tell whether somebody waits: any two. With other programs in it, all of it.
+    pub(crate) fn look_at_some(&self) -> Vec<Op> {
         if self.seats.is_some() {
             return vec![self.claims().get(), self.line().get()];
         }
-        vec![self.line().newest(2)]
+        vec![self.line().some(2)]
     }
 
     /// Where something changes when anything of the name does.
@@ -145,7 +148,12 @@ impl Keys {
     }
 }
 
-/// The claim that a key is about, if its last segment is one.
+/// The lease that the claim with this key was made on, whether it is that of a record or of a seat.
+pub(crate) fn seat_of(key: &[u8]) -> Option<i64> {
+    std::str::from_utf8(key).ok()?.rsplit('/').next().and_then(lease_of)
+}
+
+/// The claim that a letter is about.
 pub(crate) fn claim_of(key: &[u8]) -> Option<ClaimId> {
     std::str::from_utf8(key).ok()?.rsplit('/').next()?.parse().ok()
 }
@@ -174,9 +182,9 @@ mod tests {
     fn names_come_back_and_never_nest() {
         for layout in [Layout::Native, Layout::Go] {
             for name in NAMES.map(name) {
-                let claim = space(layout).keys(&name).claim(ClaimId::from_bits(7));
+                let claim = space(layout).keys(&name).claim(7);
                 assert_eq!(space(layout).name(&claim.key), Some(name));
-                assert_eq!(claim_of(&claim.key), Some(ClaimId::from_bits(7)));
+                assert_eq!(seat_of(&claim.key), Some(7));
             }
             let keys = |text| space(layout).keys(&name(text));
             let (outer, inner) = (keys("foo").all(), keys("foo/bar").all());

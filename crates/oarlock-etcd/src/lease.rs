@@ -11,6 +11,7 @@ use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::Lease;
 use oarlock_core::{Claim, ClaimId, Result};
 
+use crate::api::Range;
 use crate::error::ended;
 use crate::glance::Before;
 use crate::link::Link;
@@ -63,6 +64,11 @@ impl Leased {
         BootClock.now().since(self.from)
     }
 
+    /// Whether it has nearly all of its life before it.
+    fn is_fresh(&self) -> bool {
+        self.age() <= FRESH.max(self.ttl / 12)
+    }
+
     /// Takes over what a keep-alive said; false if the lease is over.
     fn extend(&mut self, from: Moment, lives: &HashMap<i64, Kept>) -> bool {
         let Some(kept) = lives.get(&self.id) else { return true };
@@ -97,10 +103,12 @@ pub(crate) struct Entry {
     pub(crate) created: i64,
     pub(crate) changed: i64,
     pub(crate) granted: bool,
-    /// The lease that its seat is named after, as far as known; zero = unknown or none.
+    /// The lease that its keys are named after, as far as known; zero = unknown or none.
     pub(crate) seat: i64,
-    /// Whom it stands behind, if it has glanced at the line and may once more.
+    /// Whom it stands behind, if it has glanced at the line.
     pub(crate) before: Option<Before>,
+    /// What it waits for, and the revision at which that was seen.
+    pub(crate) waits_for: Option<(Range, i64)>,
     /// What was last written there.
     pub(crate) record: Option<Record>,
     /// Survives this client.
@@ -118,12 +126,17 @@ impl Entry {
         self.full.iter().chain(&self.place)
     }
 
+    /// Whether its leases live without being asked for: each was kept alive just now, and nothing is in doubt.
+    pub(crate) fn is_fresh(&self) -> bool {
+        !self.unsure && self.leases().all(Leased::is_fresh)
+    }
+
     /// Takes over what the store says of it; `None` = nothing.
     pub(crate) fn note(&mut self, place: Option<&Place>) {
         (self.created, self.changed) = place.map_or((0, 0), |place| (place.created, place.changed));
         self.granted = place.is_some_and(|place| place.record.granted);
         self.before = None;
-        self.seat = place.and_then(|place| place.record.seat).unwrap_or_default();
+        self.seat = place.map_or(0, |place| place.seat);
         self.record = place.map(|place| place.record.clone());
     }
 
@@ -202,7 +215,7 @@ impl Leases {
     pub(crate) async fn take(&self, link: &Link, seconds: u64) -> Result<Leased> {
         let idle = self.lock().idle.get_mut(&seconds).and_then(Vec::pop);
         if let Some(mut lease) = idle {
-            if lease.age() <= FRESH.max(lease.ttl / 12) {
+            if lease.is_fresh() {
                 return Ok(lease);
             }
             let (from, lives) = link.keep_alive(vec![lease.id]).await?;
@@ -244,7 +257,7 @@ impl Leases {
             change(entry);
             entry.granted = true;
             // In doubt it stays with the claim, and ends with it; and so it does if another attempt could use it, or if
-            // the seat is named after it.
+            // its keys are named after it.
             let named = entry.place.is_some_and(|place| place.id == entry.seat);
             let doubt = entry.unsure || entry.adopted || entry.attempts > 1 || named;
             spare = if doubt { None } else { entry.place.take() };
@@ -300,7 +313,7 @@ mod tests {
     use oarlock_core::{Applied, ResourceName};
 
     use super::*;
-    use crate::api::{Op, PutRequest, Range};
+    use crate::api::{Op, PutRequest};
     use crate::config::Config;
 
     fn leased(id: i64) -> Leased {

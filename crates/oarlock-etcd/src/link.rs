@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
@@ -24,6 +25,7 @@ use crate::keys::Space;
 use crate::lease::{Kept, Leased, Majority};
 use crate::login::{Login, Pass, is_stale};
 use crate::members::{Members, Question};
+use crate::watch::Open;
 
 /// A listing of many thousand claims is larger than what is taken for granted.
 const LARGEST_ANSWER: usize = 256 << 20;
@@ -46,6 +48,10 @@ pub(crate) struct Watching {
     pub(crate) left: BoxFuture<()>,
     /// What was shown to open it.
     pub(crate) pass: Pass,
+    /// Who answers.
+    pub(crate) member: Channel,
+    /// Dropped, it ends the stream at the server too.
+    pub(crate) open: oneshot::Sender<()>,
 }
 
 /// What a transaction found.
@@ -129,7 +135,7 @@ impl Link {
     }
 
     /// One question. It is put again only if it was turned away for its token, and so had no effect.
-    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A>
+    pub(crate) async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A>
     where
         Q: prost::Message + Clone + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
@@ -151,7 +157,7 @@ impl Link {
         path: &'static str,
         questions: impl futures_core::Stream<Item = Q> + Send + 'static,
         pass: &Pass,
-    ) -> Result<(Streaming<A>, BoxFuture<()>), Status>
+    ) -> Result<(Streaming<A>, BoxFuture<()>, Channel), Status>
     where
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
@@ -163,7 +169,7 @@ impl Link {
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let gone = to.left();
         let answers = self.client(&to).await?.streaming(request, path, codec).await;
-        Ok((answers.inspect_err(|status| left(&to, status))?.into_inner(), gone))
+        Ok((answers.inspect_err(|status| left(&to, status))?.into_inner(), gone, to.channel.clone()))
     }
 
     /// One atomic step: `then` if every condition is met, else `otherwise`.
@@ -253,7 +259,7 @@ impl Link {
     async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, Kept>, Status> {
         let questions: Vec<_> = leases.iter().map(|id| LeaseId { id: *id }).collect();
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
-        let (mut answers, _) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(questions), pass).await?;
+        let (mut answers, ..) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(questions), pass).await?;
         let mut lives = HashMap::with_capacity(leases.len());
         while let Some(life) = answers.message().await? {
             let term = life.header.unwrap_or_default().term;
@@ -264,9 +270,22 @@ impl Link {
 
     pub(crate) async fn watch(&self, watches: Vec<WatchRequest>) -> Result<Watching> {
         let pass = self.pass().await?;
-        let opened = self.stream("/etcdserverpb.Watch/Watch", crate::watch::Open(watches.into()), &pass).await;
-        let (answers, left) = opened.map_err(failed)?;
-        Ok(Watching { answers, left, pass })
+        let (open, until) = oneshot::channel();
+        let questions = Open { questions: watches.into(), until };
+        let opened = self.stream("/etcdserverpb.Watch/Watch", questions, &pass).await;
+        let (answers, left, member) = opened.map_err(failed)?;
+        Ok(Watching { answers, left, pass, member, open })
+    }
+
+    /// What this member has of a key, without asking the others.
+    pub(crate) async fn peek(&self, member: &Channel, pass: &Pass, key: &Range) -> Result<Vec<KeyValue>, Status> {
+        let (key, serializable, keys_only) = (key.key.clone(), true, true);
+        let question = RangeRequest { key, serializable, keys_only, ..RangeRequest::default() };
+        let mut client = Grpc::new(member.clone());
+        client.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let (path, codec) = (PathAndQuery::from_static("/etcdserverpb.KV/Range"), ProstCodec::default());
+        let answer: tonic::Response<RangeResponse> = client.unary(showing(question, pass), path, codec).await?;
+        Ok(answer.into_inner().kvs)
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::KeyValue;
 use crate::error::SCHEME;
-use crate::keys::{Keys, claim_of, lease_of};
+use crate::keys::{Keys, seat_of};
 use crate::lease::Majority;
 
 /// The format of every record.
@@ -25,6 +25,7 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) format: u32,
+    pub(crate) id: ClaimId,
     pub(crate) kind: Kind,
     pub(crate) weight: Weight,
     pub(crate) capacity: Option<Limit>,
@@ -36,9 +37,6 @@ pub(crate) struct Record {
     /// When it arrived and, once granted, when that was: by its client's clock, for people.
     pub(crate) since_micros: u64,
     pub(crate) granted: bool,
-    /// The lease that its seat is named after, in a line shared with other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) seat: Option<i64>,
     /// By how much its fence is ahead of the revision that granted it.
     #[serde(default)]
     pub(crate) offset: u64,
@@ -61,6 +59,7 @@ impl Record {
         };
         Self {
             format: FORMAT,
+            id: claim.id,
             kind: claim.kind,
             weight: claim.weight,
             capacity,
@@ -70,7 +69,6 @@ impl Record {
             client: client.to_owned(),
             since_micros: wall_micros(),
             granted,
-            seat: None,
             offset: 0,
             fence: None,
             label: claim.label.clone(),
@@ -80,11 +78,12 @@ impl Record {
     }
 
     /// Somebody who stands in line by a seat alone. Its holder knows no more than that it is the first.
-    fn of_another(seat: &KeyValue) -> Self {
+    fn of_another(id: ClaimId, seat: &KeyValue) -> Self {
         let value = std::str::from_utf8(&seat.value).ok().filter(|value| !value.is_empty());
         let label = Label::default().reason(format!("another program, lease {:x}", seat.lease));
         Self {
             format: FORMAT,
+            id,
             kind: if value.is_some() { Kind::Election } else { Kind::Mutex },
             weight: Weight::All,
             capacity: None,
@@ -94,7 +93,6 @@ impl Record {
             client: String::new(),
             since_micros: wall_micros(),
             granted: false,
-            seat: None,
             offset: 0,
             fence: None,
             label: Arc::new(label),
@@ -137,6 +135,8 @@ pub(crate) struct Place {
     pub(crate) published: Vec<u8>,
     /// It is another program's: there is no record of it.
     pub(crate) theirs: bool,
+    /// The lease that its keys are named after: the one it was made on.
+    pub(crate) seat: i64,
     pub(crate) created: i64,
     pub(crate) changed: i64,
     pub(crate) lease: i64,
@@ -146,20 +146,20 @@ pub(crate) struct Place {
 impl Place {
     /// `None` if the key is not that of a claim.
     pub(crate) fn read(kv: KeyValue) -> Result<Option<Self>> {
-        let Some(id) = claim_of(&kv.key) else { return Ok(None) };
+        let Some(seat) = seat_of(&kv.key) else { return Ok(None) };
         let record = Record::read(&kv.value)?;
         let (created, changed, lease) = (kv.create_revision, kv.mod_revision, kv.lease);
-        let (published, theirs) = (Vec::new(), false);
-        Ok(Some(Self { id, key: kv.key, published, theirs, created, changed, lease, record }))
+        let (id, published, theirs) = (record.id, Vec::new(), false);
+        Ok(Some(Self { id, key: kv.key, published, theirs, seat, created, changed, lease, record }))
     }
 
     fn of_another(seat: KeyValue) -> Self {
-        let lease = seat.key.rsplit(|byte| *byte == b'/').next().and_then(|name| std::str::from_utf8(name).ok());
-        let id = ClaimId::from_bits(lease.and_then(lease_of).unwrap_or(seat.lease).unsigned_abs().into());
-        let record = Record::of_another(&seat);
+        let named = seat_of(&seat.key).unwrap_or(seat.lease);
+        let id = ClaimId::from_bits(named.unsigned_abs().into());
+        let record = Record::of_another(id, &seat);
         let KeyValue { key, create_revision, mod_revision, value, lease } = seat;
         let (created, changed) = (create_revision, mod_revision);
-        Self { id, key, published: value, theirs: true, created, changed, lease, record }
+        Self { id, key, published: value, theirs: true, seat: named, created, changed, lease, record }
     }
 
     /// The same, if this is its seat.
@@ -378,7 +378,8 @@ mod tests {
             let at_revision = 10 + at as i64;
             let id = ClaimId::from_bits(at as u128 + 1);
             let (key, published, theirs) = (vec![at as u8], Vec::new(), false);
-            Place { id, key, published, theirs, created: at_revision, changed: at_revision, lease: 0, record }
+            let (seat, lease, created) = (0, 0, at_revision);
+            Place { id, key, published, theirs, seat, created, changed: at_revision, lease, record }
         });
         Listing { places: places.collect(), ..Listing::default() }
     }

@@ -23,14 +23,28 @@ impl Etcd {
     pub(crate) async fn find(&self, batch: &[Renewal]) -> Vec<Result<Found>> {
         let mut found = Vec::with_capacity(batch.len());
         for part in batch.chunks(READS) {
-            let own = |renewal: &Renewal| self.keys(&renewal.claim.resource).claim(renewal.claim.id);
-            let reads = part.iter().flat_map(|r| [own(r).get(), self.space.letter(&self.client, r.claim.id).get()]);
-            match self.link.txn(Vec::new(), reads.collect(), Vec::new()).await {
+            let mut reads = Vec::with_capacity(2 * part.len());
+            let mut unknown = None;
+            for Renewal { claim, .. } in part {
+                let keys = self.keys(&claim.resource);
+                // Nothing is named after no lease.
+                let seat = self.seat_of(&keys, claim.id).await.unwrap_or_else(|error| {
+                    unknown = Some(error);
+                    None
+                });
+                reads.extend([keys.claim(seat.map_or(0, |(seat, _)| seat)), self.space.letter(&self.client, claim.id)]);
+            }
+            if let Some(error) = unknown {
+                found.extend(part.iter().map(|_| Err(error.clone())));
+                continue;
+            }
+            match self.link.txn(Vec::new(), reads.iter().map(Range::get).collect(), Vec::new()).await {
                 Ok(outcome) if outcome.reads.len() == 2 * part.len() => {
                     let majority = outcome.majority;
                     let mut reads = outcome.reads.into_iter().map(|range| range.kvs.into_iter().next());
-                    for _ in part {
+                    for renewal in part {
                         let place = reads.next().flatten().map_or(Ok(None), Place::read);
+                        let place = place.map(|place| place.filter(|place| place.id == renewal.claim.id));
                         let letter = reads.next().flatten().map(|kv| Letter::read(&kv.value)).transpose();
                         found.push(place.and_then(|place| Ok((place, letter?, majority))));
                     }
@@ -44,9 +58,7 @@ impl Etcd {
 
     /// The same, without those whose seat is not there any more.
     async fn seated(&self, batch: &[Renewal], found: Vec<Result<Found>>) -> Vec<Result<Found>> {
-        let seat = |renewal: &Renewal, place: &Place| {
-            place.record.seat.and_then(|lease| self.keys(&renewal.claim.resource).seat(lease))
-        };
+        let seat = |renewal: &Renewal, place: &Place| self.keys(&renewal.claim.resource).seat(place.seat);
         let (mut kept, mut found) = (Vec::with_capacity(found.len()), batch.iter().zip(found).peekable());
         while found.peek().is_some() {
             let part: Vec<_> = found.by_ref().take(READS).collect();
@@ -159,7 +171,7 @@ impl Etcd {
             Fences::AtLeast(_) | Fences::Reserve(_) => {}
         }
         let Listing { revision, floor, .. } = self.look(keys).await?;
-        let own = keys.claim(place.id);
+        let own = keys.claim(place.seat);
         let when = vec![
             Compare::changed(&own, Is::Equal, place.changed),
             Compare::changed(&keys.floor(), Is::Equal, floor.changed),

@@ -1,8 +1,6 @@
 //! What a claim is in the store: a record and, in a line shared with other programs, the seat that these programs know. Both
 //! are made by one transaction, so they have the same `create_revision`, and by that they belong together.
 
-use oarlock_core::ClaimId;
-
 use crate::api::{Compare, Is, Op, PutRequest, Range};
 use crate::driver::{delete, put};
 use crate::keys::Keys;
@@ -10,16 +8,15 @@ use crate::queue::{Place, Record};
 
 impl Keys {
     /// Makes a claim on this lease.
-    pub(crate) fn sit(&self, id: ClaimId, record: &Record, lease: i64) -> Vec<Op> {
+    pub(crate) fn sit(&self, record: &Record, lease: i64) -> Vec<Op> {
         let seat = self.seat(lease).map(|seat| put(&seat, record.published(), lease));
-        let record = Record { seat: seat.as_ref().map(|_| lease), ..record.clone() };
-        std::iter::once(put(&self.claim(id), record.bytes(), lease)).chain(seat).collect()
+        std::iter::once(put(&self.claim(lease), record.bytes(), lease)).chain(seat).collect()
     }
 
-    /// Nothing of the claim is there.
-    pub(crate) fn absent(&self, id: ClaimId, lease: i64) -> Vec<Compare> {
-        let both = std::iter::once(self.claim(id)).chain(self.seat(lease));
-        both.map(|range| Compare::created(&range, Is::Equal, 0)).collect()
+    /// Nothing is there of a claim that has these leases.
+    pub(crate) fn absent(&self, leases: [i64; 2]) -> Vec<Compare> {
+        let parts = leases.into_iter().flat_map(|lease| std::iter::once(self.claim(lease)).chain(self.seat(lease)));
+        parts.map(|range| Compare::created(&range, Is::Equal, 0)).collect()
     }
 
     /// The claim is still the one that was seen.
@@ -42,8 +39,8 @@ impl Keys {
     /// Writes another record; the claim keeps its lease. Others are shown a value only when there is another one.
     pub(crate) fn write(&self, place: &Place, record: &Record) -> Vec<Op> {
         let stay = |range: Range, value| Op::Put(PutRequest { key: range.key, value, lease: 0, ignore_lease: true });
-        let mut ops = vec![stay(self.claim(place.id), record.bytes())];
-        if place.key != self.claim(place.id).key && record.published() != place.published {
+        let mut ops = vec![stay(self.claim(place.seat), record.bytes())];
+        if place.key != self.claim(place.seat).key && record.published() != place.published {
             ops.push(stay(Range::key(place.key.clone()), record.published()));
         }
         ops
@@ -52,20 +49,15 @@ impl Keys {
     /// Moves a claim to another lease. Its seat keeps the name it has.
     pub(crate) fn move_to(&self, place: &Place, record: &Record, lease: i64) -> Vec<Op> {
         let of = |range: &Range| {
-            let value = if *range == self.claim(place.id) { record.bytes() } else { place.published.clone() };
+            let value = if *range == self.claim(place.seat) { record.bytes() } else { place.published.clone() };
             put(range, value, lease)
         };
         self.parts(place).iter().map(of).collect()
     }
 
-    /// The lease that a seat made on this one is named after; zero where there are no seats.
-    pub(crate) fn seat_named(&self, lease: i64) -> i64 {
-        self.seat(lease).map_or(0, |_| lease)
-    }
-
     /// The key that changes when anything about the claim does.
     fn body(&self, place: &Place) -> Range {
-        if place.theirs { Range::key(place.key.clone()) } else { self.claim(place.id) }
+        if place.theirs { Range::key(place.key.clone()) } else { self.claim(place.seat) }
     }
 
     fn parts(&self, place: &Place) -> Vec<Range> {

@@ -6,17 +6,19 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use oarlock_core::driver::{BoxFuture, Cursor, Hint, Watch};
-use oarlock_core::{ClaimId, Error, ErrorKind, Result};
+use oarlock_core::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
 use tonic::Streaming;
+use tonic::transport::Channel;
 
-use crate::api::{Range, WatchCreate, WatchRequest, WatchResponse};
+use crate::api::{DELETED, NO_PUT, Range, WatchCreate, WatchRequest, WatchResponse};
 use crate::error::{SCHEME, failed, strange};
-use crate::keys::claim_of;
+use crate::keys::{claim_of, seat_of};
 use crate::link::{Link, Watching};
 use crate::login::Pass;
 
 /// What to look at, as the engine carries it about. It names no revision, so that it stays the same as long as the same
-/// thing is in the way; whoever arms a watch looks once more after that.
+/// thing is in the way; the revision is kept with the claim.
 pub(crate) fn cursor(range: &Range) -> Cursor {
     let length = u32::try_from(range.key.len()).unwrap_or(u32::MAX).to_be_bytes();
     Cursor([&length[..], &range.key, &range.end].concat())
@@ -31,33 +33,68 @@ pub(crate) fn read_cursor(cursor: &Cursor) -> Option<Range> {
 /// Whose changes are worth a hint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum About {
-    /// Everybody's but this claim's own.
-    Others(ClaimId),
+    /// Everybody's but those of the claim whose keys are named after this lease.
+    Others(i64),
+    /// Everybody's end.
+    Ends,
     /// All.
     All,
     /// New letters, each about the claim it is named after.
     Letters,
 }
 
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// With the next change.
+    Now,
+    /// After this revision.
+    Revision(i64),
+    /// Nobody knows what was seen last: with a hint to look.
+    Unknown,
+}
+
 /// Arms a watch; it is armed when the server says so.
-pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About) -> Result<Watch> {
-    let create = |range: Range| {
-        let create = WatchCreate { key: range.key, range_end: range.end, ..WatchCreate::default() };
-        WatchRequest { create: Some(create) }
+///
+/// Every watch begins with the present: the server is slow to tell what has been before, by a tenth of a second. If something
+/// has happened since the revision that was seen, the key is looked at once more, at the same member: what it has not seen yet
+/// it will tell.
+pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About, since: Since) -> Result<Watch> {
+    let filters = if matches!(about, About::Ends) { vec![NO_PUT] } else { Vec::new() };
+    let create = |range: &Range| {
+        let (key, range_end, filters) = (range.key.clone(), range.end.clone(), filters.clone());
+        WatchRequest { create: Some(WatchCreate { key, range_end, filters, ..WatchCreate::default() }) }
     };
-    let watches: Vec<_> = ranges.into_iter().map(create).collect();
-    let (armed, pass) = open(link, watches.clone(), about).await?;
+    let watches: Vec<_> = ranges.iter().map(create).collect();
+    let mut armed = open(link, watches.clone(), about).await?;
     // A token that has ended looks like a lack of rights here.
-    if matches!(&armed, Err(error) if error.kind() == ErrorKind::Denied) && link.another_pass(&pass).await?.is_some() {
-        return open(link, watches, about).await?.0.map(Watch::new);
+    if matches!(&armed.0, Err(error) if error.kind() == ErrorKind::Denied)
+        && link.another_pass(&armed.1).await?.is_some()
+    {
+        armed = open(link, watches, about).await?;
     }
-    armed.map(Watch::new)
+    let (hints, pass) = armed;
+    let mut hints = hints?;
+    let changed = match (since, &ranges[..]) {
+        (Since::Now, _) => false,
+        (Since::Revision(seen), _) if hints.revision <= seen => false,
+        (Since::Revision(seen), [key]) if key.end.is_empty() => {
+            let kvs = link.peek(&hints.member, &pass, key).await;
+            kvs.map_or(true, |kvs| kvs.iter().all(|kv| kv.create_revision > seen))
+        }
+        (Since::Revision(_) | Since::Unknown, _) => true,
+    };
+    if changed {
+        hints.ready.push_back(Hint { claim: None });
+    }
+    Ok(Watch::new(hints))
 }
 
 async fn open(link: &Link, watches: Vec<WatchRequest>, about: About) -> Result<(Result<Hints>, Pass)> {
     let mut unarmed = watches.len();
-    let Watching { answers, left, pass } = link.watch(watches).await?;
-    let mut hints = Hints { answers, left: Some(left), about, ready: VecDeque::new() };
+    let Watching { answers, left, pass, member, open } = link.watch(watches).await?;
+    let (ready, left, revision) = (VecDeque::new(), Some(left), 0);
+    let mut hints = Hints { answers, left, about, ready, member, revision, _open: open };
     while unarmed > 0 {
         let answer = hints.answers.message().await.map_err(failed)?.ok_or_else(|| strange("a watch"))?;
         if answer.canceled {
@@ -65,7 +102,10 @@ async fn open(link: &Link, watches: Vec<WatchRequest>, about: About) -> Result<(
             let kind = if denied { ErrorKind::Denied } else { ErrorKind::Internal };
             return Ok((Err(Error::new(kind, answer.reason).on(SCHEME)), pass));
         }
-        unarmed -= usize::from(answer.created);
+        if answer.created {
+            unarmed -= 1;
+            hints.revision = hints.revision.max(answer.header.map_or(i64::MAX, |header| header.revision));
+        }
         hints.take(answer);
     }
     Ok((Ok(hints), pass))
@@ -77,17 +117,22 @@ struct Hints {
     left: Option<BoxFuture<()>>,
     about: About,
     ready: VecDeque<Hint>,
+    /// Whom it listens to, and the revision it began at.
+    member: Channel,
+    revision: i64,
+    _open: oneshot::Sender<()>,
 }
 
 impl Hints {
     fn take(&mut self, answer: WatchResponse) {
         for event in answer.events {
-            let claim = event.kv.and_then(|kv| claim_of(&kv.key));
+            let Some(kv) = event.kv else { continue };
             let hint = match self.about {
-                About::Others(own) if claim == Some(own) => continue,
-                About::Letters if event.what != 0 => continue,
-                About::Letters => Hint { claim },
-                About::Others(_) | About::All => Hint { claim: None },
+                About::Others(own) if seat_of(&kv.key) == Some(own) => continue,
+                About::Ends if event.what != DELETED => continue,
+                About::Letters if event.what == DELETED => continue,
+                About::Letters => Hint { claim: claim_of(&kv.key) },
+                About::Others(_) | About::Ends | About::All => Hint { claim: None },
             };
             self.ready.push_back(hint);
         }
@@ -116,14 +161,21 @@ impl Stream for Hints {
     }
 }
 
-/// A few questions, on a line that stays open.
-pub(crate) struct Open(pub(crate) VecDeque<WatchRequest>);
+/// A few questions, on a line that stays open until nobody listens any more. What is sent on a stream has to end, or the
+/// server keeps it, with all its watchers, for as long as the connection lives.
+pub(crate) struct Open {
+    pub(crate) questions: VecDeque<WatchRequest>,
+    pub(crate) until: oneshot::Receiver<()>,
+}
 
 impl Stream for Open {
     type Item = WatchRequest;
 
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<WatchRequest>> {
-        self.0.pop_front().map_or(Poll::Pending, |request| Poll::Ready(Some(request)))
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchRequest>> {
+        match self.questions.pop_front() {
+            Some(question) => Poll::Ready(Some(question)),
+            None => Pin::new(&mut self.until).poll(cx).map(|_| None),
+        }
     }
 }
 

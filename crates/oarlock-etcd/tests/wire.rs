@@ -1,7 +1,7 @@
 //! What happens on the wire itself: replies lost with their connection, and in silence.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
@@ -11,6 +11,9 @@ use oarlock_testbed::ports::Port;
 use oarlock_testbed::proxy::{Held, Proxy, Then};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// The longest that a place of a waiter lasts.
+const PLACE: Duration = Duration::from_secs(10);
 
 struct Bed {
     server: oarlock_testbed::Etcd,
@@ -254,5 +257,67 @@ async fn a_member_that_is_gone_is_left() -> Outcome {
     let first = store.attempt(&claim).await;
     assert!(first.is_err(), "the one in the middle was asked");
     assert!(matches!(store.attempt(&claim).await?, Attempt::Granted(_)));
+    Ok(())
+}
+
+/// Each wait has a watch of its own: what the server keeps for it must not outlive it, or a busy client fills the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_dropped_is_ended_at_the_server() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let (store, name) = (bed.near().await?, ResourceName::new("n")?);
+    let watchers = || bed.server.metric("etcd_debugging_mvcc_watcher_total");
+    let before = watchers()?;
+    let mut watches = Vec::new();
+    for _ in 0..20 {
+        watches.push(store.watch(&Interest::Resource(name.clone())).await?);
+    }
+    assert!(watchers()? >= before + 20.0, "the server does not count them: nothing is tested");
+    drop(watches);
+    let ended = Instant::now() + Duration::from_secs(30);
+    while watchers()? > before {
+        assert!(Instant::now() < ended, "{} watchers are left", watchers()? - before);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// What happens between a look and the watch that follows it is told, whether the server still knows it or not; and also if
+/// the next claim has the same key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_begins_where_the_look_ended() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let (store, other) = (bed.near().await?, bed.near().await?);
+    let done = End::Done { memo: None };
+    for (round, (compacted, again)) in (0..).zip([(false, false), (false, true), (true, false), (true, true)]) {
+        // Short enough to wait and to hold on one lease, and so to have the same key again.
+        let short = |number| {
+            claim(10 * round + number, "turn").map(|mut claim| {
+                claim.ttl = PLACE;
+                claim
+            })
+        };
+        let (first, second, next) = (short(1)?, short(2)?, short(4)?);
+        assert!(matches!(other.attempt(&first).await?, Attempt::Granted(_)));
+        let Attempt::Pending(pending) = store.attempt(&second).await? else { return Err("granted twice".into()) };
+        assert!(pending.watched);
+        other.release(&first.resource, first.id, &done).await?;
+        if again {
+            assert!(matches!(other.attempt(&next).await?, Attempt::Pending(_)));
+        }
+        if compacted {
+            let beside = claim(10 * round + 3, "beside")?;
+            let Attempt::Granted(grant) = other.attempt(&beside).await? else { return Err("not granted".into()) };
+            other.release(&beside.resource, beside.id, &done).await?;
+            bed.server.ctl(&["compact", &grant.fence.to_string()])?;
+        }
+        let mut watch = store.watch(&Interest::Turn(Arc::new(second.clone()), pending.cursor)).await?;
+        let told = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await?;
+        assert!(told.is_some(), "round {round}");
+        assert!(matches!(store.attempt(&second).await?, Attempt::Granted(_)));
+        store.release(&second.resource, second.id, &done).await?;
+        if again {
+            other.release(&next.resource, next.id, &done).await?;
+        }
+    }
     Ok(())
 }

@@ -17,8 +17,13 @@ struct Bed {
 }
 
 async fn bed() -> Option<Bed> {
+    bed_with(Layout::Native).await
+}
+
+async fn bed_with(layout: Layout) -> Option<Bed> {
     let server = oarlock_testbed::Etcd::start_or_skip().unwrap()?;
-    let config = Config::new([server.addr().to_string()]);
+    let mut config = Config::new([server.addr().to_string()]);
+    config.layout = layout;
     let (one, two) = (Etcd::open(config.clone()).await.unwrap(), Etcd::open(config).await.unwrap());
     Some(Bed { server, one, two })
 }
@@ -159,7 +164,8 @@ async fn a_claim_that_comes_back_gets_a_lease_that_lives() {
     let (first, mine) = (claim(1, Weight::All), claim(2, Weight::All));
     assert!(attempt(&bed.two, &first).await);
     assert!(!attempt(&bed.one, &mine).await);
-    let key = bed.one.keys(&mine.resource).claim(mine.id).key;
+    let seat = bed.one.leases.get(mine.id).unwrap().seat;
+    let key = bed.one.keys(&mine.resource).claim(seat).key;
     bed.two.link.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
     let gone = bed.one.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.remove(0).unwrap();
     assert_eq!(gone, Renewed::Gone(Gone::Unknown));
@@ -178,21 +184,48 @@ fn plain(bits: u128) -> Claim {
 /// Whoever wants everything queues up in the step that finds somebody there: that counts also if it cannot read who it is.
 #[tokio::test]
 async fn queueing_up_at_once_counts_also_when_the_line_cannot_be_read() {
-    let Some(bed) = bed().await else { return };
-    let mine = plain(2);
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let mine = plain(2);
+        let keys = bed.one.keys(&mine.resource);
+        let foreign = keys.claim(9);
+        let mut strange = vec![put(&foreign, b"hello".to_vec(), 0)];
+        strange.extend(keys.seat(9).map(|seat| put(&seat, Vec::new(), 0)));
+        bed.two.link.txn(Vec::new(), strange, Vec::new()).await.unwrap();
+        let spare = bed.one.link.grant(seconds(mine.place_ttl())).await.unwrap();
+        bed.one.leases.put(spare);
+        let error = bed.one.attempt(&mine).await.unwrap_err();
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::Unknown), "{layout:?}");
+        assert!(!bed.one.leases.idle().contains(&spare.id), "{layout:?}: a lease with a key on it is free");
+        let strange = std::iter::once(foreign).chain(keys.seat(9)).map(|range| delete(&range.key)).collect();
+        bed.two.link.txn(Vec::new(), strange, Vec::new()).await.unwrap();
+        let waiting = place(&bed.one, &mine).await.unwrap();
+        assert!(!waiting.record.granted && waiting.lease == spare.id);
+        assert!(attempt(&bed.one, &mine).await);
+        assert_eq!(release(&bed.one, &mine).await, Released::Released);
+    }
+}
+
+/// Somebody removed the seat of a waiter, and those behind it have moved up: its turn is theirs, not its own.
+#[tokio::test]
+async fn whoever_has_lost_its_seat_has_lost_its_turn() {
+    let Some(bed) = bed_with(Layout::Go).await else { return };
+    let (first, mine) = (plain(1), plain(2));
     let keys = bed.one.keys(&mine.resource);
-    let foreign = keys.claim(ClaimId::from_bits(9));
-    bed.two.link.txn(Vec::new(), vec![put(&foreign, b"hello".to_vec(), 0)], Vec::new()).await.unwrap();
-    let spare = bed.one.link.grant(seconds(mine.place_ttl())).await.unwrap();
-    bed.one.leases.put(spare);
-    let error = bed.one.attempt(&mine).await.unwrap_err();
-    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::Unknown));
-    assert!(!bed.one.leases.idle().contains(&spare.id), "a lease with a key on it is free");
-    bed.two.link.txn(Vec::new(), vec![delete(&foreign.key)], Vec::new()).await.unwrap();
-    let waiting = place(&bed.one, &mine).await.unwrap();
-    assert!(!waiting.record.granted && waiting.lease == spare.id);
-    assert!(attempt(&bed.one, &mine).await);
-    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    // Another program comes: it knows seats alone, and waits for the one before it to go.
+    let theirs = keys.seat(bed.two.link.grant(30).await.unwrap().id).unwrap();
+    bed.two.link.txn(Vec::new(), vec![put(&theirs, Vec::new(), 0)], Vec::new()).await.unwrap();
+    let seat = keys.seat(bed.one.leases.get(mine.id).unwrap().seat).unwrap();
+    bed.two.link.txn(Vec::new(), vec![delete(&seat.key)], Vec::new()).await.unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    for _ in 0..3 {
+        let answer = bed.one.attempt(&mine).await;
+        assert!(!matches!(answer, Ok(Attempt::Granted(_))), "two hold at once");
+    }
+    bed.two.link.txn(Vec::new(), vec![delete(&theirs.key)], Vec::new()).await.unwrap();
+    assert!(attempt(&bed.one, &mine).await, "it came anew, and is the first now");
 }
 
 /// Glances say the same as looks: how many are before, and whom to watch; and what has changed is looked at.
@@ -205,10 +238,12 @@ async fn a_glance_shows_what_a_look_does() {
     bed.one.leases.put(bed.one.link.grant(seconds(third.place_ttl())).await.unwrap());
     let mut answers = Vec::new();
     for glances in [true, true, false] {
+        if !glances {
+            bed.one.leases.edit(third.id, |entry| entry.before = None);
+        }
         let Attempt::Pending(pending) = bed.one.attempt(&third).await.unwrap() else { panic!("it is third") };
         answers.push(pending);
-        let more = bed.one.leases.get(third.id).unwrap().before.is_some();
-        assert_eq!(more, glances && answers.len() == 1, "{answers:?}");
+        assert_eq!(bed.one.leases.get(third.id).unwrap().before.is_some(), glances, "{answers:?}");
     }
     assert_eq!(answers[0].ahead, Some(2));
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
@@ -237,7 +272,7 @@ async fn a_late_look_for_a_waiter_does_not_free_the_lease_of_a_holder() {
     assert!(attempt(&bed.two, &first).await);
     assert!(!attempt(&bed.one, &mine).await);
     let before = bed.one.leases.get(mine.id);
-    let key = bed.one.keys(&mine.resource).claim(mine.id).key;
+    let key = place(&bed.one, &mine).await.unwrap().key;
     bed.two.link.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
     let seen = bed.one.find(std::slice::from_ref(&renewal)).await.pop().unwrap().unwrap();
     assert_eq!(release(&bed.two, &first).await, Released::Released);
@@ -265,10 +300,10 @@ async fn an_attempt_whose_leases_are_not_kept_alive_may_count() {
     let granted = one.first_step(&mine, &keys, &entry, full).await;
     assert!(matches!(granted, Ok(Step::Granted { .. })));
     let unheard = Err(Error::unreachable("no answer"));
-    assert_eq!(one.unkept(mine.id, &keys, full, &unheard, denied()).applied(), Applied::Unknown);
-    assert_eq!(one.unkept(mine.id, &keys, full, &Err(denied()), denied()).applied(), Applied::No);
+    assert_eq!(one.unkept(mine.id, full, &unheard, denied()).applied(), Applied::Unknown);
+    assert_eq!(one.unkept(mine.id, full, &Err(denied()), denied()).applied(), Applied::No);
     assert_eq!(one.leases.get(mine.id).unwrap().created, 0);
-    assert_eq!(one.unkept(mine.id, &keys, full, &granted, denied()).applied(), Applied::Unknown);
+    assert_eq!(one.unkept(mine.id, full, &granted, denied()).applied(), Applied::Unknown);
     visit.answered();
     one.leases.lay_aside(mine.id);
     assert_eq!(one.leases.idle(), Vec::<i64>::new(), "a lease with a key on it is free");
@@ -314,7 +349,7 @@ async fn a_record_that_cannot_be_read_hides_nobody_in_a_list() {
     let Some(bed) = bed().await else { return };
     assert!(attempt(&bed.one, &plain(1)).await);
     for (name, what) in [("foreign", &b"hello"[..]), ("newer", br#"{"format":99}"#)] {
-        let key = bed.one.keys(&ResourceName::new(name).unwrap()).claim(ClaimId::from_bits(9));
+        let key = bed.one.keys(&ResourceName::new(name).unwrap()).claim(9);
         bed.two.link.txn(Vec::new(), vec![put(&key, what.to_vec(), 0)], Vec::new()).await.unwrap();
     }
     let shown = bed.one.inspect(&Query::live()).await.unwrap().resources;
@@ -324,4 +359,75 @@ async fn a_record_that_cannot_be_read_hides_nobody_in_a_list() {
         .collect();
     assert_eq!(shown, [("foreign", 0, true), ("job", 1, false), ("newer", 0, true)]);
     assert!(bed.one.inspect(&Query::name(ResourceName::new("newer").unwrap())).await.is_err());
+}
+
+/// The server goes past all keys that ever were in a range: a lock that used another one each time would become slower and slower.
+#[tokio::test]
+async fn claims_use_the_keys_of_those_before_them() {
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let keys = bed.one.keys(&plain(1).resource);
+        let mut used = std::collections::BTreeSet::new();
+        for round in 0..10 {
+            let (first, second) = (plain(10 * round + 1), plain(10 * round + 2));
+            assert!(attempt(&bed.two, &first).await);
+            assert!(!attempt(&bed.one, &second).await);
+            let (_, kvs) = bed.one.link.read(&keys.all()).await.unwrap();
+            used.extend(kvs.into_iter().map(|kv| kv.key));
+            assert_eq!(release(&bed.two, &first).await, Released::Released);
+            assert!(attempt(&bed.one, &second).await);
+            assert_eq!(release(&bed.one, &second).await, Released::Released);
+        }
+        assert_eq!(used.len(), 2, "{layout:?}");
+    }
+}
+
+/// An answer is lost, and with it what the client would know of its place: asking again finds it, on whichever lease it stands.
+#[tokio::test]
+async fn a_place_that_nobody_noted_is_found_again() {
+    let Some(bed) = bed().await else { return };
+    for (round, waits) in (0..).zip([false, true]) {
+        let (other, mine) = (plain(10 * round + 1), plain(10 * round + 2));
+        // With a lease for waiting at hand it would queue up in the step that finds somebody: itself.
+        bed.one.leases.put(bed.one.link.grant(seconds(mine.place_ttl())).await.unwrap());
+        if waits {
+            assert!(attempt(&bed.two, &other).await);
+        }
+        assert_eq!(attempt(&bed.one, &mine).await, !waits);
+        let before = place(&bed.one, &mine).await.unwrap();
+        bed.one.leases.edit(mine.id, |entry| {
+            entry.note(None);
+            (entry.waits_for, entry.unsure) = (None, true);
+        });
+        assert_eq!(attempt(&bed.one, &mine).await, !waits);
+        let listing = bed.one.look(&bed.one.keys(&mine.resource)).await.unwrap();
+        assert_eq!(listing.places.iter().filter(|place| place.id == mine.id).count(), 1);
+        assert_eq!(place(&bed.one, &mine).await.unwrap().created, before.created);
+        bed.one.leases.edit(mine.id, |entry| entry.note(None));
+        assert_eq!(release(&bed.one, &mine).await, Released::Released);
+        assert!(place(&bed.one, &mine).await.is_none());
+        if waits {
+            assert_eq!(release(&bed.two, &other).await, Released::Released);
+        }
+    }
+}
+
+/// A release that was sent twice arrives once more when the next claim stands on the same lease, and so has the same keys.
+#[tokio::test]
+async fn a_late_release_leaves_the_next_claim_alone() {
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let (first, second) = (plain(1), plain(2));
+        assert!(attempt(&bed.one, &first).await);
+        let known = bed.one.leases.get(first.id).unwrap();
+        assert_eq!(release(&bed.one, &first).await, Released::Released);
+        assert!(attempt(&bed.one, &second).await);
+        assert_eq!(bed.one.leases.get(second.id).unwrap().seat, known.seat, "other keys: nothing is tested");
+        let (visit, _) = bed.one.leases.visit(&first);
+        bed.one.leases.edit(first.id, |entry| (entry.seat, entry.created) = (known.seat, known.created));
+        assert_eq!(release(&bed.one, &first).await, Released::NotHeld);
+        drop(visit);
+        assert!(place(&bed.one, &second).await.is_some_and(|place| place.record.granted), "{layout:?}");
+        assert_eq!(release(&bed.one, &second).await, Released::Released);
+    }
 }
