@@ -63,6 +63,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "strace",
+        purpose: "strace(1), which makes the disk of a server slow",
+        proof: "strace",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "default-jre-headless",
         purpose: "java(1), which ZooKeeper runs on",
         proof: "java",
