@@ -98,6 +98,8 @@ pub struct Pending {
     pub ahead: Option<u32>,
     /// Something in the way ends by itself after this long: look again then.
     pub recheck_after: Option<Duration>,
+    /// One that holds it, if the store says: whoever sees the same one again knows that nothing has changed.
+    pub holder: Option<ClaimId>,
     /// What to watch.
     pub cursor: Cursor,
     /// A watch that is armed for this claim also tells what happened between this answer and its arming, so that there is

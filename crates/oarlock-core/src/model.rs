@@ -17,6 +17,7 @@ use crate::clock::Moment;
 use crate::driver::{Attempt, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{self, Load};
+use crate::quorum::memo::is_late;
 use crate::state::{Ending, HolderState, Memo, ResourceState, WaiterState, Waiters};
 
 /// The time of one step, by the store's clocks.
@@ -206,7 +207,7 @@ impl Resource {
             if let Fences::AtLeast(_) = renewal.fences {
                 self.entries[at].standing = Standing::Held(fence);
             }
-            if let Some(memo) = &renewal.memo {
+            if let Some(memo) = renewal.memo.as_ref().filter(|memo| !is_late(memo, self.memo.as_ref())) {
                 self.memo = Some(memo.clone());
             }
             let entry = &mut self.entries[at];
@@ -370,6 +371,7 @@ impl Resource {
         Pending {
             ahead: u32::try_from(ahead).ok(),
             recheck_after: ends.min().map(|end| end.since(now.boot)),
+            holder: self.entries.iter().find(|entry| entry.is_held()).map(|entry| entry.id),
             ..Pending::default()
         }
     }

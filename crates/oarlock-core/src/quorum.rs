@@ -8,8 +8,9 @@
 //! background. Waiting for an answer may end; the request does not, and what it took late is given back too.
 
 mod calls;
+mod crowd;
 mod later;
-mod memo;
+pub(crate) mod memo;
 #[cfg(test)]
 mod model;
 mod node;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use self::calls::{Calls, never_mind};
+use self::crowd::Crowd;
 pub use self::later::Later;
 use self::node::Node;
 use self::rounds::Registry;
@@ -66,6 +68,7 @@ struct Core {
     majority: usize,
     node_timeout: Option<Duration>,
     registry: Arc<Registry>,
+    crowd: Crowd,
     /// What goes on in the background.
     tasks: TaskTracker,
     won: AtomicU64,
@@ -91,15 +94,20 @@ impl Quorum {
     /// # Errors
     /// [`ErrorKind::Config`] for fewer than three.
     pub fn new(nodes: Vec<Arc<dyn DynDriver>>) -> Result<Self> {
+        Self::of(nodes.into_iter().map(Node::new).collect())
+    }
+
+    fn of(nodes: Vec<Node>) -> Result<Self> {
         if nodes.len() < FEWEST {
             let message = format!("a quorum needs at least {FEWEST} nodes, not {}", nodes.len());
             return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
         let core = Core {
             majority: nodes.len() / 2 + 1,
-            nodes: nodes.into_iter().map(Node::new).collect(),
+            nodes,
             node_timeout: None,
             registry: Arc::default(),
+            crowd: Crowd::default(),
             tasks: TaskTracker::new(),
             won: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -115,7 +123,7 @@ impl Quorum {
     /// [`ErrorKind::Unreachable`] if there is no majority.
     pub async fn open(nodes: Vec<Later>) -> Result<Self> {
         let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
-        let quorum = Self::new(nodes.iter().map(|node| node.clone() as Arc<dyn DynDriver>).collect())?;
+        let quorum = Self::of(nodes.iter().cloned().map(Node::later).collect())?;
         let mut opening = tokio::task::JoinSet::new();
         for node in nodes {
             opening.spawn(async move { node.reach().await.map(|_| ()) });

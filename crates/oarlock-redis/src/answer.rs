@@ -96,6 +96,11 @@ impl Parts {
 }
 
 pub(crate) fn attempt(claim: &Claim, answer: Value) -> Result<Attempt> {
+    if let Value::Int(fence) = answer {
+        let fence = Fence::new(u64::try_from(fence).map_err(|error| unexpected().because(error))?);
+        let ttl = Duration::from_millis(u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX));
+        return Ok(Attempt::Granted(Grant::new(fence, Lease::of(ttl))));
+    }
     let (word, mut parts) = Parts::of(answer)?;
     match (&*word, claim.capacity) {
         ("granted", _) => {
@@ -108,6 +113,7 @@ pub(crate) fn attempt(claim: &Claim, answer: Value) -> Result<Attempt> {
             let mut pending = Pending::default();
             pending.ahead = parts.maybe_number()?.and_then(|ahead| u32::try_from(ahead).ok());
             pending.recheck_after = parts.maybe_number()?.map(Duration::from_micros);
+            pending.holder = parts.maybe_text()?.map(|id| id.parse()).transpose()?;
             Ok(Attempt::Pending(pending))
         }
         ("mismatch", Capacity::Fixed(asked)) => Err(Error::spec_mismatch(parts.limit()?, asked)),
@@ -128,6 +134,9 @@ pub(crate) fn renewed(answer: Value) -> Result<Renewed> {
 }
 
 pub(crate) fn released(answer: Value) -> Result<Release> {
+    if let Value::Int(1) = answer {
+        return Ok(Release::new(Released::Released, None));
+    }
     let (word, mut parts) = Parts::of(answer)?;
     let outcome = match &*word {
         "released" => Released::Released,

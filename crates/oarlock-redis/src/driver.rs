@@ -28,8 +28,8 @@ const SHOWN: usize = 1000;
 /// A Redis or Valkey server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct Redis {
-    link: Link,
-    scripts: Scripts,
+    pub(crate) link: Link,
+    pub(crate) scripts: Scripts,
     facts: Facts,
     /// The last label in JSON: most claims of a client have the same.
     written: Mutex<Option<(Arc<Label>, Arc<str>)>>,
@@ -187,7 +187,7 @@ impl Driver for Redis {
         let (topic, place) = match interest {
             Interest::Turn(claim, _) if plain => {
                 let place = self.link.place(&claim.resource);
-                (Topic::Channel(place.side.clone()), Some(place))
+                (Topic::Freed(place.side.clone()), Some(place))
             }
             Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.link.place(&claim.resource))),
             Interest::Mailbox if plain && self.link.is_cluster() => return Ok(Watch::never()),
@@ -286,6 +286,9 @@ impl Redis {
     }
 
     fn attempt_call(&self, claim: &Claim, sent: u64) -> Call<'_> {
+        if self.link.config.layout == Layout::Plain {
+            return self.plain_attempt(claim);
+        }
         let (said, limit) = match claim.capacity {
             Capacity::Any => ("any", 1),
             Capacity::Fixed(limit) => ("fixed", units(limit)),
@@ -306,7 +309,7 @@ impl Redis {
         call
     }
 
-    fn label(&self, label: &Arc<Label>) -> Arc<str> {
+    pub(crate) fn label(&self, label: &Arc<Label>) -> Arc<str> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, text)) = written.as_ref().filter(|(known, _)| Arc::ptr_eq(known, label)) {
             return text.clone();
@@ -330,6 +333,9 @@ impl Redis {
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.check(resource, None)?;
+        if self.link.config.layout == Layout::Plain {
+            return self.link.run_one(self.plain_release(resource, id, end)?).await.and_then(answer::released);
+        }
         let mut call = self.link.call(&self.scripts.release, resource);
         let command = call.command.arg(id.to_string());
         match end {
@@ -382,7 +388,7 @@ fn optional(bytes: Option<&[u8]>) -> Vec<u8> {
     bytes.map_or_else(Vec::new, |bytes| [b"=", bytes].concat())
 }
 
-fn micros(span: Duration) -> u64 {
+pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 

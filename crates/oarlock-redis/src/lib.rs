@@ -12,6 +12,7 @@ pub mod floor;
 mod link;
 mod node;
 mod place;
+mod plain;
 pub mod quorum_floor;
 mod redisson;
 mod reopen;

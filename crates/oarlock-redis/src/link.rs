@@ -144,6 +144,10 @@ impl Link {
         format!("{}mail:{tag}", self.config.prefix)
     }
 
+    pub(crate) fn mail_of(&self, name: &ResourceName) -> String {
+        self.mail(&self.place(name))
+    }
+
     pub(crate) fn place(&self, name: &ResourceName) -> Place {
         Place::of(self.config.layout, &self.config.prefix, name)
     }
@@ -156,6 +160,15 @@ impl Link {
         command.arg("EVALSHA");
         command.arg(script.hash()).arg(2 + place.more.len()).arg(&place.key).arg(&place.side).arg(&place.more);
         command.arg(self.mail(&place));
+        Call { script, slot, command }
+    }
+
+    /// A call of `script` on a plain lock, to which its arguments are to be added.
+    pub(crate) fn call_bare<'a>(&self, script: &'a Script, name: &ResourceName) -> Call<'a> {
+        let place = self.place(name);
+        let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
+        let mut command = Cmd::with_capacity(9, 512);
+        command.arg("EVALSHA").arg(script.hash()).arg("2").arg(&place.key).arg(&place.side);
         Call { script, slot, command }
     }
 
@@ -401,7 +414,7 @@ impl Link {
     pub(crate) async fn listen(&self, topic: Topic, place: Option<&Place>) -> Result<Watch> {
         let cluster = self.is_cluster();
         let (key, channel) = match (&topic, place) {
-            (Topic::Channel(channel), Some(place)) => (place.key.as_str(), channel.clone()),
+            (Topic::Channel(channel) | Topic::Freed(channel), Some(place)) => (place.key.as_str(), channel.clone()),
             (_, Some(place)) => (place.key.as_str(), format!("{}{}", self.mail(place), self.session)),
             (_, None) => ("", self.mailbox.clone()),
         };

@@ -59,7 +59,7 @@ impl Scripts {
             Layout::Plain => Self {
                 attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),
                 renew: script(parts!("plain": "load", "beside", "renew")),
-                release: script(parts!("plain": "load", "release")),
+                release: script(parts!("plain": "release.done", "load", "release")),
                 inspect: script(parts!("plain": "load", "beside", "inspect")),
             },
             Layout::Redisson => {

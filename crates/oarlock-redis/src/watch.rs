@@ -22,7 +22,12 @@ pub(crate) enum Topic {
     Mailbox,
     /// A message on this channel.
     Channel(String),
+    /// A message on this channel that says that a lock was given back.
+    Freed(String),
 }
+
+/// What is said of a plain lock that was given back.
+const FREE: &[u8] = b"free";
 
 /// One of the connections on which news come.
 pub(crate) type Source = u64;
@@ -140,7 +145,8 @@ impl Hub {
 
     /// Whether anybody listens to this channel.
     pub(crate) fn hears(&self, channel: &str) -> bool {
-        channel.starts_with(&self.mail) || self.lock().by_topic.contains_key(&Topic::Channel(channel.to_owned()))
+        let topics = [Topic::Channel(channel.to_owned()), Topic::Freed(channel.to_owned())];
+        channel.starts_with(&self.mail) || topics.iter().any(|topic| self.lock().by_topic.contains_key(topic))
     }
 
     /// A watch; it has ended already if the connection has.
@@ -156,7 +162,7 @@ impl Hub {
                 Topic::Turn(id) => {
                     ears.expected.get_mut(id).is_some_and(|expected| std::mem::take(&mut expected.called))
                 }
-                Topic::Channel(_) => false,
+                Topic::Channel(_) | Topic::Freed(_) => false,
             };
             if unheard {
                 let _ = hints.send(Hint { claim: None });
@@ -195,6 +201,9 @@ impl Hub {
         };
         let Some(Word { claim, .. }) = word else {
             tell(&Topic::Channel(channel.to_owned()), Hint { claim: None });
+            if payload == FREE {
+                tell(&Topic::Freed(channel.to_owned()), Hint { claim: None });
+            }
             return;
         };
         let hint = Hint { claim };

@@ -145,6 +145,13 @@ async fn a_node_that_forgot_votes_again_at_the_next_renewal() {
     let first = fence(&quorum, &mine).await.unwrap();
     let key = mine.id.to_string();
     until("all votes", async || votes(&servers, "forgetful", &key).await == 3).await;
+    let mut leaving = Renewal::of(Arc::new(mine.clone()));
+    leaving.memo = Some(b"left by it".as_slice().into());
+    quorum.renew(&[leaving]).await.pop().unwrap().unwrap();
+    let has_memo = async |server: &Server| {
+        let memo: Option<Vec<u8>> = ask(server, &["HGET", "oarlock:beside:{forgetful}", "memo"]).await;
+        memo.is_some_and(|memo| memo.ends_with(b"left by it"))
+    };
     // One after the other, each of them forgets, and is won back before the next does.
     for server in &servers {
         server.restart().unwrap();
@@ -155,6 +162,7 @@ async fn a_node_that_forgot_votes_again_at_the_next_renewal() {
             votes(&servers, "forgetful", &key).await == 3
         })
         .await;
+        until("the memo to be there again", async || has_memo(server).await).await;
         assert_eq!(fence(&rival, &claim(2, "forgetful")).await, None);
     }
     assert_eq!(fence(&quorum, &mine).await, Some(first), "asked again, the same fence");

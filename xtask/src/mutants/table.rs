@@ -23,6 +23,7 @@ const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
 const ROUNDS: &str = "crates/oarlock-core/src/quorum/rounds.rs";
 const VOTE: &str = "crates/oarlock-core/src/quorum/vote.rs";
+const CROWD: &str = "crates/oarlock-core/src/quorum/crowd.rs";
 const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
 const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
@@ -40,6 +41,8 @@ const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
 
 const PLAIN_FREE: &str = "crates/oarlock-redis/src/scripts/plain/attempt.free.lua";
+const PLAIN_RENEW: &str = "crates/oarlock-redis/src/scripts/plain/renew.lua";
+const PLAIN_RELEASE: &str = "crates/oarlock-redis/src/scripts/plain/release.lua";
 const RELEASE: &str = "crates/oarlock-core/src/quorum/release.rs";
 
 const REDISSON_NAMES: &str = "crates/oarlock-redis/src/redisson.rs";
@@ -787,6 +790,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if leaves_memo { done }",
         to: "if leaves_memo { done + absent }",
         test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-late-memo-wins",
+        rule: "a memo that was held up on its way does not replace a newer one",
+        file: MEMO,
+        from: "self.order != Order::default() && self.order",
+        to: "self.order < Order::default() && self.order",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-won-back-hides-fence",
+        rule: "a hold whose votes were won back can be taken over with its own fence",
+        file: ROUNDS,
+        from: "tag(FENCE, self.fence().to_string())",
+        to: "tag(TAG, self.round.outer.to_string())",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-late-voter-lacks-memo",
+        rule: "a node that votes late or again is given the memo",
+        file: VOTE,
+        from: "memo.filter(|_| lacks_memo)",
+        to: "memo.filter(|_| false)",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-left-vote-keeps-out",
+        rule: "what is left of a lost round on one node keeps nobody out",
+        file: CROWD,
+        from: "return since.elapsed() < A_ROUND;",
+        to: "return since.elapsed() < A_WHILE;",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "plain-late-memo-wins",
+        rule: "a memo that was held up on its way does not replace a newer one",
+        file: PLAIN_RENEW,
+        from: "if ARGV[9] ~= '' and not is_late(memo_left) then",
+        to: "if ARGV[9] ~= '' then",
+        test: PLAIN,
+    },
+    Mutant {
+        name: "plain-wakes-for-lost-rounds",
+        rule: "who waits hears nothing of rounds that came to nothing",
+        file: PLAIN_RELEASE,
+        from: "how == 'withdrawn' and '' or 'free'",
+        to: "'free'",
+        test: PLAIN,
     },
     Mutant {
         name: "plain-gives-number-twice",

@@ -1,5 +1,6 @@
 //! One request to each of several nodes, all under way at once.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -9,9 +10,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::Core;
-use super::node::Node;
 use crate::driver::{BoxFuture, DynDriver};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What becomes of an answer that nobody waits for any more.
 type Late<T> = Arc<dyn Fn(usize, Result<T>) -> BoxFuture<()> + Send + Sync>;
@@ -21,6 +21,10 @@ type Late<T> = Arc<dyn Fn(usize, Result<T>) -> BoxFuture<()> + Send + Sync>;
 pub(super) struct Calls<T: Send + 'static> {
     core: Arc<Core>,
     open: Vec<(usize, BoxFuture<Result<T>>)>,
+    /// Not sent yet.
+    kept_back: Vec<(usize, BoxFuture<Result<T>>)>,
+    /// Those that are not asked, and why.
+    unasked: Vec<(usize, Error)>,
     patience: Duration,
     /// Runs from when all requests have left.
     until: Option<Pin<Box<Sleep>>>,
@@ -36,20 +40,44 @@ impl<T: Send + 'static> Calls<T> {
         request: impl Fn(Arc<dyn DynDriver>) -> BoxFuture<Result<T>>,
         late: impl Fn(usize, Result<T>) -> BoxFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        let nodes = nodes.into_iter().filter_map(|at| core.nodes.get(at).map(|node| (at, node)));
-        let open = nodes.map(|(at, node)| (at, node.call(&request))).collect();
-        Self { core: core.clone(), open, patience, until: None, late: Arc::new(late) }
+        let (mut open, mut unasked) = (Vec::with_capacity(core.nodes.len()), Vec::new());
+        for at in nodes {
+            let Some(node) = core.nodes.get(at) else { continue };
+            match core.refrain(node) {
+                Some(error) => unasked.push((at, error)),
+                None => open.push((at, request(node.driver()))),
+            }
+        }
+        Self { core: core.clone(), open, kept_back: Vec::new(), unasked, patience, until: None, late: Arc::new(late) }
+    }
+
+    /// Keeps back all but the request to this node, for the time being. It must not have been waited for an answer yet.
+    pub(super) fn only(&mut self, node: usize, patience: Duration) {
+        self.kept_back.extend(self.open.extract_if(.., |(at, _)| *at != node));
+        self.patience = patience;
+    }
+
+    /// Sends what was kept back.
+    pub(super) fn all(&mut self, patience: Duration) {
+        self.open.append(&mut self.kept_back);
+        (self.patience, self.until) = (patience, None);
     }
 
     /// The next answer, and whose it is; `None` when all have answered or it has taken too long.
     pub(super) async fn next(&mut self) -> Option<(usize, Result<T>)> {
-        std::future::poll_fn(|cx| {
+        std::future::poll_fn(move |cx| {
             for at in 0..self.open.len() {
                 if let Poll::Ready(answer) = self.open[at].1.as_mut().poll(cx) {
                     let (node, _) = self.open.swap_remove(at);
-                    self.core.nodes.get(node).inspect(|node| node.heard());
+                    self.core.nodes.get(node).inspect(|node| node.heard(&answer));
                     return Poll::Ready(Some((node, answer)));
                 }
+            }
+            // All requests have left by now; who asks one node first wants to know what that one says.
+            if self.kept_back.is_empty()
+                && let Some((node, error)) = self.unasked.pop()
+            {
+                return Poll::Ready(Some((node, Err(error))));
             }
             if self.open.is_empty() {
                 return Poll::Ready(None);
@@ -63,34 +91,31 @@ impl<T: Send + 'static> Calls<T> {
 
 impl<T: Send + 'static> Drop for Calls<T> {
     fn drop(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
         // Without a runtime nothing can be finished: what is left in the stores ends with its lease.
         let Ok(handle) = Handle::try_current() else { return };
+        let mut rest: Vec<BoxFuture<()>> = Vec::with_capacity(self.open.len());
         for (at, request) in self.open.drain(..) {
             let (core, late) = (self.core.clone(), self.late.clone());
             core.nodes.get(at).inspect(|node| node.owes());
-            let finish = async move {
+            rest.push(Box::pin(async move {
                 let answer = request.await;
-                core.nodes.get(at).inspect(|node| node.paid());
+                core.nodes.get(at).inspect(|node| node.paid(&answer));
                 late(at, answer).await;
-            };
-            self.core.tasks.spawn_on(finish, &handle);
+            }));
         }
+        // One task for all of them: each costs as much as a request.
+        let finish = std::future::poll_fn(move |cx| {
+            rest.retain_mut(|each| each.as_mut().poll(cx).is_pending());
+            if rest.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        self.core.tasks.spawn_on(finish, &handle);
     }
 }
 
 /// For answers that need no care when they come late.
 pub(super) fn never_mind<T>(_: usize, _: Result<T>) -> BoxFuture<()> {
     Box::pin(std::future::ready(()))
-}
-
-impl Node {
-    fn call<T: Send + 'static>(
-        &self,
-        request: &impl Fn(Arc<dyn DynDriver>) -> BoxFuture<Result<T>>,
-    ) -> BoxFuture<Result<T>> {
-        match self.silence() {
-            Some(error) => Box::pin(std::future::ready(Err(error))),
-            None => request(self.driver()),
-        }
-    }
 }

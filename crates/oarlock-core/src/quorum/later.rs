@@ -73,6 +73,16 @@ impl Later {
     }
 }
 
+impl Later {
+    /// The store, if it was reached.
+    pub(super) fn opened(&self) -> Option<Arc<dyn DynDriver>> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(driver) => Some(driver.clone()),
+            State::Shut | State::Opening(_) => None,
+        }
+    }
+}
+
 impl Driver for Later {
     fn info(&self) -> Info {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -105,11 +115,7 @@ impl Driver for Later {
     }
 
     async fn close(&self) -> Result<()> {
-        let open = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(driver) => Some(driver.clone()),
-            State::Shut | State::Opening(_) => None,
-        };
-        match open {
+        match self.opened() {
             Some(driver) => driver.close().await,
             None => Ok(()),
         }

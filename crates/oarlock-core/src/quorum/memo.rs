@@ -43,6 +43,11 @@ impl Stamped {
         Self { order, raw: raw.clone() }
     }
 
+    /// Whether a node that has `there` must keep it: this one was written before that, and is late.
+    fn is_older_than(&self, there: &Self) -> bool {
+        self.order != Order::default() && self.order < there.order
+    }
+
     /// What its writer left.
     pub(super) fn memo(&self) -> Memo {
         match self.order {
@@ -50,6 +55,12 @@ impl Stamped {
             _ => self.raw.get(MARK.len() + 16..).unwrap_or_default().into(),
         }
     }
+}
+
+/// Whether a memo that reaches a store must not replace the one that is there. A renewal that was held up on its way may come
+/// after a later one of the same hold; only the store can tell then, and only what a quorum wrote says which is newer.
+pub(crate) fn is_late(memo: &Memo, there: Option<&Memo>) -> bool {
+    there.is_some_and(|there| Stamped::of(memo).is_older_than(&Stamped::of(there)))
 }
 
 /// The newest of what some nodes have.
@@ -79,5 +90,8 @@ mod tests {
         assert_eq!((&*newer.memo(), &*new.memo(), &*old.memo()), (&b"newer"[..], &b""[..], &b"old"[..]));
         assert_eq!(newest([None, Some(&foreign)].into_iter()).unwrap().memo(), foreign);
         assert_eq!(newest([None, None].into_iter()), None);
+        assert!(is_late(&old.raw, Some(&new.raw)) && is_late(&new.raw, Some(&newer.raw)));
+        assert!(!is_late(&newer.raw, Some(&old.raw)) && !is_late(&old.raw, None) && !is_late(&old.raw, Some(&old.raw)));
+        assert!(!is_late(&foreign, Some(&old.raw)), "it has no order");
     }
 }

@@ -20,6 +20,10 @@ impl Core {
             hold.round.end();
         }
         let mut end = end.clone();
+        if hold.is_some() && matches!(end, End::Withdrawn) {
+            // It was held, whoever wanted it: those who wait must hear of it, as they need not of a lost round.
+            end = End::Done { memo: None };
+        }
         let round = match (&hold, &end) {
             (Some(hold), _) => hold.round.claim.id,
             // What this client did not get it has not left anywhere either.

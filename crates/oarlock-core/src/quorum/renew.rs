@@ -206,10 +206,8 @@ impl Core {
     /// when the round was won.
     fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
         if !hold.round.is_over() && !hold.ending.load(Ordering::Acquire) {
-            let mut claim = (*hold.round.claim).clone();
-            claim.least_fence = Some(hold.top());
             // Calls that are dropped are run to their end.
-            drop(self.ask_for_votes(&hold.round, Arc::new(claim), [node], Duration::ZERO));
+            drop(self.ask_for_votes(&hold.round, Arc::new(hold.again()), [node], Duration::ZERO));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,6 +16,9 @@ use crate::state::Memo;
 
 /// Under what a label says which claim a round is of, where its id is not that of the claim.
 const TAG: &str = "oarlock.claim";
+
+/// Under what a label says which fence a hold has, on a node that gave a vote of its own when it was won back.
+const FENCE: &str = "oarlock.fence";
 
 /// Everything that is under way.
 #[derive(Debug, Default)]
@@ -35,8 +38,6 @@ pub(super) struct Round {
     pub(super) claim: Arc<Claim>,
     /// Votes that come from now on are to be given back.
     over: AtomicBool,
-    /// What it was given, when it was won.
-    pub(super) fence: OnceLock<Fence>,
 }
 
 /// A round that was won.
@@ -49,8 +50,8 @@ pub(super) struct Hold {
     top: AtomicU64,
     /// The nodes that count for its fences: no other vote there is larger than its fence, and its key has been there since.
     confirmed: Mutex<Vec<usize>>,
-    /// What was last left on its resource.
-    memo: Mutex<Option<Memo>>,
+    /// What is on its resource, as far as it knows.
+    memo: Mutex<Option<Stamped>>,
     /// The last order that a memo had.
     order: Mutex<Order>,
     /// Somebody asked for its end.
@@ -66,6 +67,11 @@ impl Registry {
     /// The hold of this claim, if it has one that nobody ended.
     pub(super) fn hold(&self, claim: ClaimId) -> Option<Arc<Hold>> {
         lock(&self.holds).get(&claim).filter(|hold| !hold.round.is_over()).cloned()
+    }
+
+    /// The hold that this round has become.
+    pub(super) fn of(&self, round: &Arc<Round>) -> Option<Arc<Hold>> {
+        self.last(round.outer).filter(|hold| Arc::ptr_eq(&hold.round, round))
     }
 
     /// The last round of this claim that was won, whether or not its end has begun.
@@ -120,6 +126,8 @@ impl Round {
             *count == 1
         };
         let mut proposing = claim.clone();
+        // A node that refuses must keep nothing of a round: nobody would take it away again.
+        proposing.wait = false;
         // What all nodes give that have no larger one: their own clocks would never agree to the microsecond.
         proposing.least_fence = claim.least_fence.or_else(|| Some(Fence::new(wall_micros())));
         // Made at once, so that the count is right again whatever happens next.
@@ -140,8 +148,7 @@ impl Round {
     }
 
     fn of(registry: &Arc<Registry>, claim: Claim, outer: ClaimId) -> Self {
-        let (over, fence) = (AtomicBool::new(false), OnceLock::new());
-        Self { registry: registry.clone(), outer, claim: Arc::new(claim), over, fence }
+        Self { registry: registry.clone(), outer, claim: Arc::new(claim), over: AtomicBool::new(false) }
     }
 
     /// `claim`, as this round knows it.
@@ -172,7 +179,6 @@ impl Drop for Round {
 
 impl Hold {
     pub(super) fn new(round: Arc<Round>, fence: Fence, confirmed: Vec<usize>, until: Instant) -> Arc<Self> {
-        let _ = round.fence.set(fence);
         let (own, top) = (AtomicU64::new(fence.get()), AtomicU64::new(fence.get()));
         let (confirmed, ending, until) = (Mutex::new(confirmed), AtomicBool::new(false), Mutex::new(until));
         let (memo, order) = (Mutex::default(), Mutex::default());
@@ -182,15 +188,25 @@ impl Hold {
     /// What its holder is told.
     pub(super) fn grant(&self, lease: Lease) -> Grant {
         let mut grant = Grant::new(self.fence(), lease);
-        grant.memo.clone_from(&lock(&self.memo));
+        grant.memo = self.memo().map(|memo| memo.memo());
         grant
     }
 
     /// This memo is on a majority.
     pub(super) fn remember(&self, memo: &Stamped) {
-        *lock(&self.memo) = Some(memo.memo());
+        let mut known = lock(&self.memo);
+        // An answer to an earlier renewal may come after that to a later one.
+        if known.as_ref().is_none_or(|known| known.order <= memo.order) {
+            *known = Some(memo.clone());
+        }
+        drop(known);
         let mut order = lock(&self.order);
         *order = memo.order.max(*order);
+    }
+
+    /// What is on a majority.
+    pub(super) fn memo(&self) -> Option<Stamped> {
+        lock(&self.memo).clone()
     }
 
     /// The next memo that it leaves.
@@ -214,6 +230,14 @@ impl Hold {
         if own {
             self.own.fetch_max(to.get(), Ordering::AcqRel);
         }
+    }
+
+    /// Its claim, for a node that has lost its vote. That node gives a number of its own, so the label says what the fence is.
+    pub(super) fn again(&self) -> Claim {
+        let mut claim = (*self.round.claim).clone();
+        claim.least_fence = Some(self.top());
+        claim.label = Arc::new((*claim.label).clone().tag(FENCE, self.fence().to_string()));
+        claim
     }
 
     pub(super) fn confirmed(&self) -> Vec<usize> {
@@ -246,10 +270,15 @@ pub(super) fn claim_of(holder: &crate::state::HolderState) -> ClaimId {
     holder.label.tags.get(TAG).and_then(|id| id.parse().ok()).unwrap_or(holder.id)
 }
 
+/// The fence that the holder has, where the label says it: a node that was won back has another one.
+pub(super) fn fence_of(holder: &crate::state::HolderState) -> Option<Fence> {
+    holder.label.tags.get(FENCE).and_then(|fence| fence.parse().ok())
+}
+
 /// A label without what we put there.
 pub(super) fn untagged(label: &crate::claim::Label) -> crate::claim::Label {
     let mut label = label.clone();
-    label.tags.remove(TAG);
+    label.tags.retain(|tag, _| tag != TAG && tag != FENCE);
     label
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::calls::{Calls, never_mind};
 use super::memo::{Stamped, newest};
-use super::rounds::{claim_of, untagged};
+use super::rounds::{claim_of, fence_of, untagged};
 use super::{Core, PATIENCE, SCHEME};
 use crate::claim::{ClaimId, Fence, ResourceName};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,9 +64,11 @@ impl View {
     fn found(&self) -> Option<Found> {
         let first = self.first();
         let (_, holder) = first.first().filter(|_| first.len() >= self.majority)?;
-        let agree = |fence: Fence| first.iter().filter(move |(_, shown)| shown.fence == Some(fence));
-        let fence =
-            first.iter().filter_map(|(_, shown)| shown.fence).find(|fence| agree(*fence).count() >= self.majority);
+        // A node that was won back has a number of its own, and was told the fence: only a round that was won has asked it.
+        let voted = || first.iter().filter(|(_, shown)| fence_of(shown).is_none());
+        let agree = |fence: Fence| voted().filter(move |(_, shown)| shown.fence == Some(fence));
+        let agreed = voted().filter_map(|(_, shown)| shown.fence).find(|fence| agree(*fence).count() >= self.majority);
+        let fence = agreed.or_else(|| first.iter().find_map(|(_, shown)| fence_of(shown)));
         let confirmed = fence.map(|fence| agree(fence).map(|(node, _)| *node).collect()).unwrap_or_default();
         Some(Found { id: holder.id, fence, confirmed, memo: self.memo() })
     }

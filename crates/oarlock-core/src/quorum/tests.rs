@@ -1,5 +1,6 @@
 //! Rounds over nodes in memory, some of which misbehave.
 
+mod contended;
 mod delayed;
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use super::rounds::{Hold, Round};
 use super::tally::Tally;
 use crate::belief::drift_margin;
 use crate::claim::{Claim, Fence};
-use crate::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Lease, Renewal, Renewed};
+use crate::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Grant, Lease, Pending, Renewal, Renewed};
 use crate::error::{Applied, Result};
 
 /// A round under way. Unless it is won, it leaves nothing behind, whether it was lost or its caller went away.
@@ -32,9 +32,29 @@ impl Drop for Voting {
             return;
         }
         self.core.lost.fetch_add(1, Ordering::Relaxed);
+        self.core.crowd.lost(&self.round.claim.resource);
         // First, so that votes that come late know it.
         self.round.end();
         self.core.undo_all(&self.round, self.tally.traces());
+    }
+}
+
+impl Voting {
+    /// Where rivals are about: asks one node before the others, and goes no further where one of them was faster.
+    async fn scout(&mut self, Claim { resource, wait, .. }: &Claim, patience: Duration) -> Option<Pending> {
+        // Who asks only once must be told what is true of a majority.
+        let first = (*wait && self.core.crowd.is_contended(resource)).then(|| self.core.first(resource)).flatten()?;
+        self.calls.only(first, patience / 8);
+        if let Some((node, vote)) = self.calls.next().await {
+            if let Ok(Attempt::Pending(pending)) = &vote
+                && self.core.crowd.is_new(resource, pending.holder)
+            {
+                return Some(Pending { recheck_after: pending.recheck_after, ..Pending::default() });
+            }
+            self.tally.add(node, vote);
+        }
+        self.calls.all(patience);
+        None
     }
 }
 
@@ -46,6 +66,9 @@ impl Core {
         let calls = self.ask_for_votes(&round, round.claim.clone(), self.all(), patience);
         let tally = Tally::of(self.nodes.len(), self.majority);
         let mut voting = Voting { core: self.clone(), round: round.clone(), calls, tally, won: false };
+        if let Some(pending) = voting.scout(claim, patience).await {
+            return Ok(Attempt::Pending(pending));
+        }
         while !voting.tally.is_decided() {
             let Some((node, vote)) = voting.calls.next().await else { break };
             voting.tally.add(node, vote);
@@ -85,16 +108,14 @@ impl Core {
             let (core, round) = (core.clone(), round.clone());
             Box::pin(async move {
                 let vote = match vote {
-                    Ok(Attempt::Granted(grant)) => Some(grant.fence),
+                    Ok(Attempt::Granted(grant)) => Some(grant),
                     Err(error) if error.applied() == Applied::Unknown => None,
                     Ok(Attempt::Pending(_)) | Err(_) => return,
                 };
                 if round.is_over() {
                     core.undo(&round, node).await;
-                } else if let (Some(vote), Some(fence)) = (vote, round.fence.get())
-                    && vote < *fence
-                {
-                    core.level(&round, node, *fence).await;
+                } else if let (Some(vote), Some(hold)) = (vote, core.registry.of(&round)) {
+                    core.level(&hold, node, &vote).await;
                 }
             })
         };
@@ -141,12 +162,14 @@ impl Core {
         Some(fence)
     }
 
-    /// Tells a node that voted late what the fence is, so that it shows what the others show.
-    async fn level(&self, round: &Round, node: usize, fence: Fence) {
-        let Some(node) = self.nodes.get(node) else { return };
-        let mut renewal = Renewal::of(round.claim.clone());
-        renewal.fences = Fences::AtLeast(fence);
-        let _ = renew_one(node.driver(), renewal).await;
+    /// Tells a node that voted late, or again, what the fence and the memo are, so that it shows what the others show.
+    async fn level(&self, hold: &Hold, node: usize, vote: &Grant) {
+        let (memo, fence) = (hold.memo(), hold.fence());
+        let lacks_memo = memo.is_some() && lacks(vote, memo.as_ref());
+        let Some(node) = self.nodes.get(node).filter(|_| vote.fence < fence || lacks_memo) else { return };
+        let mut renewal = Renewal::of(hold.round.claim.clone());
+        (renewal.fences, renewal.memo) = (Fences::AtLeast(fence), memo.filter(|_| lacks_memo).map(|memo| memo.raw));
+        hold.round.clone().linger_after(&renew_one(node.driver(), renewal).await);
     }
 
     /// Gives back what a round may have on `nodes`, in the background.

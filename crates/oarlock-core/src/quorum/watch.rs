@@ -8,8 +8,10 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use tokio::time::timeout_at;
 
+use super::node::Node;
 use super::{Core, PATIENCE, SCHEME};
-use crate::claim::ClaimId;
+use crate::capabilities::WaiterView;
+use crate::claim::{ClaimId, ResourceName};
 use crate::driver::{BoxFuture, Hint, Interest, Watch};
 use crate::error::{Error, Result};
 
@@ -21,6 +23,8 @@ struct Union {
     hinted: HashSet<usize>,
     /// How many nodes must have hinted before it means something.
     enough: usize,
+    /// What is waited for.
+    name: Option<ResourceName>,
 }
 
 enum Ear {
@@ -31,15 +35,23 @@ enum Ear {
 
 /// Arms a watch on all nodes, and waits for a majority of them.
 pub(super) async fn arm(core: &Arc<Core>, interest: &Interest) -> Result<Watch> {
-    let (interest, enough) = match interest {
-        // Nodes know nobody who waits. A grant or a release is seen on a majority, so on more nodes than can be missing; what
-        // fewer tell are rounds that come to nothing, and whoever looked for each of these would only make more of them.
-        Interest::Turn(claim, _) => (Interest::Resource(claim.resource.clone()), core.spare() + 1),
-        Interest::Resource(_) => (interest.clone(), core.spare() + 1),
-        Interest::Mailbox => (Interest::Mailbox, 1),
+    // A grant or a release is seen on a majority, so on more nodes than can be missing; what fewer tell are rounds that come to
+    // nothing, and whoever looked for each of these would only make more of them.
+    let enough = if let Interest::Mailbox = interest { 1 } else { core.spare() + 1 };
+    let arming = |node: &Node| {
+        let driver = node.driver();
+        let interest = match interest {
+            // A node that keeps waiters does not know this one.
+            Interest::Turn(claim, _) if driver.info().capabilities.waiters != WaiterView::Hidden => {
+                Interest::Resource(claim.resource.clone())
+            }
+            _ => interest.clone(),
+        };
+        Ear::Arming(driver.watch(interest))
     };
-    let nodes = core.nodes.iter().map(|node| Ear::Arming(node.driver().watch(interest.clone()))).collect();
-    let mut union = Union { core: core.clone(), nodes, hinted: HashSet::new(), enough };
+    let nodes = core.nodes.iter().map(arming).collect();
+    let name = if let Interest::Turn(claim, _) = interest { Some(claim.resource.clone()) } else { None };
+    let mut union = Union { core: core.clone(), nodes, hinted: HashSet::new(), enough, name };
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let armed = std::future::poll_fn(|cx| {
         for node in 0..union.nodes.len() {
@@ -81,6 +93,14 @@ impl Union {
         Some(hint.unwrap_or(Hint { claim: None }))
     }
 
+    /// Whether what was heard is worth a look. Who waits asks one node first, and would be refused where that one has not heard yet.
+    fn is_enough(&self) -> bool {
+        let first = self.name.as_ref().and_then(|name| self.core.first(name));
+        let unheard =
+            |node: &usize| matches!(self.nodes.get(*node), Some(Ear::Armed(_))) && !self.hinted.contains(node);
+        self.hinted.len() >= self.enough && !first.is_some_and(|node| unheard(&node))
+    }
+
     fn outer(&self, hint: Hint) -> Hint {
         Hint { claim: hint.claim.and_then(|id: ClaimId| self.core.registry.outer(id)) }
     }
@@ -93,7 +113,7 @@ impl Stream for Union {
         for node in 0..self.nodes.len() {
             while let Some(hint) = self.hear(node, cx) {
                 self.hinted.insert(node);
-                if self.hinted.len() >= self.enough {
+                if self.is_enough() {
                     self.hinted.clear();
                     return Poll::Ready(Some(self.outer(hint)));
                 }

@@ -1,8 +1,9 @@
 //! Locks that other programs take too. What they send is what their libraries send.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Released};
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Fence};
 use oarlock_redis::{Config, Layout, Redis};
@@ -124,4 +125,75 @@ async fn a_proposed_fence_is_moved_to_within_a_minute_of_the_clock() {
     }
     let number = clock(&mut raw).await + MINUTE / 2;
     assert_eq!(proposed(&store, 1, "within", number).await, number);
+}
+
+#[tokio::test]
+async fn who_waits_hears_of_a_release_and_not_of_a_round_that_came_to_nothing() {
+    let server = started!(Server::start_or_skip());
+    let (store, other) = (Redis::open(plain(&server)).await.unwrap(), Redis::open(plain(&server)).await.unwrap());
+    let mine = claim(1, "deploy");
+    let mut turn = store.watch(&Interest::Turn(Arc::new(claim(2, "deploy")), Default::default())).await.unwrap();
+    let mut all = store.watch(&Interest::Resource(name("deploy"))).await.unwrap();
+    for end in [End::Withdrawn, DONE, End::Withdrawn] {
+        fence(&other, &mine).await.unwrap();
+        assert_eq!(other.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Released);
+    }
+    // They come over one connection, one after the other: when all are there, so is whatever the other was told.
+    for _ in 0..6 {
+        let hint = tokio::time::timeout(Duration::from_secs(30), all.changed()).await;
+        assert!(matches!(hint, Ok(Some(_))), "{hint:?}");
+    }
+    let mut told = 0;
+    while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, turn.changed()).await {
+        told += 1;
+    }
+    assert_eq!(told, 1);
+}
+
+#[tokio::test]
+async fn a_refusal_says_who_holds_it() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let holder = async |resource: &str| match store.attempt(&claim(2, resource)).await.unwrap() {
+        Attempt::Pending(pending) => pending.holder,
+        Attempt::Granted(grant) => panic!("{grant:?}"),
+    };
+    fence(&store, &claim(1, "ours")).await.unwrap();
+    assert_eq!(holder("ours").await, Some(claim(1, "ours").id));
+    let _: Value = raw.ask(&["SET", "theirs", "a token of another program", "PX", "8000"]).await;
+    let seen = store.inspect(&Query::name(name("theirs"))).await.unwrap();
+    assert_eq!(holder("theirs").await, Some(seen.resources[0].holders[0].id));
+}
+
+#[tokio::test]
+async fn a_memo_of_a_quorum_that_comes_late_does_not_replace_a_newer_one() {
+    let server = started!(Server::start_or_skip());
+    let store = Redis::open(plain(&server)).await.unwrap();
+    let mine = Arc::new(claim(1, "deploy"));
+    fence(&store, &mine).await.unwrap();
+    let stamped = |fence: u64, count: u64, text: &str| {
+        [b"quorum/1 ".as_slice(), &fence.to_be_bytes(), &count.to_be_bytes(), text.as_bytes()].concat()
+    };
+    // Fences need all of 53 bits.
+    let large = Fence::LIMIT - 2;
+    let steps = [
+        (stamped(large, 1, "first"), "first"),
+        (stamped(large, 0, "earlier"), "first"),
+        (stamped(large - 1, 300, "by another"), "first"),
+        (stamped(large, 1, "again"), "again"),
+        (stamped(large, 256, "second"), "second"),
+        (stamped(large, 255, "late"), "second"),
+        (stamped(large + 1, 0, "later"), "later"),
+        (b"a memo of no quorum, longer than its mark".to_vec(), "longer than its mark"),
+        (stamped(1, 1, "over it"), "over it"),
+    ];
+    for (memo, there) in steps {
+        let mut renewal = Renewal::of(mine.clone());
+        renewal.memo = Some(memo.into());
+        let renewed = store.renew(&[renewal]).await.pop().unwrap().unwrap();
+        assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
+        let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+        let memo = seen.resources[0].memo.clone().unwrap();
+        assert!(memo.ends_with(there.as_bytes()), "{:?}, not {there:?}", String::from_utf8_lossy(&memo));
+    }
 }

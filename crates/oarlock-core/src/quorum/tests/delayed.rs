@@ -1,6 +1,6 @@
 //! Rounds over nodes in memory whose requests take their time.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use tokio::sync::watch::Sender;
 
@@ -12,7 +12,7 @@ use crate::quorum::rounds::Round;
 use crate::state::Memo;
 
 /// What requests of one verb must pass before they reach the node.
-struct Gate(Sender<bool>);
+pub(super) struct Gate(Sender<bool>);
 
 impl Gate {
     async fn pass(&self) {
@@ -23,7 +23,7 @@ impl Gate {
         self.0.send_replace(true);
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.0.send_replace(false);
     }
 }
@@ -35,12 +35,17 @@ impl Default for Gate {
 }
 
 #[derive(Default)]
-struct Gates {
-    attempt: Gate,
+pub(super) struct Gates {
+    pub(super) attempt: Gate,
     renew: Gate,
     release: Gate,
     /// Whether the answers to renewals are lost.
     deaf: AtomicBool,
+    /// Whether the next renewal takes a way of its own, and what it must pass there.
+    astray: AtomicBool,
+    way: Gate,
+    /// How many attempts have come this far.
+    pub(super) attempts: AtomicUsize,
 }
 
 struct Delayed {
@@ -54,12 +59,16 @@ impl Driver for Delayed {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.gates.attempts.fetch_add(1, Ordering::AcqRel);
         self.gates.attempt.pass().await;
         Driver::attempt(&self.node, claim).await
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        self.gates.renew.pass().await;
+        match self.gates.astray.swap(false, Ordering::AcqRel) {
+            true => self.gates.way.pass().await,
+            false => self.gates.renew.pass().await,
+        }
         if self.gates.deaf.load(Ordering::Acquire) {
             return batch.iter().map(|_| Err(Error::unreachable("no answer"))).collect();
         }
@@ -84,22 +93,23 @@ impl Driver for Delayed {
     }
 }
 
+pub(super) fn delayed(node: &Memory, gates: &Arc<Gates>) -> Arc<dyn DynDriver> {
+    Arc::new(Delayed { node: node.connect(), gates: gates.clone() })
+}
+
 /// A quorum of these nodes, and what each of its requests must pass.
-fn behind_gates(nodes: &[Memory]) -> (Quorum, Vec<Arc<Gates>>) {
+pub(super) fn behind_gates(nodes: &[Memory]) -> (Quorum, Vec<Arc<Gates>>) {
     let gates: Vec<Arc<Gates>> = nodes.iter().map(|_| Arc::default()).collect();
-    let delayed = |(node, gates): (&Memory, &Arc<Gates>)| {
-        Arc::new(Delayed { node: node.connect(), gates: gates.clone() }) as Arc<dyn DynDriver>
-    };
-    let quorum = Quorum::new(nodes.iter().zip(&gates).map(delayed).collect()).unwrap();
+    let quorum = Quorum::new(nodes.iter().zip(&gates).map(|(node, gates)| delayed(node, gates)).collect()).unwrap();
     (quorum.node_timeout(Duration::from_millis(50)), gates)
 }
 
-fn three() -> Vec<Memory> {
+pub(super) fn three() -> Vec<Memory> {
     (0..3).map(|_| Memory::default()).collect()
 }
 
 /// Lets what goes on in the background come as far as it can.
-async fn quiet() {
+pub(super) async fn quiet() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -207,4 +217,93 @@ async fn a_node_that_loses_a_vote_meanwhile_does_not_count_for_more_fences() {
     let answer = renewed.await.pop().unwrap().unwrap();
     let Renewed::Alive { fence, .. } = answer else { panic!("{answer:?}") };
     assert_eq!(fence, Some(grant.fence), "fences without a majority that confirms them");
+}
+
+/// The memo that each node has, in the words of its writer.
+async fn memos(nodes: &[Memory]) -> Vec<Option<String>> {
+    let mut memos = Vec::new();
+    for node in nodes {
+        let page = Driver::inspect(node, &Query::name(claim(1).resource)).await.unwrap();
+        let memo = page.resources.first().and_then(|state| state.memo.clone());
+        let text = |memo: Memo| String::from_utf8(memo[25..].to_vec()).unwrap();
+        memos.push(memo.map(text));
+    }
+    memos
+}
+
+/// Leaves a memo by a renewal.
+async fn leave(quorum: &Quorum, claim: &Arc<Claim>, text: &str) {
+    let mut renewal = Renewal::of(claim.clone());
+    renewal.memo = memo(text);
+    let answer = quorum.renew(&[renewal]).await.pop().unwrap().unwrap();
+    assert!(matches!(answer, Renewed::Alive { .. }), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memo_that_was_held_up_on_its_way_does_not_replace_a_newer_one() {
+    let nodes = three();
+    let (quorum, gates) = behind_gates(&nodes);
+    let mine = Arc::new(claim(1));
+    let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    quiet().await;
+    gates[0].way.close();
+    gates[0].astray.store(true, Ordering::Release);
+    leave(&quorum, &mine, "first").await;
+    leave(&quorum, &mine, "second").await;
+    quiet().await;
+    let second = Some("second".to_owned());
+    assert_eq!(memos(&nodes).await, [second.clone(), second.clone(), second.clone()]);
+    gates[0].way.open();
+    quiet().await;
+    assert_eq!(memos(&nodes).await, [second.clone(), second.clone(), second]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_votes_late_is_given_the_memo() {
+    let nodes = three();
+    let (quorum, gates) = behind_gates(&nodes);
+    let mine = Arc::new(claim(1));
+    gates[0].attempt.close();
+    let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    leave(&quorum, &mine, "left").await;
+    assert_eq!(memos(&nodes).await[0], None);
+    gates[0].attempt.open();
+    quiet().await;
+    let left = Some("left".to_owned());
+    assert_eq!(memos(&nodes).await, [left.clone(), left.clone(), left]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_won_back_can_be_adopted_with_its_own_fence() {
+    let nodes = three();
+    let quorum = over(&nodes);
+    let mut mine = claim(1);
+    mine.tether = Tether::Lease;
+    let mine = Arc::new(mine);
+    let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    quiet().await;
+    let adopted = async |without: usize| {
+        let other = two_of(&nodes, without);
+        match other.renew(&[Renewal::of(mine.clone())]).await.pop().unwrap().unwrap() {
+            Renewed::Alive { fence, .. } => fence,
+            Renewed::Gone(gone) => panic!("{gone:?}"),
+        }
+    };
+    // Each of them loses the vote, and gives another number when it is asked again.
+    for node in 0..3 {
+        Driver::release(&nodes[node], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+        quorum.renew(&[Renewal::of(mine.clone())]).await.pop().unwrap().unwrap();
+        quiet().await;
+        let votes = shown(&nodes).await;
+        assert!(votes.iter().all(Option::is_some) && votes[node] > Some(grant.fence), "{votes:?}");
+        for without in 0..3 {
+            assert_eq!(adopted(without).await, Some(grant.fence), "{votes:?} without {without}");
+        }
+        let other = over(&nodes);
+        let again = other.attempt(&mine).await.unwrap();
+        assert!(matches!(&again, Attempt::Granted(again) if again.fence == grant.fence), "{again:?}, {votes:?}");
+        let page = other.inspect(&Query::name(mine.resource.clone())).await.unwrap();
+        let holder = &page.resources[0].holders[0];
+        assert_eq!((holder.fence, holder.label.tags.len()), (Some(grant.fence), 0));
+    }
 }

@@ -1,24 +1,23 @@
 -- Takes a lock that is free. This goes before everything else, because nothing needs to be known for it.
 --
--- KEYS, ARGV[1]  see load.lua
--- ARGV[2..]      as for the native layout; weight, order, waiting and capacity mean nothing here
--- ARGV[15]       the fence to give if no larger one was given before, at most a minute from the clock; '' = by the clock
--- answer         see attempt.lua
+-- KEYS     see load.lua
+-- ARGV[1]  id
+-- ARGV[2]  lease, in milliseconds
+-- ARGV[3]  the fence to give if no larger one was given before, at most a minute from the clock; '' = by the clock
+-- ARGV[4]  who it is, as it is kept: see load.lua
+-- ARGV[5]  its value; nothing if it has none
+-- answer   the fence, of a whole lease without a memo; or see attempt.lua
 
 local FENCES, MINUTE = 9007199254740992, 60000000
 -- What is kept beside a lock stays for a day after its lease. It is given an hour more at a time, so that most calls need not.
 local KEEP_MS, MORE_MS = 86400000, 3600000
 
 local call = redis.call
-local key, side, id, ttl_ms = KEYS[1], KEYS[2], ARGV[2], math.floor(ARGV[9] / 1000)
-
-local function keep()
-  if call('PTTL', side) < ttl_ms + KEEP_MS then call('PEXPIRE', side, ttl_ms + KEEP_MS + MORE_MS) end
-end
+local key, side, id, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 -- Gives the lock, which this claim has just got, its fence and its holder.
 local function give()
-  local stored = redis.pcall('HMGET', side, 'fence', 'memo')
+  local stored = redis.pcall('HMGET', side, 'fence', 'memo', 'kept')
   if stored.err then
     call('DEL', key)
     if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
@@ -28,7 +27,7 @@ local function give()
   -- passed on as text, as they came, because to format them is dear.
   local time = call('TIME')
   local since = time[1] .. string.sub('00000' .. time[2], -6)
-  local text = ARGV[15] ~= '' and ARGV[15] or since
+  local text = ARGV[3] ~= '' and ARGV[3] or since
   local proposed, now, last = tonumber(text), tonumber(since), tonumber(stored[1] or 0) or 0
   -- But a client whose clock is wrong must not decide the fences of all: what is kept here may be forgotten, and they would fall.
   local fence = math.min(math.max(proposed, now - MINUTE), now + MINUTE)
@@ -38,13 +37,16 @@ local function give()
     call('DEL', key)
     return { 'exhausted' }
   end
-  call(
-    'HSET', side, 'fence', text, 'id', id, 'own', text, 'session', ARGV[3], 'kind', ARGV[4], 'since', since, 'label', ARGV[13],
-    'value', ARGV[14]
-  )
-  keep()
+  call('HSET', side, 'fence', text, 'held', id .. ' ' .. text .. ' ' .. since, 'who', ARGV[4])
+  if ARGV[5] then call('HSET', side, 'value', id .. ARGV[5]) end
+  local kept = now / 1000 + ttl_ms + KEEP_MS
+  if (tonumber(stored[3] or 0) or 0) < kept then
+    call('HSET', side, 'kept', string.format('%.0f', kept + MORE_MS))
+    call('PEXPIRE', side, ttl_ms + KEEP_MS + MORE_MS)
+  end
   call(PUBLISH, side, '')
-  return { 'granted', fence, ttl_ms * 1000, stored[2] }
+  if stored[2] then return { 'granted', fence, ttl_ms * 1000, stored[2] } end
+  return fence
 end
 
 if call('SET', key, id, 'NX', 'PX', ttl_ms) then return give() end

@@ -1,16 +1,16 @@
 -- Refuses a lock that is taken, or keeps it for its holder. The same id takes it once, and keeps its fence.
 --
 -- KEYS, ARGV  see attempt.free.lua
--- answer      'granted', fence, lease, memo or nil | 'pending', -1, microseconds until to look again or -1 | 'exhausted'
+-- answer      'granted', fence, lease, memo or nil | 'pending', -1, microseconds until to look again or -1, whose it is
+--             | 'exhausted'
 
-if token ~= id then return { 'pending', -1, left() } end
+if token ~= id then return { 'pending', -1, left(), id_of(token) } end
 
-local own = tonumber(stored[3] or 0) or 0
 -- Asked to end, it is not extended by asking again.
-if stored[2] == id and own > 0 and broken(id) then return { 'granted', own, math.max(left(), 0), memo } end
+if own > 0 and broken(id) then return { 'granted', own, math.max(left(), 0), memo } end
 
 call('PEXPIRE', key, ttl_ms)
 -- What we kept of it was lost, and with it the fence that its holder was given.
-if stored[2] ~= id or own == 0 then return give() end
-keep()
+if own == 0 then return give() end
+keep(ttl_ms)
 return { 'granted', own, ttl_ms * 1000, memo }

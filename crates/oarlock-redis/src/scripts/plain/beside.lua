@@ -1,15 +1,28 @@
 -- Reads what only we keep of a lock: see load.lua.
 
-local stored = redis.pcall('HMGET', side, 'fence', 'id', 'own', 'memo', 'broken', 'by', 'why')
+local stored = redis.pcall('HMGET', side, 'fence', 'held', 'memo', 'kept', 'broken', 'by', 'why')
 if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
   return stored
 end
-local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[4]
+local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[3]
+
+-- The fence of the holder, if it is the claim of ours that had the lock last; 0 if not.
+local held_id, held_own, held_since = string.match(stored[2] or '', '^(%S+) (%d+) (%d+)$')
+local own = token and held_id == token and tonumber(held_own) or 0
 
 -- Who asked a claim of ours to end, and why; false unless it was asked.
 local function broken(id)
   if stored[5] == id then return stored[6], stored[7] end
   return false, false
+end
+
+-- Lets what is kept beside the lock outlive its lease by a day.
+local function keep(ttl_ms)
+  local time = call('TIME')
+  local kept = time[1] * 1000 + ttl_ms + 86400000
+  if (tonumber(stored[4] or 0) or 0) >= kept then return end
+  call('HSET', side, 'kept', string.format('%.0f', kept + 3600000))
+  call('PEXPIRE', side, ttl_ms + 86400000 + 3600000)
 end
 

@@ -1,14 +1,17 @@
 -- Reads a lock that other programs take too: a string key whose value is the holder's token. It goes before each of the
--- other scripts of this layout, after a line that says how to publish.
+-- other scripts of this layout, after a line that says how to publish. What is published beside the lock is 'free' when it is
+-- given back, and '' for other changes.
 --
 -- KEYS[1]  the lock: a string, the token of its holder, which ends with the lease
 -- KEYS[2]  what only we keep of it, a hash in the same slot:
 --            fence   the largest fence given or reserved so far
---            id      the claim of ours that had the lock last, and of it: own (its fence), session, kind, since, label,
---                    value ('' = none, else '=' and the text). A lock with another token, or none, is not that claim's.
+--            held    the claim of ours that had the lock last: its id, its fence and since when. A lock with another token, or
+--                    none, is not that claim's
+--            who     session, kind and label of that claim
+--            value   what it published: its id and the text. That of another id has ended
 --            broken  the claim of ours that was asked to end last, by whom ('by') and why ('why')
 --            memo    the bytes that a holder left
--- ARGV[1]  what goes before a session to name the channel of its mailbox
+--            kept    until when it is kept, in milliseconds
 -- answer   'foreign', why: the key is not a lock of this kind, and is left as it is
 --
 -- Times are in microseconds; the lock itself is kept to the millisecond.
