@@ -15,6 +15,7 @@ mod cli {
     mod man;
     mod messages;
     mod redis;
+    mod redlock;
     mod report;
     mod signals;
     mod support;
