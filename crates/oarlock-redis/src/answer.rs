@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 
 use crate::config::Layout;
-use crate::error::{deaf, exhausted, foreign, newer, too_heavy, unexpected, upgrade};
+use crate::error::{deaf, exhausted, foreign, newer, older, too_heavy, unexpected, upgrade};
 
 /// The parts of an answer, read one after the other.
 struct Parts(std::vec::IntoIter<Value>);
@@ -84,6 +84,7 @@ impl Parts {
     fn refusal(mut self, word: &str) -> Error {
         let refusal = match word {
             "foreign" => self.text().map(|what| foreign(&what)),
+            "older" => self.text().map(|format| older(&format)),
             "newer" => self.text().map(|format| newer(&format)),
             "heavy" => self.limit().map(too_heavy),
             "upgrade" => Ok(upgrade()),

@@ -22,8 +22,10 @@ use crate::scripts::Scripts;
 use crate::turn::{self, Handed};
 use crate::watch::Topic;
 
-/// How many resources are asked for in one go at most.
-const SHOWN: usize = 1000;
+/// How many resources, and how many indexes, are asked for in one go at most: a server hangs up on a connection that listens
+/// for news when too much is on its way to it.
+const SHOWN: usize = 250;
+const LISTED: usize = 16;
 
 /// A Redis or Valkey server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
@@ -64,8 +66,10 @@ impl Redis {
     /// Every name in the indexes, in order.
     async fn names(&self) -> Result<Vec<ResourceName>> {
         let indexes: Vec<_> = (0..=place::TAGS).map(|tag| place::index(&self.link.config.prefix, tag)).collect();
-        let listed = self.link.ask(indexes.iter().map(|index| (index.as_str(), members(index))).collect()).await?;
-        let mut names = Vec::new();
+        let (mut listed, mut names) = (Vec::with_capacity(indexes.len()), Vec::new());
+        for some in indexes.chunks(LISTED) {
+            listed.extend(self.link.ask(some.iter().map(|index| (index.as_str(), members(index))).collect()).await?);
+        }
         for (index, keys) in indexes.iter().zip(listed) {
             let keys: Vec<Vec<u8>> = redis::from_redis_value(keys).map_err(|error| unexpected().because(error))?;
             let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
@@ -142,16 +146,19 @@ impl Driver for Redis {
             return self.ask(claim, 0).await;
         }
         if let Some(grant) = self.link.hub().handed(claim.id).and_then(Handed::grant) {
+            self.link.hub().forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
         let expected = self.link.expect(claim).await;
-        let mut answer = self.ask(claim, turn::sent(claim, expected.is_some() && !self.link.confirms())).await;
+        let mut answer = self.ask(claim, turn::sent(claim, expected.is_some(), self.link.confirms())).await;
         match &mut answer {
             Ok(Attempt::Pending(pending)) => {
                 pending.watched = expected.is_some() && self.link.expect(claim).await == expected;
             }
             Ok(Attempt::Granted(_)) => self.link.hub().forget(claim.id),
+            // Nobody will release what had no effect.
+            Err(error) if error.applied() == Applied::No => self.link.hub().forget(claim.id),
             Err(_) => {}
         }
         answer
@@ -270,10 +277,10 @@ impl Redis {
         Ok(Watch::new(select_all(watches)))
     }
 
-    /// Asks the store for a place. `sent` is when, for a claim that may be handed its turn.
-    async fn ask(&self, claim: &Claim, sent: u64) -> Result<Attempt> {
+    /// Asks the store for a place. `sent` says when, for a claim whose turn will be heard of.
+    async fn ask(&self, claim: &Claim, sent: i64) -> Result<Attempt> {
         let answer = if self.link.confirms() {
-            Box::pin(self.attempt_confirmed(claim)).await
+            Box::pin(self.attempt_confirmed(claim, sent)).await
         } else if self.link.is_cluster() {
             let attend = Box::pin(self.link.attend(&claim.resource));
             join(self.link.run_one(self.attempt_call(claim, sent)), attend).await.0
@@ -285,7 +292,7 @@ impl Redis {
             .map_err(|error| about("attempt", &claim.resource, error))
     }
 
-    fn attempt_call(&self, claim: &Claim, sent: u64) -> Call<'_> {
+    fn attempt_call(&self, claim: &Claim, sent: i64) -> Call<'_> {
         if self.link.config.layout == Layout::Plain {
             return self.plain_attempt(claim);
         }
@@ -320,8 +327,8 @@ impl Redis {
     }
 
     /// An attempt that counts only if replicas have it.
-    async fn attempt_confirmed(&self, claim: &Claim) -> Result<Value> {
-        let answers = self.link.run_confirmed(vec![self.attempt_call(claim, 0)], patience(claim.ttl));
+    async fn attempt_confirmed(&self, claim: &Claim, sent: i64) -> Result<Value> {
+        let answers = self.link.run_confirmed(vec![self.attempt_call(claim, sent)], patience(claim.ttl));
         let (mut answers, ()) = join(answers, self.link.attend(&claim.resource)).await;
         let answer = answers.pop().unwrap_or_else(|| Err(unexpected()));
         if answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown) {
@@ -362,7 +369,7 @@ impl Redis {
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
             .arg(optional(memo.as_deref()))
             .arg(u8::from(*held))
-            .arg(turn::sent(claim, !held && !self.link.confirms() && self.link.hub().expects(claim.id)));
+            .arg(turn::sent(claim, !held && self.link.hub().expects(claim.id), self.link.confirms()));
         call
     }
 }
@@ -405,5 +412,44 @@ fn units(limit: Limit) -> u32 {
     match limit {
         Limit::Unlimited => 0,
         Limit::Units(units) => units.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use oarlock_core::driver::DynDriver as _;
+
+    use super::*;
+    use crate::config::Address;
+
+    /// Word is kept for those who wait, and for nobody else.
+    #[tokio::test]
+    async fn nothing_is_kept_of_claims_that_were_refused_or_granted() {
+        let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+        let addr = server.addr();
+        let store = Redis::open(Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))).await.unwrap();
+        let _mailbox = Driver::watch(&store, &Interest::Mailbox).await.unwrap();
+        let name = ResourceName::new("deploy").unwrap();
+        let claim = |id: u128, capacity: u32| {
+            let mut claim = Claim::new(ClaimId::from_bits(id), name.clone());
+            (claim.wait, claim.fair, claim.weight) = (true, true, Weight::Units(NonZeroU32::MIN));
+            claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::new(capacity).unwrap()));
+            claim
+        };
+        let store = Arc::new(store);
+        store.clone().attempt(Arc::new(claim(1, 1))).await.unwrap();
+        for id in 10..20 {
+            store.clone().attempt(Arc::new(claim(id, 2))).await.unwrap_err();
+        }
+        assert_eq!(store.link.hub().expected(), 0, "the first was granted, the others refused");
+        let mut mailbox = Driver::watch(&*store, &Interest::Mailbox).await.unwrap();
+        store.clone().attempt(Arc::new(claim(2, 1))).await.unwrap();
+        assert_eq!(store.link.hub().expected(), 1, "it waits");
+        store.clone().release(name.clone(), ClaimId::from_bits(1), End::Done { memo: None }).await.unwrap();
+        mailbox.changed().await.unwrap();
+        assert!(matches!(store.clone().attempt(Arc::new(claim(2, 1))).await.unwrap(), Attempt::Granted(_)));
+        assert_eq!(store.link.hub().expected(), 0, "it was handed its turn");
     }
 }

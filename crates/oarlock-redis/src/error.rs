@@ -77,6 +77,12 @@ pub(crate) fn foreign(what: &str) -> Error {
     Error::new(ErrorKind::Foreign, format!("its key holds {what}")).on(SCHEME)
 }
 
+/// The key is as an earlier version left it, which this one cannot read.
+pub(crate) fn older(format: &str) -> Error {
+    let message = format!("its key was written by an older version, in format {format}: delete it when nobody uses it");
+    Error::new(ErrorKind::Foreign, message).on(SCHEME)
+}
+
 pub(crate) fn newer(format: &str) -> Error {
     Error::new(ErrorKind::NewerFormat, format!("its key was written by a newer version, in format {format}")).on(SCHEME)
 }

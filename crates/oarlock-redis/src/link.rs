@@ -1,8 +1,8 @@
 //! One client's way to the store: which server serves what, and how a request gets there.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -40,8 +40,6 @@ pub(crate) struct Link {
     hub: Arc<Hub>,
     route: Route,
     closed: AtomicBool,
-    /// The sharded mailboxes that are heard, and where.
-    attended: Mutex<Vec<(String, Source)>>,
 }
 
 enum Route {
@@ -103,7 +101,6 @@ impl Link {
             hub,
             route,
             closed: AtomicBool::new(false),
-            attended: Mutex::default(),
         };
         let facts = link.look().await?;
         Ok((link, facts))
@@ -424,7 +421,7 @@ impl Link {
                 Ok(node) => node,
                 // All claims are to be looked at as soon as there is another master.
                 Err(error) => {
-                    return sentinels.sentry().map(|source| self.hub.listen(topic, source)).ok_or(error);
+                    return sentinels.sentry().map(|source| self.hub.listen(topic, &channel, source)).ok_or(error);
                 }
             },
             _ => self.node(if cluster { place::slot(key) } else { 0 }, &To::Home).await?,
@@ -436,11 +433,11 @@ impl Link {
     /// Keeps word for a claim that is about to wait, if it would be heard: on which connection.
     pub(crate) async fn expect(&self, claim: &Claim) -> Option<Source> {
         if !self.is_cluster() {
-            return self.node(0, &To::Home).await.ok()?.expect(claim.id, &self.mailbox);
+            return self.node(0, &To::Home).await.ok()?.expect(claim.id, &self.mailbox, false);
         }
         let place = self.place(&claim.resource);
         let mailbox = format!("{}{}", self.mail(&place), self.session);
-        self.node(place::slot(&place.key), &To::Home).await.ok()?.expect(claim.id, &mailbox)
+        self.node(place::slot(&place.key), &To::Home).await.ok()?.expect(claim.id, &mailbox, true)
     }
 
     /// What claims were told.
@@ -451,21 +448,16 @@ impl Link {
     /// Sees to it that the mailbox for this resource is heard, where each slot has its own.
     pub(crate) async fn attend(&self, name: &ResourceName) {
         let place = self.place(name);
-        if !self.is_cluster() || place.tag.is_empty() || self.is_attended(&place.tag) {
+        if !self.is_cluster() || place.tag.is_empty() {
+            return;
+        }
+        let mailbox = format!("{}{}", self.mail(&place), self.session);
+        if self.hub.is_attended(&mailbox) {
             return;
         }
         // Without it the holder learns from its next renewal what it would have been told.
         let Ok(node) = self.node(place::slot(&place.key), &To::Home).await else { return };
-        if let Ok(source) = node.attend(&format!("{}{}", self.mail(&place), self.session), true).await {
-            let mut attended = self.attended.lock().unwrap_or_else(PoisonError::into_inner);
-            attended.retain(|(tag, _)| *tag != place.tag);
-            attended.push((place.tag, source));
-        }
-    }
-
-    fn is_attended(&self, tag: &str) -> bool {
-        let attended = self.attended.lock().unwrap_or_else(PoisonError::into_inner);
-        attended.iter().any(|(known, source)| known == tag && !self.hub.is_ended(*source))
+        let _ = node.attend(&mailbox, true).await.inspect_err(|_| self.doubt(&node));
     }
 
     fn check_open(&self) -> Result<()> {

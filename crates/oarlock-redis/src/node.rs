@@ -1,18 +1,17 @@
-//! One server: a connection for requests, one for news, and one for writes that replicas must confirm. Each is opened by
-//! whoever needs it next.
+//! One server: a connection for requests and news, and one for writes that replicas must confirm. In a cluster news have one of
+//! their own. Each is opened by whoever needs it next.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::driver::Watch;
-use oarlock_core::{ClaimId, Result};
+use oarlock_core::{ClaimId, Error, Result};
 use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
 use tokio::sync::oneshot;
 
 use crate::dial::{Dialler, Greeting, Target, Wire};
-use crate::error::{failed, unconfirmed, unexpected};
+use crate::error::{SCHEME, failed, unconfirmed, unexpected};
 use crate::facts::{Facts, Wanted};
 use crate::reopen::{Ends, Reopened};
 use crate::watch::{Hub, Source, Topic};
@@ -27,7 +26,8 @@ pub(crate) struct Node {
     wanted: Wanted,
     hub: Arc<Hub>,
     requests: Reopened<Line>,
-    news: Reopened<News>,
+    /// For news of slots, which may come as if they were answers: requests must not be among them.
+    news: Reopened<Line>,
     confirmed: Reopened<Line>,
     /// Writes that wait for their turn on the connection that is waited on.
     queue: Mutex<Vec<Queued>>,
@@ -35,10 +35,14 @@ pub(crate) struct Node {
     facts: Mutex<Option<Facts>>,
 }
 
-/// A connection for requests.
+/// A connection.
 struct Line {
     wire: Wire,
     ended: Arc<AtomicBool>,
+    source: Source,
+    hub: Arc<Hub>,
+    /// Held by whoever changes what is heard.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Ends for Line {
@@ -47,23 +51,16 @@ impl Ends for Line {
     }
 }
 
-/// A connection for news.
-struct News {
-    wire: Wire,
-    source: Source,
-    hub: Arc<Hub>,
-    channels: tokio::sync::Mutex<HashSet<String>>,
-}
-
-impl Ends for News {
-    fn is_ended(&self) -> bool {
-        self.hub.is_ended(self.source)
+impl Line {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.hub.end(self.source);
     }
 }
 
-impl Drop for News {
+impl Drop for Line {
     fn drop(&mut self) {
-        self.hub.end(self.source);
+        self.end();
     }
 }
 
@@ -103,20 +100,31 @@ impl Node {
         }
         lines
             .get(Box::pin(async {
-                let ended = Arc::new(AtomicBool::new(false));
-                let told = ended.clone();
-                let wire = self.dialler.open(&self.target, Greeting::User, move |push| {
-                    if push.kind == PushKind::Disconnection {
-                        told.store(true, Ordering::Release);
-                    }
-                });
-                let wire = wire.await?;
-                let facts = Facts::ask(&mut wire.connection.clone()).await?;
+                let line = self.dial().await?;
+                let facts = Facts::ask(&mut line.wire.connection.clone()).await?;
                 facts.check(self.wanted, &self.target)?;
                 *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
-                Ok(Line { wire, ended })
+                Ok(line)
             }))
             .await
+    }
+
+    async fn dial(&self) -> Result<Line> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (source, hub, told) = (self.hub.begin(), self.hub.clone(), ended.clone());
+        let wire = self.dialler.open(&self.target, Greeting::User, move |push| {
+            if push.kind == PushKind::Disconnection {
+                told.store(true, Ordering::Release);
+            }
+            hub.push(source, push);
+        });
+        let wire = wire.await.inspect_err(|_| self.hub.end(source))?;
+        Ok(Line { wire, ended, source, hub: self.hub.clone(), changing: tokio::sync::Mutex::default() })
+    }
+
+    /// Where news come.
+    async fn ear(&self, sharded: bool) -> Result<Arc<Line>> {
+        if sharded { self.news.get(Box::pin(self.dial())).await } else { self.line(&self.requests).await }
     }
 
     /// Sends one command.
@@ -207,78 +215,60 @@ impl Node {
 
     /// Arms a watch; it is in force when this returns.
     pub(crate) async fn listen(&self, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
-        let news = self.news().await?;
-        let watch = self.hub.listen(topic, news.source);
-        self.subscribe(&news, channel, sharded).await?;
+        let line = self.ear(sharded).await?;
+        let watch = self.hub.listen(topic, channel, line.source);
+        self.subscribe(&line, channel, sharded).await?;
         Ok(watch)
     }
 
     /// Keeps word for a claim that is about to wait, if this mailbox is heard: on which connection.
-    pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str) -> Option<Source> {
-        let source = self.news.current()?.source;
+    pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str, sharded: bool) -> Option<Source> {
+        let lines = if sharded { &self.news } else { &self.requests };
+        let source = lines.current()?.source;
         self.hub.expect(claim, mailbox, source).then_some(source)
     }
 
     /// Sees to it that this channel is heard.
-    pub(crate) async fn attend(&self, channel: &str, sharded: bool) -> Result<Source> {
-        let news = self.news().await?;
-        self.subscribe(&news, channel, sharded).await?;
-        Ok(news.source)
+    pub(crate) async fn attend(&self, channel: &str, sharded: bool) -> Result<()> {
+        let line = self.ear(sharded).await?;
+        self.subscribe(&line, channel, sharded).await
     }
 
-    async fn subscribe(&self, news: &Arc<News>, channel: &str, sharded: bool) -> Result<()> {
+    async fn subscribe(&self, line: &Arc<Line>, channel: &str, sharded: bool) -> Result<()> {
         let (arrive, leave) = if sharded { ("SSUBSCRIBE", "SUNSUBSCRIBE") } else { ("SUBSCRIBE", "UNSUBSCRIBE") };
-        let mut channels = news.channels.lock().await;
+        let _changing = line.changing.lock().await;
         let mut pipeline = Pipeline::new();
-        for unheard in channels.extract_if(|channel| !self.hub.hears(channel)) {
-            pipeline.cmd(leave).arg(unheard);
+        for unheard in self.hub.unheard(line.source) {
+            pipeline.cmd(leave).arg(&*unheard);
         }
-        if !channels.contains(channel) {
+        if !self.hub.attends(channel, line.source) {
             pipeline.cmd(arrive).arg(channel);
         }
         if pipeline.is_empty() {
-            self.hub.attended(channel, news.source);
             return Ok(());
         }
         // One channel a command: each is answered once.
-        let answers = news.wire.connection.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
+        let answers = line.wire.connection.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
         let answered: Result<Vec<_>, _> =
             answers.and_then(|answers| answers.into_iter().map(Value::extract_error).collect());
-        match answered {
-            Ok(_) => {
-                channels.insert(channel.to_owned());
-                self.hub.attended(channel, news.source);
-                Ok(())
-            }
-            Err(error) => {
-                self.hub.end(news.source);
-                self.news.discard(news);
-                Err(failed(error))
-            }
-        }
-    }
-
-    async fn news(&self) -> Result<Arc<News>> {
-        self.news
-            .get(Box::pin(async {
-                let source = self.hub.begin();
-                let hub = self.hub.clone();
-                let heard = self.hub.clone();
-                let wire = self.dialler.open(&self.target, Greeting::User, move |push| heard.push(source, push)).await;
-                if wire.is_err() {
-                    hub.end(source);
-                }
-                Ok(News { wire: wire?, source, hub, channels: tokio::sync::Mutex::default() })
-            }))
-            .await
+        let error = match answered {
+            // The client crate takes word that a slot has left for an answer: what counts is what was heard.
+            Ok(_) if self.hub.attends(channel, line.source) => return Ok(()),
+            Ok(_) => Error::unreachable("another answer came than that to a subscription").on(SCHEME),
+            // It was refused, perhaps because another node serves the slot now: others are still heard.
+            Err(error) if error.code().is_some() => return Err(failed(error)),
+            Err(error) => failed(error),
+        };
+        line.end();
+        Err(error)
     }
 
     /// Lets go of all connections: requests under way fail, watches end.
     pub(crate) fn close(&self) {
-        drop(self.requests.take());
-        drop(self.confirmed.take());
-        if let Some(news) = self.news.take() {
-            self.hub.end(news.source);
+        for lines in [&self.requests, &self.news, &self.confirmed] {
+            if let Some(line) = lines.take() {
+                line.end();
+            }
         }
     }
 }

@@ -47,7 +47,11 @@ macro_rules! parts {
 impl Scripts {
     /// The scripts of this layout; `sharded` where news stay on the node of their slot.
     pub(crate) fn of(config: &Config, sharded: bool) -> Self {
-        let publish = if sharded { "local PUBLISH = 'SPUBLISH'\n" } else { "local PUBLISH = 'PUBLISH'\n" };
+        let publish = if sharded {
+            "local PUBLISH, NUMSUB = 'SPUBLISH', 'SHARDNUMSUB'\n"
+        } else {
+            "local PUBLISH, NUMSUB = 'PUBLISH', 'NUMSUB'\n"
+        };
         let script = |parts: &[&str]| Script::new(format!("{publish}{}", parts.concat()));
         match config.layout {
             Layout::Native => Self {

@@ -35,7 +35,7 @@ impl Word {
         let memo = parts.next().map(Into::into);
         let handed = fence.zip(sent).zip(ttl).map(|((fence, sent), ttl)| Handed {
             fence: Fence::new(fence),
-            from: Moment::from_nanos(sent),
+            from: Moment::ZERO + Duration::from_micros(sent),
             ttl: Duration::from_micros(ttl),
             memo,
         });
@@ -55,10 +55,15 @@ impl Handed {
     }
 }
 
-/// What a request says of the time at which it left, for a claim that may be handed its turn; 0 for one that may not. A hold
-/// that is not renewed, or that is to outlive this process, must begin with its whole lease.
-pub(crate) fn sent(claim: &Claim, expected: bool) -> u64 {
-    if expected && claim.renews && claim.tether == Tether::Process { BootClock.now().as_nanos() } else { 0 }
+/// What a request says of the time at which it left, in microseconds, for a claim whose turn will be heard of; 0 for others.
+/// It is negative for one that must not be handed its turn: a hold that is not renewed, or that is to outlive this process,
+/// must begin with its whole lease, and one that replicas must confirm has to be asked for.
+pub(crate) fn sent(claim: &Claim, expected: bool, confirms: bool) -> i64 {
+    if !expected {
+        return 0;
+    }
+    let now = i64::try_from(BootClock.now().as_nanos() / 1000).unwrap_or(0);
+    if claim.renews && claim.tether == Tether::Process && !confirms { now } else { -now }
 }
 
 #[cfg(test)]
@@ -72,7 +77,7 @@ mod tests {
         let claim = Some(ClaimId::from_bits(255));
         assert_eq!(Word::read(ID.as_bytes()), Word { claim, handed: None });
         let memo: Memo = b"a b \xff"[..].into();
-        let (fence, from, ttl) = (Fence::new(7), Moment::from_nanos(5), Duration::from_micros(2));
+        let (fence, from, ttl) = (Fence::new(7), Moment::from_nanos(5000), Duration::from_micros(2));
         let handed = Some(Handed { fence, from, ttl, memo: Some(memo) });
         assert_eq!(Word::read(&[ID.as_bytes(), b" 7 5 2 a b \xff"].concat()), Word { claim, handed });
         assert_eq!(Word::read(b"something else"), Word { claim: None, handed: None });
@@ -96,11 +101,12 @@ mod tests {
     #[test]
     fn who_is_not_renewed_or_outlives_the_process_is_handed_nothing() {
         let mut claim = Claim::new(ClaimId::from_bits(1), oarlock_core::ResourceName::new("deploy").unwrap());
-        assert!(sent(&claim, true) > 0);
-        assert_eq!(sent(&claim, false), 0);
+        assert!(sent(&claim, true, false) > 0);
+        assert!(sent(&claim, true, true) < 0);
+        assert_eq!(sent(&claim, false, false), 0);
         claim.renews = false;
-        assert_eq!(sent(&claim, true), 0);
+        assert!(sent(&claim, true, false) < 0);
         (claim.renews, claim.tether) = (true, Tether::Lease);
-        assert_eq!(sent(&claim, true), 0);
+        assert!(sent(&claim, true, false) < 0);
     }
 }

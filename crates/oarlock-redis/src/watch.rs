@@ -10,7 +10,7 @@ use oarlock_core::ClaimId;
 use oarlock_core::driver::{Hint, Watch};
 
 use crate::turn::{Handed, Word};
-use redis::{Msg, PushInfo, PushKind};
+use redis::{Msg, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// What a watch listens for.
@@ -44,13 +44,11 @@ pub(crate) struct Hub {
 struct Ears {
     last_key: u64,
     last_source: Source,
-    /// The connections that are open.
-    sources: HashSet<Source>,
+    /// The connections that are open, and the channels that are heard on each.
+    sources: HashMap<Source, HashSet<Arc<str>>>,
     by_topic: HashMap<Topic, Vec<Listener>>,
     /// A connection has ended since a mailbox was last handed out: something may have been missed.
     missed: bool,
-    /// The mailboxes that are heard, by their channels, and where.
-    mailboxes: HashMap<String, Source>,
     /// Claims that wait, from before they were sent: word for them is kept until somebody asks.
     expected: HashMap<ClaimId, Expected>,
 }
@@ -58,6 +56,7 @@ struct Ears {
 #[derive(Debug)]
 struct Expected {
     source: Source,
+    mailbox: Arc<str>,
     /// Word came that nobody has heard yet.
     called: bool,
     handed: Option<Handed>,
@@ -67,6 +66,8 @@ struct Expected {
 struct Listener {
     key: u64,
     source: Source,
+    /// The channel that it depends on.
+    channel: Arc<str>,
     hints: UnboundedSender<Hint>,
 }
 
@@ -85,18 +86,18 @@ impl Hub {
         let mut ears = self.lock();
         ears.last_source += 1;
         let source = ears.last_source;
-        ears.sources.insert(source);
+        ears.sources.insert(source, HashSet::new());
         source
     }
 
     pub(crate) fn is_ended(&self, source: Source) -> bool {
-        !self.lock().sources.contains(&source)
+        !self.lock().sources.contains_key(&source)
     }
 
     /// A connection is no more: whoever depends on it has to arm anew, and the mailbox depends on all.
     pub(crate) fn end(&self, source: Source) {
         let mut ears = self.lock();
-        if !ears.sources.remove(&source) {
+        if ears.sources.remove(&source).is_none() {
             return;
         }
         ears.missed = true;
@@ -104,33 +105,75 @@ impl Hub {
             listeners.retain(|listener| *topic != Topic::Mailbox && listener.source != source);
             !listeners.is_empty()
         });
-        ears.mailboxes.retain(|_, heard_on| *heard_on != source);
         ears.expected.retain(|_, expected| expected.source != source || expected.handed.is_some());
     }
 
     /// This channel is heard on this connection from now on.
-    pub(crate) fn attended(&self, channel: &str, source: Source) {
-        let mut ears = self.lock();
-        let known = !channel.starts_with(&self.mail) || ears.mailboxes.get(channel) == Some(&source);
-        if !known && ears.sources.contains(&source) {
-            ears.mailboxes.insert(channel.to_owned(), source);
+    fn attended(&self, channel: &str, source: Source) {
+        if let Some(channels) = self.lock().sources.get_mut(&source)
+            && !channels.contains(channel)
+        {
+            channels.insert(channel.into());
         }
+    }
+
+    /// This channel is not heard on this connection any more: its slot is served by another node. Whoever depends on it has
+    /// to arm anew, and to look at what may have been said meanwhile.
+    fn unattended(&self, channel: &str, source: Source) {
+        let mut ears = self.lock();
+        if !ears.sources.get_mut(&source).is_some_and(|channels| channels.remove(channel)) {
+            return;
+        }
+        ears.by_topic.retain(|_, listeners| {
+            listeners.retain(|listener| listener.source != source || *listener.channel != *channel);
+            !listeners.is_empty()
+        });
+        let depends = |expected: &Expected| expected.source == source && *expected.mailbox == *channel;
+        ears.expected.retain(|_, expected| !depends(expected) || expected.handed.is_some());
+    }
+
+    /// Whether this channel is heard on this connection.
+    pub(crate) fn attends(&self, channel: &str, source: Source) -> bool {
+        self.lock().sources.get(&source).is_some_and(|channels| channels.contains(channel))
+    }
+
+    /// Whether this channel is heard on any connection.
+    pub(crate) fn is_attended(&self, channel: &str) -> bool {
+        self.lock().sources.values().any(|channels| channels.contains(channel))
+    }
+
+    /// The channels that are heard on this connection though nobody listens; they count as unheard from now on.
+    pub(crate) fn unheard(&self, source: Source) -> Vec<Arc<str>> {
+        let mut ears = self.lock();
+        let Ears { sources, by_topic, .. } = &mut *ears;
+        let heard = |channel: &str| {
+            let topics = [Topic::Channel(channel.to_owned()), Topic::Freed(channel.to_owned())];
+            channel.starts_with(&self.mail) || topics.iter().any(|topic| by_topic.contains_key(topic))
+        };
+        sources.get_mut(&source).map_or_else(Vec::new, |it| it.extract_if(|channel| !heard(channel)).collect())
     }
 
     /// Keeps word for a claim that is about to wait, if it would be heard: through this mailbox, on this connection.
     pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str, source: Source) -> bool {
         let mut ears = self.lock();
-        let heard = ears.mailboxes.get(mailbox) == Some(&source);
-        if heard {
-            let new = Expected { source, called: false, handed: None };
-            ears.expected.entry(claim).or_insert(new).source = source;
-        }
-        heard
+        let Some(mailbox) = ears.sources.get(&source).and_then(|channels| channels.get(mailbox)).cloned() else {
+            return false;
+        };
+        let new = Expected { source, mailbox: mailbox.clone(), called: false, handed: None };
+        let expected = ears.expected.entry(claim).or_insert(new);
+        (expected.source, expected.mailbox) = (source, mailbox);
+        true
     }
 
     /// Whether word for this claim is kept.
     pub(crate) fn expects(&self, claim: ClaimId) -> bool {
         self.lock().expected.contains_key(&claim)
+    }
+
+    /// How many claims word is kept for.
+    #[cfg(test)]
+    pub(crate) fn expected(&self) -> usize {
+        self.lock().expected.len()
     }
 
     /// What was handed to this claim; only once, since whoever asks again wants to know what the store says.
@@ -143,19 +186,13 @@ impl Hub {
         self.lock().expected.remove(&claim);
     }
 
-    /// Whether anybody listens to this channel.
-    pub(crate) fn hears(&self, channel: &str) -> bool {
-        let topics = [Topic::Channel(channel.to_owned()), Topic::Freed(channel.to_owned())];
-        channel.starts_with(&self.mail) || topics.iter().any(|topic| self.lock().by_topic.contains_key(topic))
-    }
-
     /// A watch; it has ended already if the connection has.
-    pub(crate) fn listen(self: &Arc<Self>, topic: Topic, source: Source) -> Watch {
+    pub(crate) fn listen(self: &Arc<Self>, topic: Topic, channel: &str, source: Source) -> Watch {
         let (hints, heard) = unbounded_channel();
         let mut ears = self.lock();
         ears.last_key += 1;
         let key = ears.last_key;
-        if ears.sources.contains(&source) {
+        if ears.sources.contains_key(&source) {
             let unheard = match &topic {
                 // Nobody knows what was said meanwhile: look at everything.
                 Topic::Mailbox => std::mem::take(&mut ears.missed),
@@ -167,7 +204,12 @@ impl Hub {
             if unheard {
                 let _ = hints.send(Hint { claim: None });
             }
-            ears.by_topic.entry(topic.clone()).or_default().push(Listener { key, source, hints });
+            ears.by_topic.entry(topic.clone()).or_default().push(Listener {
+                key,
+                source,
+                channel: channel.into(),
+                hints,
+            });
         }
         drop(ears);
         Watch::new(Ear { key, topic, heard, hub: self.clone() })
@@ -175,10 +217,20 @@ impl Hub {
 
     /// Takes what a connection was told without asking.
     pub(crate) fn push(&self, source: Source, push: PushInfo) {
-        if push.kind == PushKind::Disconnection {
-            self.end(source);
-        } else if let Some(message) = Msg::from_push_info(push) {
-            self.hear(message.get_channel_name(), message.get_payload_bytes());
+        let channel = match push.data.first() {
+            Some(Value::BulkString(channel)) => std::str::from_utf8(channel).unwrap_or_default(),
+            _ => "",
+        };
+        match push.kind {
+            PushKind::Disconnection => self.end(source),
+            PushKind::Subscribe | PushKind::SSubscribe => self.attended(channel, source),
+            // Nobody may have asked for it. What was asked for does not count as heard any more.
+            PushKind::SUnsubscribe => self.unattended(channel, source),
+            _ => {
+                if let Some(message) = Msg::from_push_info(push) {
+                    self.hear(message.get_channel_name(), message.get_payload_bytes());
+                }
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
-use oarlock_core::state::Query;
+use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Claim, ClaimId, Client, ResourceName, Tether};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Proxy};
@@ -48,6 +48,14 @@ impl Bed {
 
     async fn client(&self) -> Client {
         Client::new(self.open().await).unwrap()
+    }
+
+    /// How many connections hear of their turns.
+    async fn listeners(&self) -> usize {
+        let mut ask = redis::cmd("PUBSUB");
+        let channels: Vec<String> =
+            ask.arg("CHANNELS").arg("oarlock:mail:*").query_async(&mut self.raw.clone()).await.unwrap();
+        channels.len()
     }
 
     /// How many scripts the server has run.
@@ -199,6 +207,116 @@ async fn nobody_passes_whoever_was_handed_the_lock() {
     (hasty.fair, hasty.wait) = (false, false);
     pending(&one, &hasty).await;
     granted(&two, &careless).await;
+}
+
+/// As after the end of a process: the server sees its connections end, and knows that nobody listens.
+#[tokio::test]
+async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back() {
+    let bed = bed!();
+    let (one, (three, mut word)) = (bed.open().await, bed.listening().await);
+    let mut whole = claim(3);
+    whole.renews = false;
+    // The first would be handed its turn, the second would have to ask for it.
+    for dead in [claim(2), whole] {
+        let (two, mailbox) = bed.listening().await;
+        granted(&one, &claim(1)).await;
+        assert!(pending(&two, &dead).await.watched);
+        assert!(pending(&three, &claim(4)).await.watched);
+        drop(mailbox);
+        two.close().await.unwrap();
+        drop(two);
+        while bed.listeners().await > 1 {
+            tokio::task::yield_now().await;
+        }
+        release(&one, &claim(1)).await;
+        assert_eq!(word.changed().await.unwrap().claim, Some(claim(4).id));
+        granted(&three, &claim(4)).await;
+        // It was only its connection that had died.
+        pending(&one, &dead).await;
+        pending(&one, &claim(5)).await;
+        release(&three, &claim(4)).await;
+        pending(&one, &claim(5)).await;
+        granted(&one, &dead).await;
+        release(&one, &dead).await;
+        granted(&one, &claim(5)).await;
+        release(&one, &claim(5)).await;
+    }
+}
+
+/// The next in line was not heard of for a while when its turn came. Whoever comes after it is told to look, and hears when
+/// that turn is over.
+#[tokio::test]
+async fn the_one_behind_a_silent_waiter_knows_when_its_turn_is_over() {
+    let bed = bed!();
+    let (one, (two, _two), (three, mut word)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    // Longer than anybody is silent who waits for a lock that goes round quickly.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let before = pending(&three, &claim(3)).await.recheck_after.unwrap();
+    assert!(before > TURN * 2, "{before:?}");
+    release(&one, &claim(1)).await;
+    let told = tokio::time::timeout(Duration::from_secs(30), word.changed()).await.expect("told to look");
+    assert_eq!(told.unwrap().claim, Some(claim(3).id));
+    let recheck = pending(&three, &claim(3)).await.recheck_after.unwrap();
+    assert!(recheck <= TURN, "{recheck:?}");
+    tokio::time::sleep(recheck + Duration::from_millis(1)).await;
+    granted(&three, &claim(3)).await;
+    release(&three, &claim(3)).await;
+}
+
+/// Whoever has just asked is not suspected: nobody else is woken.
+#[tokio::test]
+async fn only_the_next_in_line_is_told_where_the_lock_goes_round_quickly() {
+    let bed = bed!();
+    let (one, (two, mut first), (three, mut second)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    loop {
+        granted(&one, &claim(1)).await;
+        let asked = BootClock.now();
+        pending(&two, &claim(2)).await;
+        pending(&three, &claim(3)).await;
+        release(&one, &claim(1)).await;
+        let quickly = BootClock.now().since(asked) < Duration::from_millis(150);
+        assert_eq!(first.changed().await.unwrap().claim, Some(claim(2).id));
+        granted(&two, &claim(2)).await;
+        release(&two, &claim(2)).await;
+        assert_eq!(second.changed().await.unwrap().claim, Some(claim(3).id));
+        let holders = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0).holders;
+        release(&three, &claim(3)).await;
+        // A machine that is too busy for that has another try.
+        if quickly {
+            assert_eq!(holders[0].id, claim(3).id, "its first word was that of its turn");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
+    let bed = bed!();
+    let (one, two) = (bed.open().await, bed.open().await);
+    let grace = Duration::from_secs(5);
+    let ending = Ending { by: "ops".into(), why: "to drain".into() };
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    one.release(&name(), claim(2).id, &End::Broken { ending: ending.clone(), grace }).await.unwrap();
+    let renewal = Renewal::of(Arc::new(claim(2)));
+    match two.renew(std::slice::from_ref(&renewal)).await.remove(0).unwrap() {
+        Renewed::Alive { lease, .. } => assert!(lease.ttl <= grace, "its place: {lease:?}"),
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    let grant = granted(&two, &claim(2)).await;
+    assert!(grant.lease.ttl <= grace, "what it holds: {:?}", grant.lease);
+    match two.renew(&[renewal]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, ending: told, .. } => {
+            assert!(lease.ttl <= grace, "{lease:?}");
+            assert_eq!(told, Some(ending));
+        }
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    release(&two, &claim(2)).await;
 }
 
 #[tokio::test]

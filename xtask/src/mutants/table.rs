@@ -18,6 +18,8 @@ const REDIS_TURN: &str = "crates/oarlock-redis/src/turn.rs";
 const REDIS_RENEW: &str = "crates/oarlock-redis/src/scripts/native/renew.lua";
 const REDIS_RULE: &str = "crates/oarlock-redis/src/scripts/native/rule.lua";
 const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua";
+const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
+const REDIS_DRIVER: &str = "crates/oarlock-redis/src/driver.rs";
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
@@ -68,6 +70,8 @@ const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "rediss
 const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
+const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
+const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
@@ -691,8 +695,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redis-short-lease-for-everybody",
         rule: "a hold that is not renewed begins with its whole lease",
         file: REDIS_TURN,
-        from: "if expected && claim.renews && claim.tether == Tether::Process {",
-        to: "if expected {",
+        from: "if claim.renews && claim.tether == Tether::Process && !confirms { now } else { -now }",
+        to: "if confirms { -now } else { now }",
         test: REDIS_TURNS,
     },
     Mutant {
@@ -707,9 +711,49 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redis-handed-is-passed",
         rule: "nobody passes whoever was handed the lock",
         file: REDIS_ATTEMPT,
-        from: "if i ~= at and (e.fence or (in_order and i < at)) then",
+        from: "if i ~= at and (e.fence or (in_order and i < at and not e.deaf)) then",
         to: "if i ~= at and ((e.fence and not e.handed) or (in_order and i < at)) then",
         test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-waits-for-the-dead",
+        rule: "a waiter whose client is gone is passed over",
+        file: REDIS_RULE,
+        from: "return type(told[2]) ~= 'number' or told[2] > 0",
+        to: "return true",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-nobody-looks",
+        rule: "the one behind a silent waiter is told to look",
+        file: REDIS_RULE,
+        from: "if fair and doubtful and e.sent and #entries <= FEW then",
+        to: "if false then",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-grace-forgotten",
+        rule: "a waiter that was asked to end gets no more than its grace",
+        file: REDIS_ATTEMPT,
+        from: "if not me.by then\n  me.lease = fits",
+        to: "if true then\n  me.lease = fits",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-deaf-to-a-slot",
+        rule: "waiters hear from the node that a slot has moved to",
+        file: REDIS_WATCH,
+        from: "PushKind::SUnsubscribe => self.unattended(channel, source),",
+        to: "PushKind::SUnsubscribe => {}",
+        test: REDIS_SLOT,
+    },
+    Mutant {
+        name: "redis-keeps-the-refused",
+        rule: "nothing is kept of a claim that was refused",
+        file: REDIS_DRIVER,
+        from: "Err(error) if error.applied() == Applied::No => self.link.hub().forget(claim.id),",
+        to: "",
+        test: REDIS_LIB,
     },
     Mutant {
         name: "redis-clock-set-back",

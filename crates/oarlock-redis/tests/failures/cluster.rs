@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Driver as _, Renewal, Renewed};
+use oarlock_core::driver::{Driver as _, End, Interest, Renewal, Renewed};
+use oarlock_core::state::Ending;
 use oarlock_core::{Applied, Client};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisCluster;
@@ -90,6 +91,80 @@ async fn a_lock_stays_while_its_slot_moves() {
     guard.release().await.unwrap();
     let next = tokio::time::timeout(Duration::from_secs(1), waiter).await.expect("woken where the slot is now");
     assert!(next.unwrap().unwrap().fence() > first);
+}
+
+/// Gives the slot of the lock to another node, with both of its keys.
+async fn move_slot(bed: &RedisCluster, key: &str, index: &str) {
+    let (from, slot) = serves(bed, key).await;
+    let (source, target) = (bed.masters[from].addr(), bed.masters[(from + 1) % 3].addr());
+    let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
+    let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
+    let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await]).await;
+    let port = target.port().to_string();
+    let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", key, index]).await;
+    let owner = id(target).await;
+    // The new node first, as it is done, so that there is always one who serves it.
+    for node in [target, source, bed.masters[(from + 2) % 3].addr()] {
+        let _: Value = Raw::to(node).await.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &owner]).await;
+    }
+}
+
+/// The node that a slot leaves ends the subscriptions to it. Those who wait must hear from the next one: otherwise the lock is
+/// handed to somebody who does not know, and who loses its place.
+#[tokio::test]
+async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
+    let holder = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let guard = holder.mutex("deploy").unwrap().fair().lock().await.unwrap();
+    let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 1..=3 {
+        let waiter = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
+        let granted = granted.clone();
+        tokio::spawn(async move {
+            let guard = waiter.mutex("deploy").unwrap().fair().wait_forever().lock().await.unwrap();
+            granted.send((number, guard.fence())).unwrap();
+            guard.release().await.unwrap();
+        });
+        until("its place", async || holder.inspect(&name("deploy")).await.unwrap().waiters.count() == Some(number))
+            .await;
+    }
+    move_slot(&bed, key, index).await;
+    let mut last = guard.fence();
+    let released = std::time::Instant::now();
+    guard.release().await.unwrap();
+    for wanted in 1..=3 {
+        let next = tokio::time::timeout(Duration::from_secs(60), order.recv()).await.expect("granted").unwrap();
+        assert_eq!(next.0, wanted, "in order of arrival");
+        assert!(next.1 > last);
+        last = next.1;
+        println!("{wanted} was granted it after {:?}", released.elapsed());
+    }
+}
+
+/// A holder hears that it was broken, at the latest with the renewal after that.
+#[tokio::test]
+async fn a_mailbox_follows_a_slot_that_moves() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
+    let store = Redis::open(config(&bed)).await.unwrap();
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    let held = claim(1, "deploy");
+    assert!(fence(&store, &held).await.is_some());
+    let renewal = Renewal::of(Arc::new(held.clone()));
+    assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_ok());
+    move_slot(&bed, key, index).await;
+    // The first finds the slot, and the mailbox with it, unless the old node has not said yet that it is gone.
+    let other = Redis::open(config(&bed)).await.unwrap();
+    let ending = Ending { by: "ops".into(), why: String::new() };
+    until("word of the break", async || {
+        assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_ok());
+        let asked = End::Broken { ending: ending.clone(), grace: Duration::from_secs(30) };
+        other.release(&name("deploy"), held.id, &asked).await.unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(200), mailbox.changed()).await;
+        told.is_ok_and(|hint| hint.is_some_and(|hint| hint.claim == Some(held.id)))
+    })
+    .await;
 }
 
 #[tokio::test]

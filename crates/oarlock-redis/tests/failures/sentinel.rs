@@ -187,7 +187,8 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
         let error = store.attempt(&claim).await.unwrap_err();
         assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "run {run}: {error}");
         assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
-        let left: usize = Raw::to(bed.machines[0].server.addr()).await.ask(&["HEXISTS", KEY, "state"]).await;
+        let label = claim.id.to_string();
+        let left: usize = Raw::to(bed.machines[0].server.addr()).await.ask(&["HEXISTS", KEY, &label]).await;
         assert_eq!(left, 0, "and it was given back");
         bed.machines[0].server.kill().unwrap();
         let (theirs, _) = granted(&rival).await;

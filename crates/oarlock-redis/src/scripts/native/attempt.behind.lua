@@ -1,33 +1,17 @@
 -- The next short way, for whoever wants everything while somebody holds, and nobody has run out: it goes to the end.
 
-local function behind_others()
-  local soonest = state.soon or math.huge
-  for _, e in ipairs(state.entries) do soonest = math.min(soonest, e.till) end
-  if soonest <= now or redis.call('HGET', key, id) then return end
-
-  local last_ms, seq, count = math.ceil((now + place_ttl) / 1000), state.tail + 1, state.count or 0
-  local me = {
-    id = id, session = session, kind = kind, weight = weight, fair = fair, behind = behind,
-    since = now, till = now + place_ttl, lease = place_ttl, seq = seq, sent = sent ~= '0' and sent or nil,
-  }
-  if value ~= '' then me.value = string.sub(value, 2) end
-  state.head, state.tail, state.count = state.head or seq - 1, seq, count + 1
-  state.soon = math.min(state.soon or me.till, me.till)
-  local ends_ms = ends(last_ms)
-  local later = last_ms > state.last
-  if later then state.last = last_ms end
-  redis.call('HSET', key, 'state', cmsgpack.pack(state), 'w' .. seq, cmsgpack.pack(me), id, label)
-  if ends_ms then
-    redis.call('HSET', key, 'ends', ends_ms)
-    redis.call('PEXPIREAT', key, ends_ms)
-  end
-  if later or ends_ms then enlist(last_ms, ends_ms) end
+if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not redis.call('HGET', key, id) then
+  local ahead, soonest, till = holders + count, soon, now + place_ttl
+  tail = tail + 1
+  if count == 0 then head = tail - 1 end
+  count, soon = count + 1, math.min(soon, till)
+  local later = math.ceil(till / 1000)
+  local is_later = later > last
+  if is_later then last = later end
+  local waits = arriving(tail, place_ttl, 0, sent)
+  local anew = keep(string.sub(packed, HEAD_SIZE + 1), 'w' .. tail, waits, id, label)
+  if is_later or anew then enlist(anew) end
   redis.call(PUBLISH, key, '')
-  return { 'pending', #state.entries + count, soonest - now }
-end
-
-if wait and weight == 0 and said == 'any' and state.entries[1] then
-  local answer = behind_others()
-  if answer then return answer end
+  return { 'pending', ahead, soonest - now }
 end
 

@@ -5,7 +5,7 @@ local function pending(at)
   for i, e in ipairs(entries) do
     if i ~= at then
       if i < at or e.fence then ahead = ahead + 1 end
-      if (e.fence or (fair_now and i < at)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
+      if (e.fence or (fair_now and i < at and not e.deaf)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
     end
   end
   return { 'pending', ahead, soonest and soonest - now or -1 }
@@ -33,14 +33,14 @@ if me and me.fence then
   return finish({ 'granted', me.fence, me.till - now, memo })
 end
 
-if said == 'fixed' and state.cap and state.cap ~= asked then return finish({ 'mismatch', state.cap }) end
-limit = state.cap or limit
+if said == 'fixed' and cap >= 0 and cap ~= asked then return finish({ 'mismatch', cap }) end
+if cap >= 0 then limit = cap end
 if weight > 0 and limit > 0 and weight > limit then return finish({ 'heavy', limit }) end
 
 at = at or #entries + 1
 local in_order, load = fair or is_fair(), no_load()
 for i, e in ipairs(entries) do
-  if i ~= at and (e.fence or (in_order and i < at)) then add(load, e.weight) end
+  if i ~= at and (e.fence or (in_order and i < at and not e.deaf)) then add(load, e.weight) end
 end
 local fits = bears(load, weight, limit)
 if not fits and not wait then
@@ -50,26 +50,30 @@ if not fits and not wait then
 end
 if fits and next_fence() >= FENCES then return finish({ 'exhausted' }) end
 
-if said ~= 'any' and not state.cap then state.cap = asked end
+if said ~= 'any' and cap < 0 then cap = asked end
 if not me then
-  state.tail = (state.tail or 0) + 1
-  me = { id = id, session = session, kind = kind, weight = weight, fair = fair, since = now, seq = state.tail }
-  if value ~= '' then me.value = string.sub(value, 2) end
+  tail = tail + 1
+  me = entry_of(arriving(tail, place_ttl, 0, 0))
   entries[at] = me
   fields[#fields + 1] = id
   fields[#fields + 1] = label
   changed = true
 end
-me.behind = behind
+me.behind, me.deaf = ARGV[8], false
 touched[me], dirty = true, true
+-- Whoever was asked to end is not given more time, waiting or holding.
+if not me.by then
+  me.lease = fits and ttl or place_ttl
+  me.till = now + me.lease
+end
 if not fits then
-  me.till, me.lease, me.sent = now + place_ttl, place_ttl, sent ~= '0' and sent or nil
+  me.sent = there(sent)
   call()
   return finish(pending(at))
 end
 last_fence = next_fence()
-me.fence, me.since, me.till, me.lease, me.turn, me.sent = last_fence, now, now + ttl, ttl, nil, nil
+me.fence, me.since, me.turn, me.sent = last_fence, now, nil, nil
 changed = true
 forget_call(me)
 call()
-return finish({ 'granted', me.fence, ttl, memo })
+return finish({ 'granted', me.fence, me.till - now, memo })

@@ -4,18 +4,16 @@
 
 local TURN = 2000000
 
--- Lets a waiter hold that has not asked for it yet.
-local function hand(e, fence)
-  e.fence, e.handed, e.turn, e.lease = fence, now, nil, math.min(e.lease, TURN)
-  e.till = math.min(e.till, now + TURN)
-end
+-- Whoever was silent for so long may be dead; and if no more than so many wait, nobody would notice soon.
+local SILENT, FEW = 200000, 32
 
-local function tell(e)
-  local word = e.id
-  if e.handed then
-    word = string.format('%s %.0f %s %.0f', e.id, e.fence, e.sent, e.lease)
+-- How many clients have heard it.
+local function tell(id, session, fence, sent, lease)
+  local word = id
+  if fence then
+    word = string.format('%s %.0f %.0f %.0f', id, fence, sent, lease)
     if memo then word = word .. ' ' .. memo end
   end
-  redis.call(PUBLISH, mail .. e.session, word)
+  return redis.call(PUBLISH, mail .. session, word)
 end
 

@@ -1,67 +1,76 @@
--- Reads a resource. It goes before each of the other scripts, after a line that says how to publish.
+-- Reads a resource. It goes before each of the other scripts, after lines that say how to publish.
 --
 -- KEYS[1]  the resource, a hash:
 --            format  the version of this layout
---            fence   the largest fence given or reserved so far
---            state   MessagePack; absent while nobody holds or waits:
---                      cap      the capacity, if somebody stated one
---                      entries  those who hold, in order of arrival
---                      last     the millisecond at which nobody is left, or later
---                      tail     the number of whoever came last
---                      count, head, soon: how many wait; the number before the first of them; when the first of them
---                      runs out, or sooner. Absent while nobody waits
---            w<n>    MessagePack of the waiter with this number
+--            state   numbers (see HEAD), then those who hold, in order of arrival (see ENTRY)
+--            w<n>    the waiter with this number (see ENTRY)
 --            graves  MessagePack of { id, by, why } of claims that were broken; absent while there are none
 --            memo    the bytes that a holder left
---            ends    the millisecond at which the key ends by itself
 --            <id>    the label of that claim, in JSON
 -- KEYS[2]  the index, a sorted set: the keys in use, by the millisecond at which the last claim of each ends
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
--- answer   'foreign', why | 'newer', format: the key is not ours, and is left as it is
+-- answer   'foreign', why | 'older', format | 'newer', format: the key is not ours, and is left as it is
 --
 -- Times are in microseconds. 0 stands for everything as a weight, and for no limit as a capacity.
 
 local key, index, mail = KEYS[1], KEYS[2], ARGV[1]
-local FORMAT, FENCES = '1', 9007199254740992
+local FORMAT, FENCES = '2', 9007199254740992
+
+-- last_fence  the largest fence given or reserved so far
+-- ends        the millisecond at which the key ends by itself
+-- cap         the capacity, if somebody stated one, else -1
+-- last        the millisecond at which nobody is left, or later
+-- soon        when the first of those who hold or wait runs out, or sooner
+-- count       how many wait; head is the number before the first of them, tail that of the last
+-- holders     how many hold; only is the id of the one that does, if it is alone and was not asked to end
+local HEAD, HEAD_SIZE = '>ddddddddI4c32', 100
+
+-- First what changes: till, lease, fence, turn, handed, sent; then weight, fair, deaf, behind, seq, since, id, session, kind,
+-- value, by, why. What is not there is 0 or nothing; a value, by and why begin with '=' if they are there.
+-- turn    when the turn that it was told of passes on
+-- handed  when it was handed what it holds, while it has not said that it knows
+-- sent    when its last request left, by its own clock, if it hears of its turn; negative if that must not be handed to it
+-- deaf    it could not be told of its turn, and is passed over until it asks again
+local ENTRY = '>ddddddI4BBI4ddc32c32Bc0I4c0I4c0I4c0'
+local NOBODY = string.rep(' ', 32)
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local stored = redis.pcall('HMGET', key, 'format', 'fence', 'state', 'graves', 'memo', 'ends')
+local last_fence, ends, cap, last, soon, count, head, tail, holders, only = 0, 0, -1, 0, 0, 0, 0, 0, 0, NOBODY
+local stored = redis.pcall('HMGET', key, 'format', 'state', 'memo')
 if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a value of another type' } end
   return stored
 end
-local format, last_fence, memo = stored[1], 0, stored[5]
-if format == FORMAT then
-  last_fence = tonumber(stored[2])
-  if not last_fence then return { 'foreign', 'a fence that is no number' } end
-elseif format then
-  if string.find(format, '^%d+$') then return { 'newer', format } end
-  return { 'foreign', 'a format that is no number' }
+local packed, memo = stored[2], stored[3]
+if stored[1] == FORMAT then
+  if not packed or #packed < HEAD_SIZE then return { 'foreign', 'a state that cannot be read' } end
+  last_fence, ends, cap, last, soon, count, head, tail, holders, only = struct.unpack(HEAD, packed)
+elseif stored[1] then
+  if not string.find(stored[1], '^%d+$') then return { 'foreign', 'a format that is no number' } end
+  return { tonumber(stored[1]) < tonumber(FORMAT) and 'older' or 'newer', stored[1] }
 elseif redis.call('EXISTS', key) == 1 then
   return { 'foreign', 'a hash of another program' }
 end
 
-local function unpacked(packed, empty)
-  if not packed then return true, empty end
-  return pcall(cmsgpack.unpack, packed)
+-- Stores the numbers and those who hold, in a key that ends by itself a day after its last claim. An hour more, so that it
+-- is seldom told.
+local function keep(entries, ...)
+  local anew = ends < last + 86400000
+  if anew then ends = last + 90000000 end
+  local state = struct.pack(HEAD, last_fence, ends, cap, last, soon, count, head, tail, holders, only) .. entries
+  if anew then
+    redis.call('HSET', key, 'format', FORMAT, 'state', state, ...)
+    redis.call('PEXPIREAT', key, ends)
+  else
+    redis.call('HSET', key, 'state', state, ...)
+  end
+  return anew
 end
 
-local whole, state = unpacked(stored[3], { entries = {} })
-if not whole or type(state) ~= 'table' or type(state.entries) ~= 'table' then
-  return { 'foreign', 'a state that cannot be read' }
-end
-
--- When the key must end by itself, if it is written now and its last claim ends then. An hour more, so that it is
--- seldom told.
-local function ends(last_ms)
-  local wanted = last_ms + 86400000
-  if tonumber(stored[6] or 0) < wanted then return wanted + 3600000 end
-end
-
--- Notes in the index that the key is in use until then. The index outlives the longest lease.
-local function enlist(last_ms, anew)
-  if redis.call('ZADD', index, last_ms, key) == 1 or anew then redis.call('PEXPIRE', index, 2764800000) end
+-- Notes in the index that the key is in use. The index outlives the longest lease.
+local function enlist(anew)
+  if redis.call('ZADD', index, last, key) == 1 or anew then redis.call('PEXPIRE', index, 2764800000) end
 end
 

@@ -8,13 +8,12 @@
 -- The short way, for the only holder of a resource that nobody waits for.
 
 local id, how = ARGV[2], ARGV[3]
+local left = how == 'done' and ARGV[4] or ''
 
-local only = state.entries[1]
-if how == 'done' and only and not state.entries[2] and not state.count and only.id == id and only.fence and not only.by
-  and only.till > now
-then
-  redis.call('HDEL', key, id, 'state')
-  if ARGV[4] ~= '' then redis.call('HSET', key, 'memo', string.sub(ARGV[4], 2)) end
+if only == id and count == 0 and how == 'done' and soon > now then
+  cap, holders, only, tail = -1, 0, NOBODY, 0
+  redis.call('HDEL', key, id)
+  if left == '' then keep('') else keep('', 'memo', string.sub(left, 2)) end
   redis.call('ZREM', index, key)
   redis.call(PUBLISH, key, '')
   return { 'released', 0 }

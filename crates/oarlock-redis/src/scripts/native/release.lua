@@ -5,16 +5,16 @@ local at, me = find(id)
 if not me then return finish({ 'absent', anyone_waits() }) end
 
 dirty = true
-if how == 'done' and me.fence and ARGV[4] ~= '' then
+if me.fence and left ~= '' then
   fields[#fields + 1] = 'memo'
-  memo = string.sub(ARGV[4], 2)
+  memo = string.sub(left, 2)
   fields[#fields + 1] = memo
 end
 if how == 'broken' then
   calls[#calls + 1] = me
   touched[me] = true
   take(me)
-  me.by, me.why = ARGV[4], ARGV[5]
+  me.by, me.why = '=' .. ARGV[4], '=' .. ARGV[5]
   local grace = tonumber(ARGV[6])
   if grace > 0 then
     changed = true

@@ -4,7 +4,7 @@ expire()
 local _, me = find(id)
 if not me then
   for _, grave in ipairs(graves()) do
-    if grave.id == id then return finish({ 'gone', grave.by, grave.why }) end
+    if grave.id == id then return finish({ 'gone', ending(grave) }) end
   end
   return finish({ 'gone' })
 end
@@ -14,7 +14,8 @@ if me.handed and (held or how ~= 'keep' or left ~= '') then take(me) end
 if not me.fence or me.handed then
   -- Its turn must be taken; staying alive is not enough to sit on it.
   if not me.handed then
-    me.behind, me.till, me.lease, me.sent = behind, now + place_ttl, place_ttl, sent ~= '0' and sent or nil
+    if not me.by then me.till, me.lease = now + place_ttl, place_ttl end
+    me.behind, me.sent, me.deaf = behind, there(sent), me.deaf and sent == 0
     touched[me] = true
   end
   return finish({ 'alive', ends_at(me) - now, -1 })
@@ -34,5 +35,6 @@ if left ~= '' then
   fields[#fields + 1] = string.sub(left, 2)
 end
 if not me.by then me.till, me.lease = now + ttl, ttl end
-if value == '' then me.value = nil else me.value = string.sub(value, 2) end
-return finish({ 'alive', me.till - now, fence, me.by or false, me.why or false })
+me.value = value
+local by, why = ending(me)
+return finish({ 'alive', me.till - now, fence, by, why })

@@ -2,20 +2,42 @@
 
 local GRAVES, MANY = 8, 2000
 
-local entries = state.entries
+local entries = {}
 local dirty, changed = false, false
 local calls, gone, fields = {}, {}, {}
 -- Those stored as waiters, and those of them that must be stored anew.
 local waited, touched = {}, {}
 
-if state.count then
-  for from = state.head + 1, state.tail, MANY do
+local function there(number) return number ~= 0 and number or nil end
+
+local function entry_of(packed, from)
+  local till, lease, fence, turn, handed, sent, weight, fair, deaf, behind, seq, since, id, session, kind, value, by, why,
+    after = struct.unpack(ENTRY, packed, from)
+  return {
+    till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
+    weight = weight, fair = fair == 1, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
+    session = session, kind = kind, value = value, by = by ~= '' and by or nil, why = why,
+  }, after
+end
+
+local function packed_entry(e)
+  local by, why = e.by or '', e.by and e.why or ''
+  return struct.pack(
+    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.weight, e.fair and 1 or 0,
+    e.deaf and 1 or 0, e.behind, e.seq, e.since, e.id, e.session, #e.kind, e.kind, #e.value, e.value, #by, by, #why, why
+  )
+end
+
+local function read_all()
+  local after = HEAD_SIZE + 1
+  for at = 1, holders do entries[at], after = entry_of(packed, after) end
+  if holders > 0 and after ~= #packed + 1 then error('left over') end
+  for from = head + 1, count > 0 and tail or 0, MANY do
     local names = {}
-    for seq = from, math.min(from + MANY - 1, state.tail) do names[#names + 1] = 'w' .. seq end
-    for _, packed in ipairs(redis.call('HMGET', key, unpack(names))) do
-      if packed then
-        local read, e = pcall(cmsgpack.unpack, packed)
-        if not read or type(e) ~= 'table' then return { 'foreign', 'a waiter that cannot be read' } end
+    for seq = from, math.min(from + MANY - 1, tail) do names[#names + 1] = 'w' .. seq end
+    for _, waits in ipairs(redis.call('HMGET', key, unpack(names))) do
+      if waits then
+        local e = entry_of(waits)
         entries[#entries + 1] = e
         waited[e] = true
       end
@@ -23,6 +45,8 @@ if state.count then
   end
   table.sort(entries, function(a, b) return a.seq < b.seq end)
 end
+
+if not pcall(read_all) then return { 'foreign', 'a state that cannot be read' } end
 
 -- Nothing lasts longer than the lease it was given, counted from now: unless the clock was set back.
 for _, e in ipairs(entries) do
@@ -72,20 +96,42 @@ end
 
 local function next_fence() return math.max(last_fence + 1, now) end
 
--- Tells the waiters that fit now that their turn has come, and starts the time they have to take it.
+local function is_silent(e) return now - (e.till - e.lease) > SILENT end
+
+-- Lets a waiter hold that has not asked for it yet.
+local function hand(e, fence)
+  e.fence, e.handed, e.turn, e.lease = fence, now, nil, math.min(e.lease, TURN)
+  e.till = math.min(e.till, now + TURN)
+end
+
+-- Whether somebody would hear word for a waiter that listened when it asked last.
+local function is_heard(e)
+  if not e.sent then return true end
+  local told = redis.pcall('PUBSUB', NUMSUB, mail .. e.session)
+  return type(told[2]) ~= 'number' or told[2] > 0
+end
+
+-- Tells the waiters that fit now that their turn has come, and starts the time they have to take it. If one of them may be
+-- dead, the next one that can is told to look, and so learns when that time is over.
 local function call()
-  local fair, limit, load, blocked = is_fair(), state.cap or 1, no_load(), false
+  local fair, limit, load, blocked, doubtful = is_fair(), cap < 0 and 1 or cap, no_load(), false, false
   for _, e in ipairs(entries) do
     if e.fence then add(load, e.weight) end
   end
   for _, e in ipairs(entries) do
     if not e.fence then
-      if not blocked and bears(load, e.weight, limit) then
+      if not e.turn and not e.deaf and not blocked and bears(load, e.weight, limit) and not is_heard(e) then
+        e.deaf, touched[e] = true, true
+      end
+      if e.deaf then
+        e.turn = nil
+      elseif not blocked and bears(load, e.weight, limit) then
         add(load, e.weight)
         if not e.turn then
           touched[e] = true
           calls[#calls + 1] = e
-          if fair and e.sent and not e.by and next_fence() < FENCES then
+          doubtful = doubtful or is_silent(e)
+          if fair and e.sent and e.sent > 0 and not e.by and next_fence() < FENCES then
             last_fence = next_fence()
             hand(e, last_fence)
           else
@@ -96,6 +142,10 @@ local function call()
         if e.turn then touched[e] = true end
         e.turn = nil
         blocked = blocked or fair
+        if fair and doubtful and e.sent and #entries <= FEW then
+          calls[#calls + 1] = e
+          doubtful = false
+        end
       end
     end
   end
@@ -106,22 +156,32 @@ local function take(e)
   e.since, e.handed, e.sent = e.handed or e.since, nil, nil
 end
 
+-- What there is after the '=' of something that is there.
+local function text_of(text) return text ~= '' and string.sub(text, 2) end
+
+local function ending(e)
+  if not e.by then return false, false end
+  return text_of(e.by), text_of(e.why)
+end
+
+local buried
+
 local function graves()
-  local read, list = unpacked(stored[4], {})
+  if buried then return buried end
+  local packed = redis.call('HGET', key, 'graves')
+  if not packed then return {} end
+  local read, list = pcall(cmsgpack.unpack, packed)
   return read and type(list) == 'table' and list or {}
 end
 
 local function bury(e)
-  local list = graves()
-  if #list >= GRAVES then table.remove(list, 1) end
-  table.insert(list, { id = e.id, by = e.by, why = e.why })
-  stored[4] = cmsgpack.pack(list)
-  fields[#fields + 1] = 'graves'
-  fields[#fields + 1] = stored[4]
+  buried = graves()
+  if #buried >= GRAVES then table.remove(buried, 1) end
+  table.insert(buried, { id = e.id, by = e.by, why = e.why })
 end
 
 local function after_removal()
-  if #entries == 0 then state.cap = nil end
+  if #entries == 0 then cap = -1 end
   dirty, changed = true, true
   call()
 end
@@ -162,35 +222,34 @@ local function close_ranks(waiters)
     e.seq = at
     touched[e] = true
   end
-  state.tail = #entries
+  tail = #entries
 end
 
 -- Splits what is there into those who hold and those who wait, and stores of the latter what changed.
 local function store()
-  local waiters, last = {}, now
-  state.entries = {}
+  local waiters, hold, latest = {}, {}, now
+  soon = math.huge
   for _, e in ipairs(entries) do
-    if e.till > last then last = e.till end
-    local among = e.fence and state.entries or waiters
+    latest, soon = math.max(latest, e.till), math.min(soon, ends_at(e))
+    local among = e.fence and hold or waiters
     among[#among + 1] = e
     if e.fence and waited[e] then gone[#gone + 1] = 'w' .. e.seq end
   end
   close_ranks(waiters)
-  state.head, state.count, state.soon = nil, nil, nil
   for _, e in ipairs(waiters) do
-    state.soon = math.min(state.soon or e.till, ends_at(e))
     if touched[e] then
       fields[#fields + 1] = 'w' .. e.seq
-      fields[#fields + 1] = cmsgpack.pack(e)
+      fields[#fields + 1] = packed_entry(e)
     end
   end
-  if waiters[1] then state.head, state.count = waiters[1].seq - 1, #waiters end
-  state.last = math.ceil(last / 1000)
-  if #entries == 0 then
-    gone[#gone + 1] = 'state'
-  else
-    fields[#fields + 1] = 'state'
-    fields[#fields + 1] = cmsgpack.pack(state)
+  count, head = #waiters, waiters[1] and waiters[1].seq - 1 or 0
+  holders, only = #hold, hold[1] and not hold[2] and not hold[1].by and hold[1].id or NOBODY
+  if #entries > 0 then last = math.ceil(latest / 1000) else tail = 0 end
+  for at, e in ipairs(hold) do hold[at] = packed_entry(e) end
+  packed = table.concat(hold)
+  if buried then
+    fields[#fields + 1] = 'graves'
+    fields[#fields + 1] = cmsgpack.pack(buried)
   end
 end
 
@@ -205,22 +264,16 @@ end
 local function finish(answer)
   if not dirty then return answer end
   store()
-  local ends_ms = ends(state.last)
-  if ends_ms then
-    fields[#fields + 1] = 'ends'
-    fields[#fields + 1] = ends_ms
-  end
   -- Whoever ran out may be back already: what is removed goes first.
   in_parts('HDEL', gone)
-  redis.call('HSET', key, 'format', FORMAT, 'fence', last_fence)
+  local anew = keep(packed)
   in_parts('HSET', fields)
-  if ends_ms then redis.call('PEXPIREAT', key, ends_ms) end
   if #entries > 0 then
-    enlist(state.last, ends_ms)
+    enlist(anew)
   else
     redis.call('ZREM', index, key)
   end
-  for _, e in ipairs(calls) do tell(e) end
+  for _, e in ipairs(calls) do tell(e.id, e.session, e.handed and e.fence, e.sent, e.lease) end
   if changed then redis.call(PUBLISH, key, '') end
   return answer
 end
