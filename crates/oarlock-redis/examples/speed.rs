@@ -16,7 +16,7 @@ const TASKS: usize = 64;
 
 macro_rules! script {
     ($($file:literal),+) => {
-        concat!("local PUBLISH = 'PUBLISH'\n", $(include_str!(concat!("../src/scripts/native/", $file, ".lua"))),+)
+        concat!("local PUBLISH, NUMSUB = 'PUBLISH', 'NUMSUB'\n", $(include_str!(concat!("../src/scripts/native/", $file, ".lua"))),+)
     };
 }
 
