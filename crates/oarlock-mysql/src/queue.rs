@@ -42,7 +42,10 @@ impl Queues {
                 && !waiter.weight.coexists_with(claim.weight)
                 && waiter.asked.elapsed() < RELIED_ON
         };
-        waiters.iter().any(in_the_way).then(|| mine.pending.clone())
+        // Others may have left since, in front of it or from other processes: how many stand there only the server knows.
+        let mut pending = waiters.iter().any(in_the_way).then(|| mine.pending.clone())?;
+        pending.ahead = None;
+        Some(pending)
     }
 
     /// The server has just said where `claim` stands. Answers with those who must now ask for themselves.
@@ -84,13 +87,14 @@ mod tests {
 
     #[test]
     fn only_the_first_of_ours_asks() {
-        let (queues, pending) = (Queues::default(), Pending::default());
+        let (queues, mut pending) = (Queues::default(), Pending::default());
+        pending.ahead = Some(7);
         let (one, two) = (claim(1), claim(2));
         assert!(queues.behind(&one).is_none(), "nobody knows yet where it stands");
         queues.stands(&one, 10, &pending);
         queues.stands(&two, 20, &pending);
         assert!(queues.behind(&one).is_none());
-        assert!(queues.behind(&two).is_some());
+        assert_eq!(queues.behind(&two).unwrap().ahead, None, "what was true when it was last asked");
         assert_eq!(queues.left(&one.resource, one.id), Some(two.id));
         assert!(queues.behind(&two).is_none());
         assert_eq!(queues.left(&two.resource, two.id), None);
