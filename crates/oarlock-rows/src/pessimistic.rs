@@ -36,7 +36,7 @@ pub enum Wait {
 ///
 /// ```no_run
 /// # #[cfg(feature = "postgres")]
-/// # async fn example(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
 ///
 /// use oarlock_rows::{Locked, Mode, Retry, Wait, postgres};
@@ -52,7 +52,8 @@ pub enum Wait {
 ///     tx.execute("update accounts set balance = balance + 30 where id = 2", &[]).await?;
 ///     Ok(())
 /// })
-/// .await?;
+/// .await
+/// .map_err(|failed| failed.error)?;
 /// println!("done at attempt {}", moved.attempts);
 /// # Ok(())
 /// # }
