@@ -14,11 +14,11 @@ use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
-use oarlock_core::{Capacity, Client, ErrorKind, Limit, Weight};
+use oarlock_core::{Capacity, ErrorKind, Limit, Weight};
 use oarlock_mysql::MySql;
 use oarlock_testbed::proxy::{Proxy, Then};
 
-use self::store::{claim, config, grant, pending, renew, start, until};
+use self::store::{claim, config, grant, pending, renew, start};
 
 #[tokio::test]
 async fn a_reply_lost_on_the_wire_takes_no_second_place() {
@@ -94,44 +94,6 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds() {
     assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
     store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
     assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
-}
-
-/// How many procedures of ours the server ran in two seconds.
-async fn calls(root: &mut mysql_async::Conn) -> u64 {
-    let count = "SELECT CAST(variable_value AS UNSIGNED) FROM information_schema.global_status
-        WHERE variable_name = 'COM_CALL_PROCEDURE'";
-    let before: u64 = root.query_first(count).await.unwrap().unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    root.query_first::<u64, _>(count).await.unwrap().unwrap() - before
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_in_a_queue_of_one_process_one_asks() {
-    let Some((server, mut root)) = start().await else { return };
-    let holder = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
-    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
-    let guard = holder.mutex("queue").unwrap().lock().await.unwrap();
-    let mut waiting = Vec::new();
-    let mut asked = Vec::new();
-    for count in [1, 20] {
-        while waiting.len() < count {
-            let lock = client.mutex("queue").unwrap().fair().wait(Duration::from_secs(60));
-            waiting.push(tokio::spawn(async move { lock.lock().await.map(|guard| guard.fence()) }));
-        }
-        let queued = "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL";
-        until(&mut root, queued, i64::try_from(count).unwrap()).await;
-        asked.push(calls(&mut root).await);
-    }
-    println!("calls in two seconds with 1 and with 20 waiters: {asked:?}");
-    assert!(asked[1] < asked[0] * 4 + 4, "{asked:?}");
-    guard.release().await.unwrap();
-    let mut fences = Vec::new();
-    for waiting in waiting {
-        fences.push(tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap().unwrap());
-    }
-    fences.sort();
-    fences.dedup();
-    assert_eq!(fences.len(), 20);
 }
 
 #[tokio::test]
