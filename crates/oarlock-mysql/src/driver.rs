@@ -128,10 +128,6 @@ impl Driver for MySql {
 
 impl MySql {
     async fn place(&self, claim: &Claim) -> Result<Attempt> {
-        if let Some(pending) = self.queues.behind(claim) {
-            self.link.check()?;
-            return Ok(Attempt::Pending(pending));
-        }
         let session = self.link.session().await?;
         let (capacity, adopt) = match claim.capacity {
             Capacity::Any => (None, true),
@@ -176,7 +172,7 @@ impl MySql {
                 pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
                 pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
                 match get::<Option<i64>>(row, "arrival")?.filter(|_| claim.wait) {
-                    Some(arrival) => self.wake(self.queues.stands(claim, arrival, &pending)),
+                    Some(arrival) => self.queues.stands(&claim.resource, claim.id, arrival),
                     None => self.left(&claim.resource, claim.id),
                 }
                 Ok(Attempt::Pending(pending))
@@ -314,12 +310,8 @@ impl MySql {
 
     /// A claim does not wait any more: the next of ours asks for itself.
     fn left(&self, resource: &ResourceName, id: ClaimId) {
-        self.wake(self.queues.left(resource, id));
-    }
-
-    fn wake(&self, ids: impl IntoIterator<Item = ClaimId>) {
-        for id in ids {
-            self.link.hub.ring(id);
+        if let Some(next) = self.queues.left(resource, id) {
+            self.link.hub.ring(next);
         }
     }
 
