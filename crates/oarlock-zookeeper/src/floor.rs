@@ -10,7 +10,7 @@ use zookeeper_client as zk;
 
 use crate::config::Config;
 use crate::error::{SCHEME, from_zk};
-use crate::link::Link;
+use crate::link::{Link, Session};
 use crate::names::escape;
 
 /// Longer than any queue of a measurement takes to come round.
@@ -89,8 +89,7 @@ impl Floor for Nodes {
             let link = Link::open(self.link.config().clone()).await?;
             let folder = format!("{}/{}", self.queues, escape(&name));
             let session = link.session().await?;
-            // Rivals are in other processes, too; the server removes what nobody uses any more.
-            session.client.mkdir(&folder, &session.options(zk::CreateMode::Container)).await.map_err(from_zk)?;
+            make_queue(&session, &folder).await?;
             drop(session);
             Ok(Some(Arc::new(InLine { link, folder, node: Mutex::default() }) as Arc<dyn Rival>))
         })
@@ -110,6 +109,12 @@ impl Floor for Nodes {
     }
 }
 
+/// Makes the folder of a queue. Rivals are in other processes, too, and nobody knows who is the last: the server removes it
+/// when it was empty for a while, perhaps between two turns of the same rivals.
+async fn make_queue(session: &Session, folder: &str) -> Result<()> {
+    session.client.mkdir(folder, &session.options(zk::CreateMode::Container)).await.map_err(from_zk)
+}
+
 /// Somebody in a queue of nodes, who watches the one before it.
 struct InLine {
     link: Link,
@@ -124,7 +129,13 @@ impl InLine {
         let path = format!("{}/lock-", self.folder);
         let (made, mut listed) =
             (session.client.create(&path, b"", &ephemeral), session.client.list_children(&self.folder));
-        let (_, sequence) = made.await.map_err(from_zk)?;
+        let mut made = made.await;
+        if let Err(zk::Error::NoNode) = made {
+            make_queue(&session, &self.folder).await?;
+            made = session.client.create(&path, b"", &ephemeral).await;
+            listed = session.client.list_children(&self.folder);
+        }
+        let (_, sequence) = made.map_err(from_zk)?;
         let node = format!("lock-{sequence}");
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{path}{sequence}"));
         loop {

@@ -169,7 +169,7 @@ async fn teams(server: SocketAddr, count: usize, commands: &[String]) -> Result<
         ("zookeeper-client".to_owned(), Team::Tasks(theirs)),
     ];
     for command in commands {
-        let peer = Peer::start(command, &format!("zk://{server}"))?;
+        let peer = Peer::start(command, &server.to_string())?;
         teams.push((peer.name.clone(), Team::Program(peer, count)));
     }
     Ok(teams)

@@ -19,7 +19,7 @@ impl Peer {
     pub(crate) fn start(command: &str, url: &str) -> Result<Self> {
         let mut words = command.split(' ');
         let mut program = Command::new(words.next().context("no command")?);
-        program.args(words).arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        program.args(words).arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut program = program.spawn().with_context(|| command.to_owned())?;
         let ask = program.stdin.take().context("no input")?;
         let answers = BufReader::new(program.stdout.take().context("no output")?);
