@@ -27,6 +27,11 @@ pub(crate) fn failed(error: tokio_postgres::Error) -> Error {
     }
 }
 
+/// Whether a request failed with its connection, which is of no more use, also if that is not known yet elsewhere.
+pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    error.code().is_none_or(|code| is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity)))
+}
+
 /// Whether it may have taken effect all the same: the server did not refuse the request, but ended the connection, perhaps
 /// between the commit and its answer.
 fn is_doubtful(code: &SqlState, severity: Option<Severity>) -> bool {

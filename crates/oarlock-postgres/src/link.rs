@@ -12,7 +12,7 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use crate::config::Config;
-use crate::error::{SCHEME, closed, failed, no_answer, no_connection, not_ours, silent, strange};
+use crate::error::{SCHEME, closed, ends_connection, failed, no_answer, no_connection, not_ours, silent, strange};
 use crate::lookout::Lookout;
 use crate::schema;
 use crate::tls::{AsIs, Encrypted, Tls};
@@ -334,7 +334,7 @@ impl Link {
         let is_ours = |row: &Row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number);
         line.is_sound = match &answer {
             Ok(Ok(rows)) => !rows.is_empty() && rows.iter().all(is_ours),
-            Ok(Err(_)) => !pooled,
+            Ok(Err(error)) => !pooled && !ends_connection(error),
             Err(_) => false,
         };
         match answer {

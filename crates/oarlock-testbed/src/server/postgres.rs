@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 
-use super::{Missing, Program, Settings, ask, missing, tethered};
+use super::{Missing, Program, Server, Settings, ask, missing, tethered};
 
 /// Where Debian keeps the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -21,6 +21,20 @@ const VERSIONS: &str = "/usr/lib/postgresql";
 pub struct PostgresProgram {
     bin: PathBuf,
     user: Option<(u32, u32)>,
+}
+
+/// The setting that makes a standby: the address of its primary.
+const STANDBY_OF: &str = "standby_of";
+
+impl Server<PostgresProgram> {
+    /// Starts a standby that follows the server at `primary` without holding it up, and waits until it answers. `SELECT pg_promote()` makes
+    /// it a primary of its own.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn standby_of(primary: SocketAddr) -> anyhow::Result<Self> {
+        Self::start_with(&[(STANDBY_OF, &primary.to_string())])
+    }
 }
 
 impl Program for PostgresProgram {
@@ -60,6 +74,9 @@ impl Program for PostgresProgram {
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
+        if let Some((_, primary)) = settings.iter().find(|(name, _)| *name == STANDBY_OF) {
+            self.copy(primary.parse()?, folder)?;
+        }
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
         let own = [
             ("listen_addresses", host.as_str()),
@@ -70,7 +87,7 @@ impl Program for PostgresProgram {
         ];
         let mut command = Command::new(self.bin.join("postgres"));
         command.arg("-D").arg(folder.join("data"));
-        for (name, value) in own.iter().chain(settings) {
+        for (name, value) in own.iter().chain(settings.iter().filter(|(name, _)| *name != STANDBY_OF)) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         Ok(command)
@@ -90,6 +107,34 @@ impl Program for PostgresProgram {
 
     fn url(addr: SocketAddr) -> String {
         format!("postgres://postgres@{addr}/postgres")
+    }
+}
+
+impl PostgresProgram {
+    /// Replaces the data by a copy of the primary's, once.
+    fn copy(&self, primary: SocketAddr, folder: &Path) -> anyhow::Result<()> {
+        let (data, fresh) = (folder.join("data"), folder.join("data/base"));
+        if data.join("backup_label.old").exists() || data.join("standby.signal").exists() {
+            return Ok(());
+        }
+        if fresh.exists() {
+            for entry in fs::read_dir(&data)? {
+                let path = entry?.path();
+                if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+            }
+        }
+        // Where the server really is, its other programs are too.
+        let server = fs::canonicalize(self.bin.join("postgres"))?;
+        let mut copy = Command::new(server.with_file_name("pg_basebackup"));
+        copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--wal-method=stream"]);
+        copy.args(["--username=postgres", "--no-password"]);
+        copy.arg(format!("--host={}", primary.ip())).arg(format!("--port={}", primary.port()));
+        let output = tethered(copy.arg("-D").arg(&data), self.user).current_dir(folder).output();
+        let output = output.context("cannot start pg_basebackup")?;
+        if !output.status.success() {
+            bail!("pg_basebackup failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,230 @@
+//! What a server may do to its clients in the middle of their work: fences never repeat, belief ends first, nothing is stuck.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed};
+use oarlock_core::error::{Applied, Retry};
+use oarlock_core::{Client, Error, ErrorKind};
+use oarlock_postgres::{Advisory, Postgres, PostgresSession};
+use oarlock_testbed::proxy::Proxy;
+use tokio_postgres::NoTls;
+
+use self::store::{Server, claim, config, grant, renew, start, until};
+
+/// Longer than anything here takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+async fn raw(server: &Server) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A server with settings of its own, and somebody who looks behind the scenes.
+async fn start_with(settings: &'static [(&str, &str)]) -> Option<(Server, tokio_postgres::Client)> {
+    let server = tokio::task::spawn_blocking(|| Server::start_with_or_skip(settings)).await.unwrap().unwrap()?;
+    let root = raw(&server).await;
+    Some((server, root))
+}
+
+/// Those who wait for the row of a name.
+const IN_THE_MIDDLE: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oarlock%'";
+
+/// Ends them.
+const END_THEM: &str =
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oarlock%'";
+
+#[tokio::test]
+async fn a_connection_ended_in_the_middle_of_a_verb_leaves_nothing_half_done() {
+    let Some((server, root)) = start().await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let (old, held) = (claim(1, "killed"), claim(2, "killed"));
+    let before = grant(&store, &old).await.unwrap().fence;
+    store.release(&old.resource, old.id, &End::Withdrawn).await.unwrap();
+    let lock = "BEGIN; SELECT FROM oarlock.resource FOR UPDATE";
+    let doubtful =
+        |error: Error| assert_eq!((error.applied(), error.retry()), (Applied::Unknown, Retry::Later), "{error}");
+
+    root.batch_execute(lock).await.unwrap();
+    let (asking, wanted) = (store.clone(), held.clone());
+    let verb = tokio::spawn(async move { grant(&asking, &wanted).await });
+    until(&root, IN_THE_MIDDLE, 1).await;
+    assert_eq!(root.query(END_THEM, &[]).await.unwrap().len(), 1);
+    doubtful(verb.await.unwrap().unwrap_err());
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let fence = grant(&store, &held).await.unwrap().fence;
+    assert!(fence > before);
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
+
+    root.batch_execute(lock).await.unwrap();
+    let (asking, batch) = (store.clone(), [Renewal::of(Arc::new(held.clone()))]);
+    let verb = tokio::spawn(async move { asking.renew(&batch).await.remove(0) });
+    until(&root, IN_THE_MIDDLE, 1).await;
+    assert_eq!(root.query(END_THEM, &[]).await.unwrap().len(), 1);
+    doubtful(verb.await.unwrap().unwrap_err());
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let renewed = renew(&store, &held).await;
+    assert!(matches!(renewed, Renewed::Alive { fence: Some(same), .. } if same == fence), "{renewed:?}");
+
+    root.batch_execute(lock).await.unwrap();
+    let (asking, wanted) = (store.clone(), held.clone());
+    let verb =
+        tokio::spawn(async move { asking.release(&wanted.resource, wanted.id, &End::Done { memo: None }).await });
+    until(&root, IN_THE_MIDDLE, 1).await;
+    assert_eq!(root.query(END_THEM, &[]).await.unwrap().len(), 1);
+    doubtful(verb.await.unwrap().unwrap_err());
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let released = store.release(&held.resource, held.id, &End::Done { memo: None }).await.unwrap();
+    assert_eq!(released.outcome, Released::Released);
+    assert!(grant(&store, &claim(3, "killed")).await.unwrap().fence > fence);
+    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'", 0).await;
+}
+
+/// Steps lock the row of a name first and renewals wait for one name at a time, so only a stranger can close the circle.
+#[tokio::test]
+async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
+    let Some((server, root)) = start().await else { return };
+    // Only our own look for deadlocks, so that they are the ones who are given up.
+    root.batch_execute("SET deadlock_timeout = '10min'; ALTER ROLE postgres SET deadlock_timeout = '3s'")
+        .await
+        .unwrap();
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let held = claim(1, "circle");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    root.batch_execute("BEGIN; SELECT FROM oarlock.claim FOR UPDATE").await.unwrap();
+    let (asking, wanted) = (store.clone(), held.clone());
+    let verb = tokio::spawn(async move { asking.release(&wanted.resource, wanted.id, &End::Withdrawn).await });
+    until(&raw(&server).await, IN_THE_MIDDLE, 1).await;
+    let closing = root.batch_execute("SELECT FROM oarlock.resource FOR UPDATE");
+    tokio::time::timeout(BOUND, closing).await.unwrap().unwrap();
+    let error = tokio::time::timeout(BOUND, verb).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Now), "{error}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence, "it had an effect");
+    let released = store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert_eq!(released.outcome, Released::Released);
+}
+
+#[tokio::test]
+async fn what_the_server_undid_is_tried_again() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    for (number, state) in ["40001", "40P01", "55P03", "53200"].iter().enumerate() {
+        // The next two changes of a name fail in this way.
+        let undo = format!(
+            "CREATE SEQUENCE undone{number}; CREATE FUNCTION undo{number}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('undone{number}') <= 2 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF;
+                RETURN new; END $$;
+            CREATE OR REPLACE TRIGGER undo BEFORE INSERT OR UPDATE ON oarlock.resource FOR EACH ROW
+                EXECUTE FUNCTION undo{number}()"
+        );
+        root.batch_execute(&undo).await.unwrap();
+        let lock = client.mutex(format!("undone {state}")).unwrap();
+        let guard = tokio::time::timeout(BOUND, lock.lock()).await.unwrap().unwrap();
+        let last: i64 = root.query_one(&format!("SELECT last_value FROM undone{number}"), &[]).await.unwrap().get(0);
+        assert!(last > 2, "{state}: nothing was undone");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_statement_that_took_too_long_had_no_effect() {
+    let Some((server, root)) = start().await else { return };
+    root.batch_execute("CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET statement_timeout = '300ms'")
+        .await
+        .unwrap();
+    let first = Postgres::connect(config(server.addr())).await.unwrap();
+    let old = claim(1, "slow");
+    let fence = grant(&first, &old).await.unwrap().fence;
+    let mut hasty = config(server.addr());
+    hasty.user = Some("hasty".into());
+    let store = Postgres::connect(hasty).await.unwrap();
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
+    let error = store.attempt(&claim(2, "slow")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    assert!(matches!(store.attempt(&claim(2, "slow")).await.unwrap(), Attempt::Pending(_)));
+    first.release(&old.resource, old.id, &End::Done { memo: None }).await.unwrap();
+    assert!(grant(&store, &claim(2, "slow")).await.unwrap().fence > fence);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_free_connections_is_named_and_waited_for() {
+    let settings = &[("max_connections", "12"), ("superuser_reserved_connections", "0"), ("max_wal_senders", "0")];
+    let Some((server, root)) = start_with(settings).await else { return };
+    let holder = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Client::builder(Postgres::connect(config(server.addr())).await.unwrap());
+    let client = client.ttl(Duration::from_secs(3)).build().unwrap();
+    let session = Client::new(PostgresSession::connect(Advisory::new(config(server.addr()))).await.unwrap()).unwrap();
+    let mut others = Vec::new();
+    while let Ok((other, connection)) = tokio_postgres::connect(&server.url(), NoTls).await {
+        tokio::spawn(connection);
+        others.push(other);
+    }
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    // Whoever is there goes on: there is no connection to watch the holder on, and the lock is had all the same.
+    let guard = holder.mutex("crowded").unwrap().lock().await.unwrap();
+    let lock = client.mutex("crowded").unwrap().wait(BOUND);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until(&root, "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL", 1).await;
+    guard.release().await.unwrap();
+    tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    // A session lock that has to wait needs a connection: it is had once there is one.
+    root.batch_execute(
+        "BEGIN; SELECT pg_advisory_xact_lock(('x' || left(encode(sha256('crowded'), 'hex'), 16))::bit(64)::bigint)",
+    )
+    .await
+    .unwrap();
+    let lock = session.mutex("crowded").unwrap().wait(BOUND);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "{:?}", waiting.await);
+    others.clear();
+    root.batch_execute("COMMIT").await.unwrap();
+    tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+}
+
+/// The standby has not seen the last grant when its primary dies: that one is forgotten, and its fence is not given again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
+    let Some((primary, root)) = start().await else { return };
+    let client = Client::builder(Postgres::connect(config(primary.addr())).await.unwrap());
+    let client = client.ttl(Duration::from_secs(4)).build().unwrap();
+    let line = Arc::new(Proxy::start(primary.addr()).unwrap());
+    let addr = line.addr();
+    let standby = tokio::task::spawn_blocking(move || Server::standby_of(addr)).await.unwrap().unwrap();
+    let copied = client.mutex("copied").unwrap().lock().await.unwrap();
+    let there: String = root.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
+    let theirs = raw(&standby).await;
+    until(&theirs, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
+    line.cut();
+    let lost = client.mutex("lost").unwrap().lock().await.unwrap();
+    let (before_copied, before_lost) = (copied.fence(), lost.fence());
+    let primary = tokio::task::spawn_blocking(move || {
+        primary.kill().unwrap();
+        primary
+    });
+    let primary = primary.await.unwrap();
+    line.refuse();
+    theirs.batch_execute("SELECT pg_promote()").await.unwrap();
+    until(&theirs, "SELECT (NOT pg_is_in_recovery())::int::bigint", 1).await;
+
+    let rival = Client::new(Postgres::connect(config(standby.addr())).await.unwrap()).unwrap();
+    let next = tokio::time::timeout(BOUND, rival.mutex("lost").unwrap().lock()).await.unwrap().unwrap();
+    assert!(next.fence() > before_lost, "{} after {before_lost}", next.fence());
+    // No beacon is there any more, and yet nobody is taken for dead: its lease counts.
+    let next = tokio::time::timeout(BOUND, rival.mutex("copied").unwrap().lock()).await.unwrap().unwrap();
+    assert!(!copied.is_held(), "two believe");
+    assert!(next.fence() > before_copied, "{} after {before_copied}", next.fence());
+    drop((copied, lost, primary));
+}
