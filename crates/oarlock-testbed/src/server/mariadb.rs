@@ -18,6 +18,13 @@ use super::{Missing, Program, Settings, ask, missing, tethered};
 /// The database that every server has, for locks.
 const DATABASE: &str = "locks";
 
+/// What a server keeps.
+const DATA: &str = "data";
+
+/// Where it puts temporary tables. A server that starts removes all that it finds there, so it must not be another's: that one would
+/// fail in the middle of a statement, and crash.
+const SCRATCH: &str = "scratch";
+
 /// Where Debian keeps programs that a plain user's `PATH` lacks.
 const FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
 
@@ -54,7 +61,9 @@ impl Program for MariaDbProgram {
             None => Arc::new(self.make()?),
         };
         *shared = Arc::downgrade(&made);
-        let copied = Command::new("cp").arg("-a").arg(made.path().join("data")).arg(folder.join("data")).status();
+        let mut copy = Command::new("cp");
+        copy.arg("-a").args([DATA, SCRATCH].map(|part| made.path().join(part))).arg(folder);
+        let copied = copy.status();
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         if !copied.context("cannot start cp")?.success() {
             bail!("the data could not be copied");
@@ -63,9 +72,10 @@ impl Program for MariaDbProgram {
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
-        let (data, host, port) = (folder.join("data"), addr.ip().to_string(), addr.port().to_string());
+        let (data, host, port) = (folder.join(DATA), addr.ip().to_string(), addr.port().to_string());
         let mut command = Command::new(&self.server);
         command.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
+        command.arg(format!("--tmpdir={}", folder.join(SCRATCH).display()));
         command.arg(format!("--socket={}", data.join("socket").display()));
         command.arg(format!("--pid-file={}", data.join("pid").display()));
         let own = [
@@ -106,27 +116,30 @@ impl MariaDbProgram {
     fn make(&self) -> anyhow::Result<TempDir> {
         let folder = tempfile::Builder::new().prefix("oarlock-mariadb-made-").tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
-        let data = folder.path().join("data");
-        fs::create_dir(&data)?;
-        if let Some((user, group)) = self.user {
-            chown(&data, Some(user), Some(group))?;
+        let (data, scratch) = (folder.path().join(DATA), folder.path().join(SCRATCH));
+        for part in [&data, &scratch] {
+            self.make_folder(part)?;
         }
         let mut install = Command::new(&self.install);
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
         install.args(["--skip-name-resolve", "--innodb-log-file-size=4M", "--innodb-doublewrite=0"]);
-        install.arg(format!("--datadir={}", data.display()));
+        install.arg(format!("--datadir={}", data.display())).arg(format!("--tmpdir={}", scratch.display()));
         let output = tethered(&install, self.user).current_dir(folder.path()).output();
         let output = output.context("cannot start mariadb-install-db")?;
         if !output.status.success() {
             bail!("mariadb-install-db failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
         // A database is a folder.
-        let database = data.join(DATABASE);
-        fs::create_dir(&database)?;
-        if let Some((user, group)) = self.user {
-            chown(&database, Some(user), Some(group))?;
-        }
+        self.make_folder(&data.join(DATABASE))?;
         Ok(folder)
+    }
+
+    fn make_folder(&self, path: &Path) -> anyhow::Result<()> {
+        fs::create_dir(path)?;
+        if let Some((user, group)) = self.user {
+            chown(path, Some(user), Some(group))?;
+        }
+        Ok(())
     }
 }
 
