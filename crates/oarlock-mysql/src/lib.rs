@@ -4,6 +4,7 @@ mod answer;
 mod beacon;
 mod config;
 mod driver;
+mod ear;
 mod error;
 pub mod floor;
 mod link;

@@ -1,7 +1,7 @@
 //! The server's own named locks (`GET_LOCK`), for sharing locks with programs that use them: each is held by a connection.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
@@ -10,9 +10,11 @@ use oarlock_core::capabilities::WaiterView;
 use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
 use oarlock_session::{Line, Mailbox, Seen, Server, SessionLocks};
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::config::{Config, Keys};
+use crate::ear::Ear;
 use crate::error::{NAME_TOO_LONG, SCHEME, UNKNOWN_VARIABLE, closed, failed, no_answer, silent, strange};
 use crate::link::{dial, is_alone};
 
@@ -27,8 +29,8 @@ const TAKE: &str = "SELECT IF(IS_USED_LOCK(:key) = CONNECTION_ID(), 0, GET_LOCK(
 /// Statements that may end a wait too soon are told not to; each server knows one of these.
 const PATIENCE: [&str; 2] = ["SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0"];
 
-/// The server's last word on a connection that somebody ends.
-const CONNECTION_KILLED: u16 = 1927;
+/// The server's last words on a connection that it ends.
+const LAST_WORDS: [u16; 2] = [1053, 1927];
 
 /// There is no such connection any more.
 const NO_SUCH_THREAD: u16 = 1094;
@@ -40,13 +42,22 @@ pub type MySqlSession = SessionLocks<Named>;
 #[derive(Debug)]
 pub struct Named {
     config: Config,
+    /// Kept by the connections.
+    ear: std::sync::Mutex<Weak<Ear>>,
 }
 
 impl Named {
     /// The server with this configuration: [`SessionLocks::connect`] connects to it.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self { config, ear: std::sync::Mutex::default() }
+    }
+
+    fn ear(&self, mailbox: &Mailbox) -> Arc<Ear> {
+        let mut kept = self.ear.lock().unwrap_or_else(PoisonError::into_inner);
+        let ear = kept.upgrade().unwrap_or_else(|| Ear::new(self.config.clone(), mailbox.clone(), Handle::current()));
+        *kept = Arc::downgrade(&ear);
+        ear
     }
 }
 
@@ -73,8 +84,8 @@ impl Server for Named {
     }
 
     async fn open(self: Arc<Self>, mailbox: Mailbox) -> Result<Connection> {
-        let (limit, config) = (self.config.connect_timeout, self.config.clone());
-        tokio::time::timeout(limit, connect(config, mailbox)).await.unwrap_or_else(|_| Err(no_answer()))
+        let (limit, config, ear) = (self.config.connect_timeout, self.config.clone(), self.ear(&mailbox));
+        tokio::time::timeout(limit, connect(config, mailbox, ear)).await.unwrap_or_else(|_| Err(no_answer()))
     }
 }
 
@@ -93,11 +104,12 @@ pub struct Connection {
     id: u32,
     over: AtomicBool,
     mailbox: Mailbox,
+    ear: Arc<Ear>,
 }
 
-async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
+async fn connect(config: Config, mailbox: Mailbox, ear: Arc<Ear>) -> Result<Connection> {
     config.check()?;
-    let mut conn = dial(&config).await?;
+    let mut conn = dial_patient(&config).await?;
     if !is_alone(&mut conn).await? {
         let message =
             "named locks are those of one server and one connection: here is a cluster, or a pooler in between";
@@ -105,14 +117,20 @@ async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     }
     let seconds = config.session_ttl.as_secs_f64().ceil();
     conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
+    let (id, over) = (conn.id(), AtomicBool::new(false));
+    Ok(Connection { config, conn: Mutex::new(Some(conn)), id, over, mailbox, ear })
+}
+
+/// A connection whose statements may take as long as they like.
+pub(crate) async fn dial_patient(config: &Config) -> Result<Conn> {
+    let mut conn = dial(config).await?;
     for setting in PATIENCE {
         match conn.query_drop(setting).await {
             Err(mysql_async::Error::Server(told)) if told.code == UNKNOWN_VARIABLE => {}
             set => set.map_err(failed)?,
         }
     }
-    let (id, over) = (conn.id(), AtomicBool::new(false));
-    Ok(Connection { config, conn: Mutex::new(Some(conn)), id, over, mailbox })
+    Ok(conn)
 }
 
 impl Connection {
@@ -137,7 +155,7 @@ impl Connection {
                     .because(told));
             }
             Ok(Err(error)) => {
-                let refused = matches!(&error, mysql_async::Error::Server(told) if told.code != CONNECTION_KILLED);
+                let refused = matches!(&error, mysql_async::Error::Server(told) if !LAST_WORDS.contains(&told.code));
                 let error = failed(error);
                 if refused {
                     return Err(error);
@@ -156,7 +174,9 @@ impl Connection {
         self.config.silence_timeout.min(self.config.session_ttl)
     }
 
+    /// Asked whenever something is taken or kept: then somebody wants to hear of the end.
     async fn clock(&self) -> Result<u64> {
+        self.ear.listen();
         let clock = self.ask::<u64>(CLOCK, (), self.patience()).await?;
         clock.ok_or_else(|| strange("no clock"))
     }

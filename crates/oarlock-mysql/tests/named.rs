@@ -134,7 +134,8 @@ async fn one_connection_holds_many_and_only_waiters_get_their_own() {
     for number in 0..20 {
         guards.push(ours.mutex(number.to_string()).unwrap().lock().await.unwrap());
     }
-    until(&mut root, connections, 2).await;
+    // Whoever holds listens on one more.
+    until(&mut root, connections, 3).await;
     // What this client holds is not its own a second time.
     assert!(ours.mutex("7").unwrap().try_lock().await.unwrap().is_none(), "one name, twice, on one client");
     assert!(theirs.mutex("7").unwrap().try_lock().await.unwrap().is_none());
@@ -167,6 +168,35 @@ async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
     assert_eq!(reason, LossReason::Session);
     let again = tokio::time::timeout(BOUND, client.mutex("1").unwrap().lock()).await.unwrap().unwrap();
     assert!(again.fence() > guard.fence());
+    again.release().await.unwrap();
+}
+
+/// With leases of minutes: only a word of the server's end can be in time, and there is nobody left to ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_hears_at_once_that_the_server_went_down() {
+    let Some((server, mut root)) = start().await else { return };
+    let mut config = raw(&server);
+    let long = Duration::from_secs(300);
+    config.session_ttl = long;
+    let client = Client::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
+    let renewed = client.mutex("renewed").unwrap().lock().await.unwrap();
+    let explicit = client.mutex("explicit").unwrap().lease(long).lock().await.unwrap();
+    until(&mut root, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'", 1).await;
+    let server = tokio::task::spawn_blocking(move || {
+        server.stop().unwrap();
+        server
+    });
+    let server = server.await.unwrap();
+    for guard in [&renewed, &explicit] {
+        let reason = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+        assert_eq!(reason, LossReason::Session);
+    }
+    let server = tokio::task::spawn_blocking(move || {
+        server.restart().unwrap();
+        server
+    });
+    let _server = server.await.unwrap();
+    let again = tokio::time::timeout(BOUND, client.mutex("renewed").unwrap().lock()).await.unwrap().unwrap();
     again.release().await.unwrap();
 }
 

@@ -14,7 +14,7 @@ use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Fence, Kind, ResourceName, 
 use tokio::runtime::Handle;
 
 use crate::desk::{Desk, Place, Seat};
-use crate::line::{Line as _, Server};
+use crate::line::{Line as _, Seen, Server};
 use crate::wait::Wait;
 
 /// Locks that a server keeps for connections. See the [crate](crate) for what it promises.
@@ -195,7 +195,12 @@ impl<S: Server> SessionLocks<S> {
             return Err(Error::new(ErrorKind::Unsupported, message).on(S::SCHEME));
         };
         let key = self.desk.server.key(name)?;
-        let seen = self.desk.look(&key).await?;
+        let is_lost = self.has_lost(&key).await;
+        let seen = match self.desk.look(&key).await {
+            // What this client held is gone for certain, whatever else is true.
+            Err(_) if is_lost => Seen::default(),
+            seen => seen?,
+        };
         let mut state = ResourceState::free(name.clone());
         state.waiters = seen.waiting.map_or(Waiters::Hidden, Waiters::Counted);
         for (number, label) in seen.holders {
@@ -210,6 +215,21 @@ impl<S: Server> SessionLocks<S> {
             state.holders.push(holder);
         }
         Ok(Page { resources: vec![state], more: false })
+    }
+
+    /// Whether a connection on which this client held `key` has ended: only by asking is that seen everywhere.
+    async fn has_lost(&self, key: &S::Key) -> bool {
+        for id in self.desk.ids() {
+            let Some(place) = self.desk.place_if_any(id).await else { continue };
+            if let Place::Holds { seat, .. } = &*place
+                && seat.key() == key
+            {
+                let beat = if seat.line().is_over() { None } else { Some(seat.line().beat().await) };
+                return beat.is_none() || seat.line().is_over();
+            }
+            self.desk.clear(id, &place);
+        }
+        false
     }
 
     /// The claim of this client that holds `key` on that connection.

@@ -38,13 +38,7 @@ impl Fixture for Server {
 
     fn powers(&self) -> Powers {
         let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
-        let restart = match self.1 {
-            Mode::Lease => Power::Has,
-            Mode::Session => {
-                Power::Lacks("named locks end with the server, and who held them hears of it at the next renewal")
-            }
-        };
-        powers.restart(restart).pause(Power::Has)
+        powers.restart(Power::Has).pause(Power::Has)
     }
 
     fn pace(&self) -> Pace {
