@@ -357,6 +357,30 @@ fn doubtful(error: &Error) {
     assert_eq!((error.applied(), error.retry()), (Applied::Unknown, Retry::Later), "{error}");
 }
 
+/// Steps lock the row of a name first and renewals wait for one name at a time, so only a stranger can close the circle.
+#[tokio::test]
+async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = Arc::new(MySql::connect(config(server.addr())).await.unwrap());
+    let held = claim(1, "circle");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    let mut stranger = raw(server.addr()).await;
+    // The server gives up whoever has done less.
+    stranger.query_drop("CREATE TABLE heavy (number BIGINT PRIMARY KEY); START TRANSACTION").await.unwrap();
+    stranger.query_drop("INSERT INTO heavy SELECT seq FROM seq_1_to_1000").await.unwrap();
+    stranger.query_drop("SELECT 1 FROM oarlock_claim FOR UPDATE").await.unwrap();
+    let (asking, wanted) = (store.clone(), held.clone());
+    let verb = tokio::spawn(async move { asking.release(&wanted.resource, wanted.id, &End::Withdrawn).await });
+    until(&mut root, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'", 1).await;
+    stranger.query_drop("SELECT 1 FROM oarlock_resource FOR UPDATE").await.unwrap();
+    let error = verb.await.unwrap().unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Now), "{error}");
+    stranger.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence, "it had an effect");
+    let released = store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert_eq!(released.outcome, Released::Released);
+}
+
 /// Somebody in the middle of a transaction on one name, and a row of a newer version.
 #[tokio::test]
 async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal() {
