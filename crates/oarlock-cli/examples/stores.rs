@@ -22,6 +22,9 @@ fn main() -> Result<(), Failure> {
     // One server at a time, so that none is in the way of another.
     if let Some(server) = Redis::start_or_skip()? {
         all.push(bench(&server.url())?);
+        let masters = [server, Redis::start()?, Redis::start()?];
+        let hosts: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+        all.push(bench(&format!("redlock://{}", hosts.join(",")))?);
     }
     if let Some(server) = Etcd::start_or_skip()? {
         all.push(bench(&server.url())?);
