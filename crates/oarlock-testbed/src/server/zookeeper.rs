@@ -49,6 +49,8 @@ impl Program for ZooKeeperProgram {
             ("clientPort", port.as_str()),
             ("tickTime", "500"),
             ("maxClientCnxns", "0"),
+            // Servers are killed here, machines are not: a busy disk must not end sessions.
+            ("forceSync", "no"),
             ("admin.enableServer", "false"),
             ("4lw.commands.whitelist", "srvr,ruok,mntr,cons,dump,wchs"),
         ];
