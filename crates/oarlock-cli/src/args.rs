@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Break(BreakArgs),
     Init(InitArgs),
     Bench(BenchArgs),
+    #[cfg(feature = "demo")]
+    Demo(crate::demo::args::DemoArgs),
     Url(UrlArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -305,7 +307,7 @@ pub(crate) struct ManArgs {
     pub(crate) subcommand: Option<String>,
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
     oarlock::span::parse(text).map_err(|error| error.to_string())
 }
 

@@ -3,6 +3,8 @@
 pub(crate) mod bench;
 pub(crate) mod break_;
 pub(crate) mod completions;
+#[cfg(feature = "demo")]
+pub(crate) mod demo;
 pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod ls;

@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod child;
 mod cmd;
+#[cfg(feature = "demo")]
+mod demo;
 mod exit;
 mod front;
 mod multi;
@@ -88,6 +90,8 @@ fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
         Command::Break(breaking) => cmd::break_::main(&breaking),
         Command::Init(init) => cmd::init::main(&init),
         Command::Bench(bench) => cmd::bench::main(&bench, None),
+        #[cfg(feature = "demo")]
+        Command::Demo(demo) => cmd::demo::main(&demo),
         Command::Url(url) => cmd::url::main(&url),
         Command::Completions(completions) => cmd::completions::main(&completions),
         Command::Man(man) => cmd::man::main(&man),

@@ -46,7 +46,7 @@ impl Store {
     }
 
     /// Says which store is used where nobody chose one.
-    fn say_if_implied(&self) {
+    pub(crate) fn say_if_implied(&self) {
         if self.implied {
             self.words.note(&format!(
                 "using the embedded store of this machine and user; name another with -u or {VARIABLE}"

@@ -6,6 +6,7 @@ mod cli {
     mod break_;
     mod codes;
     mod contention;
+    mod demo;
     mod flags;
     mod group;
     mod init;

@@ -1,9 +1,9 @@
 //! A flash sale: many processes want one item, and what was sold is counted afterwards.
 //!
-//! `cargo run --release -p oarlock-stock --features postgres,mysql,sqlite --example sale -- URL [UNITS [REQUESTS [PROCESSES [TAKERS [SEGMENTS…]]]]]`
+//! `cargo run --release -p oarlock-stock --example sale -- URL [UNITS [REQUESTS [PROCESSES [TAKERS [SEGMENTS…]]]]]`
 //!
-//! URL is `postgres://…`, `mysql://…` or a file for SQLite. One line is printed for each number of segments; the program fails when the
-//! units are not accounted for to the last one.
+//! URL is `postgres://…`, `mysql://…`, `redis://…`, `redis+cluster://h1:p1,h2:p2` or a file for SQLite. One line is printed for
+//! each number of segments; the program fails when the units are not accounted for to the last one.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail, ensure};
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::postgres::Cached;
-use oarlock_stock::{Order, Shelf, Sql, Stock, Take};
+use oarlock_stock::{Order, Redis, Shelf, Sql, Stock, Take};
 
 const TAKER: &str = "OARLOCK_SALE_TAKER";
 
@@ -57,6 +57,19 @@ async fn main() -> anyhow::Result<()> {
             let mut conn = mysql_async::Conn::from_url(&plan.url).await?;
             conn.query_drop("set session transaction isolation level read committed").await?;
             Ok(Sql::new(conn))
+        })
+        .await
+    } else if let Some(nodes) = plan.url.strip_prefix("redis+cluster://") {
+        let nodes: Vec<_> = nodes.split(',').map(|node| format!("redis://{node}")).collect();
+        sale(&plan, async || {
+            let client = redis::cluster::ClusterClient::new(nodes.clone())?;
+            Ok(Redis::new(client.get_async_connection().await?))
+        })
+        .await
+    } else if plan.url.starts_with("redis:") {
+        sale(&plan, async || {
+            let client = redis::Client::open(plan.url.as_str())?;
+            Ok(Redis::new(client.get_multiplexed_async_connection().await?))
         })
         .await
     } else {

@@ -343,9 +343,10 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
         Ok(())
     }
 
-    async fn spread(&mut self, sku: &str, segments: u32) -> Result<(), Error> {
+    async fn spread(&mut self, sku: &str, segments: Option<u32>) -> Result<(), Error> {
         for _ in 0..MAPS {
             let before = self.read(sku).await?;
+            let segments = segments.unwrap_or(before.segments);
             // The segments first: an order by the old map that is still on its way must not find them open.
             let after = Map { segments: segments.max(before.segments), ..before.clone() };
             for place in after.places().collect::<Vec<_>>() {
@@ -357,6 +358,20 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             }
         }
         Err(Error::Store("the map of the segments kept changing: ask again".into()))
+    }
+
+    async fn remove(&mut self, sku: &str) -> Result<(), Error> {
+        let map = match self.read(sku).await {
+            Err(Error::NoSuchItem(_)) => return Ok(()),
+            map => map?,
+        };
+        // The map last: whoever is stopped half-way can still find the rest.
+        for place in map.places() {
+            redis::cmd("DEL").arg(&place.keys(sku)).exec_async(&mut self.conn).await.map_err(Error::store)?;
+        }
+        self.maps.remove(sku);
+        self.empty.remove(sku);
+        redis::cmd("DEL").arg(&keys::map(sku)).exec_async(&mut self.conn).await.map_err(Error::store)
     }
 
     async fn count(&mut self, sku: &str) -> Result<Count, Error> {

@@ -102,8 +102,11 @@ pub trait Shelf: Send + 'static {
     /// Adds units, spread over the segments; once for each delivery.
     fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Makes so many segments and spreads what is there evenly over them.
-    fn spread(&mut self, sku: &str, segments: u32) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Makes so many segments, or keeps as many as there are, and spreads what is there evenly over them.
+    fn spread(&mut self, sku: &str, segments: Option<u32>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Forgets an item and all that was ever written about it.
+    fn remove(&mut self, sku: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// How the item stands.
     fn count(&mut self, sku: &str) -> impl Future<Output = Result<Count, Error>> + Send;

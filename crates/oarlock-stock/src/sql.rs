@@ -184,13 +184,16 @@ impl<C: Conn> Shelf for Sql<C> {
         if found.is_empty() { Err(Error::Reused { id: delivery.to_owned() }) } else { Ok(()) }
     }
 
-    async fn spread(&mut self, sku: &str, segments: u32) -> Result<(), Error> {
+    async fn spread(&mut self, sku: &str, segments: Option<u32>) -> Result<(), Error> {
         transaction!(self, conn => {
-            let sql = "update oarlock_stock_item set segments = ?, generation = generation + 1 where sku = ?";
-            if steps::execute(conn, sql, &[segments.into(), sku.into()]).await? == 0 {
+            let sql = "update oarlock_stock_item set generation = generation + 1 where sku = ?";
+            if steps::execute(conn, sql, &[sku.into()]).await? == 0 {
                 return Err(Error::NoSuchItem(sku.to_owned()));
             }
             let before = steps::segments(conn, sku).await?;
+            let segments = segments.map_or_else(|| u32::try_from(before.len()).map_err(Error::store), Ok)?;
+            let sql = "update oarlock_stock_item set segments = ? where sku = ?";
+            steps::execute(conn, sql, &[segments.into(), sku.into()]).await?;
             let units = before.iter().map(|(_, available)| available).sum();
             let sql = "delete from oarlock_stock_segment where sku = ? and segment >= ?";
             steps::execute(conn, sql, &[sku.into(), segments.into()]).await?;
@@ -198,6 +201,19 @@ impl<C: Conn> Shelf for Sql<C> {
             for (segment, units) in evenly(units, segments) {
                 let sql = "update oarlock_stock_segment set available = ? where sku = ? and segment = ?";
                 steps::execute(conn, sql, &[units.into(), sku.into(), segment.into()]).await?;
+            }
+            Ok(Then::Keep(()))
+        })
+    }
+
+    async fn remove(&mut self, sku: &str) -> Result<(), Error> {
+        self.maps.remove(sku);
+        self.empty.retain(|(item, _), _| item != sku);
+        transaction!(self, conn => {
+            // The item first, as whoever restocks or spreads does.
+            for table in ["item", "segment", "reservation"] {
+                let sql = format!("delete from oarlock_stock_{table} where sku = ?");
+                steps::execute(conn, &sql, &[sku.into()]).await?;
             }
             Ok(Then::Keep(()))
         })

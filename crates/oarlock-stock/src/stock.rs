@@ -138,7 +138,7 @@ impl<S: Shelf> Stock<S> {
         finished(async move { shelf.sweep(&sku).await }).await
     }
 
-    /// Makes so many segments, and spreads what is left evenly over them. With as many as there are it only levels them.
+    /// Makes so many segments, and spreads what is left evenly over them.
     ///
     /// # Errors
     /// [`Error::NoSuchItem`].
@@ -146,7 +146,28 @@ impl<S: Shelf> Stock<S> {
         let sku = named(sku)?;
         check_segments(segments)?;
         let mut shelf = self.turn().await;
-        finished(async move { shelf.spread(&sku, segments).await }).await
+        finished(async move { shelf.spread(&sku, Some(segments)).await }).await
+    }
+
+    /// Spreads what is left evenly over the segments that there are.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchItem`].
+    pub async fn rebalance(&self, sku: &str) -> Result<(), Error> {
+        let sku = named(sku)?;
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.spread(&sku, None).await }).await
+    }
+
+    /// Forgets an item: its units, reservations and deliveries. An id may stand for something else afterwards, so do this
+    /// only when no request of the old days can still be under way. Nothing happens if there is no such item.
+    ///
+    /// # Errors
+    /// The store's own.
+    pub async fn remove(&self, sku: &str) -> Result<(), Error> {
+        let sku = named(sku)?;
+        let mut shelf = self.turn().await;
+        finished(async move { shelf.remove(&sku).await }).await
     }
 
     /// How an item stands, all at one moment.

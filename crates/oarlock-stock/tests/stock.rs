@@ -39,6 +39,8 @@ async fn all(bed: &impl Bed) {
     a_hold_that_is_over_goes_back_once(bed).await;
     more_than_one_segment_has(bed).await;
     a_delivery_counts_once(bed).await;
+    uneven_segments_are_levelled(bed).await;
+    an_item_can_be_forgotten(bed).await;
     nonsense_is_refused(bed).await;
     a_dropped_take_is_finished(bed).await;
     nothing_is_sold_twice_while_it_is_spread_anew(bed).await;
@@ -139,6 +141,37 @@ async fn a_delivery_counts_once(bed: &impl Bed) {
     let error = stock.restock("more", "truck 7", 5).await.unwrap_err();
     assert!(matches!(error, Error::Reused { .. }), "{error}");
     balanced(&stock.count("more").await.unwrap());
+}
+
+async fn uneven_segments_are_levelled(bed: &impl Bed) {
+    let stock = fresh(bed, "level", 4, 40).await;
+    // More than any segment has, so that some of them are empty.
+    reserved(stock.take(order("level", "l-1", 25)).await.unwrap());
+    let before = stock.count("level").await.unwrap();
+    assert_ne!(before.segments, [4, 4, 4, 3]);
+    stock.rebalance("level").await.unwrap();
+    let count = stock.count("level").await.unwrap();
+    assert_eq!((count.segments.as_slice(), count.held), (&[4, 4, 4, 3][..], 25));
+    assert!(matches!(stock.rebalance("nowhere").await, Err(Error::NoSuchItem(_))));
+    balanced(&count);
+}
+
+async fn an_item_can_be_forgotten(bed: &impl Bed) {
+    let stock = fresh(bed, "old", 3, 6).await;
+    let other = fresh(bed, "old too", 1, 1).await;
+    reserved(stock.take(order("old", "o-1", 5)).await.unwrap());
+    stock.resize("old", 2).await.unwrap();
+    for _ in 0..2 {
+        stock.remove("old").await.unwrap();
+    }
+    let gone = bed.stock().await.take(order("old", "o-2", 1)).await;
+    assert!(matches!(gone, Err(Error::NoSuchItem(_))), "{gone:?}");
+    // Made anew, it knows nothing of what was.
+    let stock = fresh(bed, "old", 3, 5).await;
+    let count = stock.count("old").await.unwrap();
+    assert_eq!((count.available, count.held, count.delivered), (5, 0, 5));
+    reserved(stock.take(order("old", "o-1", 5)).await.unwrap());
+    assert_eq!(other.count("old too").await.unwrap().available, 1);
 }
 
 async fn nonsense_is_refused(bed: &impl Bed) {

@@ -53,6 +53,16 @@ const REDISSON_CHANGE: &str = "crates/oarlock-redis/src/scripts/redisson/change.
 const REDISSON_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/redisson/attempt.lua";
 const REDISSON_RELEASE: &str = "crates/oarlock-redis/src/scripts/redisson/release.lua";
 
+const ROWS_WRITE: &str = "crates/oarlock-rows/src/optimistic.rs";
+const ROWS_LOCK: &str = "crates/oarlock-rows/src/pessimistic.rs";
+const ROWS_MYSQL: &str = "crates/oarlock-rows/src/mysql.rs";
+const STOCK_STEPS: &str = "crates/oarlock-stock/src/sql/steps.rs";
+const STOCK_SQL: &str = "crates/oarlock-stock/src/sql.rs";
+const STOCK_TAKE: &str = "crates/oarlock-stock/src/redis/scripts/take.lua";
+const STOCK_CREDIT: &str = "crates/oarlock-stock/src/redis/scripts/credit.lua";
+const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
+const DEMO_WAY: &str = "crates/oarlock-cli/src/demo/way.rs";
+
 const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
 const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
 const REENTRANT: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "reentrant::"];
@@ -81,6 +91,14 @@ const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests:
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
 const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_lighter_writer"];
+
+const ROWS_VERSION: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "optimistic::sqlite"];
+const ROWS_ORDER: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_postgres"];
+const ROWS_MARIADB: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_mariadb"];
+const STOCK_ON_SQLITE: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "sqlite"];
+const STOCK_ON_REDIS: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "redis"];
+const STOCK_LEFTOVERS: &[&str] = &["-p", "oarlock-stock", "--test", "redis"];
+const DEMO: &[&str] = &["-p", "oarlock-cli", "--test", "cli", "demo::"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -898,5 +916,101 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "math.min(math.max(proposed, now - MINUTE), now + MINUTE)",
         to: "proposed",
         test: PLAIN,
+    },
+    Mutant {
+        name: "rows-write-unseen",
+        rule: "a row is changed only if it is the one that was read",
+        file: ROWS_WRITE,
+        from: "Ok(client.execute(&sql, values).await? > 0)",
+        to: "client.execute(&sql, values).await.map(|_| true).map_err(Into::into)",
+        test: ROWS_VERSION,
+    },
+    Mutant {
+        name: "rows-lock-in-any-order",
+        rule: "several rows are locked in the order of their keys",
+        file: ROWS_LOCK,
+        from: "in ({}) order by {key}{clause}",
+        to: "in ({}){clause}",
+        test: ROWS_ORDER,
+    },
+    Mutant {
+        name: "rows-keep-half",
+        rule: "nothing is kept of a transaction whose wait was over",
+        file: ROWS_MYSQL,
+        from: "transaction.rollback().await?;",
+        to: "transaction.commit().await?;",
+        test: ROWS_MARIADB,
+    },
+    Mutant {
+        name: "stock-takes-what-is-not-there",
+        rule: "a segment gives no more than it has",
+        file: STOCK_STEPS,
+        from: "and segment = ? and available >= ?\"",
+        to: "and segment = ? and available + 1 >= ?\"",
+        test: STOCK_ON_SQLITE,
+    },
+    Mutant {
+        name: "stock-sold-out-too-early",
+        rule: "sold out is said of all segments together",
+        file: STOCK_SQL,
+        from: "if !moved && left < order.quantity {",
+        to: "if !moved {",
+        test: STOCK_ON_SQLITE,
+    },
+    Mutant {
+        name: "stock-script-takes-what-is-not-there",
+        rule: "a segment on Redis gives no more than it has",
+        file: STOCK_TAKE,
+        from: "if left < quantity then",
+        to: "if left + 1 < quantity then",
+        test: STOCK_ON_REDIS,
+    },
+    Mutant {
+        name: "stock-takes-twice-for-one-id",
+        rule: "an id takes once",
+        file: STOCK_TAKE,
+        from: "if known then return {'known', known} end",
+        to: "",
+        test: STOCK_ON_REDIS,
+    },
+    Mutant {
+        name: "stock-takes-by-an-old-map",
+        rule: "an order by a map that no longer holds is not carried out",
+        file: STOCK_TAKE,
+        from: "if redis.call('HGET', units, 'g') ~= ARGV[1] then return {'moved'} end",
+        to: "",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
+        name: "stock-credits-twice",
+        rule: "units of a transfer come in once",
+        file: STOCK_CREDIT,
+        from: "if redis.call('ZADD', arrived, 'NX', '+inf', ARGV[1]) == 1 then",
+        to: "if redis.call('ZADD', arrived, 'NX', '+inf', ARGV[1]) then",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
+        name: "stock-gives-back-what-was-sold",
+        rule: "a hold ends once, one way or the other",
+        file: STOCK_SETTLE,
+        from: "'^(%d+) h$'",
+        to: "'^(%d+) '",
+        test: STOCK_ON_REDIS,
+    },
+    Mutant {
+        name: "demo-overlooks-a-broken-cure",
+        rule: "a demo fails when a cure does",
+        file: DEMO_WAY,
+        from: "if !broken.is_empty() {",
+        to: "if false && !broken.is_empty() {",
+        test: DEMO,
+    },
+    Mutant {
+        name: "demo-shows-nothing",
+        rule: "a demo fails when nothing went wrong without a cure",
+        file: DEMO_WAY,
+        from: "if !hidden.is_empty() {",
+        to: "if false && !hidden.is_empty() {",
+        test: DEMO,
     },
 ];

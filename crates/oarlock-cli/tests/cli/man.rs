@@ -2,7 +2,8 @@
 
 use super::support::Bench;
 
-const SUBCOMMANDS: [&str; 10] = ["run", "hold", "ls", "show", "wait", "break", "init", "url", "completions", "man"];
+const SUBCOMMANDS: [&str; 12] =
+    ["run", "hold", "ls", "show", "wait", "break", "init", "bench", "demo", "url", "completions", "man"];
 
 #[test]
 fn every_subcommand_has_a_page() {
@@ -40,6 +41,6 @@ fn every_shell_has_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let done = bench.run(&["completions", shell]);
         assert_eq!(done.code, Some(0), "{shell}");
-        assert!(done.out.contains("kill-after"), "{shell}");
+        assert!(done.out.contains("kill-after") && done.out.contains("flash-sale"), "{shell}");
     }
 }

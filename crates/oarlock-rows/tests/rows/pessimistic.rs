@@ -109,6 +109,30 @@ async fn on_sqlite() {
     .unwrap();
 }
 
+/// A transaction that read, and wants to write after somebody else did.
+#[tokio::test]
+async fn sqlite_tells_that_a_picture_is_old() {
+    let bed = Lite::start().await.unwrap();
+    let (mut ours, theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 1).await;
+    let mut first = true;
+    let done = PATIENT.run(async || {
+        let tx = ours.transaction()?;
+        let stock: i64 = tx.query_row("select stock from items where id = 1", [], |row| row.get(0))?;
+        if std::mem::take(&mut first) {
+            rusqlite::Connection::execute(&theirs, "update items set stock = 10 where id = 1", [])?;
+        }
+        rusqlite::Connection::execute(&tx, "update items set stock = ? where id = 1", [stock + 1]).inspect_err(
+            |error| {
+                assert_eq!(error.sqlite_error().map(|error| error.extended_code), Some(517));
+            },
+        )?;
+        tx.commit()
+    });
+    assert_eq!(done.await.unwrap().conflicts, 1);
+    assert_eq!(stocks::<Lite>(&mut ours).await, [11, 1, 1, 1]);
+}
+
 /// Two that lock one row after the other, each in the other's order, until they met in the middle.
 async fn postgres_reruns_the_victim_of_a_deadlock(bed: &Pg) {
     restock(&mut bed.conn().await, 0).await;
@@ -214,6 +238,49 @@ async fn the_order_of_names_makes_no_deadlock(bed: &Pg) {
     assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [150; 4]);
 }
 
+/// The same on MariaDB, which locks what it passes on its way.
+async fn nor_does_it_on_mariadb(bed: &Maria) {
+    restock(&mut bed.conn().await, 0).await;
+    let many = async |order: [i64; 4]| {
+        let mut conn = bed.conn().await;
+        let mut conflicts = 0;
+        for _ in 0..50 {
+            let done = mysql::transaction(&mut conn, &PATIENT, async |tx| {
+                items().lock(tx, order, Mode::Update, Wait::UpTo(Duration::from_secs(30))).await?;
+                tx.query_drop("update items set stock = stock + 1 where id in (1, 2, 3, 4)").await?;
+                Ok::<_, Error<mysql_async::Row, mysql_async::Error>>(())
+            });
+            conflicts += done.await.map_err(|failed| failed.error.to_string()).unwrap().conflicts;
+        }
+        conflicts
+    };
+    let (one, two, three) = tokio::join!(many([1, 2, 3, 4]), many([4, 3, 2, 1]), many([2, 4, 1, 3]));
+    assert_eq!(one + two + three, 0);
+    assert_eq!(stocks::<Maria>(&mut bed.conn().await).await, [150; 4]);
+}
+
+/// A picture that is too old to be written on, where the server looks for that.
+async fn reruns_what_was_read_from_an_old_picture(bed: &Maria) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 1).await;
+    if let Err(error) = ours.query_drop("set session innodb_snapshot_isolation = on").await {
+        eprintln!("skipped: this server has no snapshot isolation: {error}");
+        return;
+    }
+    ours.query_drop("set session transaction isolation level repeatable read").await.unwrap();
+    let mut first = true;
+    let done = mysql::transaction(&mut ours, &PATIENT, async |tx| {
+        let stock: Option<i64> = tx.query_first("select stock from items where id = 1").await?;
+        if std::mem::take(&mut first) {
+            theirs.query_drop("update items set stock = 10 where id = 1").await?;
+        }
+        tx.exec_drop("update items set stock = ? where id = 1", (stock.unwrap() + 1,)).await
+    });
+    let done = done.await.unwrap();
+    assert_eq!(done.conflicts, 1, "1020, and once");
+    assert_eq!(stocks::<Maria>(&mut theirs).await[0], 11);
+}
+
 /// A dropped transaction is rolled back, and its rows are free.
 async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
     let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
@@ -260,4 +327,6 @@ async fn on_mariadb() {
     mariadb_keeps_others_out(&bed).await;
     mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
     keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
+    nor_does_it_on_mariadb(&bed).await;
+    reruns_what_was_read_from_an_old_picture(&bed).await;
 }
