@@ -55,12 +55,14 @@ async fn open(demo: &DemoCommand, store: &Store) -> Result<Exit, Failure> {
     }
     #[cfg(feature = "redis")]
     if bed::redis::is_one(url) || bed::redis::is_many(url) {
-        let rows = bed::sqlite::Lite::make().map_err(|error| failure(&error))?;
+        let rows = || bed::sqlite::Lite::make().map_err(|error| failure(&error));
         return if bed::redis::is_many(url) {
             let stock = bed::redis::Many::new(url).map_err(|error| failure(&error))?;
+            let rows = rows()?;
             play(demo, store, &rows, &stock, signals).await
         } else {
             let stock = bed::redis::One::new(url).map_err(|error| failure(&error))?;
+            let rows = rows()?;
             play(demo, store, &rows, &stock, signals).await
         };
     }
@@ -103,11 +105,12 @@ async fn play<B: Bed, S: Shelves>(
 }
 
 async fn tidy<B: Bed, S: Shelves>(demo: &DemoCommand, bed: &B, shelves: &S, name: &str) -> Result<(), Boxed> {
-    let tidied = match demo {
-        DemoCommand::Oversell(args) => oversell::tidy(&shop(args, name), shelves).await,
-        DemoCommand::Oncall(_) => Ok(()),
-        DemoCommand::FlashSale(args) => flash_sale::tidy(&sale(args, name), shelves).await,
+    let items = match demo {
+        DemoCommand::Oversell(_) => vec![name.to_owned()],
+        DemoCommand::Oncall(_) => Vec::new(),
+        DemoCommand::FlashSale(args) => sale(args, name).names(),
     };
+    let tidied = shelves.tidy(&items).await;
     bed.clear().await?;
     tidied
 }

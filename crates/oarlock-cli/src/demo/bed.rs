@@ -25,8 +25,10 @@ pub(crate) trait Shelves: Clone + Send + Sync + 'static {
     /// One more connection to it.
     async fn shelf(&self) -> Result<Self::Shelf, Boxed>;
 
-    /// Takes the whole place away.
-    async fn clear(&self) -> Result<(), Boxed>;
+    /// Takes these items away, where the place itself stays.
+    async fn tidy(&self, _items: &[String]) -> Result<(), Boxed> {
+        Ok(())
+    }
 }
 
 /// A place for rows, and for stock.
@@ -35,6 +37,9 @@ pub(crate) trait Bed: Shelves {
 
     /// One more connection to it.
     async fn connect(&self) -> Result<Self::Conn, Boxed>;
+
+    /// Takes the whole place away.
+    async fn clear(&self) -> Result<(), Boxed>;
 
     /// A whole number of a row.
     fn number(row: &<Self::Conn as Client>::Row, column: &str) -> Option<i64>;

@@ -29,6 +29,11 @@ impl Plan {
         self.segments.iter().map(|segments| (format!("{} {segments}", self.name), *segments))
     }
 
+    /// The names of all items.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.items().chain([self.last()]).map(|(name, _)| name).collect()
+    }
+
     fn last(&self) -> (String, u32) {
         (format!("{} last", self.name), self.segments.iter().copied().max().unwrap_or(1))
     }
@@ -82,15 +87,6 @@ pub(crate) async fn run<S: Shelves>(plan: &Arc<Plan>, shelves: &S) -> Result<Fin
     }
     let last = sell(plan, &clerk, &takers, plan.last(), FEW, None).await?;
     Ok(Findings { sales, last })
-}
-
-/// Takes away what is left of it in the store.
-pub(crate) async fn tidy<S: Shelves>(plan: &Plan, shelves: &S) -> Result<(), Boxed> {
-    let clerk = Stock::new(shelves.shelf().await?);
-    for (sku, _) in plan.items().chain([plan.last()]) {
-        clerk.remove(&sku).await?;
-    }
-    Ok(())
 }
 
 /// One sale: until the time is up, or to the last unit.

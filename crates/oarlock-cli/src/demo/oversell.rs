@@ -53,11 +53,6 @@ pub(crate) async fn run<B: Bed, S: Shelves>(
     Ok(outcomes)
 }
 
-/// Takes away what is left of it in the store.
-pub(crate) async fn tidy<S: Shelves>(plan: &Plan, shelves: &S) -> Result<(), Boxed> {
-    Ok(Stock::new(shelves.shelf().await?).remove(&plan.name).await?)
-}
-
 fn outcome(plan: &Plan, way: Way, sold: u64, left: u64, again: Option<u64>, took: Duration) -> Outcome {
     let name = match way {
         Way::None => "no lock",

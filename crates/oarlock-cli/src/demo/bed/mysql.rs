@@ -59,10 +59,6 @@ impl Shelves for Maria {
     async fn shelf(&self) -> Result<Self::Shelf, Boxed> {
         Ok(Sql::new(self.open().await?))
     }
-
-    async fn clear(&self) -> Result<(), Boxed> {
-        Ok(self.open().await?.query_drop(format!("drop database {}", self.database)).await?)
-    }
 }
 
 impl Bed for Maria {
@@ -70,6 +66,10 @@ impl Bed for Maria {
 
     async fn connect(&self) -> Result<Conn, Boxed> {
         self.open().await
+    }
+
+    async fn clear(&self) -> Result<(), Boxed> {
+        Ok(self.open().await?.query_drop(format!("drop database {}", self.database)).await?)
     }
 
     fn number(row: &Row, column: &str) -> Option<i64> {

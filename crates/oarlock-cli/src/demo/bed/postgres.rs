@@ -60,10 +60,6 @@ impl Shelves for Pg {
     async fn shelf(&self) -> Result<Self::Shelf, Boxed> {
         Ok(Sql::new(Cached::new(self.open().await?)))
     }
-
-    async fn clear(&self) -> Result<(), Boxed> {
-        Ok(self.open().await?.batch_execute(&format!("drop schema {} cascade", self.schema)).await?)
-    }
 }
 
 impl Bed for Pg {
@@ -71,6 +67,10 @@ impl Bed for Pg {
 
     async fn connect(&self) -> Result<Client, Boxed> {
         self.open().await
+    }
+
+    async fn clear(&self) -> Result<(), Boxed> {
+        Ok(self.open().await?.batch_execute(&format!("drop schema {} cascade", self.schema)).await?)
     }
 
     fn number(row: &Row, column: &str) -> Option<i64> {

@@ -1,7 +1,7 @@
 //! Stock on Redis, one server or a cluster. It has no rows; those are in SQLite then.
 
 use oarlock::Url;
-use oarlock_stock::Redis;
+use oarlock_stock::{Redis, Stock};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -48,6 +48,14 @@ fn infos(url: &Url) -> Result<Vec<ConnectionInfo>, Boxed> {
     addresses.into_iter().map(info).collect()
 }
 
+async fn remove(shelves: &impl Shelves, items: &[String]) -> Result<(), Boxed> {
+    let stock = Stock::new(shelves.shelf().await?);
+    for item in items {
+        stock.remove(item).await?;
+    }
+    Ok(())
+}
+
 impl One {
     pub(crate) fn new(url: &Url) -> Result<Self, Boxed> {
         let info = infos(url)?.pop().ok_or("the URL has no host")?;
@@ -73,9 +81,8 @@ impl Shelves for One {
         Ok(Redis::new(self.client.get_multiplexed_async_connection().await?))
     }
 
-    /// What was there is taken away item by item.
-    async fn clear(&self) -> Result<(), Boxed> {
-        Ok(())
+    async fn tidy(&self, items: &[String]) -> Result<(), Boxed> {
+        remove(self, items).await
     }
 }
 
@@ -90,7 +97,7 @@ impl Shelves for Many {
         Ok(Redis::new(self.client.get_async_connection().await?))
     }
 
-    async fn clear(&self) -> Result<(), Boxed> {
-        Ok(())
+    async fn tidy(&self, items: &[String]) -> Result<(), Boxed> {
+        remove(self, items).await
     }
 }

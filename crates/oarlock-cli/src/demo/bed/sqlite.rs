@@ -42,10 +42,6 @@ impl Shelves for Lite {
     async fn shelf(&self) -> Result<Self::Shelf, Boxed> {
         Ok(Sql::new(self.open()?))
     }
-
-    async fn clear(&self) -> Result<(), Boxed> {
-        Ok(std::fs::remove_dir_all(&self.folder)?)
-    }
 }
 
 impl Bed for Lite {
@@ -53,6 +49,10 @@ impl Bed for Lite {
 
     async fn connect(&self) -> Result<Connection, Boxed> {
         self.open()
+    }
+
+    async fn clear(&self) -> Result<(), Boxed> {
+        Ok(std::fs::remove_dir_all(&self.folder)?)
     }
 
     fn number(row: &Row, column: &str) -> Option<i64> {
