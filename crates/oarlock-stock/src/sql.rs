@@ -112,7 +112,7 @@ impl<C: Conn> Shelf for Sql<C> {
     async fn take(&mut self, order: &Order) -> Result<Step, Error> {
         let mut map = match self.maps.get(&order.sku) {
             Some(map) => *map,
-            None => self.left(&order.sku).await?.0,
+            None => self.left(order).await?.0,
         };
         for _ in 0..GENERATIONS {
             for segment in walk(self.seat, map.segments) {
@@ -128,14 +128,13 @@ impl<C: Conn> Shelf for Sql<C> {
                     }
                 }
             }
-            let (now, left) = self.left(&order.sku).await?;
+            let (now, left, known) = self.left(order).await?;
             let moved = now.generation != map.generation;
             map = now;
             self.maps.insert(order.sku.clone(), map);
             if !moved && left < order.quantity {
                 // It may have been taken before, and only the answer was lost.
-                let before = steps::find(&mut self.conn, &order.sku, &order.id).await?;
-                return Ok(before.map_or(Step::Short { left }, |(reservation, _)| Step::Known(reservation)));
+                return Ok(known.map_or(Step::Short { left }, Step::Known));
             }
             if !moved {
                 break;
@@ -259,14 +258,29 @@ impl<C: Conn> Shelf for Sql<C> {
 }
 
 impl<C: Conn> Sql<C> {
-    /// How the item is split, and how many units are left in all segments at one moment.
-    async fn left(&mut self, sku: &str) -> Result<(Map, u64), Error> {
+    /// How the item is split, how many units are left in all segments, and what the id of the order stands for: all at one
+    /// moment, in one request, because once everything is sold this is what every order costs.
+    async fn left(&mut self, order: &Order) -> Result<(Map, u64, Option<Reservation>), Error> {
+        let Order { sku, id, .. } = order;
         let left = "(select coalesce(sum(available), 0) from oarlock_stock_segment as s where s.sku = i.sku)";
-        let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left]);
+        let known = format!(
+            "coalesce((select {} from oarlock_stock_reservation as r where r.sku = i.sku and r.id = ?), '-')",
+            steps::reservation(self.conn.dialect())
+        );
+        let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left, &known]);
         let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
-        let text = steps::texts(&mut self.conn, &sql, &[sku.into()]).await?.pop();
-        let [segments, generation, left] = steps::numbers(&text.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?)?;
-        Ok((Map { segments: u32::try_from(segments).map_err(Error::store)?, generation }, left))
+        let text = steps::texts(&mut self.conn, &sql, &[id.into(), sku.into()]).await?.pop();
+        let text = text.ok_or_else(|| Error::NoSuchItem(sku.clone()))?;
+        let mut parts = text.splitn(4, ' ');
+        let mut part = || parts.next().ok_or_else(|| Error::answer(&text));
+        let [segments] = steps::numbers(part()?)?;
+        let [generation] = steps::numbers(part()?)?;
+        let [left] = steps::numbers(part()?)?;
+        let known = match part()? {
+            "-" => None,
+            known => Some(steps::read(sku, id, known)?.0),
+        };
+        Ok((Map { segments: u32::try_from(segments).map_err(Error::store)?, generation }, left, known))
     }
 
     /// Takes all of it from one segment.

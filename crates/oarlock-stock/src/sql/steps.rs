@@ -76,13 +76,23 @@ pub(super) fn letter(state: State) -> &'static str {
     }
 }
 
+/// The columns of a reservation that [`read`] reads.
+pub(super) fn reservation(dialect: Dialect) -> String {
+    joined(dialect, &["segment", "quantity", "state"])
+}
+
 /// What an id stands for, and the segment it came from.
 pub(super) async fn find<C: Conn>(conn: &mut C, sku: &str, id: &str) -> Result<Option<(Reservation, u64)>, Error> {
-    let columns = joined(conn.dialect(), &["segment", "quantity", "state"]);
+    let columns = reservation(conn.dialect());
     let sql = format!("select {columns} from oarlock_stock_reservation where sku = ? and id = ?");
-    let Some(text) = texts(conn, &sql, &[sku.into(), id.into()]).await?.pop() else { return Ok(None) };
+    let found = texts(conn, &sql, &[sku.into(), id.into()]).await?.pop();
+    found.map(|text| read(sku, id, &text)).transpose()
+}
+
+/// The reservation in a text, and the segment it came from.
+pub(super) fn read(sku: &str, id: &str, text: &str) -> Result<(Reservation, u64), Error> {
     let mut parts = text.split(' ');
-    let mut part = || parts.next().ok_or_else(|| Error::answer(&text));
+    let mut part = || parts.next().ok_or_else(|| Error::answer(text));
     let [segment] = numbers(part()?)?;
     let [quantity] = numbers(part()?)?;
     let state = match part()? {
@@ -90,9 +100,9 @@ pub(super) async fn find<C: Conn>(conn: &mut C, sku: &str, id: &str) -> Result<O
         "s" => State::Sold,
         "r" => State::Returned,
         DELIVERED => return Err(Error::Reused { id: id.to_owned() }),
-        _ => return Err(Error::answer(&text)),
+        _ => return Err(Error::answer(text)),
     };
-    Ok(Some((Reservation { sku: sku.to_owned(), id: id.to_owned(), quantity, state }, segment)))
+    Ok((Reservation { sku: sku.to_owned(), id: id.to_owned(), quantity, state }, segment))
 }
 
 /// Writes a reservation down, unless the id is known.
