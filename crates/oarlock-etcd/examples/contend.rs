@@ -114,7 +114,9 @@ async fn round(server: &Server, team: &mut Team) -> Result<[f64; 3]> {
         Team::Program(peer, count) => peer.load(*count, SPAN)?,
     };
     let after = counted(server)?;
-    Ok([hand_offs / took, (after.0 - before.0) / grants, (after.1 - before.1) / grants])
+    // One alone hands nothing over.
+    let counts = if hand_offs > 1.0 { hand_offs } else { grants };
+    Ok([counts / took, (after.0 - before.0) / grants, (after.1 - before.1) / grants])
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]

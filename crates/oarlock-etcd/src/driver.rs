@@ -21,6 +21,9 @@ use crate::link::{Link, transaction};
 use crate::queue::{Letter, Listing, Place, Record, memo_bytes};
 use crate::watch::{self, About, Since};
 
+/// A request to move a claim is not under way for longer, so its last lease lasts by so much longer than what its holder believes.
+const MOVE_TAKES: Duration = Duration::from_secs(5);
+
 /// A letter lies in its mailbox for this long after the end it tells of.
 const LETTER_TTL: Duration = Duration::from_secs(60);
 
@@ -148,27 +151,45 @@ impl Etcd {
         grace: Duration,
     ) -> Result<Released> {
         let mut leases = Vec::new();
+        let mut word = None;
+        if !place.theirs {
+            let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
+            leases.push(letter.id);
+            word = Some(put(&self.space.letter(&place.record.client, place.id), Letter::bytes(ending), letter.id));
+        }
         let (mut change, outcome) = if grace.is_zero() {
             (keys.clear(place), Released::Released)
         } else {
-            // On a lease that nobody keeps alive: it ends by the store's clock, whatever its holder does. Its own may be kept
-            // alive until it is moved, so what it has left now is not what it will have then.
-            let whole = self.link.whole(place.lease).await? + Duration::from_secs(1);
-            let last = self.link.grant(seconds(grace.min(whole))).await?;
+            let last = match self.last_lease(place, grace).await {
+                Ok(last) => last,
+                Err(error) => {
+                    self.end_leases(leases).await;
+                    return Err(error);
+                }
+            };
             leases.push(last.id);
             let record = Record { ending: Some(ending.clone()), ..place.edited() };
             (keys.move_to(place, &record, last.id), Released::Asked)
         };
-        if !place.theirs {
-            let letter = self.link.grant(seconds(LETTER_TTL + grace)).await?;
-            leases.push(letter.id);
-            change.push(put(&self.space.letter(&place.record.client, place.id), Letter::bytes(ending), letter.id));
-        }
+        change.extend(word);
         if !self.link.txn(keys.unchanged(place), change, Vec::new()).await?.succeeded {
             self.end_leases(leases).await;
             return Err(ended("the claim was changed by somebody else"));
         }
         Ok(outcome)
+    }
+
+    /// What a claim is moved to that is to end after a grace: a lease that nobody keeps alive, so that it ends by the store's
+    /// clock, whatever its holder does.
+    async fn last_lease(&self, place: &Place, grace: Duration) -> Result<Leased> {
+        let longest = if place.record.ending.is_some() {
+            // Asked before: asking again gives it no more time.
+            self.link.left(place.lease).await?
+        } else {
+            // Its own may be kept alive until it is moved, so what it has left now is not what it will have then.
+            self.link.whole(place.lease).await? + MOVE_TAKES
+        };
+        self.link.grant(seconds(grace.min(longest))).await
     }
 }
 

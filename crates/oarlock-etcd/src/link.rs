@@ -33,6 +33,9 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// The most keys asked for at once.
 const PAGE: i64 = 2000;
 
+/// No server is set to take more seconds for it.
+const LONGEST_ELECTION: i64 = 60;
+
 /// What is open.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -224,7 +227,7 @@ impl Link {
 
     /// How long a lease will live if nobody keeps it alive.
     pub(crate) async fn left(&self, id: i64) -> Result<Duration> {
-        Ok(lived(self.life(id).await?.ttl))
+        counted(&self.life(id).await?)
     }
 
     /// How long a lease lives from when it is kept alive; zero if it is over.
@@ -305,6 +308,15 @@ fn left(to: &Question<'_>, status: &Status) {
     }
 }
 
+/// What a lease has left. A member that was just elected, or deposed without having heard of it, counts no lease down yet, or any
+/// more: it says that there are ages left (servers before 3.4.32 and 3.5.14). A new leader adds an election timeout at most.
+fn counted(life: &LeaseLeft) -> Result<Duration> {
+    if life.ttl > life.granted.saturating_add(LONGEST_ELECTION) {
+        return Err(Error::unreachable("no leader counts this lease").on(SCHEME));
+    }
+    Ok(lived(life.ttl))
+}
+
 fn lived(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
@@ -312,4 +324,19 @@ fn lived(seconds: i64) -> Duration {
 pub(crate) fn transaction(when: Vec<Compare>, then: Vec<Op>, otherwise: Vec<Op>) -> TxnRequest {
     let ops = |ops: Vec<Op>| ops.into_iter().map(Into::into).collect();
     TxnRequest { compare: when, success: ops(then), failure: ops(otherwise) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_nobody_counts_is_no_reason_to_believe() {
+        let left = |ttl| counted(&LeaseLeft { ttl, granted: 30 });
+        assert_eq!(left(12).unwrap(), Duration::from_secs(12));
+        // A new leader gives every lease an election timeout more.
+        assert_eq!(left(40).unwrap(), Duration::from_secs(40));
+        assert_eq!(left(-1).unwrap(), Duration::ZERO);
+        assert_eq!(left(i64::MAX / 1_000_000_000).unwrap_err().kind(), ErrorKind::Unreachable);
+    }
 }

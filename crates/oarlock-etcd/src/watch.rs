@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use crate::api::{DELETED, NO_PUT, Range, WatchCreate, WatchRequest, WatchResponse};
+use crate::api::{DELETED, KeyValue, NO_PUT, Range, WatchCreate, WatchRequest, WatchResponse};
 use crate::error::{SCHEME, failed, strange};
 use crate::keys::{claim_of, seat_of};
 use crate::link::{Link, Watching};
@@ -80,7 +80,12 @@ pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About, since: Si
         (Since::Revision(seen), _) if hints.revision <= seen => false,
         (Since::Revision(seen), [key]) if key.end.is_empty() => {
             let kvs = link.peek(&hints.member, &pass, key).await;
-            kvs.map_or(true, |kvs| kvs.iter().all(|kv| kv.create_revision > seen))
+            // One that was granted, or became lighter, is news to whoever does not wait for its end.
+            let is_news = |kv: &KeyValue| match about {
+                About::Ends => kv.create_revision > seen,
+                _ => kv.mod_revision > seen,
+            };
+            kvs.map_or(true, |kvs| kvs.iter().all(is_news))
         }
         (Since::Revision(_) | Since::Unknown, _) => true,
     };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ErrorKind, ResourceName, Retry};
+use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver, Error, ErrorKind, Limit, ResourceName, Retry, Weight};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::ports::Port;
 use oarlock_testbed::proxy::{Held, Proxy, Then};
@@ -278,6 +278,29 @@ async fn a_watch_that_was_dropped_is_ended_at_the_server() -> Outcome {
         assert!(Instant::now() < ended, "{} watchers are left", watchers()? - before);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    Ok(())
+}
+
+/// Whoever waits for a share hears of a writer that became a reader before the watch was armed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_tells_of_a_writer_that_became_a_reader_before_it_was_armed() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let (store, other) = (bed.near().await?, bed.near().await?);
+    let shared = |number, weight| {
+        claim(number, "turn").map(|mut claim| {
+            (claim.weight, claim.capacity) = (weight, Capacity::Fixed(Limit::Unlimited));
+            claim
+        })
+    };
+    let reader = shared(2, Weight::ONE)?;
+    assert!(matches!(other.attempt(&shared(1, Weight::All)?).await?, Attempt::Granted(_)));
+    let Attempt::Pending(pending) = store.attempt(&reader).await? else { return Err("granted beside a writer".into()) };
+    assert!(pending.watched);
+    assert!(matches!(other.attempt(&shared(1, Weight::ONE)?).await?, Attempt::Granted(_)));
+    let mut watch = store.watch(&Interest::Turn(Arc::new(reader.clone()), pending.cursor)).await?;
+    let told = tokio::time::timeout(Duration::from_secs(5), watch.changed()).await?;
+    assert!(told.is_some());
+    assert!(matches!(store.attempt(&reader).await?, Attempt::Granted(_)));
     Ok(())
 }
 

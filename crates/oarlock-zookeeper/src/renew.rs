@@ -133,8 +133,8 @@ impl ZooKeeper {
         if let Ok(mut record) = read::<ClaimRecord>(&path, &data) {
             record.fence = record.mark(&stat);
             if record.update(claim) {
-                // If another wrote at the same time, the next renewal tells more.
-                let _ = session.client.set_data(&path, &write(&record)?, Some(stat.version)).await;
+                // Somebody may have written at the same time; whoever publishes a value must not be told that it is there.
+                session.client.set_data(&path, &write(&record)?, Some(stat.version)).await.map_err(from_zk)?;
             }
             if let Some((asked, grace)) = record.ending {
                 (lease.ttl, ending) = (lease.ttl.min(grace), Some(asked));
@@ -145,7 +145,7 @@ impl ZooKeeper {
             } else if claim.value.is_some() {
                 let published = session.data_of(dialect, claim)?;
                 if published != data {
-                    let _ = session.client.set_data(&path, &published, Some(stat.version)).await;
+                    session.client.set_data(&path, &published, Some(stat.version)).await.map_err(from_zk)?;
                 }
             }
         }

@@ -323,7 +323,17 @@ async fn a_hold_asked_to_end_outlasts_what_its_holder_believes() {
     let end = End::Broken { ending, grace: whole * 2 };
     assert_eq!(bed.two.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Asked);
     let last = place(&bed.two, &mine).await.unwrap().lease;
-    assert!(bed.two.link.whole(last).await.unwrap() > whole);
+    let length = bed.two.link.whole(last).await.unwrap();
+    assert!(
+        length > whole + Duration::from_secs(4),
+        "the move may take longer than {:?}",
+        length.saturating_sub(whole)
+    );
+    // Asking again gives it no more time.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(bed.two.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Asked);
+    let again = place(&bed.two, &mine).await.unwrap().lease;
+    assert!(bed.two.link.whole(again).await.unwrap() < length);
 }
 
 /// A break that came too late leaves nothing at the server.
