@@ -32,6 +32,7 @@ pub(crate) use reaper::Orphan;
 use uncut::Uncut;
 use watchdog::Watchdog;
 
+use crate::capabilities::Liveness;
 use crate::claim::{Claim, ClaimId, Fence, Label, ResourceName, Tether};
 use crate::clock::{BootClock, Clock};
 use crate::driver::{BoxFuture, Driver, DynDriver, End, Info, Interest, Release, Released, Watch};
@@ -375,16 +376,17 @@ impl ClientBuilder {
             None => Home::here().or_else(|_| Home::own_thread())?,
         };
         let observers = Observers::new(self.observers);
-        let entropy = Arc::new(self.entropy);
+        let (entropy, info) = (Arc::new(self.entropy), self.driver.info());
         let leaving = Leaving {
             driver: self.driver.clone(),
             clock: self.clock.clone(),
             entropy: entropy.clone(),
             over: CancellationToken::new(),
+            outlasts_leases: info.capabilities.liveness == Liveness::Session,
         };
         let watchdog = Watchdog::new(leaving.clone(), observers.clone(), self.op_timeout, home.clone());
         let core = Core {
-            info: self.driver.info(),
+            info,
             driver: self.driver,
             clock: self.clock,
             observers,

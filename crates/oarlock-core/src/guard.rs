@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -335,6 +336,9 @@ impl Guard {
                 let held_for = self.held.held_for(self.core.clock.now());
                 let outcome = release.outcome;
                 self.core.observers.emit(&claim, || Step::Released { outcome, held_for });
+                if release.others_waiting == Some(true) {
+                    step_aside().await;
+                }
                 Ok(release)
             }
             Ok(Err(error)) => {
@@ -440,6 +444,20 @@ impl Guard {
             owner.lost(self.id());
         }
     }
+}
+
+/// Lets the tasks run first that are ready: whoever was just handed the lock may be among them, and all others wait for it.
+async fn step_aside() {
+    let mut aside = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut aside, true) {
+            return Poll::Ready(());
+        }
+        // Not by the runtime's own means, which work that blocks a thread of it would wait for in vain.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Deref for Guard {

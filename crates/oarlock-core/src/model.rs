@@ -157,16 +157,18 @@ impl Resource {
         }
         let entry = &mut self.entries[at];
         entry.behind = claim.behind;
+        // Whoever was asked to end is not given more time, waiting or holding.
+        if entry.ending.is_none() {
+            entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.place_ttl() };
+        }
         let Some(fence) = fence else {
-            entry.expires = now.boot + claim.place_ttl();
             self.call(now, calls);
             return Ok(Attempt::Pending(self.pending(at, now)));
         };
         entry.standing = Standing::Held(fence);
         entry.since = now.boot;
-        entry.expires = now.boot + claim.ttl;
         self.last_fence = fence.get();
-        let mut grant = Grant::new(fence, Lease::of(claim.ttl));
+        let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
         grant.memo.clone_from(&self.memo);
         // A grant may leave room for more, or take the turn away from one that was called.
         self.call(now, calls);
@@ -221,7 +223,9 @@ impl Resource {
         }
         let entry = &mut self.entries[at];
         entry.behind = renewal.claim.behind;
-        entry.expires = now.boot + renewal.claim.place_ttl();
+        if entry.ending.is_none() {
+            entry.expires = now.boot + renewal.claim.place_ttl();
+        }
         self.quiet_until.0 = self.quiet_until.0.min(entry.ends());
         // Its turn must be taken by an attempt; staying alive is not enough to sit on it.
         let lease = Lease::of(entry.ends().since(now.boot));

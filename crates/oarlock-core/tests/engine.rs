@@ -237,3 +237,31 @@ fn a_client_whose_runtime_is_gone_says_so() {
     let error = runtime().block_on(async { client.mutex("a").unwrap().try_lock().await.unwrap_err() });
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
+
+/// Whoever releases asks again, often; the one it was released for goes first.
+#[tokio::test(flavor = "current_thread")]
+async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
+    let client = Client::new(Memory::new())?;
+    let lock = client.mutex("r")?.fair();
+    let guard = lock.lock().await?;
+    let granted = Arc::new(AtomicU32::new(0));
+    let waiter = tokio::spawn({
+        let (lock, granted) = (lock.clone(), granted.clone());
+        async move {
+            let guard = lock.lock().await?;
+            granted.store(1, Ordering::SeqCst);
+            guard.release().await
+        }
+    });
+    while client.inspect(&ResourceName::new("r")?).await?.waiters.count() != Some(1) {
+        tokio::task::yield_now().await;
+    }
+    // It has armed its watch when it has nothing left to do.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    guard.release().await?;
+    assert_eq!(granted.load(Ordering::SeqCst), 1, "it was granted it meanwhile");
+    waiter.await.map_err(|error| Error::new(ErrorKind::Os, error.to_string()))??;
+    Ok(())
+}

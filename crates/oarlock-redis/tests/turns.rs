@@ -100,6 +100,12 @@ async fn pending(store: &Redis, claim: &Claim) -> Pending {
     }
 }
 
+/// Whom the next word is for.
+async fn told(watch: &mut Watch) -> Option<ClaimId> {
+    let word = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await;
+    word.expect("a word").expect("a watch that has not ended").claim
+}
+
 async fn release(store: &Redis, claim: &Claim) {
     store.release(&name(), claim.id, &DONE).await.unwrap();
 }
@@ -135,18 +141,18 @@ async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
     let first = granted(&one, &claim(1)).await;
     assert!(pending(&two, &claim(2)).await.watched);
     one.release(&name(), claim(1).id, &End::Done { memo: Some(b"a b"[..].into()) }).await.unwrap();
-    assert_eq!(mailbox.changed().await.unwrap().claim, Some(claim(2).id));
+    assert_eq!(told(&mut mailbox).await, Some(claim(2).id));
     let shown = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0);
     let before = bed.calls().await;
-    let told = granted(&two, &claim(2)).await;
+    let handed = granted(&two, &claim(2)).await;
     assert_eq!(bed.calls().await, before, "it was not asked for");
-    assert!(told.fence > first.fence);
-    assert_eq!(told.memo.as_deref(), Some(&b"a b"[..]));
-    assert_eq!((shown.holders[0].id, shown.holders[0].fence), (claim(2).id, Some(told.fence)));
-    assert!(told.lease.ttl <= TURN && told.lease.from.is_some(), "{:?}", told.lease);
+    assert!(handed.fence > first.fence);
+    assert_eq!(handed.memo.as_deref(), Some(&b"a b"[..]));
+    assert_eq!((shown.holders[0].id, shown.holders[0].fence), (claim(2).id, Some(handed.fence)));
+    assert!(handed.lease.ttl <= TURN && handed.lease.from.is_some(), "{:?}", handed.lease);
     let asked = granted(&two, &claim(2)).await;
     assert_eq!(bed.calls().await, before + 1, "whoever asks again hears what the store says");
-    assert_eq!((asked.fence, asked.lease.ttl), (told.fence, claim(2).ttl));
+    assert_eq!((asked.fence, asked.lease.ttl), (handed.fence, claim(2).ttl));
     release(&two, &claim(2)).await;
 }
 
@@ -179,7 +185,7 @@ async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
     granted(&one, &claim(1)).await;
     pending(&two, &claim(2)).await;
     release(&one, &claim(1)).await;
-    mailbox.changed().await.unwrap();
+    told(&mut mailbox).await;
     let grant = granted(&two, &claim(2)).await;
     let mut renewal = Renewal::of(Arc::new(claim(2)));
     renewal.held = true;
@@ -229,7 +235,7 @@ async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back
             tokio::task::yield_now().await;
         }
         release(&one, &claim(1)).await;
-        assert_eq!(word.changed().await.unwrap().claim, Some(claim(4).id));
+        assert_eq!(told(&mut word).await, Some(claim(4).id));
         granted(&three, &claim(4)).await;
         // It was only its connection that had died.
         pending(&one, &dead).await;
@@ -256,8 +262,7 @@ async fn the_one_behind_a_silent_waiter_knows_when_its_turn_is_over() {
     let before = pending(&three, &claim(3)).await.recheck_after.unwrap();
     assert!(before > TURN * 2, "{before:?}");
     release(&one, &claim(1)).await;
-    let told = tokio::time::timeout(Duration::from_secs(30), word.changed()).await.expect("told to look");
-    assert_eq!(told.unwrap().claim, Some(claim(3).id));
+    assert_eq!(told(&mut word).await, Some(claim(3).id), "told to look");
     let recheck = pending(&three, &claim(3)).await.recheck_after.unwrap();
     assert!(recheck <= TURN, "{recheck:?}");
     tokio::time::sleep(recheck + Duration::from_millis(1)).await;
@@ -277,10 +282,10 @@ async fn only_the_next_in_line_is_told_where_the_lock_goes_round_quickly() {
         pending(&three, &claim(3)).await;
         release(&one, &claim(1)).await;
         let quickly = BootClock.now().since(asked) < Duration::from_millis(150);
-        assert_eq!(first.changed().await.unwrap().claim, Some(claim(2).id));
+        assert_eq!(told(&mut first).await, Some(claim(2).id));
         granted(&two, &claim(2)).await;
         release(&two, &claim(2)).await;
-        assert_eq!(second.changed().await.unwrap().claim, Some(claim(3).id));
+        assert_eq!(told(&mut second).await, Some(claim(3).id));
         let holders = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0).holders;
         release(&three, &claim(3)).await;
         // A machine that is too busy for that has another try.
@@ -362,7 +367,6 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
         }
     };
     let mut margins = Vec::new();
-    // With more it would renew at once, before the line is cut.
     for delay in [0, 250] {
         // The first to wait teaches the client to listen.
         let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
@@ -375,9 +379,12 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
         let second = waits(&two);
         queued(1).await;
         proxy.delay(Direction::ToClient, Duration::from_millis(delay));
-        guard.release().await.unwrap();
+        // Before the turn comes, so that it cannot be renewed.
+        proxy.cut_one_way(Direction::ToServer);
         let released = BootClock.now();
+        guard.release().await.unwrap();
         let (held, told) = second.await.unwrap();
+        assert!(held.time_left() <= TURN, "it was handed the lock");
         proxy.cut();
         assert!(told.since(released) >= Duration::from_millis(delay), "it was told {:?} late", told.since(released));
         let end = tokio::task::spawn_blocking({

@@ -16,6 +16,7 @@ const COHORT: &str = "crates/oarlock-core/src/engine/cohort.rs";
 const LEAVING: &str = "crates/oarlock-core/src/engine/leaving.rs";
 const REDIS_TURN: &str = "crates/oarlock-redis/src/turn.rs";
 const REDIS_RENEW: &str = "crates/oarlock-redis/src/scripts/native/renew.lua";
+const REDIS_LOAD: &str = "crates/oarlock-redis/src/scripts/native/load.lua";
 const REDIS_RULE: &str = "crates/oarlock-redis/src/scripts/native/rule.lua";
 const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua";
 const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
@@ -81,6 +82,7 @@ const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
+const REDIS_FORMAT: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "what_belongs_to_others"];
 const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
@@ -513,7 +515,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "session-keeps-what-was-let-go",
         rule: "what lives as long as its session is released, however late that works",
         file: LEAVING,
-        from: "(self.outlasts_leases() && !self.over.is_cancelled())",
+        from: "(self.outlasts_leases && !self.over.is_cancelled())",
         to: "false",
         test: ENGINE,
     },
@@ -702,6 +704,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: TURNS,
     },
     Mutant {
+        name: "broken-waiter-gets-a-lease",
+        rule: "a waiter that was asked to end gets no more than its grace",
+        file: MODEL,
+        from: "if entry.ending.is_none() {\n            entry.expires = now.boot + if fence",
+        to: "if true {\n            entry.expires = now.boot + if fence",
+        test: RULE,
+    },
+    Mutant {
         name: "redis-turn-counts-from-its-arrival",
         rule: "belief in a turn is counted from the waiter's last request",
         file: REDIS_TURN,
@@ -772,6 +782,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "Err(error) if error.applied() == Applied::No => self.link.hub().forget(claim.id),",
         to: "",
         test: REDIS_LIB,
+    },
+    Mutant {
+        name: "redis-reads-every-format",
+        rule: "what another version has stored is refused",
+        file: REDIS_LOAD,
+        from: "if stored[1] == FORMAT then",
+        to: "if stored[1] then",
+        test: REDIS_FORMAT,
     },
     Mutant {
         name: "redis-clock-set-back",

@@ -6,7 +6,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
 use super::entropy::Entropy;
-use crate::capabilities::Liveness;
 use crate::claim::Claim;
 use crate::clock::{Clock, nap_until};
 use crate::driver::{BoxFuture, DynDriver, End, Release};
@@ -20,14 +19,11 @@ pub(crate) struct Leaving {
     pub(crate) entropy: Arc<Entropy>,
     /// The client is gone, and its session with it.
     pub(crate) over: CancellationToken,
+    /// Whether claims live on in the store after belief in them has ended, because their session does.
+    pub(crate) outlasts_leases: bool,
 }
 
 impl Leaving {
-    /// Whether claims live on in the store after belief in them has ended, because their session does.
-    pub(crate) fn outlasts_leases(&self) -> bool {
-        self.driver.info().capabilities.liveness == Liveness::Session
-    }
-
     /// Releases `claim`, beginning with the request that is `under_way`.
     ///
     /// # Errors
@@ -56,6 +52,6 @@ impl Leaving {
     }
 
     fn is_worthwhile(&self, lease_end: crate::clock::Moment) -> bool {
-        self.clock.now() < lease_end || (self.outlasts_leases() && !self.over.is_cancelled())
+        self.clock.now() < lease_end || (self.outlasts_leases && !self.over.is_cancelled())
     }
 }

@@ -43,7 +43,7 @@ struct Shared {
     op_timeout: Duration,
     home: Home,
     kept: Mutex<Kept>,
-    /// When the task will look next; whoever is due earlier wakes it.
+    /// When the task will look next; whoever is due earlier wakes it. Only written under the lock of `kept`.
     next_look: AtomicU64,
     wake: Notify,
     leaving: Leaving,
@@ -128,7 +128,7 @@ impl Watchdog {
         let (from, ttl) = lease;
         let at = from + self.0.entropy.jitter(ttl / 3);
         // Handed on with a part of its lease: the rest is asked for soon, unless it is released before.
-        let is_part = ttl < claim.ttl / 2 && !self.0.leaving.outlasts_leases();
+        let is_part = ttl < claim.ttl / 2 && !self.0.leaving.outlasts_leases;
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
         self.keep(claim, Who::Holder(belief), ttl, renew.then_some(at));
     }
@@ -296,7 +296,7 @@ async fn run(shared: Arc<Shared>) {
             () = sleep_until(&*shared.clock, next) => {}
         }
         let (mut due, lost) = shared.due();
-        if shared.leaving.outlasts_leases() {
+        if shared.leaving.outlasts_leases {
             for claim in lost {
                 shared.home.spawn(shared.clone().let_go(claim));
             }
@@ -365,6 +365,7 @@ impl Shared {
     fn put(&self, kept: &mut Kept, id: ClaimId, charge: Charge) {
         kept.by_time.insert((charge.look, id));
         if charge.look.as_nanos() < self.next_look.load(Ordering::Relaxed) {
+            self.next_look.store(charge.look.as_nanos(), Ordering::Relaxed);
             self.wake.notify_one();
         }
         kept.by_id.insert(id, charge);
@@ -372,7 +373,10 @@ impl Shared {
 
     fn note_next_look(&self) -> Moment {
         let kept = self.lock();
-        let next = kept.by_time.first().map_or(Moment::NEVER, |(look, _)| *look);
+        let first = kept.by_time.first().map_or(Moment::NEVER, |(look, _)| *look);
+        // A look that was asked for is kept, also when its claim is gone by now: else every short hold would wake the task.
+        let planned = Moment::from_nanos(self.next_look.load(Ordering::Relaxed));
+        let next = if planned > self.clock.now() { planned.min(first) } else { first };
         self.next_look.store(next.as_nanos(), Ordering::Relaxed);
         next
     }
@@ -574,3 +578,6 @@ impl Shared {
         (true, Some(step))
     }
 }
+
+#[cfg(test)]
+mod tests;

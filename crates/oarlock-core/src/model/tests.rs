@@ -271,6 +271,26 @@ fn a_break_with_grace_ends_the_lease_early() {
 }
 
 #[test]
+fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
+    let mut world = World::new();
+    world.attempt(&claim(1));
+    world.attempt(&claim(2));
+    let end =
+        End::Broken { ending: Ending { by: "alice".into(), why: "to drain".into() }, grace: Duration::from_secs(5) };
+    world.resource.release(ClaimId::from_bits(2), &end, world.now, &mut world.calls);
+    world.pass(Duration::from_secs(1));
+    let Renewed::Alive { lease, .. } = world.renew(&claim(2)) else { panic!("its grace is not over") };
+    assert_eq!(lease.ttl, Duration::from_secs(4));
+    world.attempt(&claim(2));
+    world.release(&claim(1));
+    world.pass(Duration::from_secs(1));
+    match world.resource.attempt(&claim(2), 0, world.now, &mut world.calls).unwrap() {
+        Attempt::Granted(grant) => assert_eq!(grant.lease.ttl, Duration::from_secs(3)),
+        Attempt::Pending(pending) => panic!("{pending:?}"),
+    }
+}
+
+#[test]
 fn the_claims_of_a_dead_session_end_unless_tethered_to_their_lease() {
     let mut world = World::new();
     world.resource.attempt(&reader(1), 7, world.now, &mut world.calls).unwrap();

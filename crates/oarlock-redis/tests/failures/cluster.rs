@@ -134,7 +134,7 @@ async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
     let released = std::time::Instant::now();
     guard.release().await.unwrap();
     for wanted in 1..=3 {
-        let next = tokio::time::timeout(Duration::from_secs(60), order.recv()).await.expect("granted").unwrap();
+        let next = tokio::time::timeout(Duration::from_secs(30), order.recv()).await.expect("granted").unwrap();
         assert_eq!(next.0, wanted, "in order of arrival");
         assert!(next.1 > last);
         last = next.1;
@@ -186,7 +186,7 @@ async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
     })
     .await;
     bed.masters[dead].kill().unwrap();
-    tokio::time::sleep(ttl + ttl / 2).await;
+    tokio::time::sleep(ttl + Duration::from_millis(500)).await;
     assert!(deploy.is_held(), "the replica had it: {:?}", deploy.loss());
     assert!(others.iter().all(|guard| guard.is_held()));
     assert!(ours.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());

@@ -1,6 +1,6 @@
 -- The next short way, for whoever wants everything while somebody holds, and nobody has run out: it goes to the end.
 
-if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not redis.call('HGET', key, id) then
+if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not known then
   local ahead, soonest, till = holders + count, soon, now + place_ttl
   tail = tail + 1
   if count == 0 then head = tail - 1 end

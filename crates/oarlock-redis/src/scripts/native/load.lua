@@ -38,12 +38,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 local last_fence, ends, cap, last, soon, count, head, tail, holders, only = 0, 0, -1, 0, 0, 0, 0, 0, 0, NOBODY
-local stored = redis.pcall('HMGET', key, 'format', 'state', 'memo')
+-- The label of the claim that asks is there if it has a place.
+local stored = redis.pcall('HMGET', key, 'format', 'state', 'memo', ARGV[2] or '')
 if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a value of another type' } end
   return stored
 end
-local packed, memo = stored[2], stored[3]
+local packed, memo, known = stored[2], stored[3], stored[4]
 if stored[1] == FORMAT then
   if not packed or #packed < HEAD_SIZE then return { 'foreign', 'a state that cannot be read' } end
   last_fence, ends, cap, last, soon, count, head, tail, holders, only = struct.unpack(HEAD, packed)
