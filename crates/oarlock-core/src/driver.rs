@@ -103,7 +103,8 @@ pub struct Pending {
     /// What to watch.
     pub cursor: Cursor,
     /// A watch that is armed for this claim also tells what happened between this answer and its arming, so that there is
-    /// no need to look once more.
+    /// no need to look once more; and on a store that otherwise has to be asked ([`Notify::Poll`](crate::capabilities::Notify)) it will
+    /// tell this one, so that there is no need to look often.
     pub watched: bool,
 }
 

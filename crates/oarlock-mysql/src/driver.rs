@@ -172,7 +172,11 @@ impl MySql {
                 pending.ahead = u32::try_from(get::<i64>(row, "ahead")?).ok();
                 pending.recheck_after = get::<Option<i64>>(row, "recheck")?.map(span);
                 match get::<Option<i64>>(row, "arrival")?.filter(|_| claim.wait) {
-                    Some(arrival) => self.queues.stands(&claim.resource, claim.id, arrival),
+                    Some(arrival) => {
+                        let (is_told, askers) = self.queues.stands(claim, arrival);
+                        pending.watched = is_told;
+                        self.wake(askers);
+                    }
                     None => self.left(&claim.resource, claim.id),
                 }
                 Ok(Attempt::Pending(pending))
@@ -310,9 +314,11 @@ impl MySql {
 
     /// A claim does not wait any more: the next of ours asks for itself.
     fn left(&self, resource: &ResourceName, id: ClaimId) {
-        if let Some(next) = self.queues.left(resource, id) {
-            self.link.hub.ring(next);
-        }
+        self.wake(self.queues.left(resource, id));
+    }
+
+    fn wake(&self, ids: Vec<ClaimId>) {
+        ids.into_iter().for_each(|id| self.link.hub.ring(id));
     }
 
     fn ends_with_session(&self, claim: &Claim) -> bool {

@@ -1,7 +1,7 @@
 //! Who waits for news inside this process. The server tells nobody anything: what is heard here is what the clients of one
 //! process do to each other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use oarlock_core::ClaimId;
@@ -16,6 +16,8 @@ pub(crate) struct Hub(Mutex<Inner>);
 struct Inner {
     mailbox: Option<UnboundedSender<Hint>>,
     turns: HashMap<ClaimId, UnboundedSender<Hint>>,
+    /// Called before they listened.
+    missed: HashSet<ClaimId>,
 }
 
 impl Hub {
@@ -33,10 +35,14 @@ impl Hub {
         Watch::from_channel(watch)
     }
 
-    /// The turn of one claim.
+    /// The turn of one claim, also if it came before.
     pub(crate) fn turn(&self, id: ClaimId) -> Watch {
         let (hints, watch) = unbounded_channel();
-        self.lock().turns.insert(id, hints);
+        let mut inner = self.lock();
+        if inner.missed.remove(&id) {
+            let _ = hints.send(Hint { claim: Some(id) });
+        }
+        inner.turns.insert(id, hints);
         Watch::from_channel(watch)
     }
 
@@ -52,16 +58,21 @@ impl Hub {
     /// Tells whoever waits for this claim's turn to look.
     pub(crate) fn ring(&self, id: ClaimId) {
         let hint = Hint { claim: Some(id) };
-        let inner = self.lock();
-        let heard = inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok());
-        if !heard && let Some(mailbox) = &inner.mailbox {
+        let mut inner = self.lock();
+        if inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok()) {
+            return;
+        }
+        inner.missed.insert(id);
+        if let Some(mailbox) = &inner.mailbox {
             let _ = mailbox.send(hint);
         }
     }
 
     /// Nobody waits for this claim's turn any more.
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.lock().turns.remove(&id);
+        let mut inner = self.lock();
+        inner.turns.remove(&id);
+        inner.missed.remove(&id);
     }
 
     /// The session is over: every claim of its may be gone.
@@ -80,6 +91,16 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_turn_that_came_before_is_told() {
+        let (hub, id) = (Hub::default(), ClaimId::from_bits(1));
+        hub.ring(id);
+        assert_eq!(hub.turn(id).changed().await, Some(Hint { claim: Some(id) }));
+        hub.ring(ClaimId::from_bits(2));
+        hub.forget(ClaimId::from_bits(2));
+        assert!(hub.lock().missed.is_empty());
+    }
 
     #[tokio::test]
     async fn only_our_own_are_told() {

@@ -14,11 +14,11 @@ use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
-use oarlock_core::{Capacity, ErrorKind, Limit, Weight};
+use oarlock_core::{Capacity, Client, ErrorKind, Limit, Weight};
 use oarlock_mysql::MySql;
 use oarlock_testbed::proxy::{Proxy, Then};
 
-use self::store::{claim, config, grant, pending, renew, start};
+use self::store::{claim, config, grant, pending, renew, start, until};
 
 #[tokio::test]
 async fn a_reply_lost_on_the_wire_takes_no_second_place() {
@@ -94,6 +94,45 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds() {
     assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
     store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
     assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
+}
+
+/// How many procedures the server was asked for in a second.
+async fn calls(root: &mut mysql_async::Conn) -> u64 {
+    let count = "SELECT CAST(variable_value AS UNSIGNED) FROM information_schema.global_status
+        WHERE variable_name = 'COM_STMT_EXECUTE'";
+    let before: u64 = root.query_first(count).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    root.query_first::<u64, _>(count).await.unwrap().unwrap() - before
+}
+
+/// Each of them by itself would look four times in a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_in_a_queue_of_one_process_one_asks() {
+    let Some((server, mut root)) = start().await else { return };
+    let holder = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = holder.mutex("queue").unwrap().lock().await.unwrap();
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let lock = client.mutex("queue").unwrap().fair().wait(Duration::from_secs(60));
+            tokio::spawn(async move {
+                let guard = lock.lock().await?;
+                let fence = guard.fence();
+                guard.release().await.map(|_| fence)
+            })
+        })
+        .collect();
+    until(&mut root, "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL", 20).await;
+    let asked = calls(&mut root).await;
+    assert!((1..40).contains(&asked), "{asked} in a second");
+    guard.release().await.unwrap();
+    let mut fences = Vec::new();
+    for waiting in waiting {
+        fences.push(tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap().unwrap());
+    }
+    fences.sort();
+    fences.dedup();
+    assert_eq!(fences.len(), 20);
 }
 
 #[tokio::test]

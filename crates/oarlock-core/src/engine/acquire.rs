@@ -10,6 +10,7 @@ use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
 use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
+use crate::capabilities::Notify;
 use crate::claim::{Claim, Kind, Weight};
 use crate::clock::{Moment, nap_until};
 use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
@@ -207,6 +208,7 @@ impl Ask {
         core.observers.emit(&place.claim, || Step::Requested);
         let notify = core.info.capabilities.notify;
         let mut pauses = Backoff::for_waiting(self.patience, notify, self.claim.ttl);
+        let mut slow = Backoff::for_waiting(self.patience, Notify::Push, self.claim.ttl);
         let mut errors = Backoff::for_errors(self.claim.ttl);
         let mut turn = Turn::default();
         loop {
@@ -229,6 +231,8 @@ impl Ask {
                         // Whatever changed before the watch was armed is seen by looking once more.
                         continue;
                     }
+                    // Whoever will be told has no need to look often, also where others have.
+                    let pauses = if pending.watched && turn.watch.is_some() { &mut slow } else { &mut pauses };
                     let pause = core.entropy.jitter(pauses.next());
                     let recheck = pending.recheck_after.map(|after| after + Duration::from_millis(1));
                     recheck.map_or(pause, |after| after.min(pause))
