@@ -7,18 +7,49 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, params};
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
-use oarlock_core::{Error, ErrorKind, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Label, ResourceName, Result};
 use tokio::sync::{Mutex, Semaphore};
 
+use crate::answer::{bytes, micros, write};
 use crate::config::Config;
+use crate::driver::{ATTEMPT, RELEASE};
 use crate::error::{SCHEME, closed, failed};
 use crate::link::{REQUESTS, dial};
 
-/// A row for each name, in a table of this run's own, on as many connections as the driver has for requests.
-struct Row {
-    config: Config,
+/// As many connections as the driver has for requests.
+struct Lanes {
     permits: Semaphore,
     idle: std::sync::Mutex<Vec<Conn>>,
+}
+
+impl Lanes {
+    async fn open(config: &Config) -> Result<Self> {
+        let mut idle = Vec::new();
+        for _ in 0..REQUESTS {
+            idle.push(dial(config).await?);
+        }
+        Ok(Self { permits: Semaphore::new(REQUESTS), idle: std::sync::Mutex::new(idle) })
+    }
+
+    /// What `request` does on one of them, which is of no more use if that fails.
+    async fn on<T>(&self, request: impl AsyncFnOnce(&mut Conn) -> mysql_async::Result<T>) -> Result<T> {
+        let _permit = self.permits.acquire().await.map_err(|error| closed().because(error))?;
+        let idle = self.idle().pop();
+        let mut conn = idle.ok_or_else(closed)?;
+        let done = request(&mut conn).await.map_err(failed)?;
+        self.idle().push(conn);
+        Ok(done)
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
+        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// A row for each name, in a table of this run's own.
+struct Row {
+    config: Config,
+    lanes: Lanes,
     table: String,
     take: String,
     give: String,
@@ -30,20 +61,14 @@ struct Row {
 /// # Errors
 /// As for [`MySql::connect`](crate::MySql::connect).
 pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
-    let mut idle = Vec::new();
-    for _ in 0..REQUESTS {
-        idle.push(dial(&config).await?);
-    }
-    let number = idle.first().map_or(0, Conn::id);
+    let lanes = Lanes::open(&config).await?;
+    let number = lanes.idle().first().map_or(0, Conn::id);
     let table = format!("oarlock_floor_{number}");
     let make = format!(
-        "CREATE TABLE {table} (name VARBINARY(1536) PRIMARY KEY, owner BIGINT, fence BIGINT NOT NULL, \
+        "DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (name VARBINARY(1536) PRIMARY KEY, owner BIGINT, fence BIGINT NOT NULL, \
          expires DATETIME(6) NOT NULL) ENGINE = InnoDB"
     );
-    if let Some(conn) = idle.first_mut() {
-        conn.query_drop(format!("DROP TABLE IF EXISTS {table}")).await.map_err(failed)?;
-        conn.query_drop(make).await.map_err(failed)?;
-    }
+    lanes.on(async |conn| conn.query_drop(make).await).await?;
     let take = format!(
         "INSERT INTO {table} VALUES (:name, :owner, 1, NOW(6) + INTERVAL 30 SECOND) ON DUPLICATE KEY UPDATE \
          fence = IF(owner IS NULL OR expires < NOW(6), LAST_INSERT_ID(fence + 1), fence), \
@@ -51,14 +76,7 @@ pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
          owner = IF(owner IS NULL OR expires < NOW(6), :owner, owner)"
     );
     let give = format!("UPDATE {table} SET owner = NULL WHERE name = :name AND owner = :owner");
-    let (permits, idle, owners) = (Semaphore::new(REQUESTS), std::sync::Mutex::new(idle), AtomicI64::new(1));
-    Ok(Arc::new(Row { config, permits, idle, table, take, give, owners }))
-}
-
-impl Row {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
-        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+    Ok(Arc::new(Row { config, lanes, table, take, give, owners: AtomicI64::new(1) }))
 }
 
 impl Floor for Row {
@@ -70,14 +88,15 @@ impl Floor for Row {
         Box::pin(async move {
             let owner = self.owners.fetch_add(1, Ordering::Relaxed);
             let params = params! { "name" => name.as_bytes(), "owner" => owner };
-            let _permit = self.permits.acquire().await.map_err(|error| closed().because(error))?;
-            let idle = self.idle().pop();
-            let mut conn = idle.ok_or_else(closed)?;
-            conn.exec_drop(&self.take, params.clone()).await.map_err(failed)?;
-            let taken = conn.affected_rows();
-            conn.exec_drop(&self.give, params).await.map_err(failed)?;
-            let given = conn.affected_rows();
-            self.idle().push(conn);
+            let (taken, given) = self
+                .lanes
+                .on(async |conn| {
+                    conn.exec_drop(&self.take, params.clone()).await?;
+                    let taken = conn.affected_rows();
+                    conn.exec_drop(&self.give, params).await?;
+                    Ok((taken, conn.affected_rows()))
+                })
+                .await?;
             if taken > 0 && given == 1 {
                 return Ok(());
             }
@@ -94,21 +113,17 @@ impl Floor for Row {
 
     fn calls(self: Arc<Self>) -> BoxFuture<Result<Option<u64>>> {
         Box::pin(async move {
-            let _permit = self.permits.acquire().await.map_err(|error| closed().because(error))?;
-            let idle = self.idle().pop();
-            let mut conn = idle.ok_or_else(closed)?;
-            let status: Option<(String, u64)> =
-                conn.query_first("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").await.map_err(failed)?;
-            self.idle().push(conn);
+            let status: Option<(String, u64)> = self
+                .lanes
+                .on(async |conn| conn.query_first("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").await)
+                .await?;
             Ok(status.map(|(_, count)| count))
         })
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
-            let idle = self.idle().pop();
-            let mut conn = idle.ok_or_else(closed)?;
-            conn.query_drop(format!("DROP TABLE {}", self.table)).await.map_err(failed)
+            self.lanes.on(async |conn| conn.query_drop(format!("DROP TABLE {}", self.table)).await).await
         })
     }
 }
@@ -142,4 +157,61 @@ impl Rival for Named {
     fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move { self.ask("SELECT RELEASE_LOCK(LEFT(?, 60))").await })
     }
+}
+
+/// The driver's own statements and nothing around them.
+struct Statements {
+    prefix: String,
+    lanes: Lanes,
+    label: String,
+    next: AtomicI64,
+}
+
+/// The two statements of a lock and its release, sent raw: what is left between this and a lock is ours.
+///
+/// # Errors
+/// As for [`MySql::connect`](crate::MySql::connect).
+pub async fn statements(config: Config) -> Result<Arc<dyn Floor>> {
+    let (lanes, label) = (Lanes::open(&config).await?, write(&Label::of_this_process())?);
+    Ok(Arc::new(Statements { prefix: config.prefix, lanes, label, next: AtomicI64::new(1) }))
+}
+
+impl Floor for Statements {
+    fn what(&self) -> &'static str {
+        "the same two statements, sent raw"
+    }
+
+    fn pair(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let claim = Claim::new(ClaimId::from_bits(number.unsigned_abs().into()), ResourceName::new(&*name)?);
+            let (name, id) = ([self.prefix.as_bytes(), name.as_bytes()].concat(), bytes(claim.id));
+            let (id, nothing): (&[u8], Option<&[u8]>) = (&id, None);
+            let attempt = params! {
+                "name" => &name, "id" => id, "session" => 1, "tethered" => true, "kind" => claim.kind.as_str(),
+                "capacity" => nothing, "adopt" => true, "weight" => 0, "fair" => false, "wait" => true, "behind" => 0,
+                "lease" => micros(claim.ttl), "place" => micros(claim.place_ttl()), "label" => &self.label,
+                "value" => nothing,
+            };
+            let taken = self.lanes.on(async |conn| conn.exec(ATTEMPT, attempt).await).await?;
+            let given = (&name, id, nothing, nothing, 0);
+            let given = self.lanes.on(async |conn| conn.exec(RELEASE, given).await).await?;
+            if outcome(&taken, "granted") && outcome(&given, "released") {
+                return Ok(());
+            }
+            Err(Error::new(ErrorKind::Foreign, "somebody else uses this name").on(SCHEME))
+        })
+    }
+
+    fn rival(self: Arc<Self>, _: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn outcome(rows: &[mysql_async::Row], wanted: &str) -> bool {
+    rows.first().and_then(|row| row.get::<String, _>("outcome")).as_deref() == Some(wanted)
 }

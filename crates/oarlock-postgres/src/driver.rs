@@ -28,11 +28,11 @@ const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
 const RENEWALS: usize = 128;
 
 // The last parameter of each comes back in every row: see [`Link::ask`].
-const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
+pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
     FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 const RENEW: &str = "SELECT *, $12::bigint AS echo
     FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
+pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
 const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
 const INSPECT: &str = include_str!("sql/inspect.sql");
 

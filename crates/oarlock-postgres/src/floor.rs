@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
-use oarlock_core::{Error, ErrorKind, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Label, ResourceName, Result};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use crate::answer::{bytes, micros, write};
 use crate::config::Config;
+use crate::driver::{ATTEMPT, RELEASE};
 use crate::error::{SCHEME, failed, no_connection};
+use crate::link::{Open as _, Session};
 use crate::tls::Tls;
 
 /// A row for each name, in a table of this run's own.
@@ -107,4 +110,94 @@ impl Rival for Advisory {
     fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move { self.ask("SELECT pg_advisory_unlock(hashtextextended($1, 0))").await })
     }
+}
+
+/// The driver's own statements and nothing around them.
+struct Statements {
+    prefix: String,
+    client: Client,
+    session: Session,
+    label: String,
+    next: AtomicI64,
+}
+
+/// The two statements of a lock and its release, sent raw: what is left between this and a lock is ours.
+///
+/// # Errors
+/// As for [`Postgres::connect`](crate::Postgres::connect).
+pub async fn statements(config: Config) -> Result<Arc<dyn Floor>> {
+    let client = Client::open(config.clone()).await?;
+    let (prefix, label, next) = (config.prefix.clone(), write(&Label::of_this_process())?, AtomicI64::new(1));
+    let session = Session::open(config).await?;
+    Ok(Arc::new(Statements { prefix, client, session, label, next }))
+}
+
+impl Floor for Statements {
+    fn what(&self) -> &'static str {
+        "the same two statements, sent raw"
+    }
+
+    fn pair(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let claim = Claim::new(ClaimId::from_bits(number.unsigned_abs().into()), ResourceName::new(&*name)?);
+            let (name, id) = ([self.prefix.as_bytes(), name.as_bytes()].concat(), bytes(claim.id));
+            let attempted = self
+                .client
+                .query_typed(
+                    ATTEMPT,
+                    &[
+                        (&name, Type::BYTEA),
+                        (&id.as_slice(), Type::BYTEA),
+                        (&self.session.number, Type::INT8),
+                        (&true, Type::BOOL),
+                        (&claim.kind.as_str(), Type::TEXT),
+                        (&None::<i64>, Type::INT8),
+                        (&true, Type::BOOL),
+                        (&0_i64, Type::INT8),
+                        (&false, Type::BOOL),
+                        (&true, Type::BOOL),
+                        (&0_i64, Type::INT8),
+                        (&micros(claim.ttl), Type::INT8),
+                        (&micros(claim.place_ttl()), Type::INT8),
+                        (&self.label, Type::TEXT),
+                        (&None::<&[u8]>, Type::BYTEA),
+                        (&number, Type::INT8),
+                    ],
+                )
+                .await
+                .map_err(failed)?;
+            let released = self
+                .client
+                .query_typed(
+                    RELEASE,
+                    &[
+                        (&name, Type::BYTEA),
+                        (&id.as_slice(), Type::BYTEA),
+                        (&None::<&[u8]>, Type::BYTEA),
+                        (&None::<&str>, Type::TEXT),
+                        (&0_i64, Type::INT8),
+                        (&number, Type::INT8),
+                    ],
+                )
+                .await
+                .map_err(failed)?;
+            if outcome(&attempted, "granted") && outcome(&released, "released") {
+                return Ok(());
+            }
+            Err(Error::new(ErrorKind::Foreign, "somebody else uses this name").on(SCHEME))
+        })
+    }
+
+    fn rival(self: Arc<Self>, _: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn outcome(rows: &[tokio_postgres::Row], wanted: &str) -> bool {
+    rows.first().and_then(|row| row.try_get::<_, &str>("outcome").ok()) == Some(wanted)
 }

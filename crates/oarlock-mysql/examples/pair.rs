@@ -1,0 +1,28 @@
+//! An uncontended lock and release through the engine, beside the same two statements sent raw and the fewest statements that a lease
+//! needs at all: one task, and 64 with a name each. All of them have four connections for requests.
+//!
+//! `cargo run --release -p oarlock-mysql --example pair`
+
+#[path = "../../oarlock-session/examples/measure/pairs.rs"]
+mod pairs;
+
+use oarlock_core::Client;
+use oarlock_mysql::{Config, MySql, floor};
+use pairs::{Who, measure};
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> anyhow::Result<()> {
+    let server = oarlock_testbed::MariaDb::start()?;
+    let config = Config::new(server.addr().ip().to_string(), server.addr().port(), "locks");
+    let client = Client::new(MySql::connect(config.clone()).await?)?;
+    let all = [
+        Who::Other(floor::statements(config.clone()).await?),
+        Who::Oarlock(client),
+        Who::Other(floor::open(config).await?),
+    ];
+    println!("tasks  pairs/s  ratio        p50  ratio        p99  who");
+    for tasks in [1, 64] {
+        measure(tasks, &all).await?;
+    }
+    Ok(())
+}
