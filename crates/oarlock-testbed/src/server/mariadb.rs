@@ -151,3 +151,21 @@ fn unprivileged() -> Result<(u32, u32), Missing> {
         .find_map(|name| user_in(&text, name))
         .ok_or(Missing { server: MariaDbProgram::NAME, file: "user mysql" })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_tables_are_nobody_elses() {
+        let program = MariaDbProgram {
+            install: PathBuf::new(),
+            server: PathBuf::from("mariadbd"),
+            user: None,
+            made: Mutex::default(),
+        };
+        let addr = SocketAddr::from(([127, 0, 0, 1], 3306));
+        let command = program.command(Path::new("/own"), addr, &[]).expect("a command");
+        assert!(command.get_args().any(|arg| arg == "--tmpdir=/own/scratch"), "{command:?}");
+    }
+}
