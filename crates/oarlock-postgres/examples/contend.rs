@@ -14,7 +14,8 @@ use oarlock_core::Client;
 use oarlock_postgres::{Advisory, Config, Postgres, PostgresSession, floor};
 use tokio_postgres::NoTls;
 
-/// After so long a backend has told how many transactions it had.
+/// After so long a backend has told how many transactions it had, if one of them touched a table: others are told when its connection
+/// ends, so the count of statements is not to be relied on where advisory locks are measured beside.
 const TOLD: Duration = Duration::from_millis(10_500);
 
 /// Each statement is a transaction of its own.
