@@ -4,7 +4,7 @@ mod schema;
 mod steps;
 mod walk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use oarlock_rows::{Client, Dialect, Retry, Troubled as _};
@@ -28,6 +28,8 @@ pub struct Sql<C> {
     maps: HashMap<String, Map>,
     /// Until when a segment is left alone.
     empty: HashMap<(String, u32), Instant>,
+    /// Items of which there was too little in all segments together: whoever wants one looks at them all first.
+    short: HashSet<String>,
 }
 
 /// How the units of an item are split.
@@ -59,7 +61,14 @@ impl<C: Client> Sql<C> {
     pub fn new(conn: C) -> Self {
         // SQLite says that it is busy where the others wait by themselves.
         let retry = Retry::default().attempts(1000).deadline(Duration::from_secs(30)).when_busy();
-        Self { conn, retry, seat: fastrand::u64(..), maps: HashMap::new(), empty: HashMap::new() }
+        Self {
+            conn,
+            retry,
+            seat: fastrand::u64(..),
+            maps: HashMap::new(),
+            empty: HashMap::new(),
+            short: HashSet::new(),
+        }
     }
 }
 
@@ -110,6 +119,15 @@ impl<C: Conn> Shelf for Sql<C> {
     }
 
     async fn take(&mut self, order: &Order) -> Result<Step, Error> {
+        if self.short.contains(&order.sku) {
+            let (map, left, known) = self.left(order).await?;
+            if left < order.quantity {
+                return Ok(known.map_or(Step::Short { left }, Step::Known));
+            }
+            self.maps.insert(order.sku.clone(), map);
+            self.short.remove(&order.sku);
+            self.empty.retain(|(sku, _), _| *sku != order.sku);
+        }
         let mut map = match self.maps.get(&order.sku) {
             Some(map) => *map,
             None => self.left(order).await?.0,
@@ -133,6 +151,7 @@ impl<C: Conn> Shelf for Sql<C> {
             map = now;
             self.maps.insert(order.sku.clone(), map);
             if !moved && left < order.quantity {
+                self.short.insert(order.sku.clone());
                 // It may have been taken before, and only the answer was lost.
                 return Ok(known.map_or(Step::Short { left }, Step::Known));
             }
@@ -207,6 +226,7 @@ impl<C: Conn> Shelf for Sql<C> {
 
     async fn remove(&mut self, sku: &str) -> Result<(), Error> {
         self.maps.remove(sku);
+        self.short.remove(sku);
         self.empty.retain(|(item, _), _| item != sku);
         transaction!(self, conn => {
             // The item first, as whoever restocks or spreads does.
