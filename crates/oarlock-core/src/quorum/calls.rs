@@ -51,6 +51,11 @@ impl<T: Send + 'static> Calls<T> {
         Self { core: core.clone(), open, kept_back: Vec::new(), unasked, patience, until: None, late: Arc::new(late) }
     }
 
+    /// The nodes that were not asked, and of which nothing was said yet.
+    pub(super) fn unasked(&self) -> impl Iterator<Item = usize> {
+        self.unasked.iter().map(|(node, _)| *node)
+    }
+
     /// Keeps back all but the request to this node, for the time being. It must not have been waited for an answer yet.
     pub(super) fn only(&mut self, node: usize, patience: Duration) {
         self.kept_back.extend(self.open.extract_if(.., |(at, _)| *at != node));

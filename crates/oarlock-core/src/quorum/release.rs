@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::calls::Calls;
 use super::memo::Stamped;
+use super::rounds::Hold;
 use super::{Core, PATIENCE, SCHEME};
 use crate::claim::{ClaimId, ResourceName};
 use crate::driver::{BoxFuture, End, Release, Released};
@@ -42,32 +43,39 @@ impl Core {
         }
         let end = &end;
         let patience = hold.as_ref().map_or(PATIENCE, |hold| self.patience(hold.round.claim.ttl));
-        let found =
-            self.release_round(resource, round, end, hold.as_ref().map(|hold| hold.round.clone()), patience).await?;
+        let (found, failed) = self.release_round(resource, round, end, hold.clone(), patience).await?;
         if let Some(hold) = hold.filter(|_| !asks) {
+            // A node that was not asked, or lost the request, may be up all the same, and would keep its vote for a lease.
+            self.undo_all(&hold.round, failed.into_iter().filter(|node| hold.may_be_on(*node)));
             self.registry.forget(&hold);
         }
         Ok(Release::new(found, None))
     }
 
-    /// Releases a round on all nodes, and waits until a majority has said so.
+    /// Releases a round on all nodes, and waits until a majority has said so. Those that could not be told are named, too.
     async fn release_round(
         self: &Arc<Self>,
         resource: &ResourceName,
         id: ClaimId,
         end: &End,
-        round: Option<Arc<super::rounds::Round>>,
+        hold: Option<Arc<Hold>>,
         patience: Duration,
-    ) -> Result<Released> {
+    ) -> Result<(Released, Vec<usize>)> {
         let leaves_memo = matches!(end, End::Done { memo: Some(_) });
         let (resource, end) = (resource.clone(), end.clone());
-        let late = move |_, answer: Result<Release>| -> BoxFuture<()> {
-            round.iter().for_each(|round| round.clone().linger_after(&answer));
+        let core = self.clone();
+        let late = move |node, answer: Result<Release>| -> BoxFuture<()> {
+            hold.iter().for_each(|hold| hold.round.clone().linger_after(&answer));
+            // Not where a memo was to be left: whoever repeats the release must still find the vote.
+            let over = |hold: &&Arc<Hold>| hold.round.is_over() && hold.may_be_on(node);
+            if let Some(hold) = hold.as_ref().filter(over).filter(|_| answer.is_err() && !leaves_memo) {
+                core.undo_all(&hold.round, std::iter::once(node));
+            }
             Box::pin(std::future::ready(()))
         };
         let request = move |node: Arc<dyn crate::DynDriver>| node.release(resource.clone(), id, end.clone());
         let mut calls = Calls::send(self, self.all(), patience, request, late);
-        let (mut done, mut asked, mut absent, mut fault) = (0, 0, 0, None);
+        let (mut done, mut asked, mut absent, mut fault, mut failed) = (0, 0, 0, None, Vec::new());
         while done.max(asked) < self.majority && absent <= self.spare() {
             match calls.next().await {
                 None => break,
@@ -76,11 +84,15 @@ impl Core {
                     Released::Asked => asked += 1,
                     Released::NotHeld => absent += 1,
                 },
-                Some((_, Err(error))) => fault = Some(error),
+                Some((node, Err(error))) => {
+                    failed.push(node);
+                    fault = Some(error);
+                }
             }
         }
+        failed.extend(calls.unasked());
         if absent > self.spare() {
-            return Ok(Released::NotHeld);
+            return Ok((Released::NotHeld, failed));
         }
         // A memo must be where every later majority finds it; that a lock is gone is enough elsewhere.
         let count = if leaves_memo { done } else { done + asked + absent };
@@ -93,11 +105,12 @@ impl Core {
                 None => error,
             });
         }
-        Ok(match (asked, done) {
+        let outcome = match (asked, done) {
             (0, 0) => Released::NotHeld,
             (0, _) => Released::Released,
             _ => Released::Asked,
-        })
+        };
+        Ok((outcome, failed))
     }
 }
 

@@ -77,6 +77,17 @@ impl Keeping {
         }
     }
 
+    /// Whether so many have lost it that another may have held it since.
+    fn is_lost(&self, core: &Core) -> bool {
+        self.missing.len().max(self.hold.doubted().len()) > core.spare()
+    }
+
+    /// Whether a majority has kept it all the while.
+    fn is_kept(&self, core: &Core) -> bool {
+        let doubted = self.hold.doubted();
+        self.alive.iter().filter(|(node, _)| !doubted.contains(node)).count() >= core.majority
+    }
+
     /// Whether a majority has what it shall have. A node may have lost its vote since this was asked, and been won back.
     fn is_raised(&self, core: &Core) -> bool {
         let confirmed = self.hold.confirmed();
@@ -86,20 +97,26 @@ impl Keeping {
     /// Whether the answers that are still out can change nothing.
     fn is_decided(&self, core: &Core) -> bool {
         let settled = self.goal.is_none() || self.is_raised(core) || self.awaited.is_empty();
-        (self.alive.len() >= core.majority && settled) || self.missing.len() > core.spare()
+        (self.is_kept(core) && settled) || self.is_lost(core)
     }
 
     /// What there is of it, which is a failed renewal if neither a majority keeps it nor a majority has lost it: nothing has
     /// changed then, and the lease runs on from the last one.
     fn settle(mut self, core: &Arc<Core>, started: Instant) -> Result<Renewed> {
         let (hold, round) = (&self.hold, &self.hold.round);
-        if self.missing.len() > core.spare() {
+        if self.is_lost(core) {
             round.end();
-            core.undo_all(round, self.alive.iter().map(|(node, _)| *node));
+            // Also where it is not known yet: nobody waits for the answers that are still out.
+            core.undo_all(round, core.all().filter(|node| !self.missing.contains(node)));
             core.registry.forget(hold);
             return Ok(Renewed::Gone(self.broken.map_or(Gone::Unknown, Gone::Broken)));
         }
+        let ending = self.ending.take().or(self.broken.take());
+        hold.ending.fetch_or(ending.is_some(), Ordering::AcqRel);
         if self.alive.len() < core.majority {
+            // Others may be up by now whose votes make a majority with those that are left.
+            hold.doubt(&self.missing);
+            self.missing.iter().for_each(|node| core.win_back(hold, *node));
             let message =
                 format!("{} of {} nodes keep it, {} are needed", self.alive.len(), core.nodes.len(), core.majority);
             let error = Error::unreachable(message).on(SCHEME);
@@ -116,8 +133,9 @@ impl Keeping {
         self.alive.sort_unstable_by_key(|(_, lease)| std::cmp::Reverse(*lease));
         let lease = self.alive.get(core.majority - 1).map_or(Duration::ZERO, |(_, lease)| *lease);
         hold.extend(started, lease);
-        let ending = self.ending.or(self.broken);
-        hold.ending.fetch_or(ending.is_some(), Ordering::AcqRel);
+        if self.is_kept(core) {
+            hold.trust();
+        }
         self.missing.iter().for_each(|node| core.win_back(hold, *node));
         Ok(Renewed::Alive { lease: Lease::of(lease), fence: Some(hold.top()), ending })
     }
@@ -203,9 +221,9 @@ impl Core {
     }
 
     /// Asks a node that has lost its vote for another one, in the background: it may have been restarted, or have been down
-    /// when the round was won.
+    /// when the round was won. Not once its lease is over: another may have had it since, with a larger fence.
     fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
-        if !hold.round.is_over() && !hold.ending.load(Ordering::Acquire) {
+        if !hold.round.is_over() && !hold.is_past() && !hold.ending.load(Ordering::Acquire) {
             // Calls that are dropped are run to their end.
             drop(self.ask_for_votes(&hold.round, Arc::new(hold.again()), [node], Duration::ZERO));
         }

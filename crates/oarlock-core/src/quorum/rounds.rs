@@ -50,6 +50,11 @@ pub(super) struct Hold {
     top: AtomicU64,
     /// The nodes that count for its fences: no other vote there is larger than its fence, and its key has been there since.
     confirmed: Mutex<Vec<usize>>,
+    /// The nodes that may have its vote.
+    voters: Mutex<Vec<usize>>,
+    /// The nodes that had lost its vote when no majority was known to keep it, and until when the votes of the others must last.
+    /// They may have voted again since; but where too many had lost it at once, another may have held it in between.
+    doubted: Mutex<Option<(Vec<usize>, Instant)>>,
     /// What is on its resource, as far as it knows.
     memo: Mutex<Option<Stamped>>,
     /// The last order that a memo had.
@@ -180,9 +185,10 @@ impl Drop for Round {
 impl Hold {
     pub(super) fn new(round: Arc<Round>, fence: Fence, confirmed: Vec<usize>, until: Instant) -> Arc<Self> {
         let (own, top) = (AtomicU64::new(fence.get()), AtomicU64::new(fence.get()));
+        let voters = Mutex::new(confirmed.clone());
         let (confirmed, ending, until) = (Mutex::new(confirmed), AtomicBool::new(false), Mutex::new(until));
-        let (memo, order) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { round, own, top, confirmed, memo, order, ending, until })
+        let (doubted, memo, order) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { round, own, top, confirmed, voters, doubted, memo, order, ending, until })
     }
 
     /// What its holder is told.
@@ -240,6 +246,18 @@ impl Hold {
         claim
     }
 
+    /// This node may have a vote of it.
+    pub(super) fn voted(&self, node: usize) {
+        let mut voters = lock(&self.voters);
+        if !voters.contains(&node) {
+            voters.push(node);
+        }
+    }
+
+    pub(super) fn may_be_on(&self, node: usize) -> bool {
+        lock(&self.voters).contains(&node)
+    }
+
     pub(super) fn confirmed(&self) -> Vec<usize> {
         lock(&self.confirmed).clone()
     }
@@ -247,6 +265,35 @@ impl Hold {
     /// Its key was lost on this node, which may vote for it again but does not count for its fences any more.
     pub(super) fn lost_on(&self, node: usize) {
         lock(&self.confirmed).retain(|confirmed| *confirmed != node);
+        if let Some((doubted, _)) = &mut *lock(&self.doubted)
+            && !doubted.contains(&node)
+        {
+            doubted.push(node);
+        }
+    }
+
+    /// These nodes have lost its vote, and no majority is known to keep it.
+    pub(super) fn doubt(&self, nodes: &[usize]) {
+        let until = *lock(&self.until);
+        // What is doubted already has been told by `lost_on`.
+        lock(&self.doubted).get_or_insert_with(|| (nodes.to_vec(), until));
+    }
+
+    /// A majority kept it all the while.
+    pub(super) fn trust(&self) {
+        *lock(&self.doubted) = None;
+    }
+
+    /// The nodes whose votes prove nothing. A vote that is gone after its lease was not forgotten: that is no reason for doubt.
+    pub(super) fn doubted(&self) -> Vec<usize> {
+        let mut doubted = lock(&self.doubted);
+        doubted.take_if(|(_, until)| *until <= Instant::now());
+        doubted.as_ref().map(|(nodes, _)| nodes.clone()).unwrap_or_default()
+    }
+
+    /// Whether the lease that a majority gave is over, so that another may have held it since.
+    pub(super) fn is_past(&self) -> bool {
+        *lock(&self.until) <= Instant::now()
     }
 
     pub(super) fn extend(&self, from: Instant, lease: Duration) {

@@ -87,6 +87,7 @@ impl Core {
         }
         let confirmed = voting.tally.granted.iter().map(|(node, _)| *node).collect();
         let hold = Hold::new(round, fence, confirmed, started + lease);
+        voting.tally.traces().for_each(|node| hold.voted(node));
         memo.iter().for_each(|memo| hold.remember(memo));
         let grant = hold.grant(Lease::of(lease));
         self.registry.keep(hold);
@@ -112,10 +113,14 @@ impl Core {
                     Err(error) if error.applied() == Applied::Unknown => None,
                     Ok(Attempt::Pending(_)) | Err(_) => return,
                 };
-                if round.is_over() {
+                let hold = core.registry.of(&round);
+                if round.is_over() || hold.as_ref().is_some_and(|hold| hold.is_past()) {
                     core.undo(&round, node).await;
-                } else if let (Some(vote), Some(hold)) = (vote, core.registry.of(&round)) {
-                    core.level(&hold, node, &vote).await;
+                } else if let Some(hold) = hold {
+                    hold.voted(node);
+                    if let Some(vote) = vote {
+                        core.level(&hold, node, &vote).await;
+                    }
                 }
             })
         };

@@ -41,6 +41,8 @@ pub(super) struct Gates {
     release: Gate,
     /// Whether the answers to renewals are lost.
     deaf: AtomicBool,
+    /// Whether the next release finds nobody.
+    down: AtomicBool,
     /// Whether the next renewal takes a way of its own, and what it must pass there.
     astray: AtomicBool,
     way: Gate,
@@ -77,6 +79,9 @@ impl Driver for Delayed {
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.gates.release.pass().await;
+        if self.gates.down.swap(false, Ordering::AcqRel) {
+            return absent();
+        }
         Driver::release(&self.node, resource, id, end).await
     }
 
@@ -305,5 +310,102 @@ async fn a_lock_that_was_won_back_can_be_adopted_with_its_own_fence() {
         let page = other.inspect(&Query::name(mine.resource.clone())).await.unwrap();
         let holder = &page.resources[0].holders[0];
         assert_eq!((holder.fence, holder.label.tags.len()), (Some(grant.fence), 0));
+    }
+}
+
+/// A hold of two nodes, of which the first does not answer any more; the third, which has lost its vote, is back.
+async fn two_left(nodes: &[Memory]) -> (Quorum, Vec<Arc<Gates>>, Arc<Claim>) {
+    let (quorum, gates) = behind_gates(nodes);
+    let mine = Arc::new(claim(1));
+    let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    quiet().await;
+    Driver::release(&nodes[2], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+    gates[0].deaf.store(true, Ordering::Release);
+    (quorum, gates, mine)
+}
+
+async fn renewed(quorum: &Quorum, claim: &Arc<Claim>) -> Result<Renewed> {
+    let answer = quorum.renew(&[Renewal::of(claim.clone())]).await.pop().unwrap();
+    quiet().await;
+    answer
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_back_is_won_back_though_another_has_gone_down_meanwhile() {
+    let nodes = three();
+    let (quorum, gates, mine) = two_left(&nodes).await;
+    renewed(&quorum, &mine).await.expect_err("one of three keeps it, and one does not say");
+    assert!(shown(&nodes).await[2].is_some(), "it was not won back");
+    let answer = renewed(&quorum, &mine).await.unwrap();
+    assert!(matches!(answer, Renewed::Alive { .. }), "two of three keep it: {answer:?}");
+    // By then its vote has ended with its lease, which is no loss.
+    for _ in 0..4 {
+        tokio::time::sleep(mine.ttl / 3).await;
+        let answer = renewed(&quorum, &mine).await.unwrap();
+        assert!(matches!(answer, Renewed::Alive { .. }), "{answer:?}");
+    }
+    Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+    gates[0].deaf.store(false, Ordering::Release);
+    let answer = renewed(&quorum, &mine).await.unwrap();
+    assert!(matches!(answer, Renewed::Alive { .. }), "{answer:?}");
+    assert!(shown(&nodes).await.iter().all(Option::is_some), "it was not won back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_that_forgot_is_a_loss_whatever_was_won_back_meanwhile() {
+    let nodes = three();
+    let (quorum, gates, mine) = two_left(&nodes).await;
+    renewed(&quorum, &mine).await.expect_err("one of three keeps it, and one does not say");
+    assert!(shown(&nodes).await[2].is_some(), "it was not won back");
+    renewed(&quorum, &mine).await.unwrap();
+    // It was restarted without its data, perhaps before the other voted again: somebody else may have had both.
+    Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+    gates[0].deaf.store(false, Ordering::Release);
+    let answer = renewed(&quorum, &mine).await.unwrap();
+    assert!(matches!(answer, Renewed::Gone(_)), "it was taken back silently: {answer:?}");
+    assert_eq!(shown(&nodes).await, [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_won_back_after_the_lease() {
+    for sent_before in [true, false] {
+        let nodes = three();
+        let (quorum, gates, mine) = two_left(&nodes).await;
+        let hold = quorum.core.registry.hold(mine.id).unwrap();
+        gates[2].attempt.close();
+        if sent_before {
+            renewed(&quorum, &mine).await.expect_err("one of three keeps it, and one does not say");
+        }
+        hold.extend(tokio::time::Instant::now(), Duration::ZERO);
+        if !sent_before {
+            renewed(&quorum, &mine).await.expect_err("one of three keeps it, and one does not say");
+        }
+        gates[2].attempt.open();
+        quiet().await;
+        assert_eq!(shown(&nodes).await[2], None, "another may have had it, with a larger fence");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_leaves_no_vote_on_a_node_that_is_up() {
+    // It rests because it could not be reached a moment ago; the request fails; it fails after the others have answered.
+    for case in 0..3 {
+        let nodes = three();
+        let (quorum, gates) = behind_gates(&nodes);
+        let mine = claim(1);
+        let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        quiet().await;
+        match case {
+            0 => quorum.core.nodes[0].heard(&absent::<()>()),
+            _ => gates[0].down.store(true, Ordering::Release),
+        }
+        if case == 2 {
+            gates[0].release.close();
+        }
+        let released = quorum.release(&mine.resource, mine.id, &End::Done { memo: None }).await.unwrap();
+        assert_eq!(released.outcome, Released::Released);
+        gates[0].release.open();
+        quiet().await;
+        assert_eq!(shown(&nodes).await, [None, None, None], "case {case}");
     }
 }
