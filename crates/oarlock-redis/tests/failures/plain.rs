@@ -197,3 +197,21 @@ async fn a_memo_of_a_quorum_that_comes_late_does_not_replace_a_newer_one() {
         assert!(memo.ends_with(there.as_bytes()), "{:?}, not {there:?}", String::from_utf8_lossy(&memo));
     }
 }
+
+#[tokio::test]
+async fn another_program_is_not_asked_to_let_go() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = (Redis::open(plain(&server)).await.unwrap(), Raw::to(server.addr()).await);
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let end = End::Broken { ending, grace: Duration::from_secs(1) };
+    let _: Value = raw.ask(&["SET", "deploy", "a token of another program", "PX", "60000"]).await;
+    let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+    // It would extend its lock, and never know.
+    let error = store.release(&name("deploy"), seen.resources[0].holders[0].id, &end).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unsupported, Applied::No), "{error}");
+    let left: i64 = raw.ask(&["PTTL", "deploy"]).await;
+    assert!(left > 10_000, "{left}");
+    fence(&store, &claim(1, "ours")).await.unwrap();
+    let asked = store.release(&name("ours"), claim(1, "ours").id, &end).await.unwrap();
+    assert_eq!(asked.outcome, Released::Asked);
+}

@@ -5,7 +5,7 @@
 -- ARGV[2..] how, unless it is simply done: 'memo' and the bytes that it leaves; 'withdrawn', of which nobody who waits hears: it
 --           was a round that came to nothing; 'broken', by, why, grace in microseconds, and what goes before a session to name
 --           the channel of its mailbox
--- answer    'released' | 'absent' | 'asked', and -1: nobody knows who waits
+-- answer    'released' | 'absent' | 'asked', and -1: nobody knows who waits | 'deaf'
 
 local id, how = ARGV[1], ARGV[2]
 
@@ -20,7 +20,10 @@ end
 if how == 'broken' then
   local grace_ms = math.floor(tonumber(ARGV[5]) / 1000)
   local kept = call('HMGET', side, 'held', 'who')
-  if string.match(kept[1] or '', '^%S+') == token then
+  local is_ours = string.match(kept[1] or '', '^%S+') == token
+  -- Other programs cannot be asked: whoever extends its lock would keep it.
+  if grace_ms > 0 and not is_ours then return { 'deaf' } end
+  if is_ours then
     call('HSET', side, 'broken', token, 'by', ARGV[3], 'why', ARGV[4])
     local session = string.match(kept[2] or '', '^%S+')
     -- In a cluster a mailbox is not in the slot of the lock: there its holder learns it from its next renewal.
