@@ -603,7 +603,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redisson-silent-release",
         rule: "a release tells the Redisson programs that wait",
         file: REDISSON_CHANGE,
-        from: "    tell(LOCK, '0')\n",
+        from: "  tell(LOCK, '0')\n",
         to: "",
         test: REDISSON,
     },

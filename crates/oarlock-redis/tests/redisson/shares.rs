@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Driver as _, End, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Capacity, Claim, ErrorKind, Kind, Limit, Weight};
 use oarlock_testbed::Redis as Server;
@@ -223,4 +223,101 @@ async fn what_no_object_of_theirs_is_is_refused() {
     assert_eq!(store.attempt(&part).await.unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(store.attempt(&permits(1, 1001, 5000)).await.unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(raw.ask::<usize>(&["DBSIZE"]).await, 0);
+}
+
+#[tokio::test]
+async fn a_reader_believes_no_longer_than_a_renewal_of_theirs_lasts() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let mut long = reader(1);
+    long.ttl = Duration::from_secs(300);
+    let Attempt::Granted(grant) = store.attempt(&long).await.unwrap() else { panic!("it is free") };
+    assert_eq!(grant.lease.ttl, Duration::from_secs(30));
+    // A reader of theirs joins, and its renewal sets the end of all.
+    let _: Value = raw.ask(&["HSET", "deploy", JAVA, "1"]).await;
+    let _: Value = raw.ask(&["PEXPIRE", "deploy", "30000"]).await;
+    let renewed = store.renew(&[Renewal::of(Arc::new(long.clone()))]).await.pop().unwrap().unwrap();
+    let Renewed::Alive { lease, .. } = renewed else { panic!("{renewed:?}") };
+    assert_eq!(lease.ttl, Duration::from_secs(30));
+    let Attempt::Granted(again) = store.attempt(&long).await.unwrap() else { panic!("it has it") };
+    assert_eq!(again.lease.ttl, Duration::from_secs(30));
+    // A writer is alone: nobody but it sets its end.
+    store.release(&name("deploy"), long.id, &DONE).await.unwrap();
+    let _: Value = raw.ask(&["DEL", "deploy"]).await;
+    let mut alone = writer(2);
+    alone.ttl = Duration::from_secs(300);
+    let Attempt::Granted(grant) = store.attempt(&alone).await.unwrap() else { panic!("it is free") };
+    assert_eq!(grant.lease.ttl, alone.ttl);
+}
+
+#[tokio::test]
+async fn a_reader_looks_often_while_a_thread_of_theirs_writes() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    let _: Value = raw.ask(&["HSET", "deploy", "mode", "write", &format!("{JAVA}:write"), "1", JAVA, "1"]).await;
+    let _: Value = raw.ask(&["PEXPIRE", "deploy", "60000"]).await;
+    let look = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
+        Attempt::Pending(pending) => pending.recheck_after.unwrap(),
+        Attempt::Granted(grant) => panic!("{grant:?}"),
+    };
+    assert_eq!(look(&reader(1)).await, Duration::from_millis(500));
+    // A writer waits for the reader anyway, and hears of its end.
+    assert!(look(&writer(2)).await > Duration::from_secs(30));
+    // It stays as a reader, and tells nobody.
+    let _: Value = raw.ask(&["HDEL", "deploy", &format!("{JAVA}:write")]).await;
+    let _: Value = raw.ask(&["HSET", "deploy", "mode", "read"]).await;
+    assert!(fence(&store, &reader(1)).await.is_some());
+}
+
+#[tokio::test]
+async fn a_semaphore_without_permits_is_not_without_limit() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    for (free, capacity) in [("0", None), ("-2", None), ("2", NonZeroU32::new(2).map(Limit::Units))] {
+        let _: Value = raw.ask(&["SET", "deploy", free]).await;
+        let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+        assert_eq!(seen.resources[0].capacity, capacity, "{free} permits are free");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_hears_of_a_break_with_grace() {
+    let server = started!(Server::start_or_skip());
+    let (store, _) = open(server.addr()).await;
+    let lock = "redisson_lock__channel:{deploy}";
+    let grace = Duration::from_secs(1);
+    let end = End::Broken { ending: Ending { by: "ops".into(), why: "stuck".into() }, grace };
+    let steps = [(claim(1, "deploy"), lock, "0"), (reader(2), RW, "1"), (writer(3), RW, "1")];
+    for (claim, channel, word) in steps.into_iter().chain([(permits(4, 3, 9), "redisson_sc:{deploy}", "3")]) {
+        fence(&store, &claim).await.unwrap();
+        let mut ear = Ear::on(server.addr(), "SUBSCRIBE", channel).await;
+        let asked = store.release(&name("deploy"), claim.id, &end).await.unwrap();
+        assert_eq!(asked.outcome, Released::Asked);
+        ear.told(word).await;
+        store.release(&name("deploy"), claim.id, &DONE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_permits_were_taken_in_part_is_lost() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    for repeated in [false, true] {
+        let mine = permits(0xfeed + u128::from(repeated), 3, 5);
+        let first = fence(&store, &mine).await.unwrap();
+        // A program of theirs whose clock is ahead takes one of them back.
+        let take = "redis.call('zremrangebyrank', KEYS[2], 0, 0) return redis.call('incrby', KEYS[1], 1)";
+        assert_eq!(raw.ask::<i64>(&["EVAL", take, "2", "deploy", HELD]).await, 3);
+        if repeated {
+            assert!(fence(&store, &mine).await.unwrap() > first, "it is another grant");
+            assert_eq!(raw.ask::<String>(&["GET", "deploy"]).await, "2");
+        } else {
+            let renewed = store.renew(&[Renewal::of(Arc::new(mine.clone()))]).await;
+            let lost = matches!(&renewed[..], [Ok(Renewed::Gone(Gone::Broken(by)))] if by.by == "another program");
+            assert!(lost, "{renewed:?}");
+        }
+        store.release(&name("deploy"), mine.id, &DONE).await.unwrap();
+        assert_eq!(raw.ask::<String>(&["GET", "deploy"]).await, "5", "the others came back once");
+        assert_eq!(raw.ask::<usize>(&["EXISTS", HELD]).await, 0);
+    }
 }

@@ -7,6 +7,8 @@
 
 local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), math.floor(tonumber(ARGV[9]) / 1000)
 local said, asked, label, value = ARGV[11], tonumber(ARGV[12]), ARGV[13], ARGV[14]
+-- Whoever of theirs reads too sets the end of all readers to half a minute at each of its renewals, and may die after one.
+if kind == 'read' then ttl_ms = math.min(ttl_ms, THEIRS_MS) end
 local owner = owner_of(id)
 local LOOK = 500000
 
@@ -72,8 +74,10 @@ end
 -- What is ours already, though we forgot its fence, is granted anew.
 if not fits and not h then
   local look = soonest()
-  -- Their fair lock tells its own queue alone, their spin lock nobody; and neither looks different from the others.
-  if form == 'lock' and holders[1].owner ~= owner_of(holders[1].id) then look = math.min(look < 0 and LOOK or look, LOOK) end
+  -- Their fair lock tells its own queue alone, their spin lock nobody; and neither looks different from the others. Nor do they
+  -- tell anybody when a writer stays as a reader.
+  local theirs = holders[1] and holders[1].owner ~= owner_of(holders[1].id)
+  if theirs and (form == 'lock' or (kind == 'read' and mode == 'write')) then look = math.min(look < 0 and LOOK or look, LOOK) end
   return finish({ 'pending', -1, look })
 end
 -- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.

@@ -18,6 +18,13 @@ local function fair_head()
   end
 end
 
+-- Tells those who wait for a lock. Theirs in a fair queue listen to channels of their own.
+local function tell_lock()
+  tell(LOCK, '0')
+  local head = fair_head()
+  if head then tell(LOCK .. ':' .. head, '0') end
+end
+
 -- Ends a hold, and tells those who wait.
 local function free_hold(h, at)
   table.remove(holders, at)
@@ -28,10 +35,7 @@ local function free_hold(h, at)
   elseif h.kind == 'mutex' then
     redis.call('DEL', key)
     form = 'none'
-    tell(LOCK, '0')
-    -- Theirs that wait in a fair queue listen to channels of their own.
-    local head = fair_head()
-    if head then tell(LOCK .. ':' .. head, '0') end
+    tell_lock()
   else
     redis.call('HDEL', key, h.kind == 'write' and h.owner .. ':write' or h.owner)
     for number = 1, h.kind == 'read' and h.holds or 0 do redis.call('DEL', hold_key(h.owner, number)) end
@@ -80,11 +84,18 @@ end
 
 -- A claim of ours that does not hold any more ran out, unless it had time left: then a program of theirs ended it.
 for id, claim in pairs(ours) do
-  if not find(id) then
+  local h, at = find(id)
+  local why = 'it was force-unlocked, or its key was deleted, before its lease ended'
+  if h and h.kind == 'semaphore' and h.weight < (claim.weight or 0) then
+    -- A program of theirs whose clock is ahead took some of its permits: it has all of them or none.
+    free_hold(h, at)
+    h, why = nil, 'some of its permits were taken before their lease ended'
+  end
+  if not h then
     if claim.by then
       bury(id, claim.by, claim.why)
     elseif claim.till - now > 10000 then
-      bury(id, 'another program', 'it was force-unlocked, or its key was deleted, before its lease ended')
+      bury(id, 'another program', why)
     end
     ours[id], dirty = nil, true
   end

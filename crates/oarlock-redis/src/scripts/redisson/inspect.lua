@@ -7,6 +7,8 @@ local units = 0
 for _, h in ipairs(holders) do units = units + h.weight end
 local capacity = -1
 if form == 'rw' then capacity = 0 elseif form == 'permits' then capacity = math.max(cap or 0, units + (free or 0)) end
+-- Of a semaphore of theirs whose permits all are taken nobody knows how many there are; 0 would mean that there is no limit.
+if form == 'permits' and capacity < 1 then capacity = -1 end
 
 local function theirs(owner, holds) return cjson.encode({ tags = { redisson = owner, holds = tostring(holds) } }) end
 

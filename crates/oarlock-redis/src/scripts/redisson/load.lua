@@ -27,6 +27,8 @@
 
 local key, side, token_key, permits_key, queue, waits, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1]
 local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
+-- How long their holds last after a renewal, unless a program of theirs was told otherwise.
+local THEIRS_MS = 30000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -28,6 +28,14 @@ if how == 'broken' then
   if grace_ms > 0 then
     end_in(h, grace_ms, true)
     if claim then claim.till = now + h.left end
+    -- Who waits sleeps until when it would have ended.
+    if h.kind == 'mutex' then
+      tell_lock()
+    elseif h.kind == 'semaphore' then
+      tell(PERMITS, h.weight)
+    else
+      tell(RW, '1')
+    end
     return finish({ 'asked', -1 })
   end
   if claim then bury(id, claim.by, claim.why) end

@@ -18,6 +18,7 @@ if not h or not claim then
   return finish({ 'gone' })
 end
 
+if h.kind == 'read' then ttl_ms = math.min(ttl_ms, THEIRS_MS) end
 local fence = claim.fence
 if how ~= 'keep' then
   local to = math.max(last_fence, how == 'least' and number or last_fence + number)
