@@ -57,9 +57,16 @@ impl ZooKeeper {
         })
     }
 
-    async fn judge(&self, session: &Session, claim: &Claim, standing: Standing) -> Result<Attempt> {
-        let Standing { place, queue, .. } = &standing;
-        let at = queue.position(&place.node).ok_or_else(changed_meanwhile)?;
+    async fn judge(&self, session: &Session, claim: &Claim, mut standing: Standing) -> Result<Attempt> {
+        let at = loop {
+            let Standing { parent, place, queue, .. } = &standing;
+            let at = queue.position(&place.node).ok_or_else(changed_meanwhile)?;
+            if !session.was_deceived(parent, queue, at, claim.wait).await? {
+                break at;
+            }
+            standing.queue = session.glance(parent).await?.seen_from(&place.node);
+        };
+        let queue = &standing.queue;
         if at < queue.held {
             self.grant(session, claim, standing, at).await.map(Attempt::Granted)
         } else if claim.wait {
@@ -87,6 +94,7 @@ impl ZooKeeper {
         if let Known::At(place) = known
             && place.session == session.id
         {
+            let queue = queue.seen_from(&place.node);
             if queue.position(&place.node).is_none() {
                 return Ok(None);
             }
@@ -101,6 +109,7 @@ impl ZooKeeper {
             let Some(stat) = session.client.check_stat(&path).await.map_err(from_zk)? else { continue };
             if stat.ephemeral_owner == session.id {
                 let place = placed(session, entry.node.clone(), &stat)?;
+                let queue = queue.seen_from(&place.node);
                 return Ok(Some((place, queue)));
             }
             if_there(session.client.delete(&path, None).await)?;
@@ -114,15 +123,20 @@ impl ZooKeeper {
         check_weight(claim.weight, capacity.unwrap_or(Limit::Unlimited))?;
         self.link.note(claim.id, Known::Doubt);
         let made = self.make(session, parent, claim, capacity, sole).await;
-        let (place, queue) = made.inspect_err(|error| {
+        let (place, mut queue) = made.inspect_err(|error| {
             if error.applied() == Applied::No {
                 self.link.forget(claim.id);
             }
         })?;
-        let at = queue.position(&place.node).ok_or_else(|| changed_meanwhile().applied_unknown())?;
-        if let (Some(stored), Some(asked)) = (queue.capacity_before(at), capacity)
-            && stored != asked
-        {
+        loop {
+            let at = queue.position(&place.node).ok_or_else(|| changed_meanwhile().applied_unknown())?;
+            let Some((by, stored)) = queue.stated_before(at) else { break };
+            let Some(asked) = capacity.filter(|asked| *asked != stored) else { break };
+            if session.unmask(parent, &[by]).await.map_err(Error::applied_unknown)? {
+                let listed = session.glance(parent).await.map_err(Error::applied_unknown)?;
+                queue = listed.seen_from(&place.node);
+                continue;
+            }
             self.leave(&claim.resource, claim.id).await.map_err(Error::applied_unknown)?;
             let fixed = matches!(claim.capacity, Capacity::Fixed(_));
             return Err(if fixed { Error::spec_mismatch(stored, asked) } else { changed_meanwhile() });
@@ -171,7 +185,8 @@ impl ZooKeeper {
         session.prove(sent);
         self.link.note(claim.id, Known::At(place.clone()));
         let (children, home) = listed.map_err(|error| from_zk(error).applied_unknown())?;
-        Ok((place, Queue::of(&children, &home)))
+        let queue = session.strangers.queue(parent, children, &home).seen_from(&place.node);
+        Ok((place, queue))
     }
 
     /// The claim holds: gives it its fence, makes it lighter if that is asked for, and tells whoever watches it.
@@ -252,8 +267,13 @@ async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Opti
         (Capacity::Any, Weight::Units(_)) => UNSTATED,
         (Capacity::Adopt(limit), _) => limit,
     };
-    let queue = session.look(parent).await?;
-    Ok(Some(queue.capacity_before(queue.entries.len()).unwrap_or(otherwise)))
+    loop {
+        let queue = session.look(parent).await?;
+        let Some((by, stated)) = queue.stated_before(queue.entries.len()) else { return Ok(Some(otherwise)) };
+        if !session.unmask(parent, &[by]).await? {
+            return Ok(Some(stated));
+        }
+    }
 }
 
 impl Session {

@@ -127,10 +127,11 @@ impl ZooKeeper {
         let (deleted, listed) = (session.client.delete(&path, None), session.client.list_children(&parent));
         let deleted = if_there(deleted.await)?;
         let mut listed = if_there(listed.await).map_err(Error::applied_unknown)?.unwrap_or_default();
-        let gone = deleted.map(|()| known);
+        let gone = deleted.map(|()| known.clone());
         // As it was before: those who waited then are to be told, although the rule may let them in now.
         listed.extend(gone.clone());
-        self.finish(&session, &parent, id, gone, &Queue::read(&listed)).await
+        let queue = Queue::read(&listed).seen_from(&known);
+        self.finish(&session, &parent, id, gone, &queue).await
     }
 
     /// Takes away what is still there of a claim, beyond the node that is `gone`, and says whether others wait.

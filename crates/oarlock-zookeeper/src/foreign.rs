@@ -198,7 +198,7 @@ impl Session {
     pub(crate) async fn watch_abroad(&self, cursor: &[u8]) -> Result<Watch> {
         let cursor = String::from_utf8_lossy(cursor);
         match cursor.split_at_checked(1) {
-            Some(("=", node)) => self.watch_node(node, |_| false).await,
+            Some(("=", node)) => self.watch_node(node, |_, _| false).await,
             Some(("*", folder)) => self.watch_children(folder).await,
             _ => Err(Error::new(ErrorKind::Internal, "a cursor of another layout").on(SCHEME)),
         }

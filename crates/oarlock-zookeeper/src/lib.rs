@@ -14,6 +14,7 @@ mod queue;
 mod record;
 mod renew;
 mod show;
+mod strangers;
 mod watch;
 
 pub use checked::{Checked, Written};

@@ -19,6 +19,7 @@ use crate::foreign::Dialect;
 use crate::names::escape;
 use crate::queue::Queue;
 use crate::record::{FORMAT, RootRecord, read, write};
+use crate::strangers::Strangers;
 
 /// Where each client has a node through which others get its attention. No resource has a node with this name.
 const CLIENTS: &str = ".clients";
@@ -38,6 +39,7 @@ pub(crate) struct Session {
     replaced: AtomicBool,
     /// When the last request was sent, in nanoseconds, that a majority agreed to: the session lived on after that.
     proven: AtomicU64,
+    pub(crate) strangers: Strangers,
 }
 
 impl Session {
@@ -56,8 +58,8 @@ impl Session {
         states.state();
         let (root, layout) = (config.root.clone(), config.layout);
         let (connections, verified, replaced) = (Mutex::new((states, 0)), AtomicU64::new(0), AtomicBool::new(false));
-        let proven = AtomicU64::new(0);
-        let session = Self { client, id, root, layout, acls, connections, verified, replaced, proven };
+        let (proven, strangers) = (AtomicU64::new(0), Strangers::default());
+        let session = Self { client, id, root, layout, acls, connections, verified, replaced, proven, strangers };
         if session.layout == Layout::Native {
             session.make_root().await?;
         }
@@ -213,10 +215,11 @@ impl Session {
     /// The claims below `parent` as the server at hand has them.
     pub(crate) fn glance(&self, parent: &str) -> impl Future<Output = Result<Queue>> + Send + use<> {
         // Sent at once, and not when the answer is waited for.
-        let children = self.client.get_children(parent);
+        let (children, strangers, parent) =
+            (self.client.get_children(parent), self.strangers.clone(), parent.to_owned());
         async move {
             let found = if_there(children.await)?;
-            Ok(found.map_or_else(Queue::default, |(children, home)| Queue::of(&children, &home)))
+            Ok(found.map_or_else(Queue::default, |(children, home)| strangers.queue(&parent, children, &home)))
         }
     }
 }

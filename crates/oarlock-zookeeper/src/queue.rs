@@ -18,6 +18,9 @@ use crate::record::ClaimRecord;
 /// The child that keeps a memo.
 pub(crate) const MEMO: &str = "m";
 
+/// Claims that live at the same time have numbers nearer to each other than this.
+const FARTHEST: i64 = 1 << 30;
+
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -110,11 +113,29 @@ impl Queue {
                 entry.weight = weight;
             }
         }
-        // The server's counter wraps: only differences between living neighbours mean anything.
+        // Nobody's view in particular: of two that are far apart it cannot be told which is the stranger.
         let base = queue.entries.first().map_or(0, |entry| entry.sequence);
-        queue.entries.sort_by_key(|entry| entry.sequence.wrapping_sub(base));
-        queue.held = queue.count_holders();
+        queue.order_by(|entry| Some(entry.distance(base)));
         queue
+    }
+
+    /// As the claim of this node sees it, which the server has numbered.
+    ///
+    /// All see the claims in the same order, whatever else stands among them: what is too far off for the server to have
+    /// numbered it is no claim, and anything nearer comes before, between or behind them without changing their order.
+    pub(crate) fn seen_from(mut self, node: &str) -> Self {
+        let mine = self.entries.iter().find(|entry| entry.node == node).map(|mine| mine.sequence);
+        if let Some(mine) = mine {
+            self.order_by(|entry| Some(entry.distance(mine)).filter(|distance| distance.abs() < FARTHEST));
+        }
+        self
+    }
+
+    /// Puts the claims in another order; those without a place in it are none.
+    pub(crate) fn order_by(&mut self, place: impl Fn(&Entry) -> Option<i64>) {
+        self.entries.retain(|entry| place(entry).is_some());
+        self.entries.sort_by_key(|entry| place(entry));
+        self.held = self.count_holders();
     }
 
     fn count_holders(&self) -> usize {
@@ -149,9 +170,17 @@ impl Queue {
         self.entries.iter().position(|entry| entry.node == node)
     }
 
-    /// What the claims before `at` say of the capacity.
-    pub(crate) fn capacity_before(&self, at: usize) -> Option<Limit> {
-        self.entries.iter().take(at).find_map(|entry| entry.capacity)
+    /// The first of the claims before `at` that says something of the capacity, and what.
+    pub(crate) fn stated_before(&self, at: usize) -> Option<(&Entry, Limit)> {
+        self.entries.iter().take(at).find_map(|entry| Some((entry, entry.capacity?)))
+    }
+
+    /// The claims up to `at` that pass for lighter than they came, each with the child that says so.
+    pub(crate) fn marked(&self, at: usize) -> impl Iterator<Item = (&Entry, &str)> {
+        let upto = self.entries.iter().take(at + 1);
+        upto.flat_map(|entry| {
+            self.marks.iter().filter(|(of, _)| *of == entry.id).map(move |(_, mark)| (entry, mark.as_str()))
+        })
     }
 
     /// Everything that belongs to a claim.
@@ -189,6 +218,11 @@ impl Entry {
             Some(Limit::Units(units)) => units.to_string(),
         };
         format!("{id}-{}-{capacity}-", write_weight(weight))
+    }
+
+    /// How far behind `base` it is numbered. The counter wraps: only differences between living neighbours mean anything.
+    fn distance(&self, base: i32) -> i64 {
+        i64::from(self.sequence.wrapping_sub(base))
     }
 
     fn parse(node: &str) -> Option<Self> {
@@ -295,13 +329,41 @@ mod tests {
     fn two_capacities_never_hold_together() {
         let queue = queue(&[("u1", "3", 1), ("u1", "5", 2), ("u1", "3", 3)]);
         assert_eq!((queue.held, watched(&queue, 1), watched(&queue, 2)), (1, Some(1), Some(2)));
-        assert_eq!(queue.capacity_before(2), NonZeroU32::new(3).map(Limit::Units));
+        let stated = queue.stated_before(2).map(|(entry, limit)| (entry.id.bits(), Some(limit)));
+        assert_eq!(stated, Some((1, NonZeroU32::new(3).map(Limit::Units))));
     }
 
     #[test]
     fn the_counter_may_wrap() {
         let queue = queue(&[("a", "n", i32::MIN), ("a", "n", i32::MAX - 1), ("a", "n", i32::MAX)]);
         assert_eq!(ids(&queue), vec![2, 3, 1]);
+    }
+
+    /// All claims see each other in the same order, whatever somebody puts among them.
+    #[test]
+    fn nothing_changes_the_order_of_the_claims() {
+        let node = |id: u32, sequence: i32| format!("{id:032x}-a-n-{sequence:010}");
+        let mut seed = 5_u32;
+        let mut random = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed.cast_signed()
+        };
+        for round in 0..2000 {
+            // Also where the counter wraps.
+            let start = if round % 2 == 0 { i32::MAX - 2 } else { random() };
+            let claims: Vec<_> = (0..5).map(|at| node(at + 1, start.wrapping_add(at.cast_signed()))).collect();
+            let mut children: Vec<_> = (0..3).map(|at| node(at + 100, random())).collect();
+            let edges = [i32::MIN, 1 << 30, -(1 << 30), (1 << 30) + 1];
+            children.extend((200..).zip(edges).map(|(id, edge)| node(id, start.wrapping_add(edge))));
+            children.extend(claims.iter().cloned());
+            children.sort_by_key(|_| random());
+            for mine in &claims {
+                let queue = Queue::read(&children).seen_from(mine);
+                let seen: Vec<_> =
+                    queue.entries.iter().map(|entry| &entry.node).filter(|node| claims.contains(node)).collect();
+                assert!(seen.into_iter().eq(&claims), "{children:?} from {mine}");
+            }
+        }
     }
 
     #[test]

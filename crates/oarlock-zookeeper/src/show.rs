@@ -1,5 +1,6 @@
 //! What is there, for the eyes of others.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use oarlock_core::state::{HolderState, Memo, Page, Query, ResourceState, Select, WaiterState, Waiters};
@@ -11,13 +12,14 @@ use crate::link::{Session, if_there};
 use crate::names::unescape;
 use crate::queue::{Entry, MEMO, Queue};
 use crate::record::{ClaimRecord, ResourceRecord, read};
+use crate::strangers::lasts;
 
 impl Session {
     pub(crate) async fn show(&self, query: &Query) -> Result<Page> {
         let resources = match &query.select {
             Select::Name(name) => {
                 let queue = self.look(&self.parent(name)).await?;
-                vec![self.state(name.clone(), &queue).await?]
+                vec![self.state(name.clone(), queue).await?]
             }
             Select::Live => self.live().await?,
         };
@@ -49,24 +51,31 @@ impl Session {
             let Some(name) = unescape(&node).or_else(written) else { continue };
             let queue = Queue::read(&children);
             if !queue.entries.is_empty() {
-                live.push(self.state(name, &queue).await?);
+                live.push(self.state(name, queue).await?);
             }
         }
         live.retain(|state| !state.is_free());
         Ok(live)
     }
 
-    async fn state(&self, name: ResourceName, queue: &Queue) -> Result<ResourceState> {
+    async fn state(&self, name: ResourceName, mut queue: Queue) -> Result<ResourceState> {
         let parent = self.parent(&name);
         let looks: Vec<_> =
             queue.entries.iter().map(|entry| self.client.get_data(&format!("{parent}/{}", entry.node))).collect();
         let memo = queue.has_memo.then(|| self.client.get_data(&format!("{parent}/{MEMO}")));
+        let mut seen = HashMap::new();
+        for (entry, look) in queue.entries.iter().zip(looks) {
+            // Whoever left between the list and the look is not there, and what lasts is no claim.
+            if let Some((data, stat)) = if_there(look.await)?.filter(|(_, stat)| !lasts(stat)) {
+                seen.insert(entry.node.clone(), (data, stat));
+            }
+        }
+        queue.order_by(|entry| seen.get(&entry.node).map(|(_, stat)| stat.czxid));
         let mut state = ResourceState::free(name);
         let mut waiters = Vec::new();
-        for (at, (entry, look)) in queue.entries.iter().zip(looks).enumerate() {
-            // Whoever left between the list and the look is not there.
-            let Some((data, stat)) = if_there(look.await)? else { continue };
-            let record = match read::<ClaimRecord>(&format!("{parent}/{}", entry.node), &data) {
+        for (at, entry) in queue.entries.iter().enumerate() {
+            let Some((data, stat)) = seen.get(&entry.node) else { continue };
+            let record = match read::<ClaimRecord>(&format!("{parent}/{}", entry.node), data) {
                 // It counts, whatever it says: one scribbled node, or a newer one, must not hide all the others.
                 Err(error) if matches!(error.kind(), ErrorKind::Foreign | ErrorKind::NewerFormat) => {
                     ClaimRecord::silent()
@@ -75,12 +84,12 @@ impl Session {
             };
             let made = || u64::try_from(stat.czxid).ok().filter(|_| at == 0).map(Fence::new);
             // Whose turn has come waits until it has taken it.
-            match record.mark(&stat).or_else(made).filter(|_| at < queue.held) {
-                Some(fence) => state.holders.push(holder(entry, record, &stat, fence)),
-                None => waiters.push(waiter(entry, record, &stat)),
+            match record.mark(stat).or_else(made).filter(|_| at < queue.held) {
+                Some(fence) => state.holders.push(holder(entry, record, stat, fence)),
+                None => waiters.push(waiter(entry, record, stat)),
             }
         }
-        state.capacity = queue.capacity_before(queue.entries.len());
+        state.capacity = queue.stated_before(queue.entries.len()).map(|(_, limit)| limit);
         state.fair = !queue.entries.is_empty();
         state.last_fence = state.holders.iter().filter_map(|holder| holder.fence).max();
         state.waiters = Waiters::Listed(waiters);

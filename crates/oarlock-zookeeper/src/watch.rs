@@ -13,6 +13,7 @@ use crate::error::from_zk;
 use crate::link::{Session, if_there};
 use crate::queue::Watched;
 use crate::record::read;
+use crate::strangers::lasts;
 
 const LOOK_AGAIN: Hint = Hint { claim: None };
 
@@ -30,7 +31,13 @@ impl Session {
         let parent = self.parent(resource);
         if let Some(watched) = Watched::parse(cursor) {
             let path = format!("{parent}/{}", watched.node);
-            let changed = |data: &[u8]| read(&path, data).is_ok_and(|record| watched.has_changed(&record));
+            let changed = |data: &[u8], stat: &zk::Stat| {
+                if lasts(stat) {
+                    // No claim at all: the next look goes past it.
+                    self.pass_over(&path);
+                }
+                lasts(stat) || read(&path, data).is_ok_and(|record| watched.has_changed(&record))
+            };
             return self.watch_node(&path, changed).await;
         }
         let watcher = if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher);
@@ -38,9 +45,9 @@ impl Session {
     }
 
     /// Watches one node: its end, and what is written into it. What is gone, or `changed`, already is news already.
-    pub(crate) async fn watch_node(&self, path: &str, changed: impl Fn(&[u8]) -> bool) -> Result<Watch> {
+    pub(crate) async fn watch_node(&self, path: &str, changed: impl Fn(&[u8], &zk::Stat) -> bool) -> Result<Watch> {
         Ok(match if_there(self.client.get_and_watch_data(path).await)? {
-            Some((data, _, watcher)) if !changed(&data) => once(watcher.changed()),
+            Some((data, stat, watcher)) if !changed(&data, &stat) => once(watcher.changed()),
             _ => once(std::future::ready(())),
         })
     }

@@ -12,7 +12,7 @@ use oarlock_zookeeper::{Config, ZooKeeper};
 const SESSION: Duration = Duration::from_secs(8);
 
 async fn client(ensemble: &ZooKeeperEnsemble, session: Duration) -> Result<Client> {
-    let config = Config::new(ensemble.hosts()).session_timeout(session);
+    let config = Config::new(ensemble.hosts()).session_timeout(session).digest("ada", "secret");
     Ok(Client::new(ZooKeeper::open(config).await?)?)
 }
 

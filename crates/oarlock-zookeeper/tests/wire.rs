@@ -357,8 +357,17 @@ async fn a_user_has_its_locks_for_itself() -> Result<()> {
     let config = Config::new([server.addr().to_string()]).root("/team/locks").session_timeout(SESSION);
     let ours = ZooKeeper::open(config.clone().digest("ada", "secret")).await?;
     granted(&ours, &claim("job", 1)?).await?;
-    let stranger = ZooKeeper::open(config).await;
+    let stranger = ZooKeeper::open(config.clone()).await;
     ensure!(stranger.is_err_and(|error| error.kind() == ErrorKind::Denied), "a stranger was let in");
+    let wrong = ZooKeeper::open(config.clone().digest("ada", "wrong")).await;
+    ensure!(wrong.is_err_and(|error| error.kind() == ErrorKind::Denied), "a wrong password was let in");
+    for (layout, root) in [(Layout::Curator, "/team/curator"), (Layout::Kazoo, "/team/kazoo")] {
+        let config = config.clone().layout(layout).root(root);
+        let ours = ZooKeeper::open(config.clone().digest("ada", "secret")).await?;
+        granted(&ours, &claim("job", 1)?).await?;
+        let refused = ZooKeeper::open(config).await?.attempt(&claim("job", 2)?).await;
+        ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::Denied), "{layout:?}: a stranger was let in");
+    }
     Ok(())
 }
 

@@ -402,6 +402,21 @@ mod tests {
         assert!(error.to_string().contains("no mysql driver"), "{error}");
     }
 
+    #[cfg(feature = "zookeeper")]
+    #[test]
+    fn locks_on_zookeeper_are_below_the_path_and_the_prefix() {
+        for (url, root) in [
+            ("zk://h", "/oarlock"),
+            ("zk://h/team", "/team/oarlock"),
+            ("zk://h1,h2/team/?prefix=locks", "/team/locks"),
+            ("zk://h/team/a%20b?prefix=locks:", "/team/a b/locks"),
+            ("zk://h/team?prefix=&layout=curator", "/team"),
+        ] {
+            let config = zookeeper_config(&Url::parse(url).unwrap()).unwrap();
+            assert_eq!(config.root, root, "{url}");
+        }
+    }
+
     #[tokio::test]
     async fn mem_is_one_store_per_process_and_prefix() {
         let (one, two) = (Locks::connect("mem:").await.unwrap(), Locks::connect("mem:").await.unwrap());

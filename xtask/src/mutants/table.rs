@@ -36,6 +36,8 @@ const ETCD_RENEW: &str = "crates/oarlock-etcd/src/renew.rs";
 const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
 const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
 const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
+const ZK_RENEW: &str = "crates/oarlock-zookeeper/src/renew.rs";
+const ZK_STRANGERS_FILE: &str = "crates/oarlock-zookeeper/src/strangers.rs";
 const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
 const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
 
@@ -92,6 +94,7 @@ const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_wa
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
+const ZK_STRANGERS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "strangers"];
 const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_lighter_writer"];
 
 const ROWS_VERSION: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "optimistic::sqlite"];
@@ -254,6 +257,38 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "None => record.granted,",
         to: "None => false,",
         test: ZK_TURNS,
+    },
+    Mutant {
+        name: "zookeeper-numbers-decide",
+        rule: "no number that somebody made up changes the order of the claims",
+        file: ZK_QUEUE,
+        from: "if let Some(mine) = mine {",
+        to: "if let Some(mine) = mine.filter(|_| false) {",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-lasting-claim",
+        rule: "what no session keeps is no claim",
+        file: ZK_STRANGERS_FILE,
+        from: "stat.ephemeral_owner == 0 || stat.ephemeral_owner == i64::MIN",
+        to: "stat.ephemeral_owner == i64::MIN",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-anybody-makes-lighter",
+        rule: "only its own session makes a claim lighter",
+        file: ZK_STRANGERS_FILE,
+        from: "made.ephemeral_owner != marked.ephemeral_owner",
+        to: "marked.ephemeral_owner == i64::MIN",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-value-unwritten",
+        rule: "a value that could not be published is an error",
+        file: ZK_RENEW,
+        from: "&write(&record)?, Some(stat.version)).await.map_err(from_zk)?;",
+        to: "&write(&record)?, Some(stat.version)).await.ok();",
+        test: ZK_NODES,
     },
     Mutant {
         name: "zookeeper-looks-twice",

@@ -1,6 +1,6 @@
 //! Nodes that look like a claim's own: of another session, late, or more than one.
 
-use oarlock_core::driver::{Driver, End, Released};
+use oarlock_core::driver::{Driver, End, Released, Renewal, Renewed};
 use oarlock_core::{Kind, ResourceName};
 
 use super::*;
@@ -101,4 +101,29 @@ async fn a_lighter_claim_leaves_nothing_behind() {
     assert_eq!(children(&store, "/oarlock/job").await.len(), 2, "it was not made lighter: nothing is tested");
     store.release(&writer.resource, writer.id, &End::Done { memo: None }).await.unwrap();
     assert_eq!(children(&store, "/oarlock/job").await, Vec::<String>::new());
+}
+
+/// Somebody wrote into the node in the same moment: whoever publishes a value is not told that it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_was_not_written_is_an_error() {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
+    for (layout, ..) in LAYOUTS {
+        let store = open(&server, layout).await;
+        fence(&store, &claim()).await;
+        let session = store.link.session().await.unwrap();
+        let known = store.link.known(claim().id);
+        let Known::At(place) = known.clone() else { panic!("{known:?}") };
+        let path = place.path(&session, &claim().resource);
+        let seen = session.client.get_data(&path).await.unwrap();
+        session.client.set_data(&path, &seen.0, None).await.unwrap();
+        let mut publishing = claim();
+        publishing.value = Some("here".into());
+        let renewal = Renewal::of(publishing.into());
+        let late = store.keep(&session, &renewal, &known, Some((place, path, Ok(seen)))).await;
+        assert!(late.is_err_and(|error| error.retry() == oarlock_core::Retry::Now), "{layout:?}");
+        let kept = store.renew(std::slice::from_ref(&renewal)).await.remove(0).unwrap();
+        assert!(matches!(kept, Renewed::Alive { .. }), "{layout:?}: {kept:?}");
+        drop(session);
+        store.close().await.unwrap();
+    }
 }

@@ -1,0 +1,153 @@
+//! Children that somebody else put among the claims: none of them stalls a lock, or lets two have it.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use oarlock_core::driver::{Attempt, Grant};
+use oarlock_core::state::Query;
+use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, ErrorKind, Limit, ResourceName, Weight};
+use oarlock_zookeeper::{Config, ZooKeeper};
+use zookeeper_client as zk;
+
+const SESSION: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+const OPEN: zk::Acls<'static> = zk::Acls::anyone_all();
+
+/// A server, a store on it, and somebody who puts things there by hand.
+struct Place {
+    server: oarlock_testbed::ZooKeeper,
+    store: ZooKeeper,
+    raw: zk::Client,
+}
+
+impl Place {
+    async fn new() -> Result<Option<Self>> {
+        let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(None) };
+        let (store, raw) = (open(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
+        Ok(Some(Self { server, store, raw }))
+    }
+
+    /// Puts a child there that ends with nobody.
+    async fn put(&self, name: &str, child: &str) -> Result<()> {
+        let lasting = zk::CreateMode::Persistent.with_acls(OPEN);
+        self.raw.mkdir(&format!("/oarlock/{name}"), &lasting).await?;
+        self.raw.create(&format!("/oarlock/{name}/{child}"), b"", &lasting).await?;
+        Ok(())
+    }
+}
+
+async fn open(server: &oarlock_testbed::ZooKeeper) -> Result<ZooKeeper> {
+    Ok(ZooKeeper::open(Config::new([server.addr().to_string()]).session_timeout(SESSION)).await?)
+}
+
+fn claim(name: &str, bits: u128, weight: Weight, limit: Limit) -> Result<Claim> {
+    let mut claim = Claim::new(ClaimId::from_bits(bits), ResourceName::new(name)?);
+    (claim.wait, claim.weight, claim.capacity) = (true, weight, Capacity::Fixed(limit));
+    Ok(claim)
+}
+
+async fn granted(store: &ZooKeeper, claim: &Claim) -> Result<Grant> {
+    match store.attempt(claim).await? {
+        Attempt::Granted(grant) => Ok(grant),
+        Attempt::Pending(pending) => anyhow::bail!("not granted: {pending:?}"),
+    }
+}
+
+async fn waits(store: &ZooKeeper, claim: &Claim) -> Result<()> {
+    let answer = store.attempt(claim).await?;
+    ensure!(matches!(answer, Attempt::Pending(_)), "granted beside another: {answer:?}");
+    Ok(())
+}
+
+/// A claim that nobody made, with a number as the server would give it.
+fn alike(bits: u128, weight: &str, capacity: &str, sequence: i32) -> String {
+    format!("{bits:032x}-{weight}-{capacity}-{sequence:010}")
+}
+
+fn two() -> Limit {
+    NonZeroU32::new(2).map_or(Limit::Unlimited, Limit::Units)
+}
+
+/// The next in line stays behind the holder, wherever a number puts what stands among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_number_puts_the_next_before_the_holder() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    for (at, sequence) in [i32::MIN, i32::MIN + 2, -(1 << 30), -5, 0, 1, 5, 1 << 30, i32::MAX].into_iter().enumerate() {
+        let name = format!("job-{at}");
+        let (first, second) = (claim(&name, 1, Weight::All, two())?, claim(&name, 2, Weight::All, two())?);
+        granted(&place.store, &first).await?;
+        waits(&place.store, &second).await?;
+        place.put(&name, &alike(9, "a", "2", sequence)).await?;
+        let other = open(&place.server).await?;
+        waits(&place.store, &second).await?;
+        waits(&other, &claim(&name, 3, Weight::All, two())?).await?;
+        let shown = place.store.inspect(&Query::name(first.resource.clone())).await?.resources.remove(0);
+        let holders: Vec<_> = shown.holders.iter().map(|holder| holder.id).collect();
+        ensure!(holders == [first.id] && shown.waiters.count() == Some(2), "{sequence}: {shown:?}");
+        other.close().await?;
+    }
+    Ok(())
+}
+
+/// What lasts is no claim: it is passed over by those who wait and by those who do not, whether it would hold all or a part.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lasting_look_alike_stalls_nobody() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    let [one, two] = [Client::new(open(&place.server).await?)?, Client::new(open(&place.server).await?)?];
+    place.put("mutex", &alike(8, "a", "n", 0)).await?;
+    place.put("mutex", &alike(9, "a", "n", 1)).await?;
+    let held = one.mutex("mutex")?.wait(PATIENCE).lock().await?;
+    ensure!(two.mutex("mutex")?.try_lock().await?.is_none(), "two hold it");
+    held.release().await?;
+    ensure!(two.mutex("mutex")?.try_lock().await?.is_some(), "refused, and nobody holds it");
+
+    // A semaphore of two, one permit of which is held by a claim that is older than the stranger.
+    let permits = |client: &Client| client.semaphore("permits", 2);
+    let older = permits(&one)?.wait(PATIENCE).acquire(1).await?;
+    place.put("permits", &alike(9, "u1", "2", 1)).await?;
+    let newer = permits(&two)?.wait(PATIENCE).acquire(1).await?;
+    ensure!(permits(&one)?.try_acquire(1).await?.is_none(), "three hold a semaphore of two");
+    older.release().await?;
+    newer.release().await?;
+    place.put("permits", &alike(10, "u1", "2", 0)).await?;
+    let both = (permits(&two)?.try_acquire(1).await?, permits(&two)?.try_acquire(1).await?);
+    ensure!(both.0.is_some() && both.1.is_some(), "refused, and nobody holds it");
+    Ok(())
+}
+
+/// What a look-alike says of the capacity binds nobody; what a claim says of it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    place.put("job", &alike(9, "u1", "7", 0)).await?;
+    let mut adopting = claim("job", 1, Weight::ONE, two())?;
+    adopting.capacity = Capacity::Adopt(two());
+    granted(&place.store, &adopting).await?;
+    let other = open(&place.server).await?;
+    granted(&other, &claim("job", 2, Weight::ONE, two())?).await?;
+    let refused = other.attempt(&claim("job", 3, Weight::ONE, Limit::Unlimited)?).await;
+    ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another capacity was let in");
+    Ok(())
+}
+
+/// Only its own session makes a claim lighter.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_makes_the_claim_of_another_lighter() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    let (writer, reader) =
+        (claim("job", 1, Weight::All, Limit::Unlimited)?, claim("job", 2, Weight::ONE, Limit::Unlimited)?);
+    granted(&place.store, &writer).await?;
+    // By one that lasts, and by one that ends with the session of somebody else.
+    place.put("job", &format!("{}~u1", writer.id)).await?;
+    let ephemeral = zk::CreateMode::Ephemeral.with_acls(OPEN);
+    place.raw.create(&format!("/oarlock/job/{}~u2", writer.id), b"", &ephemeral).await?;
+    let other = open(&place.server).await?;
+    waits(&other, &reader).await?;
+    // The writer goes on as before, and is made lighter by itself.
+    granted(&place.store, &writer).await?;
+    waits(&other, &reader).await?;
+    place.raw.delete(&format!("/oarlock/job/{}~u1", writer.id), None).await?;
+    granted(&place.store, &claim("job", 1, Weight::ONE, Limit::Unlimited)?).await?;
+    granted(&open(&place.server).await?, &reader).await.map(drop)
+}
