@@ -116,7 +116,8 @@ impl Etcd {
             record.capacity = entry.record.as_ref().and_then(|written| written.capacity);
         }
         let alone = record.capacity.unwrap_or(UNSTATED);
-        if entry.granted || check_weight(claim.weight, alone).is_err() {
+        let asked_to_end = entry.record.as_ref().is_some_and(|written| written.ending.is_some());
+        if entry.granted || asked_to_end || check_weight(claim.weight, alone).is_err() {
             let found = self.link.txn(Vec::new(), keys.look(), Vec::new()).await?;
             return Ok(Step::Refused(read(keys, found)?));
         }
@@ -294,14 +295,18 @@ impl Etcd {
         let record = Record { granted: true, offset, since_micros: wall_micros(), ..place.record.clone() };
         let mut when = keys.stands(place);
         when.push(Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed));
-        let found = self.link.txn(when, keys.move_to(place, &record, full.id), Vec::new()).await?;
+        // Whoever was asked to end stays on its last lease, and is given no more than that has left.
+        let last = if place.record.ending.is_some() { Some(self.link.left(place.lease).await?) } else { None };
+        let onto = if last.is_some() { place.lease } else { full.id };
+        let found = self.link.txn(when, keys.move_to(place, &record, onto), Vec::new()).await?;
         if !found.succeeded {
             return Err(ended("the claim ended when its turn had come"));
         }
         self.leases.granted(claim.id, |entry| {
             (entry.created, entry.changed, entry.record) = (place.created, found.revision, Some(record));
         });
-        grant(found.revision.unsigned_abs().saturating_add(offset), full.lease(&found.majority)?, listing.memo.clone())
+        let lease = last.map_or_else(|| full.lease(&found.majority), |left| Ok(Lease::of(left)))?;
+        grant(found.revision.unsigned_abs().saturating_add(offset), lease, listing.memo.clone())
     }
 
     /// A holder asks again: a repeated request, one for less weight, or one that goes on with another client's hold.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::Released;
+use oarlock_core::driver::{End, Released, Renewal, Renewed};
 use oarlock_core::event::Step;
+use oarlock_core::model::TURN_TTL;
 use oarlock_core::state::Ending;
-use oarlock_core::{Belief, Fence, LossReason};
+use oarlock_core::{Belief, Claim, Fence, LossReason};
 
 use super::cases;
 use crate::bench::{Bench, now, within};
-use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("breaking":
     the_holder_hears_by_whom [Fences],
@@ -18,6 +19,7 @@ cases!("breaking":
     a_stale_fence_breaks_nothing [Fences],
     with_grace_the_holder_can_finish [Fences],
     after_the_grace_it_is_over [Fences],
+    a_waiter_is_given_no_more_than_its_grace [Leases, Waiters],
 );
 
 fn ending() -> Ending {
@@ -92,4 +94,42 @@ async fn after_the_grace_it_is_over(bench: Arc<Bench>) -> Outcome {
     ensure!(granted > ended, "the next holder came {:?} before the end of belief", ended.since(granted));
     theirs.release().await?;
     Ok(())
+}
+
+/// Whatever it does: it looks again, it stays, its turn comes, it holds.
+async fn a_waiter_is_given_no_more_than_its_grace(bench: Arc<Bench>) -> Outcome {
+    let (raw, name) = (bench.raw().await?, bench.name()?);
+    let [mut holder, mut waiter] = [raw.claim(&name), raw.claim(&name)];
+    (holder.ttl, waiter.ttl, waiter.wait) = (Duration::from_secs(60), Duration::from_secs(60), true);
+    raw.granted(&holder).await?;
+    raw.pending(&waiter).await?;
+    // Shorter than its place, which is shorter than its lease.
+    let grace = Claim::MAX_PLACE_TTL - Duration::from_secs(1);
+    let asked = raw.release(&name, waiter.id, End::Broken { ending: ending(), grace }).await?;
+    ensure_eq!(asked.outcome, Released::Asked, "the break");
+    let end = now() + grace;
+    let kept = async |what: &str| {
+        let sent = now();
+        let renewed = raw.driver.clone().renew(vec![Renewal::of(Arc::new(waiter.clone()))]).await.remove(0)?;
+        let Renewed::Alive { lease, .. } = renewed else {
+            return Err(Failure::new(format!("{what}: {renewed:?} within its grace")));
+        };
+        ensure!(sent + lease.ttl <= end, "{what}, it is kept for {:?} of {grace:?}", lease.ttl);
+        Ok(())
+    };
+    kept("asked to end").await?;
+    raw.pending(&waiter).await?;
+    kept("after it looked again").await?;
+    let released = now();
+    raw.release(&name, holder.id, End::Done { memo: None }).await?;
+    for what in ["granted", "granted again"] {
+        let sent = now();
+        let grant = raw.granted(&waiter).await?;
+        if now().since(released) >= TURN_TTL {
+            bench.note("the machine was too busy to take a turn in time");
+            return Ok(());
+        }
+        ensure!(sent + grant.lease.ttl <= end, "{what}, it is given {:?} of {grace:?}", grant.lease.ttl);
+    }
+    kept("holding").await
 }

@@ -12,7 +12,7 @@ CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
-    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead BIGINT;
+    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead, _grace BIGINT;
     DECLARE _whole, _queue BOOLEAN;
     DECLARE _changed BOOLEAN DEFAULT FALSE;
     DECLARE _memo BLOB;
@@ -29,7 +29,7 @@ BEGIN
     CALL oarlock_enter(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     decide: LOOP
-        SET _arrival = NULL, _fence = NULL, _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0;
+        SET _arrival = NULL, _fence = NULL, _grace = NULL, _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0;
         SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair
         INTO _soonest, _queue FROM oarlock_claim WHERE resource = _head;
         IF _soonest <= _now THEN
@@ -38,18 +38,18 @@ BEGIN
             ITERATE decide;
         END IF;
         IF _soonest IS NOT NULL THEN
-            SELECT arrival, fence, weight INTO _arrival, _fence, _held
+            -- Whoever was asked to end is not given more time, waiting or holding.
+            SELECT arrival, fence, weight, IF(ending IS NULL, NULL, expires - _now) INTO _arrival, _fence, _held, _grace
             FROM oarlock_claim WHERE resource = _head AND id = _id;
         END IF;
 
         IF _fence IS NOT NULL THEN
             SET _outcome = 'upgrade';
             IF _held = 0 OR _weight BETWEEN 1 AND _held THEN
+                SET _lease = COALESCE(_grace, _lease);
                 UPDATE oarlock_claim
-                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered,
-                    expires = IF(ending IS NULL, _now + _lease, expires)
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, expires = _now + _lease
                 WHERE resource = _head AND id = _id;
-                SELECT expires - _now INTO _lease FROM oarlock_claim WHERE resource = _head AND id = _id;
                 CALL oarlock_call(_head, _stated, _now, _called);
                 SET _outcome = 'granted';
             END IF;
@@ -100,6 +100,7 @@ BEGIN
                     _now + _lease
                 );
             ELSE
+                SET _lease = COALESCE(_grace, _lease);
                 UPDATE oarlock_claim
                 SET session = _session, tethered = _tethered, behind = _behind, fence = _fence, since = _now, turn = NULL,
                     expires = _now + _lease
@@ -116,7 +117,7 @@ BEGIN
             );
         ELSE
             UPDATE oarlock_claim
-            SET session = _session, tethered = _tethered, behind = _behind, expires = _now + _place
+            SET session = _session, tethered = _tethered, behind = _behind, expires = _now + COALESCE(_grace, _place)
             WHERE resource = _head AND id = _id;
         END IF;
         SET _waiting = 1;

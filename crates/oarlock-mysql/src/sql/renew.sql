@@ -83,7 +83,9 @@ BEGIN
                 -- It was tethered to another session: others may see that end.
                 SET _outcome = 'session', _ending = NULL, _fence = NULL;
             ELSEIF _fence IS NULL THEN
-                UPDATE oarlock_claim SET behind = _behind, expires = _now + _place WHERE resource = _head AND id = _id;
+                UPDATE oarlock_claim
+                SET behind = _behind, expires = IF(ending IS NULL, _now + _place, expires)
+                WHERE resource = _head AND id = _id;
                 -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
                 SELECT LEAST(expires, COALESCE(turn, expires)) - _now INTO _left
                 FROM oarlock_claim WHERE resource = _head AND id = _id;

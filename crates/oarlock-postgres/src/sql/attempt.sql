@@ -122,8 +122,10 @@ BEGIN
             SET session = _session, tethered = _tethered, behind = _behind, fence = attempt.fence,
                 since = CASE WHEN attempt.fence IS NULL THEN since ELSE now END,
                 turn = CASE WHEN attempt.fence IS NULL THEN turn END,
-                expires = now + lease * interval '1 microsecond'
-            WHERE resource = head.key AND slot = mine.slot;
+                -- Whoever was asked to end is not given more time, waiting or holding.
+                expires = CASE WHEN ending IS NULL THEN now + lease * interval '1 microsecond' ELSE expires END
+            WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
+            lease := oarlock.micros(mine.expires - now);
         ELSIF free IS NOT NULL THEN
             UPDATE oarlock.claim
             SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,

@@ -62,7 +62,8 @@ BEGIN
             outcome := 'session';
         ELSIF mine.fence IS NULL THEN
             UPDATE oarlock.claim
-            SET behind = asked.behind, expires = now + asked.place * interval '1 microsecond'
+            SET behind = asked.behind,
+                expires = CASE WHEN ending IS NULL THEN now + asked.place * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
             outcome := 'alive';
             -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
