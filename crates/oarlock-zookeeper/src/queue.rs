@@ -353,7 +353,7 @@ mod tests {
             let start = if round % 2 == 0 { i32::MAX - 2 } else { random() };
             let claims: Vec<_> = (0..5).map(|at| node(at + 1, start.wrapping_add(at.cast_signed()))).collect();
             let mut children: Vec<_> = (0..3).map(|at| node(at + 100, random())).collect();
-            let edges = [i32::MIN, 1 << 30, -(1 << 30), (1 << 30) + 1];
+            let edges = [i32::MIN + 2, i32::MIN + 4, 1 << 30, -(1 << 30), (1 << 30) + 1];
             children.extend((200..).zip(edges).map(|(id, edge)| node(id, start.wrapping_add(edge))));
             children.extend(claims.iter().cloned());
             children.sort_by_key(|_| random());
