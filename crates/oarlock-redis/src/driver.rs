@@ -17,6 +17,7 @@ use crate::error::{SCHEME, unexpected};
 use crate::facts::Facts;
 use crate::link::{Call, Link};
 use crate::place;
+use crate::plain;
 use crate::redisson;
 use crate::scripts::Scripts;
 use crate::turn::{self, Handed};
@@ -241,8 +242,10 @@ fn patience(ttl: Duration) -> Duration {
 impl Redis {
     /// Refuses what the layout has no place for.
     fn check(&self, name: &ResourceName, claim: Option<&Claim>) -> Result<()> {
-        if self.link.config.layout != Layout::Redisson {
-            return Ok(());
+        match self.link.config.layout {
+            Layout::Native => return Ok(()),
+            Layout::Plain => return claim.map_or(Ok(()), plain::check_claim),
+            Layout::Redisson => {}
         }
         if self.link.is_cluster() {
             redisson::check_slots(&self.link.place(name))?;

@@ -1,11 +1,20 @@
 //! What is sent to the scripts of the plain layout: as few words as can be, since a server needs time for each.
 
 use oarlock_core::driver::End;
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Weight};
 
 use crate::driver::{Redis, micros};
 use crate::error::SCHEME;
 use crate::link::Call;
+
+/// Whether a claim can be had here at all.
+pub(crate) fn check_claim(claim: &Claim) -> Result<()> {
+    if claim.weight == Weight::All {
+        return Ok(());
+    }
+    let message = "the layout plain cannot share a resource: its key has room for one holder";
+    Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
+}
 
 impl Redis {
     pub(crate) fn plain_attempt(&self, claim: &Claim) -> Call<'_> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed};
 use oarlock_core::quorum::{Later, Quorum};
+use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Applied, Claim, ClaimId, Client, DynDriver, ErrorKind, ResourceName};
 use oarlock_redis::{Address, Config, Layout, Redis};
 use oarlock_testbed::{Redis as Server, RedisClock};
@@ -26,6 +27,20 @@ macro_rules! servers {
         servers
     }};
 }
+
+/// Nodes whose clocks can be moved, or the end of the test.
+macro_rules! clocks {
+    ($count:expr) => {{
+        if Server::start_or_skip().unwrap().is_none() {
+            return;
+        }
+        let nodes: Vec<RedisClock> = (0..$count).map(|_| RedisClock::start().unwrap()).collect();
+        nodes
+    }};
+}
+
+#[path = "redlock/history.rs"]
+mod history;
 
 fn node(addr: SocketAddr) -> Later {
     let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
@@ -263,17 +278,6 @@ async fn fences_rise_though_all_nodes_forget() {
     assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
 }
 
-/// Nodes whose clocks can be moved, or the end of the test.
-macro_rules! clocks {
-    ($count:expr) => {{
-        if Server::start_or_skip().unwrap().is_none() {
-            return;
-        }
-        let nodes: Vec<RedisClock> = (0..$count).map(|_| RedisClock::start().unwrap()).collect();
-        nodes
-    }};
-}
-
 /// Longer than the lease, and so little that nodes still give what is proposed.
 const A_WHILE: i64 = 45_000_000;
 
@@ -398,11 +402,26 @@ async fn parts_of_a_resource_are_refused() {
     let client = Client::builder(quorum(&servers).await).build().unwrap();
     let refused = client.semaphore("parts", 3).unwrap().acquire(1).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.to_string().contains("cannot share a resource"), "{refused}");
+    assert!(refused.to_string().contains("votes for parts of one do not add up"), "{refused}");
     let refused = client.rwlock("parts").unwrap().read().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.to_string().contains("cannot share a resource"), "{refused}");
+    assert!(refused.to_string().contains("votes for parts of one do not add up"), "{refused}");
     let writer = client.rwlock("parts").unwrap().write().await.unwrap();
     assert!(writer.fence().get() > 0);
     writer.release().await.unwrap();
+}
+
+/// The holder is another program, which none of the servers can ask.
+#[tokio::test]
+async fn another_program_is_not_asked_to_let_go() {
+    let servers = servers!(3);
+    let quorum = quorum(&servers).await;
+    for server in &servers {
+        let _: () = ask(server, &["SET", "theirs", "a token of another program", "PX", "60000"]).await;
+    }
+    let seen = quorum.inspect(&Query::name(name("theirs"))).await.unwrap();
+    let end = End::Broken { ending: Ending { by: "ops".into(), why: "stuck".into() }, grace: Duration::from_secs(1) };
+    let error = quorum.release(&name("theirs"), seen.resources[0].holders[0].id, &end).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unsupported, Applied::No), "{error}");
+    assert!(error.to_string().contains("without a grace"), "{error}");
 }

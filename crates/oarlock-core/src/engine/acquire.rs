@@ -11,7 +11,7 @@ use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
 use crate::capabilities::Notify;
-use crate::claim::{Claim, Kind, Weight};
+use crate::claim::{Claim, Kind};
 use crate::clock::{Moment, nap_until};
 use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
 use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
@@ -129,8 +129,6 @@ impl Ask {
         let can = &core.info.capabilities;
         let missing = if self.claim.fair && !can.fair {
             "grant in order of arrival"
-        } else if self.claim.weight != Weight::All && !can.units {
-            "share a resource between claims"
         } else if self.claim.kind == Kind::Election && !can.records {
             "show who leads"
         } else {

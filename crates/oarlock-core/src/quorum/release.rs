@@ -9,7 +9,7 @@ use super::rounds::Hold;
 use super::{Core, PATIENCE, SCHEME};
 use crate::claim::{ClaimId, ResourceName};
 use crate::driver::{BoxFuture, End, Release, Released};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::state::Memo;
 
 impl Core {
@@ -101,6 +101,8 @@ impl Core {
             let message = format!("{count} of {} nodes {what}", self.nodes.len());
             let error = Error::unreachable(message).on(SCHEME);
             return Err(match fault {
+                // What a node can never do is no matter of how many answer.
+                Some(cause) if cause.kind() == ErrorKind::Unsupported => cause.on(SCHEME),
                 Some(cause) => error.because(cause),
                 None => error,
             });
