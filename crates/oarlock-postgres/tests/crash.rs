@@ -92,7 +92,7 @@ async fn waiting_does_not_hold_back_vacuum() {
     let lookout = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
     store::until(&root, lookout, 1).await;
     let now: i64 = root.query_one("SELECT pg_current_xact_id()::text::bigint", &[]).await.unwrap().get(0);
-    let old = format!("SELECT count(*) FROM pg_stat_activity WHERE backend_xmin::text::bigint < {now}");
+    let old = format!("SELECT count(*) FROM pg_stat_activity WHERE backend_xmin::text::bigint <= {now}");
     let clean = async {
         while root.query_one(&old, &[]).await.unwrap().get::<_, i64>(0) > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -65,6 +65,15 @@ const STOCK_TAKE: &str = "crates/oarlock-stock/src/redis/scripts/take.lua";
 const STOCK_CREDIT: &str = "crates/oarlock-stock/src/redis/scripts/credit.lua";
 const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
 const DEMO_WAY: &str = "crates/oarlock-cli/src/demo/way.rs";
+const MYSQL_QUEUE: &str = "crates/oarlock-mysql/src/queue.rs";
+const MYSQL_NAMED: &str = "crates/oarlock-mysql/src/session.rs";
+const POSTGRES_LINK: &str = "crates/oarlock-postgres/src/link.rs";
+const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
+const MYSQL_SESSION: &str = "crates/oarlock-mysql/src/sql/session.sql";
+const POSTGRES_ATTEMPT: &str = "crates/oarlock-postgres/src/sql/attempt.sql";
+const POSTGRES_SESSION: &str = "crates/oarlock-postgres/src/sql/session.sql";
+const SESSION_DESK: &str = "crates/oarlock-session/src/desk.rs";
+const SESSION_DRIVER: &str = "crates/oarlock-session/src/driver.rs";
 
 const SIMULATION: &[&str] = &["-p", "oarlock-conformance", "--test", "simulation", "every_seed"];
 const RULE: &[&str] = &["-p", "oarlock-core", "--lib", "model::"];
@@ -79,6 +88,17 @@ const QUORUM: &[&str] = &["-p", "oarlock-core", "--lib", "quorum::tests::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 const PLAIN: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "plain::"];
 const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
+
+const MYSQL_QUEUES: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "of_many_in_a_queue"];
+const NAMED: &[&str] = &["-p", "oarlock-mysql", "--test", "named", "a_holder_hears_at_once"];
+const POSTGRES_SILENT: &[&str] = &["-p", "oarlock-postgres", "--test", "sessions", "a_connection_that_fell_silent"];
+const MYSQL_WIRE: &[&str] = &["-p", "oarlock-mysql", "--test", "wire"];
+const MYSQL_EXPIRY: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "expiry::"];
+const MYSQL_BREAKING: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "breaking::"];
+const POSTGRES_BREAKING: &[&str] = &["-p", "oarlock-postgres", "--test", "conformance", "breaking::"];
+const MYSQL_FAILURES: &[&str] = &["-p", "oarlock-mysql", "--test", "failures"];
+const POSTGRES_CRASH: &[&str] = &["-p", "oarlock-postgres", "--test", "crash"];
+const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 
 const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
@@ -1066,5 +1086,117 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if !hidden.is_empty() {",
         to: "if false && !hidden.is_empty() {",
         test: DEMO,
+    },
+    Mutant {
+        name: "mysql-fence-stays",
+        rule: "every grant has a larger fence",
+        file: MYSQL_ATTEMPT,
+        from: "SET _fence = GREATEST(_last_fence + 1, _now);",
+        to: "SET _fence = GREATEST(_last_fence, 1);",
+        test: MYSQL_WIRE,
+    },
+    Mutant {
+        name: "mysql-forgets-its-grant",
+        rule: "an attempt that is repeated keeps its fence",
+        file: MYSQL_ATTEMPT,
+        from: "SELECT arrival, fence, weight, IF(",
+        to: "SELECT arrival, NULL, weight, IF(",
+        test: MYSQL_WIRE,
+    },
+    Mutant {
+        name: "mysql-ends-leases-early",
+        rule: "a lease ends by the clock of the database, and not before",
+        file: MYSQL_ATTEMPT,
+        from: "IF _soonest <= _now THEN",
+        to: "IF _soonest <= _now + 500000 THEN",
+        test: MYSQL_EXPIRY,
+    },
+    Mutant {
+        name: "mysql-one-end-is-death",
+        rule: "a process is dead once all its connections are gone",
+        file: MYSQL_SESSION,
+        from: "WHILE _dark AND _witness < 16 DO",
+        to: "WHILE _dark AND _witness < 1 DO",
+        test: MYSQL_FAILURES,
+    },
+    Mutant {
+        name: "mysql-killed-is-dead",
+        rule: "a client whose connections were killed is not dead",
+        file: MYSQL_SESSION,
+        from: "SET _over = _kills = _then;",
+        to: "SET _over = TRUE;",
+        test: MYSQL_FAILURES,
+    },
+    Mutant {
+        name: "postgres-waits-in-one-statement",
+        rule: "waiting does not hold back vacuum",
+        file: POSTGRES_SESSION,
+        from: " SET lock_timeout = '5s' AS",
+        to: " AS",
+        test: POSTGRES_CRASH,
+    },
+    Mutant {
+        name: "session-takes-a-name-twice",
+        rule: "a name is never taken twice on one connection",
+        file: SESSION_DESK,
+        from: "key.is_none_or(|key| !row.keys.contains(key))",
+        to: "key.is_none_or(|_| true)",
+        test: ADVISORY,
+    },
+    Mutant {
+        name: "session-outlasts-its-connection",
+        rule: "no lease is longer than the server keeps a silent connection",
+        file: SESSION_DRIVER,
+        from: "Lease::of(claim.ttl.min(self.desk.server.session_ttl()))",
+        to: "Lease::of(claim.ttl)",
+        test: ADVISORY,
+    },
+    Mutant {
+        name: "mysql-all-ask",
+        rule: "of those in one queue of one process, one asks often",
+        file: MYSQL_QUEUE,
+        from: "let is_told = !now.contains(&claim.id);",
+        to: "let is_told = false;",
+        test: MYSQL_QUEUES,
+    },
+    Mutant {
+        name: "mysql-session-is-deaf",
+        rule: "whoever holds in mode=session hears at once that the server went down",
+        file: MYSQL_NAMED,
+        from: "        self.ear.listen();\n",
+        to: "",
+        test: NAMED,
+    },
+    Mutant {
+        name: "session-hides-its-loss",
+        rule: "what a connection held is known to be gone, whoever else cannot be asked",
+        file: SESSION_DRIVER,
+        from: "Err(_) if is_lost => Seen::default(),",
+        to: "Err(_) if is_lost && false => Seen::default(),",
+        test: NAMED,
+    },
+    Mutant {
+        name: "postgres-keeps-the-dead",
+        rule: "a connection that fell silent is not used again",
+        file: POSTGRES_LINK,
+        from: "            Err(_) => false,",
+        to: "            Err(_) => true,",
+        test: POSTGRES_SILENT,
+    },
+    Mutant {
+        name: "postgres-prolongs-a-grace",
+        rule: "a waiter that was asked to end is given no more than its grace",
+        file: POSTGRES_ATTEMPT,
+        from: "expires = CASE WHEN ending IS NULL THEN now + lease * interval '1 microsecond' ELSE expires END",
+        to: "expires = now + lease * interval '1 microsecond'",
+        test: POSTGRES_BREAKING,
+    },
+    Mutant {
+        name: "mysql-prolongs-a-grace",
+        rule: "a waiter that was asked to end is given no more than its grace",
+        file: MYSQL_ATTEMPT,
+        from: "behind = _behind, expires = _now + COALESCE(_grace, _place)",
+        to: "behind = _behind, expires = _now + _place",
+        test: MYSQL_BREAKING,
     },
 ];
