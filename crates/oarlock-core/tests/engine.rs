@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use oarlock_core::capabilities::Liveness;
+use oarlock_core::capabilities::{Liveness, Notify};
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query};
@@ -24,6 +24,8 @@ enum Tamper {
     WatchesEnd,
     /// Attempts never answer.
     Silence,
+    /// Nobody is told anything: who waits must look.
+    NoPush,
     /// A store of sessions: what is not released stays. Releases fail this long from the start.
     SessionReleasesFail(Duration),
 }
@@ -40,6 +42,9 @@ impl Driver for Tampered {
         let mut info = Driver::info(&self.inner);
         if let Tamper::SessionReleasesFail(_) = self.tamper {
             info.capabilities.liveness = Liveness::Session;
+        }
+        if self.tamper == Tamper::NoPush {
+            info.capabilities.notify = Notify::Poll;
         }
         info
     }
@@ -89,6 +94,9 @@ impl Driver for Tampered {
         if self.tamper == Tamper::WatchesEnd && matches!(interest, Interest::Turn(..)) {
             let (_, ended) = tokio::sync::mpsc::unbounded_channel::<Hint>();
             return Ok(Watch::from_channel(ended));
+        }
+        if self.tamper == Tamper::NoPush {
+            return Ok(Watch::never());
         }
         Driver::watch(&self.inner, interest).await
     }
@@ -264,4 +272,26 @@ async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
     assert_eq!(granted.load(Ordering::SeqCst), 1, "it was granted it meanwhile");
     waiter.await.map_err(|error| Error::new(ErrorKind::Os, error.to_string()))??;
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_seen_the_line_move_looks_again_soon() {
+    let world = world(Tamper::NoPush);
+    let hold = world.honest.mutex("a").unwrap().fair().lock().await.unwrap();
+    let (next, victim) = (world.honest.mutex("a").unwrap().fair(), world.victim.mutex("a").unwrap().fair());
+    let next = tokio::spawn(async move { next.lock().await });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let last = tokio::spawn(async move { victim.lock().await });
+    // Long enough for its pauses to be the longest.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    hold.release().await.unwrap();
+    let hold = next.await.unwrap().unwrap();
+    let looks = world.attempts.load(Ordering::SeqCst);
+    while world.attempts.load(Ordering::SeqCst) == looks {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    hold.release().await.unwrap();
+    let released = tokio::time::Instant::now();
+    drop(last.await.unwrap().unwrap());
+    assert!(released.elapsed() < Duration::from_millis(50), "it looked after {:?}", released.elapsed());
 }

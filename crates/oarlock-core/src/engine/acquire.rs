@@ -231,6 +231,9 @@ impl Ask {
                     }
                     // Whoever will be told has no need to look often, also where others have.
                     let pauses = if pending.watched && turn.watch.is_some() { &mut slow } else { &mut pauses };
+                    if let (true, Weight::All, Some(ahead)) = (self.claim.fair, self.claim.weight, pending.ahead) {
+                        pauses.stand(ahead);
+                    }
                     let pause = core.entropy.jitter(pauses.next());
                     let recheck = pending.recheck_after.map(|after| after + Duration::from_millis(1));
                     recheck.map_or(pause, |after| after.min(pause))
