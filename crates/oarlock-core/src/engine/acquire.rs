@@ -11,7 +11,7 @@ use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
 use crate::capabilities::Notify;
-use crate::claim::{Claim, Kind};
+use crate::claim::{Claim, Kind, Weight};
 use crate::clock::{Moment, nap_until};
 use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, Release, Watch};
 use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
