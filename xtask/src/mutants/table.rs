@@ -106,6 +106,7 @@ const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed
 const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
 const REDIS_FORMAT: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "what_belongs_to_others"];
 const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
+const REDLOCK_HISTORY: &[&str] = &["-p", "oarlock-redis", "--test", "redlock_failures", "history::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
@@ -862,6 +863,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "(Err(error), Some(cause), _) if is(&error, ServerErrorKind::NoScript) => {",
         to: "(_, Some(cause), _) => {",
         test: REDIS_WIRE,
+    },
+    Mutant {
+        name: "quorum-half-is-enough",
+        rule: "more than half of the nodes must agree",
+        file: "crates/oarlock-core/src/quorum.rs",
+        from: "majority: nodes.len() / 2 + 1,",
+        to: "majority: nodes.len().div_ceil(2),",
+        test: REDLOCK_HISTORY,
     },
     Mutant {
         name: "quorum-proposes-nothing",
