@@ -23,18 +23,26 @@ use crate::queue::{Listing, Place, Record, check_fence, read_memo};
 /// A turn that nobody has looked at for so long is not remembered.
 const FORGET_TURN_AFTER: Duration = Duration::from_secs(60);
 
+/// Of a long line only so many look again as soon as a turn may have to be passed: in a line that moves, turns are open much of
+/// the time, and everybody else would look at each of them. The others do so when they look again anyhow.
+pub(crate) const LOOKOUTS: usize = 8;
+
 impl Etcd {
     /// Attempts with the leases that the claim has, or with new ones.
     pub(crate) async fn stand(&self, claim: &Claim, mut entry: Entry) -> Result<Attempt> {
         let keys = self.keys(&claim.resource);
-        // Again only where a lease of the claim is found to be over. Its place went with it, so what follows is not a
-        // second try but its first attempt; and each time round it has a lease less.
+        // Again only where it has to wait and had no lease for that, which it has the next time; or where a lease of the claim
+        // is found to be over. Its place went with it, so what follows is not a second try but its first attempt; and each
+        // time round it has a lease less.
         loop {
             let full = match entry.full {
                 Some(lease) => lease,
                 None => self.leases.take(&self.link, seconds(claim.ttl)).await?,
             };
             self.leases.edit(claim.id, |entry| entry.full = Some(full));
+            if entry.full.is_none() {
+                self.end_if_closed(full).await?;
+            }
             // What a claim that was here before has for leases may be over by now.
             let kept = entry.leases().map(|lease| lease.id).collect::<Vec<_>>();
             let had = kept.len();
@@ -71,6 +79,11 @@ impl Etcd {
                     grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?)
                 }
                 Step::Waits(pending) => Ok(Attempt::Pending(pending)),
+                Step::Unready => {
+                    self.place_lease(claim, full).await?;
+                    entry = self.leases.get(claim.id).unwrap_or_default();
+                    continue;
+                }
                 Step::Refused(listing) => self.decide(claim, &keys, listing, full).await,
             };
         }
@@ -131,9 +144,13 @@ impl Etcd {
         then.push(keys.memo().get());
         let queue = self.queue_up(claim, keys, entry, full);
         let unshared = self.space.layout == Layout::Native;
+        // That somebody is there is all it needs to know before it has a lease to wait on.
+        let unready = unshared && queue.is_none() && comes_last(claim, entry);
         let look = match (&queue, &entry.before) {
             (Some(_), _) if unshared => glance::on_arrival(keys),
-            (None, Some(_)) if entry.created != 0 => glance::once_more(keys, entry),
+            (None, _) if unready => Vec::new(),
+            // Looked at beside the others' requests, not in line with them: a long line takes the server a while.
+            (None, Some(_)) if entry.created != 0 => Vec::new(),
             _ => keys.look(),
         };
         let otherwise = queue.iter().map(|(queue, _)| queue.clone()).chain(look).collect();
@@ -148,7 +165,8 @@ impl Etcd {
             }
             let glanced = match (&queue, &entry.before) {
                 (Some(_), _) if unshared => self.arrived(claim, found)?,
-                (None, Some(_)) if entry.created != 0 => self.stands_still(claim, entry, found)?,
+                (None, _) if unready => return Ok(Step::Unready),
+                (None, Some(_)) if entry.created != 0 => self.still_waits(claim, keys, entry).await?,
                 _ => return Ok(Step::Refused(read(keys, found)?)),
             };
             return match glanced {
@@ -163,13 +181,11 @@ impl Etcd {
     /// Coming last in the same step that finds somebody there: whoever wants everything has to wait for them anyhow. Only
     /// where that needs neither another request nor a look at what the others have said of the capacity.
     fn queue_up(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Option<(Op, Leased)> {
-        let waits = claim.wait && claim.weight == Weight::All && claim.capacity == Capacity::Any;
-        // What outlives its process may be there already, on a lease of another client.
-        let ours = claim.tether == Tether::Process;
-        if !waits || !ours || entry.created != 0 || entry.place.is_some() {
+        if !comes_last(claim, entry) {
             return None;
         }
-        let lease = self.leases.spare(claim.id, seconds(claim.place_ttl()), full)?;
+        let spare = || self.leases.spare(claim.id, seconds(claim.place_ttl()), full);
+        let lease = entry.place.or_else(spare)?;
         let record = Record::of(claim, &self.client, None, false);
         let sit = keys.sit(&record, lease.id);
         Some((Op::Txn(transaction(keys.absent([full.id, lease.id]), sit, Vec::new())), lease))
@@ -205,7 +221,9 @@ impl Etcd {
             return Ok(Attempt::Pending(self.pending(claim, &listing, at, keys)));
         }
         let mut pending = self.pending(claim, &listing, at, keys);
-        pending.recheck_after = self.pass_the_dead(keys, &listing, at).await?;
+        let waiting = listing.places.iter().take(at).filter(|place| !place.record.granted).count();
+        pending.recheck_after = self.pass_the_dead(keys, &listing, at).await?.filter(|_| waiting <= LOOKOUTS);
+        self.glance_next_time(claim, &listing, at);
         Ok(Attempt::Pending(pending))
     }
 
@@ -274,12 +292,23 @@ impl Etcd {
         if length == full.seconds {
             return Ok(full);
         }
-        let lease = match self.leases.get(claim.id).and_then(|entry| entry.place) {
-            Some(lease) => lease,
-            None => self.leases.take(&self.link, length).await?,
-        };
+        if let Some(lease) = self.leases.get(claim.id).and_then(|entry| entry.place) {
+            return Ok(lease);
+        }
+        let lease = self.leases.take(&self.link, length).await?;
         self.leases.edit(claim.id, |entry| entry.place = Some(lease));
+        self.end_if_closed(lease).await?;
         Ok(lease)
+    }
+
+    /// A lease that came when everything had been ended, because the client was closed meanwhile, is not left behind. Asked after
+    /// it was noted: whoever closes later finds it.
+    async fn end_if_closed(&self, lease: Leased) -> Result<()> {
+        let open = self.link.check_open();
+        if open.is_err() {
+            self.end_leases(vec![lease.id]).await;
+        }
+        open
     }
 
     /// Marks a waiter whose turn has come as a holder. Only those before it matter, and they can only go.
@@ -349,7 +378,7 @@ impl Etcd {
     /// before it was: whoever has just come, or was away, gives more time and not less. Nobody loses a turn he has taken:
     /// that changes the key, and the removal rests on its being unchanged. Time asleep does not count, because the
     /// one who is called may sleep on the same machine.
-    async fn pass_the_dead(&self, keys: &Keys, listing: &Listing, at: usize) -> Result<Option<Duration>> {
+    pub(crate) async fn pass_the_dead(&self, keys: &Keys, listing: &Listing, at: usize) -> Result<Option<Duration>> {
         let mut recheck_after = None;
         for (place, open_for) in self.open_turns(listing, at) {
             let left = TURN_TTL.saturating_sub(open_for);
@@ -382,12 +411,21 @@ impl Etcd {
 enum Step {
     /// Behind somebody, as a glance has shown.
     Waits(Pending),
+    /// Behind somebody, and without a lease to wait on.
+    Unready,
     Granted {
         revision: i64,
         memo: Option<KeyValue>,
         majority: Majority,
     },
     Refused(Listing),
+}
+
+/// Whether the claim may come last without a look at the others.
+fn comes_last(claim: &Claim, entry: &Entry) -> bool {
+    let waits = claim.wait && claim.weight == Weight::All && claim.capacity == Capacity::Any;
+    // What outlives its process may be there already, on a lease of another client.
+    waits && claim.tether == Tether::Process && entry.created == 0
 }
 
 fn grant(fence: u64, lease: Lease, memo: Option<Memo>) -> Result<Attempt> {

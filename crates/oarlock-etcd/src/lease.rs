@@ -89,6 +89,9 @@ pub(crate) fn seconds(ttl: Duration) -> u64 {
 /// a request for each pair.
 const FRESH: Duration = Duration::from_millis(250);
 
+/// Fewer claims are not worth a sweep.
+const SWEEP_FROM: usize = 64;
+
 /// The most idle leases of one length.
 const IDLE: usize = 16;
 
@@ -162,6 +165,21 @@ pub(crate) struct Leases(Mutex<Books>);
 struct Books {
     claims: HashMap<ClaimId, Entry>,
     idle: HashMap<u64, Vec<Leased>>,
+    /// With so many claims it is time to look which of them went elsewhere.
+    sweep_at: usize,
+}
+
+impl Books {
+    /// Forgets claims that another client goes on with: nobody here has kept them alive for as long as they live. Not each time,
+    /// so that many claims do not make each of them slow.
+    fn sweep(&mut self) {
+        if self.claims.len() < self.sweep_at.max(SWEEP_FROM) {
+            return;
+        }
+        let lives = |entry: &Entry| entry.leases().any(|lease| lease.age() <= lease.ttl);
+        self.claims.retain(|_, entry| !entry.outlives || entry.attempts > 0 || lives(entry));
+        self.sweep_at = self.claims.len() * 2;
+    }
 }
 
 /// An attempt under way; dropping it without [`answered`](Self::answered) leaves doubt.
@@ -194,6 +212,7 @@ impl Leases {
     /// Begins an attempt.
     pub(crate) fn visit(&self, claim: &Claim) -> (Visit<'_>, Entry) {
         let mut books = self.lock();
+        books.sweep();
         let entry = books.claims.entry(claim.id).or_default();
         entry.attempts += 1;
         entry.outlives = claim.tether == oarlock_core::Tether::Lease;
@@ -310,7 +329,7 @@ impl Leases {
 
 #[cfg(test)]
 mod tests {
-    use oarlock_core::{Applied, ResourceName};
+    use oarlock_core::{Applied, ResourceName, Tether};
 
     use super::*;
     use crate::api::{Op, PutRequest};
@@ -351,6 +370,29 @@ mod tests {
         leases.edit(claim.id, |entry| (entry.full, entry.adopted) = (Some(leased(7)), true));
         visit.answered();
         assert_eq!((leases.forget(claim.id, true), leases.idle()), (vec![], vec![]));
+    }
+
+    /// A claim that was handed over is not heard of again. Those that are kept alive here, or end with this client, stay.
+    #[test]
+    fn claims_that_went_elsewhere_are_forgotten() {
+        let leases = Leases::default();
+        let old = BootClock.now();
+        std::thread::sleep(Duration::from_millis(5));
+        let stand = |number: usize, ttl, tether| {
+            let mut claim = claim();
+            (claim.id, claim.tether) = (ClaimId::from_bits(u128::try_from(number).unwrap()), tether);
+            let (visit, _) = leases.visit(&claim);
+            leases.edit(claim.id, |entry| entry.full = Some(Leased { from: old, ttl, ..leased(1) }));
+            visit.answered();
+        };
+        let (over, long) = (Duration::from_millis(1), Duration::from_secs(60));
+        stand(1, over, Tether::Process);
+        stand(2, long, Tether::Lease);
+        for number in 0..10 * SWEEP_FROM {
+            stand(number + 3, over, Tether::Lease);
+        }
+        assert!(leases.lock().claims.len() <= SWEEP_FROM, "{} are kept", leases.lock().claims.len());
+        assert!([1, 2].iter().all(|kept| leases.get(ClaimId::from_bits(*kept)).is_some()));
     }
 
     /// Ending the lease of a request that may still be on its way rests on this.

@@ -1,9 +1,11 @@
 //! Many contenders of one name, by what the server counts: what an acquisition costs does not grow with them, and a release
 //! wakes one of them. Figures are printed (`--nocapture`).
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::{Client, ResourceName};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::Etcd as Server;
 use tokio::task::JoinSet;
@@ -13,55 +15,122 @@ type Failure = Box<dyn std::error::Error>;
 /// Nothing here takes longer.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What the server has counted so far: requests, streams among them, and changes told to those who watch.
-fn counted(server: &Server) -> Result<(f64, f64), Failure> {
-    Ok((server.metric("grpc_server_started_total")?, server.metric("etcd_debugging_mvcc_events_total")?))
+/// So many come at once.
+const GROUP: u32 = 50;
+
+/// The most connections. Contenders of one client are as many claims, leases and watches at the server as those of several, but
+/// are kept alive together.
+const CLIENTS: u32 = 100;
+
+/// What the server has counted so far.
+struct Counted {
+    at: Instant,
+    /// Requests, streams among them.
+    requests: f64,
+    /// Those of them that keep leases alive.
+    keeps: f64,
+    /// Changes told to those who watch.
+    events: f64,
+    /// Bytes sent to clients.
+    bytes: f64,
 }
 
-/// Each contender, on a connection of its own, has so many turns: requests and events for each of them.
-async fn contend(server: &Server, contenders: u32, turns: u32) -> Result<(f64, f64), Failure> {
+fn counted(server: &Server) -> Result<Counted, String> {
+    let metric = |name: &str| server.metric(name).map_err(|error| error.to_string());
+    Ok(Counted {
+        at: Instant::now(),
+        requests: metric("grpc_server_started_total")?,
+        keeps: server.metric_where("grpc_server_started_total", "LeaseKeepAlive").map_err(|error| error.to_string())?,
+        events: metric("etcd_debugging_mvcc_events_total")?,
+        bytes: metric("etcd_network_client_grpc_sent_bytes_total")?,
+    })
+}
+
+async fn open(server: &Server) -> Result<Client, oarlock_core::Error> {
+    Client::new(Etcd::open(Config::new([server.addr().to_string()])).await?)
+}
+
+async fn until_waiting(look: &Client, name: &ResourceName, number: u32) -> Result<(), Failure> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let waiters = look.inspect(name).await?.waiters.count();
+        if waiters == usize::try_from(number).ok() {
+            return Ok(());
+        }
+        assert!(Instant::now() < patience, "{waiters:?} of {number} stand in line");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Each contender comes back as soon as it had its turn, so that all others wait all the time.
+/// What so many turns of each cost, after a first one, and while there is still a last one to come.
+async fn contend(server: &Arc<Server>, contenders: u32, turns: u32) -> Result<[Counted; 2], Failure> {
+    let (first, name) = (open(server).await?, ResourceName::new("crowd")?);
+    let held = first.mutex("crowd")?.fair().lock().await?;
+    let (done, counts) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
     let mut clients = Vec::new();
-    for _ in 0..contenders {
-        clients.push(Client::new(Etcd::open(Config::new([server.addr().to_string()])).await?)?);
+    for _ in 0..contenders.min(CLIENTS) {
+        clients.push(open(server).await?);
     }
-    // Everybody has a lease for waiting and one for holding, as whoever has been here for a while.
-    for turns in [1, turns] {
-        let (before, start) = (counted(server)?, Instant::now());
-        let mut crew = JoinSet::new();
-        for client in clients.clone() {
-            crew.spawn(async move {
-                for _ in 0..turns {
-                    client.mutex("crowd")?.fair().wait_forever().lock().await?.release().await?;
+    let mut crew = JoinSet::new();
+    for (number, client) in (1..=contenders).zip(clients.iter().cycle().cloned()) {
+        let server = server.clone();
+        let (done, counts) = (done.clone(), counts.clone());
+        crew.spawn(async move {
+            for _ in 0..turns + 2 {
+                let mutex = client.mutex("crowd").map_err(|error| error.to_string())?;
+                let guard = mutex.fair().wait_forever().lock().await.map_err(|error| error.to_string())?;
+                guard.release().await.map_err(|error| error.to_string())?;
+                let done = done.fetch_add(1, Ordering::SeqCst) + 1;
+                if done == contenders || done == contenders * (turns + 1) {
+                    counts.lock().unwrap_or_else(PoisonError::into_inner).push(counted(&server)?);
                 }
-                Ok::<_, oarlock_core::Error>(())
-            });
-        }
-        while let Some(done) = tokio::time::timeout(PATIENCE, crew.join_next()).await? {
-            done??;
-        }
-        let (after, all) = (counted(server)?, f64::from(contenders * turns));
-        let (requests, events) = ((after.0 - before.0) / all, (after.1 - before.1) / all);
-        if turns > 1 {
-            let rate = all / start.elapsed().as_secs_f64();
-            println!("{contenders:5} contenders: {requests:.2} requests and {events:.2} events each, {rate:.0}/s");
-            return Ok((requests, events));
+            }
+            Ok::<_, String>(())
+        });
+        if number % GROUP == 0 || number == contenders {
+            until_waiting(&first, &name, number).await?;
         }
     }
-    Err("there was nothing to count".into())
+    held.release().await?;
+    while let Some(turns) = tokio::time::timeout(PATIENCE, crew.join_next()).await? {
+        turns??;
+    }
+    let mut counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
+    counts.sort_by_key(|counted| counted.at);
+    counts.try_into().map_err(|_| "there was nothing to count".into())
 }
 
-/// Five requests: coming last, a watch, a look whether something happened meanwhile, the turn, the release. What keeps
-/// waiters alive is counted too, and goes by time.
+/// Five requests: coming last, a watch, a look whether something happened meanwhile, the turn, the release. Beside these,
+/// what keeps waiters alive: that goes by time, and is a keep-alive and a look every third of the 10 s that a place lasts.
+/// Nobody reads the whole line.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquisition_costs_the_same_however_many_wait() -> Result<(), Failure> {
-    let Some(server) = Server::start_or_skip()? else { return Ok(()) };
+    let Some(server) = Server::start_or_skip()?.map(Arc::new) else { return Ok(()) };
     let long = std::env::var_os("OARLOCK_LONG").is_some();
-    let crowds: &[(u32, u32)] = if long { &[(2, 100), (16, 50), (128, 20), (1000, 4)] } else { &[(2, 50), (16, 10)] };
+    let crowds: &[(u32, u32)] = if long { &[(2, 100), (16, 50), (128, 20), (1000, 2)] } else { &[(2, 50), (16, 10)] };
     for (contenders, turns) in crowds {
-        let (requests, events) = contend(&server, *contenders, *turns).await?;
-        let most = if *contenders < 1000 { 6.5 } else { 9.0 };
-        assert!(requests < most, "{contenders} contenders: {requests} requests for each acquisition");
+        let [before, after] = contend(&server, *contenders, *turns).await?;
+        let (all, waiting) = (f64::from(contenders * turns), f64::from(*contenders));
+        let clients = waiting.min(f64::from(CLIENTS));
+        let spent = after.at.duration_since(before.at).as_secs_f64();
+        let keeps = after.keeps - before.keeps;
+        let requests = (after.requests - before.requests - 2.0 * keeps) / all;
+        let events = (after.events - before.events) / all;
+        let bytes = (after.bytes - before.bytes) / all;
+        println!(
+            "{contenders:5} contenders: {requests:.2} requests, {events:.2} events and {bytes:.0} bytes each, {:.0}/s; {:.2} \
+             keep-alives a second of each client",
+            all / spent,
+            keeps / spent / clients,
+        );
+        assert!(requests < 6.5, "{contenders} contenders: {requests} requests for each acquisition");
         assert!(events < 1.5, "{contenders} contenders: {events} are woken by each release");
+        // A turn may have one of its own, and so may a look after a third of the lease.
+        let most = all + (0.6 * clients + 0.15 * waiting) * spent;
+        assert!(keeps < most, "{contenders} contenders: {keeps} keep-alives in {spent} s");
+        // A record has about 400. Of a long line only keys are read, by whoever has waited for a third of a lease.
+        assert!(bytes < 3000.0 + 100.0 * waiting, "{contenders} contenders: {bytes} bytes for each acquisition");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use oarlock_core::state::Query;
 use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver, Error, ErrorKind, Limit, ResourceName, Retry, Weight};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::ports::Port;
-use oarlock_testbed::proxy::{Held, Proxy, Then};
+use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -213,6 +213,29 @@ async fn no_lease_is_left_behind() -> Outcome {
     assert!(gave_up.is_err());
     drop(held);
     client.shutdown(Duration::from_secs(5)).await?;
+    assert!(leases()?.starts_with("found 0 leases"), "{}", leases()?);
+    Ok(())
+}
+
+/// The client is closed while it is given a lease: when everything is ended, it does not know of that one yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_comes_while_the_client_closes_is_ended() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let leases = || bed.server.ctl(&["lease", "list"]);
+    let store = Arc::new(bed.through().await?);
+    bed.proxy.cut_one_way(Direction::ToClient);
+    let attempt = tokio::spawn({
+        let (store, claim) = (store.clone(), claim(1, "job")?);
+        async move { store.attempt(&claim).await }
+    });
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !leases()?.starts_with("found 1 leases") {
+        assert!(Instant::now() < patience, "{}", leases()?);
+    }
+    store.close().await?;
+    bed.proxy.heal(Held::Deliver)?;
+    let refused = tokio::time::timeout(Duration::from_secs(30), attempt).await??;
+    assert!(refused.is_err(), "{refused:?}");
     assert!(leases()?.starts_with("found 0 leases"), "{}", leases()?);
     Ok(())
 }

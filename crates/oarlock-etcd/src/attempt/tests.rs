@@ -243,7 +243,7 @@ async fn a_glance_shows_what_a_look_does() {
         }
         let Attempt::Pending(pending) = bed.one.attempt(&third).await.unwrap() else { panic!("it is third") };
         answers.push(pending);
-        assert_eq!(bed.one.leases.get(third.id).unwrap().before.is_some(), glances, "{answers:?}");
+        assert!(bed.one.leases.get(third.id).unwrap().before.is_some(), "it would look at everything next time");
     }
     assert_eq!(answers[0].ahead, Some(2));
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
@@ -439,5 +439,50 @@ async fn a_late_release_leaves_the_next_claim_alone() {
         drop(visit);
         assert!(place(&bed.one, &second).await.is_some_and(|place| place.record.granted), "{layout:?}");
         assert_eq!(release(&bed.one, &second).await, Released::Released);
+    }
+}
+
+/// What cannot be read is in the middle of the line: whoever reads the whole of it fails. Nobody does who wants everything and has
+/// to wait, whether it has just come, without a lease for waiting, or looks again, or finds that the one before it has gone.
+#[tokio::test]
+async fn whoever_waits_for_everything_does_not_read_the_whole_line() {
+    let Some(bed) = bed().await else { return };
+    let (first, between, mine) = (plain(1), plain(2), plain(3));
+    assert!(attempt(&bed.two, &first).await);
+    let foreign = bed.two.keys(&mine.resource).claim(9);
+    bed.two.link.txn(Vec::new(), vec![put(&foreign, b"hello".to_vec(), 0)], Vec::new()).await.unwrap();
+    assert!(!attempt(&bed.two, &between).await);
+    assert_eq!(bed.one.leases.idle(), Vec::<i64>::new(), "a lease for waiting is there: nothing is tested");
+    assert!(!attempt(&bed.one, &mine).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    assert_eq!(release(&bed.two, &between).await, Released::Released);
+    let Attempt::Pending(moved) = bed.one.attempt(&mine).await.unwrap() else { panic!("it is third") };
+    assert_eq!(moved.ahead, Some(2));
+    bed.two.link.txn(Vec::new(), vec![delete(&foreign.key)], Vec::new()).await.unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &mine).await);
+}
+
+/// In a line that moves, a turn is open much of the time. If everybody who happens to see that came back soon, all would look at
+/// all turns.
+#[tokio::test]
+async fn only_the_next_few_come_back_for_an_open_turn() {
+    let Some(bed) = bed().await else { return };
+    let crowd: Vec<_> = (0..u128::try_from(LOOKOUTS).unwrap() + 3).map(|number| plain(number + 1)).collect();
+    for (number, claim) in crowd.iter().enumerate() {
+        assert_eq!(attempt(&bed.one, claim).await, number == 0);
+    }
+    assert_eq!(release(&bed.one, &crowd[0]).await, Released::Released);
+    for glances in [true, false] {
+        for (ahead, claim) in crowd[1..].iter().enumerate().skip(1) {
+            if !glances {
+                bed.one.leases.edit(claim.id, |entry| entry.before = None);
+            }
+            let Attempt::Pending(pending) = bed.one.attempt(claim).await.unwrap() else {
+                panic!("it is not the first")
+            };
+            assert_eq!(pending.ahead, u32::try_from(ahead).ok());
+            assert_eq!(pending.recheck_after.is_some(), ahead <= LOOKOUTS, "{ahead} before it, {glances}");
+        }
     }
 }

@@ -25,6 +25,14 @@ impl Server<EtcdProgram> {
     /// # Errors
     /// When it does not answer.
     pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        self.metric_where(name, "")
+    }
+
+    /// The same of those alone that have this in one of their labels.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metric_where(&self, name: &str, label: &str) -> anyhow::Result<f64> {
         let mut stream = TcpStream::connect_timeout(&self.addr(), LOOK_TIMEOUT)?;
         stream.set_read_timeout(Some(LOOK_TIMEOUT))?;
         write!(stream, "GET /metrics HTTP/1.0\r\nHost: {}\r\n\r\n", self.addr())?;
@@ -32,7 +40,8 @@ impl Server<EtcdProgram> {
         stream.read_to_string(&mut answer)?;
         let values = answer.lines().filter_map(|line| {
             let (what, value) = line.rsplit_once(' ')?;
-            (what == name || what.starts_with(&format!("{name}{{"))).then(|| value.parse::<f64>().ok())?
+            let named = what == name || what.starts_with(&format!("{name}{{"));
+            (named && what.contains(label)).then(|| value.parse::<f64>().ok())?
         });
         Ok(values.sum())
     }
