@@ -31,6 +31,9 @@ const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
 const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
+const ETCD_ATTEMPT: &str = "crates/oarlock-etcd/src/attempt.rs";
+const ETCD_DRIVER: &str = "crates/oarlock-etcd/src/driver.rs";
+const ETCD_GLANCE: &str = "crates/oarlock-etcd/src/glance.rs";
 const ETCD_LEASE: &str = "crates/oarlock-etcd/src/lease.rs";
 const ETCD_RENEW: &str = "crates/oarlock-etcd/src/renew.rs";
 const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
@@ -110,6 +113,7 @@ const REDLOCK_HISTORY: &[&str] = &["-p", "oarlock-redis", "--test", "redlock_fai
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
+const ETCD_LEASES: &[&str] = &["-p", "oarlock-etcd", "--lib", "lease::tests::"];
 const ETCD_ATTEMPTS: &[&str] = &["-p", "oarlock-etcd", "--lib", "attempt::tests::"];
 const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_waiter_that_lost"];
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
@@ -183,6 +187,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "came_anew = now.created != looked_for;",
         to: "came_anew = false;",
         test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-everybody-looks-out",
+        rule: "of a long line only the next few come back for an open turn",
+        file: ETCD_GLANCE,
+        from: ".filter(|_| waiting <= LOOKOUTS)",
+        to: "",
+        test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-newcomers-read-the-line",
+        rule: "whoever wants everything and has to wait does not read the whole line",
+        file: ETCD_ATTEMPT,
+        from: "let unready = unshared && queue",
+        to: "let unready = false && unshared && queue",
+        test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-late-release-frees-the-next",
+        rule: "a release that comes late leaves the next claim with the same keys alone",
+        file: ETCD_DRIVER,
+        from: "let ours = |part: &Range| Compare::created(part, Is::Equal, created);",
+        to: "let _ = created;\n        let ours = |part: &Range| Compare::created(part, Is::Greater, 0);",
+        test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-turn-without-a-seat",
+        rule: "a turn is taken only while the claim has the seat it was made with",
+        file: ETCD_ATTEMPT,
+        from: "keys.seat(entry.seat).map(|seat| Compare::created(&seat, Is::Equal, entry.created))",
+        to: "None::<Compare>",
+        test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-queues-twice",
+        rule: "a claim comes last only if neither of its leases has a key of it",
+        file: ETCD_ATTEMPT,
+        from: "transaction(keys.absent([full.id, lease.id]), sit",
+        to: "transaction(keys.absent([lease.id, lease.id]), sit",
+        test: ETCD_ATTEMPTS,
+    },
+    Mutant {
+        name: "etcd-forgets-handed-over-never",
+        rule: "what is known of a claim that was handed over is forgotten",
+        file: ETCD_LEASE,
+        from: "        books.sweep();\n",
+        to: "",
+        test: ETCD_LEASES,
     },
     Mutant {
         name: "zookeeper-permit-uncounted",
