@@ -1,4 +1,4 @@
-//! Stock in a database: three tables, each step one transaction.
+//! Stock in a database: three tables, each step one transaction. On MySQL a take is a procedure, else it would be four requests.
 
 mod schema;
 mod steps;
@@ -308,6 +308,9 @@ impl<C: Conn> Sql<C> {
         if self.conn.dialect() == Dialect::Postgres {
             return self.take_at_once(order, segment).await;
         }
+        if schema::is_mysql(self.conn.dialect()) {
+            return self.take_by_call(order, segment).await;
+        }
         transaction!(self, conn => {
             // The reservation first: the segment is the row that others want, and is locked for as short as can be.
             if !steps::reserve(conn, order, segment).await? {
@@ -374,6 +377,32 @@ impl<C: Conn> Sql<C> {
             "select id from oarlock_stock_reservation where sku = ? and state = 'h' and expires <= {now} order by expires limit {SWEPT}"
         );
         steps::texts(&mut self.conn, &sql, &[sku.into()]).await
+    }
+
+    /// MySQL does both in a procedure.
+    async fn take_by_call(&mut self, order: &Order, segment: u32) -> Result<Step, Error> {
+        let hold = if order.hold.is_some() { "?" } else { "null" };
+        let sql = format!("call oarlock_stock_take(?, ?, ?, ?, {hold})");
+        let mut with: Vec<steps::Value<'_>> = vec![(&order.sku).into(), (&order.id).into(), segment.into()];
+        with.push(order.quantity.into());
+        with.extend(steps::expires(self.conn.dialect(), order).1);
+        let mut attempts = self.retry.begin();
+        let told = loop {
+            let error = match steps::texts(&mut self.conn, &sql, &with).await {
+                Ok(told) => break told,
+                Err(error) => error,
+            };
+            match attempts.after(error.trouble()) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(error),
+            }
+        };
+        match told.first().map(String::as_str) {
+            Some("taken") => Ok(Step::Taken),
+            Some("short") => Ok(Step::Short { left: 0 }),
+            Some(known) => Ok(Step::Known(steps::read(&order.sku, &order.id, known)?.0)),
+            None => Err(Error::answer("an id that is there and is not")),
+        }
     }
 
     /// PostgreSQL does both in one statement, which is a transaction by itself.

@@ -55,7 +55,7 @@ impl<S: Shelf> Stock<S> {
         Self { shelf: Arc::new(Mutex::new(shelf)) }
     }
 
-    /// Makes the tables, if they are not there.
+    /// Makes the tables, if they are not there, and on MySQL the procedure that takes.
     ///
     /// # Errors
     /// The store's own.

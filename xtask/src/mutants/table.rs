@@ -66,6 +66,7 @@ const STOCK_STEPS: &str = "crates/oarlock-stock/src/sql/steps.rs";
 const STOCK_SQL: &str = "crates/oarlock-stock/src/sql.rs";
 const STOCK_TAKE: &str = "crates/oarlock-stock/src/redis/scripts/take.lua";
 const STOCK_CREDIT: &str = "crates/oarlock-stock/src/redis/scripts/credit.lua";
+const STOCK_PROCEDURE: &str = "crates/oarlock-stock/src/sql/take.sql";
 const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
 const DEMO_WAY: &str = "crates/oarlock-cli/src/demo/way.rs";
 const MYSQL_QUEUE: &str = "crates/oarlock-mysql/src/queue.rs";
@@ -127,6 +128,7 @@ const ROWS_VERSION: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "optimis
 const ROWS_ORDER: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_postgres"];
 const ROWS_MARIADB: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_mariadb"];
 const STOCK_ON_SQLITE: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "sqlite"];
+const STOCK_ON_MARIADB: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "mariadb"];
 const STOCK_ON_REDIS: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "redis"];
 const STOCK_LEFTOVERS: &[&str] = &["-p", "oarlock-stock", "--test", "redis"];
 const DEMO: &[&str] = &["-p", "oarlock-cli", "--test", "cli", "demo::"];
@@ -1131,6 +1133,30 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "'^(%d+) h$'",
         to: "'^(%d+) '",
         test: STOCK_ON_REDIS,
+    },
+    Mutant {
+        name: "stock-procedure-takes-what-is-not-there",
+        rule: "a segment on MySQL gives no more than it has",
+        file: STOCK_PROCEDURE,
+        from: "where sku = _sku and segment = _segment and available >= _quantity;",
+        to: "where sku = _sku and segment = _segment;",
+        test: STOCK_ON_MARIADB,
+    },
+    Mutant {
+        name: "stock-procedure-keeps-half",
+        rule: "a take on MySQL that found too little leaves no reservation",
+        file: STOCK_PROCEDURE,
+        from: "rollback;\n            select 'short';",
+        to: "commit;\n            select 'short';",
+        test: STOCK_ON_MARIADB,
+    },
+    Mutant {
+        name: "stock-procedure-takes-twice",
+        rule: "an id takes once on MySQL",
+        file: STOCK_PROCEDURE,
+        from: "    if row_count() = 1 then\n        update",
+        to: "    if row_count() >= 0 then\n        update",
+        test: STOCK_ON_MARIADB,
     },
     Mutant {
         name: "demo-overlooks-a-broken-cure",

@@ -2,7 +2,7 @@
 
 use oarlock_rows::Dialect;
 
-/// The statements that make the tables, if they are not there.
+/// The statements that make the tables, and the one procedure, if they are not there.
 pub(super) fn tables(dialect: Dialect) -> Vec<String> {
     // Compared byte by byte everywhere.
     let name = if is_mysql(dialect) { "varbinary(190)" } else { "varchar(190)" };
@@ -23,7 +23,9 @@ pub(super) fn tables(dialect: Dialect) -> Vec<String> {
          segment bigint not null, quantity bigint not null, state char(1) not null, expires bigint, \
          primary key (sku, id){indexes})"
     ));
-    if !is_mysql(dialect) {
+    if is_mysql(dialect) {
+        statements.push(include_str!("take.sql").to_owned());
+    } else {
         let columns = "oarlock_stock_reservation (sku, state, expires)";
         statements.push(format!("create index if not exists oarlock_stock_overdue on {columns}"));
     }
@@ -71,7 +73,7 @@ pub(super) fn for_update(dialect: Dialect) -> &'static str {
     if dialect == Dialect::Sqlite { "" } else { " for update" }
 }
 
-fn is_mysql(dialect: Dialect) -> bool {
+pub(super) fn is_mysql(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::MySql | Dialect::MariaDb)
 }
 
