@@ -130,6 +130,13 @@ async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
             .await;
     }
     move_slot(&bed, key, index).await;
+    let (from, _) = serves(&bed, key).await;
+    let mut raw = Raw::to(bed.masters[(from + 1) % 3].addr()).await;
+    until("those who wait, to listen where the slot is now", async || {
+        let heard: Vec<String> = raw.ask(&["PUBSUB", "SHARDCHANNELS", "oarlock:mail:*"]).await;
+        heard.len() >= 3
+    })
+    .await;
     let mut last = guard.fence();
     let released = std::time::Instant::now();
     guard.release().await.unwrap();
