@@ -6,6 +6,7 @@
 mod certificates;
 mod etcd;
 mod etcd_cluster;
+mod etcd_peers;
 mod etcd_tls;
 mod log;
 mod mariadb;

@@ -1,5 +1,6 @@
 //! etcd.
 
+use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -82,10 +83,16 @@ impl Program for EtcdProgram {
         let url = format!("http://{addr}");
         let cluster = format!("alone={PEER}");
         let mut command = Command::new(&self.program);
-        // It reads every setting from the environment as well.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ETCD_")) {
+        // It reads every setting from the environment as well, and calls through what is named there.
+        let is_read = |name: &OsStr| {
+            let name = name.as_encoded_bytes().to_ascii_uppercase();
+            name.starts_with(b"ETCD_") || name.ends_with(b"_PROXY")
+        };
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_read(name)) {
             command.env_remove(name);
         }
+        let (environment, settings): (Vec<_>, Vec<_>) = settings.iter().partition(|(name, _)| *name == "HTTP_PROXY");
+        command.envs(environment);
         command.arg("--data-dir").arg(folder.join("data"));
         let own = [
             ("name", "alone"),
@@ -96,7 +103,7 @@ impl Program for EtcdProgram {
             ("initial-cluster", cluster.as_str()),
             ("logger", "zap"),
         ];
-        command.args(own.iter().chain(settings).map(|(name, value)| format!("--{name}={value}")));
+        command.args(own.into_iter().chain(settings).map(|(name, value)| format!("--{name}={value}")));
         Ok(command)
     }
 

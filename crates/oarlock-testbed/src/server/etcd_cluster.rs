@@ -1,8 +1,9 @@
 //! An etcd cluster of three members.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use super::etcd::EtcdProgram;
+use super::etcd_peers::Peers;
 use super::{Server, missing};
 use crate::ports::Port;
 
@@ -15,7 +16,9 @@ pub struct EtcdCluster {
     /// The members.
     pub members: Vec<Server<EtcdProgram>>,
     /// Where they talk to each other.
-    peers: Vec<Port>,
+    ports: Vec<Port>,
+    /// The ways between them, where members can be cut off.
+    peers: Option<Peers>,
 }
 
 impl EtcdCluster {
@@ -24,25 +27,17 @@ impl EtcdCluster {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start() -> anyhow::Result<Self> {
-        Self::start_with(&[])
+        Self::launch(ports()?, None)
     }
 
-    /// [`EtcdCluster::start`] with settings for every member.
+    /// [`EtcdCluster::start`] with members that can be cut off from each other, and not replaced.
     ///
     /// # Errors
     /// As for [`Server::start`].
-    pub fn start_with(settings: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let peers = (0..MEMBERS).map(|_| Port::reserve()).collect::<Result<Vec<_>, _>>()?;
-        let cluster = (0..MEMBERS).map(|number| format!("m{number}={}", url(&peers[number]))).collect::<Vec<_>>();
-        let cluster = cluster.join(",");
-        // None of them answers before a majority is there.
-        let members = std::thread::scope(|scope| {
-            let start = |number: usize| member(number, &peers[number], &cluster, settings);
-            let started: Vec<_> = (0..MEMBERS).map(|number| scope.spawn(move || start(number))).collect();
-            let joined = started.into_iter().map(|member| member.join().map_err(|_| anyhow::anyhow!("a start failed")));
-            joined.map(|member| member.and_then(|member| member)).collect::<anyhow::Result<Vec<_>>>()
-        })?;
-        Ok(Self { members, peers })
+    pub fn start_apart() -> anyhow::Result<Self> {
+        let ports = ports()?;
+        let peers = Peers::of(&ports)?;
+        Self::launch(ports, Some(peers))
     }
 
     /// [`EtcdCluster::start`] for a test that may be skipped, as with [`Server::start_or_skip`].
@@ -50,10 +45,58 @@ impl EtcdCluster {
     /// # Errors
     /// As for [`Server::start_or_skip`].
     pub fn start_or_skip() -> anyhow::Result<Option<Self>> {
-        match Self::start() {
-            Ok(started) => Ok(Some(started)),
-            Err(error) => missing::skip(error).map(|()| None),
-        }
+        or_skip(Self::start())
+    }
+
+    /// [`EtcdCluster::start_apart`] for a test that may be skipped, as with [`Server::start_or_skip`].
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_apart_or_skip() -> anyhow::Result<Option<Self>> {
+        or_skip(Self::start_apart())
+    }
+
+    fn launch(ports: Vec<Port>, peers: Option<Peers>) -> anyhow::Result<Self> {
+        let urls: Vec<_> = match &peers {
+            Some(peers) => (0..MEMBERS).map(|number| peers.url(number)).collect(),
+            None => ports.iter().map(url).collect(),
+        };
+        let cluster: Vec<_> = urls.iter().enumerate().map(|(number, url)| format!("m{number}={url}")).collect();
+        let cluster = cluster.join(",");
+        let start = |number: usize| {
+            let proxy = peers.as_ref().map(|peers| peers.proxy(number));
+            let proxy: Vec<_> = proxy.iter().map(|proxy| ("HTTP_PROXY", proxy.as_str())).collect();
+            start(&format!("m{number}"), &ports[number], &urls[number], &cluster, &proxy)
+        };
+        let start = &start;
+        // None of them answers before a majority is there.
+        let members = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..MEMBERS).map(|number| scope.spawn(move || start(number))).collect();
+            let joined = started.into_iter().map(|member| member.join().map_err(|_| anyhow::anyhow!("a start failed")));
+            joined.map(|member| member.and_then(|member| member)).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        Ok(Self { members, ports, peers })
+    }
+
+    /// Lets nothing pass between a member and the others, either way, until it is healed. Its clients go on reaching it.
+    ///
+    /// # Errors
+    /// When members were not started apart.
+    pub fn cut(&self, number: usize) -> anyhow::Result<()> {
+        self.peers()?.cut(number);
+        Ok(())
+    }
+
+    /// Undoes [`EtcdCluster::cut`]. What was held up arrives, late.
+    ///
+    /// # Errors
+    /// When members were not started apart.
+    pub fn heal(&self, number: usize) -> anyhow::Result<()> {
+        Ok(self.peers()?.heal(number)?)
+    }
+
+    fn peers(&self) -> anyhow::Result<&Peers> {
+        self.peers.as_ref().context("these members cannot be cut off: start them apart")
     }
 
     /// The number of the member that leads now.
@@ -68,8 +111,9 @@ impl EtcdCluster {
     /// Removes a member for good and starts another, empty one in its place, at other addresses.
     ///
     /// # Errors
-    /// When the others do not agree.
+    /// When the others do not agree, or members were started apart.
     pub fn replace(&mut self, number: usize) -> anyhow::Result<()> {
+        ensure!(self.peers.is_none(), "members that can be cut off are not replaced");
         let other = &self.members[(number + 1) % MEMBERS];
         let listed = other.ctl(&["member", "list"])?;
         let name = format!(", m{number}, ");
@@ -82,10 +126,10 @@ impl EtcdCluster {
         let new = format!("n{number}");
         other.ctl(&["member", "add", &new, &format!("--peer-urls={}", url(&peer))])?;
         let kept = (0..MEMBERS).filter(|kept| *kept != number);
-        let cluster = kept.map(|kept| format!("m{kept}={}", url(&self.peers[kept])));
+        let cluster = kept.map(|kept| format!("m{kept}={}", url(&self.ports[kept])));
         let cluster = cluster.chain([format!("{new}={}", url(&peer))]).collect::<Vec<_>>().join(",");
-        let member = start(&new, &peer, &cluster, &[("initial-cluster-state", "existing")])?;
-        (self.members[number], self.peers[number]) = (member, peer);
+        let member = start(&new, &peer, &url(&peer), &cluster, &[("initial-cluster-state", "existing")])?;
+        (self.members[number], self.ports[number]) = (member, peer);
         Ok(())
     }
 
@@ -97,20 +141,33 @@ impl EtcdCluster {
     }
 }
 
-fn url(peer: &Port) -> String {
-    format!("http://{}", peer.addr())
+fn ports() -> anyhow::Result<Vec<Port>> {
+    Ok((0..MEMBERS).map(|_| Port::reserve()).collect::<Result<_, _>>()?)
 }
 
-fn member(number: usize, peer: &Port, cluster: &str, settings: &[(&str, &str)]) -> anyhow::Result<Server<EtcdProgram>> {
-    start(&format!("m{number}"), peer, cluster, settings)
+fn or_skip(started: anyhow::Result<EtcdCluster>) -> anyhow::Result<Option<EtcdCluster>> {
+    match started {
+        Ok(started) => Ok(Some(started)),
+        Err(error) => missing::skip(error).map(|()| None),
+    }
 }
 
-fn start(name: &str, peer: &Port, cluster: &str, settings: &[(&str, &str)]) -> anyhow::Result<Server<EtcdProgram>> {
-    let peer = url(peer);
+fn url(port: &Port) -> String {
+    format!("http://{}", port.addr())
+}
+
+/// A member that listens here for the others, which find it at `found`.
+fn start(
+    name: &str,
+    port: &Port,
+    found: &str,
+    cluster: &str,
+    settings: &[(&str, &str)],
+) -> anyhow::Result<Server<EtcdProgram>> {
     let own = [
         ("name", name),
-        ("listen-peer-urls", &peer),
-        ("initial-advertise-peer-urls", &peer),
+        ("listen-peer-urls", &url(port)),
+        ("initial-advertise-peer-urls", found),
         ("initial-cluster", cluster),
         // Members are replaced while others are only just back.
         ("strict-reconfig-check", "false"),
