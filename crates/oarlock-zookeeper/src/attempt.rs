@@ -11,10 +11,11 @@ use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, L
 use zookeeper_client as zk;
 
 use crate::driver::ZooKeeper;
-use crate::error::{SCHEME, changed_meanwhile, from_zk};
+use crate::error::{SCHEME, changed_meanwhile, from_zk, numbers_used_up};
 use crate::link::{Known, Place, Session, if_there};
 use crate::queue::{self, Entry, MEMO, Queue};
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
+use crate::strangers::lasts;
 
 /// Where a claim stands, and among whom.
 struct Standing {
@@ -58,16 +59,19 @@ impl ZooKeeper {
     }
 
     async fn judge(&self, session: &Session, claim: &Claim, mut standing: Standing) -> Result<Attempt> {
-        let at = loop {
+        let (at, holds) = loop {
             let Standing { parent, place, queue, .. } = &standing;
             let at = queue.position(&place.node).ok_or_else(changed_meanwhile)?;
-            if !session.was_deceived(parent, queue, at, claim.wait).await? {
-                break at;
+            // Whoever was granted it holds, whatever has been put before it since.
+            let holds = at < queue.held || place.fence.is_some();
+            let strangers = session.deceivers(parent, queue, at, holds, claim.wait).await?;
+            if strangers.is_empty() {
+                break (at, holds);
             }
-            standing.queue = session.glance(parent).await?.seen_from(&place.node);
+            standing.queue = queue.without(&strangers);
         };
         let queue = &standing.queue;
-        if at < queue.held {
+        if holds {
             self.grant(session, claim, standing, at).await.map(Attempt::Granted)
         } else if claim.wait {
             let obstacle = queue.obstacle(at);
@@ -94,7 +98,6 @@ impl ZooKeeper {
         if let Known::At(place) = known
             && place.session == session.id
         {
-            let queue = queue.seen_from(&place.node);
             if queue.position(&place.node).is_none() {
                 return Ok(None);
             }
@@ -109,10 +112,11 @@ impl ZooKeeper {
             let Some(stat) = session.client.check_stat(&path).await.map_err(from_zk)? else { continue };
             if stat.ephemeral_owner == session.id {
                 let place = placed(session, entry.node.clone(), &stat)?;
-                let queue = queue.seen_from(&place.node);
                 return Ok(Some((place, queue)));
             }
-            if_there(session.client.delete(&path, None).await)?;
+            if !lasts(&stat) {
+                if_there(session.client.delete(&path, None).await)?;
+            }
         }
         Ok(None)
     }
@@ -132,9 +136,9 @@ impl ZooKeeper {
             let at = queue.position(&place.node).ok_or_else(|| changed_meanwhile().applied_unknown())?;
             let Some((by, stored)) = queue.stated_before(at) else { break };
             let Some(asked) = capacity.filter(|asked| *asked != stored) else { break };
-            if session.unmask(parent, &[by]).await.map_err(Error::applied_unknown)? {
-                let listed = session.glance(parent).await.map_err(Error::applied_unknown)?;
-                queue = listed.seen_from(&place.node);
+            let strangers = session.unmask(parent, &[by]).await.map_err(Error::applied_unknown)?;
+            if !strangers.is_empty() {
+                queue = queue.without(&strangers);
                 continue;
             }
             self.leave(&claim.resource, claim.id).await.map_err(Error::applied_unknown)?;
@@ -184,9 +188,12 @@ impl ZooKeeper {
         let place = Place { sole, ..placed(session, node, &stat).map_err(Error::applied_unknown)? };
         session.prove(sent);
         self.link.note(claim.id, Known::At(place.clone()));
+        if Entry::is_last(&place.node) {
+            self.leave(&claim.resource, claim.id).await.map_err(Error::applied_unknown)?;
+            return Err(numbers_used_up(parent));
+        }
         let (children, home) = listed.map_err(|error| from_zk(error).applied_unknown())?;
-        let queue = session.strangers.queue(parent, children, &home).seen_from(&place.node);
-        Ok((place, queue))
+        Ok((place, session.strangers.queue(parent, children, &home)))
     }
 
     /// The claim holds: gives it its fence, makes it lighter if that is asked for, and tells whoever watches it.
@@ -206,17 +213,24 @@ impl ZooKeeper {
         };
         let lighter = is_lighter(claim.weight, held);
         (place.fence, place.sole) = (Some(fence), place.sole && !lighter);
+        let node = place.node.clone();
         self.link.note(claim.id, Known::At(place));
         if lighter {
             let (mut record, stat) = session.record(&path, claim).await?;
             (record.kind, record.granted, record.fence) = (claim.kind, true, Some(fence));
             record.lighter = Some(claim.weight);
             let mut lighter = session.client.new_multi_writer();
-            let mark = format!("{parent}/{}", queue::mark(claim.id, claim.weight));
+            let mark = format!("{parent}/{}", queue::mark(&node, claim.weight));
             lighter.add_create(&mark, b"", &session.options(zk::CreateMode::Ephemeral)).map_err(from_zk)?;
             // Those who wait for this one watch its data.
             lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
-            lighter.commit().await.map_err(|error| from_zk(error.into()))?;
+            if let Err(error) = lighter.commit().await.map_err(zk::Error::from) {
+                if error == zk::Error::NodeExists {
+                    // Not ours, or it would have been lighter already. It has our node's name: it goes.
+                    if_there(session.client.delete(&mark, None).await)?;
+                }
+                return Err(from_zk(error));
+            }
         }
         let mut grant = Grant::new(fence, lease);
         if queue.has_memo {
@@ -270,7 +284,7 @@ async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Opti
     loop {
         let queue = session.look(parent).await?;
         let Some((by, stated)) = queue.stated_before(queue.entries.len()) else { return Ok(Some(otherwise)) };
-        if !session.unmask(parent, &[by]).await? {
+        if session.unmask(parent, &[by]).await?.is_empty() {
             return Ok(Some(stated));
         }
     }

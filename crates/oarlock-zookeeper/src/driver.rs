@@ -127,11 +127,10 @@ impl ZooKeeper {
         let (deleted, listed) = (session.client.delete(&path, None), session.client.list_children(&parent));
         let deleted = if_there(deleted.await)?;
         let mut listed = if_there(listed.await).map_err(Error::applied_unknown)?.unwrap_or_default();
-        let gone = deleted.map(|()| known.clone());
+        let gone = deleted.map(|()| known);
         // As it was before: those who waited then are to be told, although the rule may let them in now.
         listed.extend(gone.clone());
-        let queue = Queue::read(&listed).seen_from(&known);
-        self.finish(&session, &parent, id, gone, &queue).await
+        self.finish(&session, &parent, id, gone, &Queue::read(&listed)).await
     }
 
     /// Takes away what is still there of a claim, beyond the node that is `gone`, and says whether others wait.
@@ -146,6 +145,10 @@ impl ZooKeeper {
         let mut outcome = if gone.is_some() { Released::Released } else { Released::NotHeld };
         for node in queue.nodes_of(id).filter(|node| gone.as_deref() != Some(*node)) {
             let deleted = session.client.delete(&format!("{parent}/{node}"), None).await;
+            if deleted == Err(zk::Error::NotEmpty) {
+                // What has children was never a claim.
+                continue;
+            }
             if if_there(deleted).map_err(Error::applied_unknown)?.is_some() {
                 outcome = Released::Released;
             }
@@ -158,7 +161,7 @@ impl ZooKeeper {
     async fn bury(&self, resource: &ResourceName, id: ClaimId, ending: &Ending) -> Result<Release> {
         let session = self.link.session().await?;
         let parent = session.parent(resource);
-        let queue = session.look(&parent).await?;
+        let queue = session.look_for_claim(&parent, id).await?;
         let Some(entry) = queue.entries.iter().find(|entry| entry.id == id) else {
             return self.leave(resource, id).await;
         };
@@ -189,7 +192,7 @@ impl ZooKeeper {
     ) -> Result<Release> {
         let session = self.link.session().await?;
         let parent = session.parent(resource);
-        let queue = session.look(&parent).await?;
+        let queue = session.look_for_claim(&parent, id).await?;
         let waiting = Some(queue.held < queue.entries.len());
         let Some(entry) = queue.entries.iter().find(|entry| entry.id == id) else {
             return Ok(Release::new(Released::NotHeld, waiting));

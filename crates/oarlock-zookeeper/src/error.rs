@@ -31,6 +31,12 @@ pub(crate) fn changed_meanwhile() -> Error {
     Error::new(ErrorKind::Unreachable, "the resource changed meanwhile").retry_now().on(SCHEME)
 }
 
+/// A name has had so many claims that its server soon has no number for another, and numbers are their order.
+pub(crate) fn numbers_used_up(parent: &str) -> Error {
+    let message = format!("{parent} has had two billion claims: delete it while nobody uses it");
+    Error::new(ErrorKind::FenceExhausted, message).on(SCHEME)
+}
+
 /// The driver was closed.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "this connection was closed").on(SCHEME)

@@ -8,7 +8,7 @@ use zookeeper_client as zk;
 
 use crate::driver::ZooKeeper;
 use crate::error::{changed_meanwhile, from_zk};
-use crate::link::Session;
+use crate::link::{Known, Session};
 use crate::queue::{MEMO, Queue};
 
 /// Whatever its version, a node that is checked must be there.
@@ -19,7 +19,7 @@ impl ZooKeeper {
     pub(crate) async fn leave_with(&self, resource: &ResourceName, id: ClaimId, memo: &Memo) -> Result<Release> {
         let session = self.link.session().await?;
         let parent = session.parent(resource);
-        let queue = session.look(&parent).await?;
+        let queue = session.look_for_claim(&parent, id).await?;
         self.leave_memo(&session, resource, id, memo, &queue).await
     }
 
@@ -32,7 +32,9 @@ impl ZooKeeper {
         seen: &Queue,
     ) -> Result<Release> {
         let parent = session.parent(resource);
-        if !seen.entries.iter().take(seen.held).any(|entry| entry.id == id) {
+        let was_granted = matches!(self.link.known(id), Known::At(place) if place.fence.is_some());
+        let holders = if was_granted { seen.entries.len() } else { seen.held };
+        if !seen.entries.iter().take(holders).any(|entry| entry.id == id) {
             return self.leave(resource, id).await;
         }
         let delete = |end: &mut zk::MultiWriter<'_>| {

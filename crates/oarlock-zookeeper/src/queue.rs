@@ -2,11 +2,12 @@
 //!
 //! A claim is a child `<claim id>-<weight>-<capacity>-<sequence>`, so that one listing decides: weight `a` (all) or
 //! `u<units>`, capacity `n` (not said), `i` (unlimited) or a number. A held claim that was made lighter has a second
-//! child `<claim id>~<weight>`. Whatever else is there is nobody's claim.
+//! child `<node>~<weight>`. Whatever else is there is nobody's claim.
 //!
 //! Claims stand in order of their sequence. A claim holds if it fits together with all before it; so the holders are
 //! always the first few, and whoever holds goes on holding whatever happens behind it.
 
+use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use oarlock_core::queue::{Load, is_lighter};
@@ -18,8 +19,8 @@ use crate::record::ClaimRecord;
 /// The child that keeps a memo.
 pub(crate) const MEMO: &str = "m";
 
-/// Claims that live at the same time have numbers nearer to each other than this.
-const FARTHEST: i64 = 1 << 30;
+/// A server has no number after 2^31 - 1. Nobody comes near it.
+const LAST: i32 = i32::MAX - (1 << 20);
 
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +32,22 @@ pub(crate) struct Entry {
     sequence: i32,
 }
 
+/// A child that says that a claim was made lighter.
+#[derive(Clone, Debug)]
+struct Mark {
+    node: String,
+    /// The node of that claim.
+    of: String,
+    weight: Weight,
+}
+
 /// The claims on one resource, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) entries: Vec<Entry>,
     /// How many of them hold.
     pub(crate) held: usize,
-    /// Children that say that a claim was made lighter.
-    pub(crate) marks: Vec<(ClaimId, String)>,
+    marks: Vec<Mark>,
     pub(crate) has_memo: bool,
     /// Nobody ever wrote to the parent: no claim below it was ever marked.
     pub(crate) untouched: bool,
@@ -103,32 +112,30 @@ impl Queue {
         for child in children {
             if let Some(entry) = Entry::parse(child) {
                 queue.entries.push(entry);
-            } else if let Some((id, _)) = parse_mark(child) {
-                queue.marks.push((id, child.clone()));
+            } else if let Some(mark) = Mark::parse(child) {
+                queue.marks.push(mark);
             }
             queue.has_memo |= child == MEMO;
         }
-        for (id, weight) in children.iter().filter_map(|child| parse_mark(child)) {
-            for entry in queue.entries.iter_mut().filter(|entry| entry.id == id && is_lighter(weight, entry.weight)) {
-                entry.weight = weight;
+        for Mark { of, weight, .. } in &queue.marks {
+            for entry in queue.entries.iter_mut().filter(|entry| entry.node == *of && is_lighter(*weight, entry.weight))
+            {
+                entry.weight = *weight;
             }
         }
-        // Nobody's view in particular: of two that are far apart it cannot be told which is the stranger.
-        let base = queue.entries.first().map_or(0, |entry| entry.sequence);
-        queue.order_by(|entry| Some(entry.distance(base)));
+        // What somebody made up may have the number of a claim: then the names decide, for everybody alike.
+        queue.entries.sort_by(|one, other| (one.sequence, &one.node).cmp(&(other.sequence, &other.node)));
+        queue.held = queue.count_holders();
         queue
     }
 
-    /// As the claim of this node sees it, which the server has numbered.
-    ///
-    /// All see the claims in the same order, whatever else stands among them: what is too far off for the server to have
-    /// numbered it is no claim, and anything nearer comes before, between or behind them without changing their order.
-    pub(crate) fn seen_from(mut self, node: &str) -> Self {
-        let mine = self.entries.iter().find(|entry| entry.node == node).map(|mine| mine.sequence);
-        if let Some(mine) = mine {
-            self.order_by(|entry| Some(entry.distance(mine)).filter(|distance| distance.abs() < FARTHEST));
-        }
-        self
+    /// The same without these children.
+    pub(crate) fn without(&self, strangers: &HashSet<String>) -> Self {
+        let entries = self.entries.iter().map(|entry| &entry.node);
+        let all = entries.chain(self.marks.iter().map(|mark| &mark.node));
+        let rest: Vec<_> = all.filter(|node| !strangers.contains(*node)).cloned().collect();
+        let Self { has_memo, untouched, last_change, .. } = *self;
+        Self { has_memo, untouched, last_change, ..Self::read(&rest) }
     }
 
     /// Puts the claims in another order; those without a place in it are none.
@@ -179,14 +186,15 @@ impl Queue {
     pub(crate) fn marked(&self, at: usize) -> impl Iterator<Item = (&Entry, &str)> {
         let upto = self.entries.iter().take(at + 1);
         upto.flat_map(|entry| {
-            self.marks.iter().filter(|(of, _)| *of == entry.id).map(move |(_, mark)| (entry, mark.as_str()))
+            self.marks.iter().filter(|mark| mark.of == entry.node).map(move |mark| (entry, mark.node.as_str()))
         })
     }
 
     /// Everything that belongs to a claim.
     pub(crate) fn nodes_of(&self, id: ClaimId) -> impl Iterator<Item = &str> {
         let entries = self.entries.iter().filter(move |entry| entry.id == id).map(|entry| entry.node.as_str());
-        entries.chain(self.marks.iter().filter(move |(of, _)| *of == id).map(|(_, node)| node.as_str()))
+        let is_its = move |mark: &&Mark| Entry::parse(&mark.of).is_some_and(|entry| entry.id == id);
+        entries.chain(self.marks.iter().filter(is_its).map(|mark| mark.node.as_str()))
     }
 
     /// Whether anybody but `id` waits.
@@ -220,9 +228,9 @@ impl Entry {
         format!("{id}-{}-{capacity}-", write_weight(weight))
     }
 
-    /// How far behind `base` it is numbered. The counter wraps: only differences between living neighbours mean anything.
-    fn distance(&self, base: i32) -> i64 {
-        i64::from(self.sequence.wrapping_sub(base))
+    /// Whether the server will soon have no more numbers for this name, so that its order would be lost.
+    pub(crate) fn is_last(node: &str) -> bool {
+        Self::parse(node).is_none_or(|entry| entry.sequence > LAST)
     }
 
     fn parse(node: &str) -> Option<Self> {
@@ -234,20 +242,23 @@ impl Entry {
             "i" => Some(Limit::Unlimited),
             units => Some(Limit::Units(units.parse().ok()?)),
         };
-        // The sequence has ten digits, and a sign once the counter has wrapped.
-        let sequence = parts.next().filter(|digits| digits.len() >= 10)?.parse().ok()?;
+        let digits = parts.next().filter(|digits| digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit()))?;
+        let sequence = digits.parse().ok()?;
         Some(Self { node: node.to_owned(), id, weight, capacity, sequence })
     }
 }
 
-/// The name of the child that makes a claim lighter.
-pub(crate) fn mark(id: ClaimId, weight: Weight) -> String {
-    format!("{id}~{}", write_weight(weight))
+/// The name of the child that makes the claim of `node` lighter.
+pub(crate) fn mark(node: &str, weight: Weight) -> String {
+    format!("{node}~{}", write_weight(weight))
 }
 
-fn parse_mark(node: &str) -> Option<(ClaimId, Weight)> {
-    let (id, weight) = node.split_once('~')?;
-    Some((id.parse().ok()?, parse_weight(weight)?))
+impl Mark {
+    fn parse(child: &str) -> Option<Self> {
+        let (of, weight) = child.split_once('~')?;
+        Entry::parse(of)?;
+        Some(Self { node: child.to_owned(), of: of.to_owned(), weight: parse_weight(weight)? })
+    }
 }
 
 fn write_weight(weight: Weight) -> String {
@@ -319,7 +330,7 @@ mod tests {
             let (id, weight) = if sequence.ends_with('1') { (1, "a") } else { (2, "u1") };
             format!("{id:032x}-{weight}-i-{sequence}")
         });
-        let with_mark = [children[0].clone(), children[1].clone(), mark(ClaimId::from_bits(1), Weight::ONE)];
+        let with_mark = [children[0].clone(), children[1].clone(), mark(&children[0], Weight::ONE)];
         assert_eq!((Queue::read(&children).held, Queue::read(&with_mark).held), (1, 2));
         let queue = Queue::read(&with_mark);
         assert_eq!(queue.nodes_of(ClaimId::from_bits(1)).count(), 2);
@@ -333,13 +344,7 @@ mod tests {
         assert_eq!(stated, Some((1, NonZeroU32::new(3).map(Limit::Units))));
     }
 
-    #[test]
-    fn the_counter_may_wrap() {
-        let queue = queue(&[("a", "n", i32::MIN), ("a", "n", i32::MAX - 1), ("a", "n", i32::MAX)]);
-        assert_eq!(ids(&queue), vec![2, 3, 1]);
-    }
-
-    /// All claims see each other in the same order, whatever somebody puts among them.
+    /// All see the same order, however the server lists the children and whatever somebody puts among them.
     #[test]
     fn nothing_changes_the_order_of_the_claims() {
         let node = |id: u32, sequence: i32| format!("{id:032x}-a-n-{sequence:010}");
@@ -348,28 +353,40 @@ mod tests {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             seed.cast_signed()
         };
-        for round in 0..2000 {
-            // Also where the counter wraps.
-            let start = if round % 2 == 0 { i32::MAX - 2 } else { random() };
-            let claims: Vec<_> = (0..5).map(|at| node(at + 1, start.wrapping_add(at.cast_signed()))).collect();
-            let mut children: Vec<_> = (0..3).map(|at| node(at + 100, random())).collect();
-            let edges = [i32::MIN + 2, i32::MIN + 4, 1 << 30, -(1 << 30), (1 << 30) + 1];
-            children.extend((200..).zip(edges).map(|(id, edge)| node(id, start.wrapping_add(edge))));
+        for _ in 0..2000 {
+            let start = random().rem_euclid(LAST);
+            let claims: Vec<_> = (0..5).map(|at| node(50 - at, start + at.cast_signed())).collect();
+            let mut children: Vec<_> = (0..4).map(|at| node(at + 100, random())).collect();
+            children.extend([start, start + 2, i32::MIN, i32::MIN + 9, i32::MAX].map(|number| node(200, number)));
             children.extend(claims.iter().cloned());
             children.sort_by_key(|_| random());
-            for mine in &claims {
-                let queue = Queue::read(&children).seen_from(mine);
-                let seen: Vec<_> =
-                    queue.entries.iter().map(|entry| &entry.node).filter(|node| claims.contains(node)).collect();
-                assert!(seen.into_iter().eq(&claims), "{children:?} from {mine}");
-            }
+            let queue = Queue::read(&children);
+            let seen = queue.entries.iter().map(|entry| &entry.node).filter(|node| claims.contains(node));
+            assert!(seen.eq(&claims), "{children:?}");
         }
+    }
+
+    #[test]
+    fn nobody_comes_near_the_last_number() {
+        let node = |number: i32| format!("{}{number:010}", Entry::prefix(ClaimId::from_bits(1), Weight::All, None));
+        assert_eq!(
+            [0, LAST, LAST + 1, i32::MAX, -1].map(|n| Entry::is_last(&node(n))),
+            [false, false, true, true, true]
+        );
     }
 
     #[test]
     fn strangers_are_no_claims() {
         let id = ClaimId::from_bits(9);
-        let strange = ["000", "m", "lock-0000000001", &format!("{id}-a-n-1"), &format!("{id}-u0-n-0000000001"), "x~a"];
+        let strange = [
+            "000",
+            "m",
+            "lock-0000000001",
+            &format!("{id}-a-n-1"),
+            &format!("{id}-u0-n-0000000001"),
+            "x~a",
+            &format!("{id}~a"),
+        ];
         let queue = Queue::read(&strange.map(str::to_owned));
         assert_eq!((queue.entries.len(), queue.marks.len(), queue.held, queue.has_memo), (0, 0, 0, true));
     }

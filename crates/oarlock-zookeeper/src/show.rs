@@ -65,8 +65,15 @@ impl Session {
         let memo = queue.has_memo.then(|| self.client.get_data(&format!("{parent}/{MEMO}")));
         let mut seen = HashMap::new();
         for (entry, look) in queue.entries.iter().zip(looks) {
-            // Whoever left between the list and the look is not there, and what lasts is no claim.
-            if let Some((data, stat)) = if_there(look.await)?.filter(|(_, stat)| !lasts(stat)) {
+            // Whoever left between the list and the look is not there, what lasts is no claim, and who may not be read is silent.
+            let look = match look.await {
+                Err(zk::Error::NoAuth) => {
+                    let stat = self.client.check_stat(&format!("{parent}/{}", entry.node)).await.map_err(from_zk)?;
+                    stat.map(|stat| (Vec::new(), stat))
+                }
+                look => if_there(look)?,
+            };
+            if let Some((data, stat)) = look.filter(|(_, stat)| !lasts(stat)) {
                 seen.insert(entry.node.clone(), (data, stat));
             }
         }

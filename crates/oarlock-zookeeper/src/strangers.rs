@@ -6,16 +6,18 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use oarlock_core::Result;
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::{ClaimId, Result};
 use zookeeper_client as zk;
 
 use crate::error::from_zk;
 use crate::link::Session;
 use crate::queue::{Entry, Obstacle, Queue};
 
-/// So many are remembered: whoever is forgotten is asked for again.
-const MOST: usize = 4096;
+/// So many are remembered, which is more than a server lists of one name.
+const MOST: usize = 1 << 16;
 
 /// What was found out about nodes, by their paths.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +26,9 @@ pub(crate) struct Strangers(Arc<Mutex<Found>>);
 #[derive(Debug, Default)]
 struct Found {
     strangers: HashSet<String>,
+    /// Since `asked`. Another node may come to have the same path.
     claims: HashSet<String>,
+    asked: Option<Moment>,
 }
 
 impl Strangers {
@@ -39,6 +43,17 @@ impl Strangers {
             nodes.clear();
         }
         nodes.insert(path);
+    }
+
+    /// Those of these that were not found to be claims of late.
+    fn unknown<'a>(&self, parent: &str, suspects: &[&'a Entry], lately: Duration) -> Vec<&'a Entry> {
+        let (mut found, now) = (self.found(), BootClock.now());
+        if found.asked.is_none_or(|asked| now.since(asked) > lately) {
+            found.claims.clear();
+            found.asked = Some(now);
+        }
+        let is_unknown = |entry: &&Entry| !found.claims.contains(&format!("{parent}/{}", entry.node));
+        suspects.iter().copied().filter(is_unknown).collect()
     }
 
     /// What a parent and its children say, without those that are known to be none of ours.
@@ -62,52 +77,69 @@ impl Session {
         self.strangers.note(path.to_owned(), true);
     }
 
-    /// Whether one of these turned out to be no claim. Those that are gone are nobody's trouble.
-    pub(crate) async fn unmask(&self, parent: &str, suspects: &[&Entry]) -> Result<bool> {
-        let looks: Vec<_> = suspects
-            .iter()
-            .map(|entry| format!("{parent}/{}", entry.node))
-            .filter(|path| !self.strangers.found().claims.contains(path))
-            .map(|path| (self.client.check_stat(&path), path))
-            .collect();
-        let mut any = false;
-        for (look, path) in looks {
+    /// Those of these that are no claims. What is gone is nobody's trouble.
+    pub(crate) async fn unmask(&self, parent: &str, suspects: &[&Entry]) -> Result<HashSet<String>> {
+        let unknown = self.strangers.unknown(parent, suspects, self.client.session_timeout());
+        let looks: Vec<_> = unknown.into_iter().map(|entry| (self.stat(parent, &entry.node), entry)).collect();
+        let mut strangers = HashSet::new();
+        for (look, entry) in looks {
             if let Some(stat) = look.await.map_err(from_zk)? {
-                any |= lasts(&stat);
-                self.strangers.note(path, lasts(&stat));
+                self.strangers.note(format!("{parent}/{}", entry.node), lasts(&stat));
+                strangers.extend(lasts(&stat).then(|| entry.node.clone()));
             }
         }
-        Ok(any)
+        Ok(strangers)
     }
 
-    /// Whether one of those up to `at` passes for lighter than its own session made it.
-    async fn unmask_marks(&self, parent: &str, queue: &Queue, at: usize) -> Result<bool> {
-        let mut any = false;
+    /// Those up to `at` that would make a claim lighter which they do not belong to. They are not remembered: the claim itself
+    /// may have one of the same name later.
+    async fn unmask_marks(&self, parent: &str, queue: &Queue, at: usize) -> Result<HashSet<String>> {
+        let mut strangers = HashSet::new();
         for (entry, mark) in queue.marked(at) {
-            let mark = format!("{parent}/{mark}");
-            let looks = (self.client.check_stat(&format!("{parent}/{}", entry.node)), self.client.check_stat(&mark));
-            let (made, marked) = (looks.0.await.map_err(from_zk)?, looks.1.await.map_err(from_zk)?);
-            if let (Some(made), Some(marked)) = (made, marked)
-                && made.ephemeral_owner != marked.ephemeral_owner
-            {
-                self.pass_over(&mark);
-                any = true;
+            let (made, marked) = (self.stat(parent, &entry.node), self.stat(parent, mark));
+            let (made, marked) = (made.await.map_err(from_zk)?, marked.await.map_err(from_zk)?);
+            // A claim's own goes with its node or after it.
+            if made.is_some_and(|made| marked.is_none_or(|marked| marked.ephemeral_owner != made.ephemeral_owner)) {
+                strangers.insert(mark.to_owned());
             }
         }
-        Ok(any)
+        Ok(strangers)
     }
 
-    /// Whether what decides about the claim at `at` is not what it seemed, so that the others have to be listed again.
+    fn stat(
+        &self,
+        parent: &str,
+        node: &str,
+    ) -> impl Future<Output = Result<Option<zk::Stat>, zk::Error>> + Send + use<> {
+        self.client.check_stat(&format!("{parent}/{node}"))
+    }
+
+    /// What decides about the claim at `at` without being what it seems.
     ///
     /// Who waits for one node need not ask: its watch reads that node.
-    pub(crate) async fn was_deceived(&self, parent: &str, queue: &Queue, at: usize, waits: bool) -> Result<bool> {
-        if at < queue.held {
+    pub(crate) async fn deceivers(
+        &self,
+        parent: &str,
+        queue: &Queue,
+        at: usize,
+        holds: bool,
+        waits: bool,
+    ) -> Result<HashSet<String>> {
+        if holds {
             return self.unmask_marks(parent, queue, at).await;
         }
         match queue.obstacle(at) {
             Obstacle::Any => self.unmask(parent, &queue.entries[..at].iter().collect::<Vec<_>>()).await,
             Obstacle::Rival(other) | Obstacle::Waiter(other) if !waits => self.unmask(parent, &[other]).await,
-            Obstacle::Rival(_) | Obstacle::Waiter(_) => Ok(false),
+            Obstacle::Rival(_) | Obstacle::Waiter(_) => Ok(HashSet::new()),
         }
+    }
+
+    /// The claims below `parent`, without what only bears the id of this one.
+    pub(crate) async fn look_for_claim(&self, parent: &str, id: ClaimId) -> Result<Queue> {
+        let queue = self.look(parent).await?;
+        let its: Vec<_> = queue.entries.iter().filter(|entry| entry.id == id).collect();
+        let strangers = self.unmask(parent, &its).await?;
+        Ok(if strangers.is_empty() { queue } else { queue.without(&strangers) })
     }
 }

@@ -46,9 +46,16 @@ impl Session {
 
     /// Watches one node: its end, and what is written into it. What is gone, or `changed`, already is news already.
     pub(crate) async fn watch_node(&self, path: &str, changed: impl Fn(&[u8], &zk::Stat) -> bool) -> Result<Watch> {
-        Ok(match if_there(self.client.get_and_watch_data(path).await)? {
-            Some((data, stat, watcher)) if !changed(&data, &stat) => once(watcher.changed()),
-            _ => once(std::future::ready(())),
+        Ok(match self.client.get_and_watch_data(path).await {
+            // Its end can be watched, whoever may read it.
+            Err(zk::Error::NoAuth) => match self.client.check_and_watch_stat(path).await.map_err(from_zk)? {
+                (Some(stat), watcher) if !changed(b"", &stat) => once(watcher.changed()),
+                _ => once(std::future::ready(())),
+            },
+            answer => match if_there(answer)? {
+                Some((data, stat, watcher)) if !changed(&data, &stat) => once(watcher.changed()),
+                _ => once(std::future::ready(())),
+            },
         })
     }
 

@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use oarlock_core::driver::{Attempt, Grant};
-use oarlock_core::state::Query;
-use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, ErrorKind, Limit, ResourceName, Weight};
+use anyhow::{Context as _, Result, ensure};
+use oarlock_core::driver::{Attempt, End, Grant, Released, Renewal, Renewed};
+use oarlock_core::state::{Ending, Query};
+use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, ErrorKind, Limit, ResourceName, Retry, Weight};
 use oarlock_zookeeper::{Config, ZooKeeper};
 use zookeeper_client as zk;
 
@@ -135,23 +135,92 @@ async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
     Ok(())
 }
 
+/// The node of a claim, by its id.
+async fn node_of(place: &Place, claim: &Claim) -> Result<String> {
+    let children = place.raw.list_children(&format!("/oarlock/{}", claim.resource)).await?;
+    let mine = |child: &&String| child.starts_with(&claim.id.to_string()) && !child.contains('~');
+    children.iter().find(mine).cloned().context("it has no node")
+}
+
 /// Only its own session makes a claim lighter.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_makes_the_claim_of_another_lighter() -> Result<()> {
     let Some(place) = Place::new().await? else { return Ok(()) };
     let (writer, reader) =
         (claim("job", 1, Weight::All, Limit::Unlimited)?, claim("job", 2, Weight::ONE, Limit::Unlimited)?);
-    granted(&place.store, &writer).await?;
+    let fence = granted(&place.store, &writer).await?.fence;
     // By one that lasts, and by one that ends with the session of somebody else.
-    place.put("job", &format!("{}~u1", writer.id)).await?;
+    let node = node_of(&place, &writer).await?;
+    place.put("job", &format!("{node}~u1")).await?;
     let ephemeral = zk::CreateMode::Ephemeral.with_acls(OPEN);
-    place.raw.create(&format!("/oarlock/job/{}~u2", writer.id), b"", &ephemeral).await?;
+    place.raw.create(&format!("/oarlock/job/{node}~u2"), b"", &ephemeral).await?;
     let other = open(&place.server).await?;
     waits(&other, &reader).await?;
-    // The writer goes on as before, and is made lighter by itself.
-    granted(&place.store, &writer).await?;
+    // The writer goes on as before, and is made lighter by itself, also where the false one stands. Whoever saw that one sees this.
+    ensure!(granted(&place.store, &writer).await?.fence == fence, "another fence");
     waits(&other, &reader).await?;
-    place.raw.delete(&format!("/oarlock/job/{}~u1", writer.id), None).await?;
-    granted(&place.store, &claim("job", 1, Weight::ONE, Limit::Unlimited)?).await?;
-    granted(&open(&place.server).await?, &reader).await.map(drop)
+    let lighter = claim("job", 1, Weight::ONE, Limit::Unlimited)?;
+    let mut tried = place.store.attempt(&lighter).await;
+    if let Err(error) = &tried {
+        ensure!(error.retry() == Retry::Now, "{error}");
+        tried = place.store.attempt(&lighter).await;
+    }
+    ensure!(matches!(tried?, Attempt::Granted(grant) if grant.fence == fence), "not made lighter");
+    granted(&other, &reader).await.map(drop)
+}
+
+/// Who holds goes on holding, whatever is put before it: it becomes lighter, leaves its memo, and is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_before_a_holder_costs_it_nothing() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    let writer = claim("job", 1, Weight::All, Limit::Unlimited)?;
+    // Numbers start at nought.
+    granted(&place.store, &claim("job", 7, Weight::All, Limit::Unlimited)?).await?;
+    place.store.release(&writer.resource, ClaimId::from_bits(7), &End::Done { memo: None }).await?;
+    let fence = granted(&place.store, &writer).await?.fence;
+    let stray = alike(9, "a", "i", 0);
+    place.put("job", &stray).await?;
+    place.put("job", &alike(1, "a", "i", 0)).await?;
+    let below = zk::CreateMode::Persistent.with_acls(OPEN);
+    place.raw.create(&format!("/oarlock/job/{}/below", alike(1, "a", "i", 0)), b"", &below).await?;
+    ensure!(granted(&place.store, &writer).await?.fence == fence, "another fence");
+    let lighter = claim("job", 1, Weight::ONE, Limit::Unlimited)?;
+    ensure!(granted(&place.store, &lighter).await?.fence == fence, "another fence");
+
+    // Asked to end, it hears of it; and what it leaves is there for the next.
+    let other = open(&place.server).await?;
+    let ending = Ending { by: "ops".into(), why: "maintenance".into() };
+    let asked = End::Broken { ending: ending.clone(), grace: Duration::from_secs(5) };
+    ensure!(other.release(&writer.resource, writer.id, &asked).await?.outcome == Released::Asked, "nobody was asked");
+    let renewed = place.store.renew(&[Renewal::of(lighter.clone().into())]).await.remove(0)?;
+    ensure!(matches!(renewed, Renewed::Alive { ending: Some(heard), .. } if heard == ending), "it did not hear of it");
+    let memo = oarlock_core::state::Memo::from(b"left".to_vec());
+    place.store.release(&writer.resource, writer.id, &End::Done { memo: Some(memo.clone()) }).await?;
+    let mut next = claim("job", 2, Weight::All, Limit::Unlimited)?;
+    next.wait = false;
+    ensure!(granted(&other, &next).await?.memo == Some(memo), "nothing was left");
+    // And broken without a grace, although another bears its id.
+    place.put("job", &alike(2, "a", "i", 1)).await?;
+    let broken = End::Broken { ending, grace: Duration::ZERO };
+    ensure!(place.store.release(&next.resource, next.id, &broken).await?.outcome == Released::Released, "not broken");
+    let gone = other.renew(&[Renewal::of(next.into())]).await.remove(0)?;
+    ensure!(matches!(gone, Renewed::Gone(_)), "{gone:?}");
+    Ok(())
+}
+
+/// A child that nobody may read stalls nobody, and hides nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_alike_that_cannot_be_read_stalls_nobody() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    place.put("job", "x").await?;
+    let theirs =
+        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&place.server.addr().to_string()).await?;
+    let closed = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
+    theirs.create(&format!("/oarlock/job/{}", alike(9, "a", "n", 0)), b"", &closed).await?;
+    let client = Client::new(open(&place.server).await?)?;
+    let held = client.mutex("job")?.wait(PATIENCE).lock().await?;
+    let shown = place.store.inspect(&Query::name(ResourceName::new("job")?)).await?.resources.remove(0);
+    ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
+    held.release().await?;
+    Ok(())
 }

@@ -120,7 +120,7 @@ const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_wa
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
-const ZK_ORDER: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "queue::tests::nothing"];
+const ZK_ORDER: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "queue::tests::"];
 const ZK_STRANGERS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "strangers"];
 const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_lighter_writer"];
 
@@ -338,8 +338,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "zookeeper-numbers-decide",
         rule: "no number that somebody made up changes the order of the claims",
         file: ZK_QUEUE,
-        from: "if let Some(mine) = mine {",
-        to: "if let Some(mine) = mine.filter(|_| false) {",
+        from: "(one.sequence, &one.node).cmp(&(other.sequence, &other.node))",
+        to: "one.node.cmp(&other.node)",
         test: ZK_ORDER,
     },
     Mutant {
@@ -354,8 +354,40 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "zookeeper-anybody-makes-lighter",
         rule: "only its own session makes a claim lighter",
         file: ZK_STRANGERS_FILE,
-        from: "made.ephemeral_owner != marked.ephemeral_owner",
-        to: "marked.ephemeral_owner == i64::MIN",
+        from: "marked.is_none_or(|marked| marked.ephemeral_owner != made.ephemeral_owner)",
+        to: "marked.is_none()",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-holder-judged-again",
+        rule: "whoever was granted it holds, whatever is put before it",
+        file: ZK_ATTEMPT,
+        from: "at < queue.held || place.fence.is_some()",
+        to: "at < queue.held",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-false-mark-stays",
+        rule: "a claim is made lighter also where somebody has put the same name",
+        file: ZK_ATTEMPT,
+        from: "if error == zk::Error::NodeExists {",
+        to: "if error == zk::Error::NotEmpty {",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-unreadable-stalls",
+        rule: "the end of a node can be watched by those who may not read it",
+        file: "crates/oarlock-zookeeper/src/watch.rs",
+        from: "Err(zk::Error::NoAuth) =>",
+        to: "Err(zk::Error::ClientClosed) =>",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-any-of-its-id",
+        rule: "what only bears the id of a claim is not taken for it",
+        file: ZK_STRANGERS_FILE,
+        from: "Ok(if strangers.is_empty() { queue } else { queue.without(&strangers) })",
+        to: "Ok(if strangers.is_empty() { queue } else { queue.without(&HashSet::new()) })",
         test: ZK_STRANGERS,
     },
     Mutant {
