@@ -24,8 +24,16 @@ use crate::queue::{Listing, Place, Record, check_fence, read_memo};
 const FORGET_TURN_AFTER: Duration = Duration::from_secs(60);
 
 /// Of a long line only so many look again as soon as a turn may have to be passed: in a line that moves, turns are open much of
-/// the time, and everybody else would look at each of them. The others do so when they look again anyhow.
-pub(crate) const LOOKOUTS: usize = 8;
+/// the time, and everybody else would look at each of them. The others look later, should the next few not do it.
+const LOOKOUTS: usize = 8;
+
+/// When the others look. Well before what they saw of the turn is forgotten.
+const LATER: Duration = Duration::from_secs(20);
+
+/// After what time a claim with so many waiting before it looks again for a turn that may be passed `after` some time.
+pub(crate) fn look_out(after: Duration, waiting: usize) -> Duration {
+    if waiting <= LOOKOUTS { after } else { after.max(LATER) }
+}
 
 impl Etcd {
     /// Attempts with the leases that the claim has, or with new ones.
@@ -222,7 +230,7 @@ impl Etcd {
         }
         let mut pending = self.pending(claim, &listing, at, keys);
         let waiting = listing.places.iter().take(at).filter(|place| !place.record.granted).count();
-        pending.recheck_after = self.pass_the_dead(keys, &listing, at).await?.filter(|_| waiting <= LOOKOUTS);
+        pending.recheck_after = self.pass_the_dead(keys, &listing, at).await?.map(|after| look_out(after, waiting));
         self.glance_next_time(claim, &listing, at);
         Ok(Attempt::Pending(pending))
     }
@@ -322,7 +330,8 @@ impl Etcd {
     ) -> Result<Attempt> {
         let offset = listing.floor.offset;
         let record = Record { granted: true, offset, since_micros: wall_micros(), ..place.record.clone() };
-        let mut when = keys.stands(place);
+        // Nor may anybody have asked it to end since it was seen.
+        let mut when = keys.unchanged(place);
         when.push(Compare::changed(&keys.floor(), Is::Equal, listing.floor.changed));
         // Whoever was asked to end stays on its last lease, and is given no more than that has left.
         let last = if place.record.ending.is_some() { Some(self.link.left(place.lease).await?) } else { None };

@@ -7,7 +7,7 @@ use oarlock_core::driver::Pending;
 use oarlock_core::{Claim, Result, Weight};
 
 use crate::api::{Compare, Is, Op, Range};
-use crate::attempt::LOOKOUTS;
+use crate::attempt::look_out;
 use crate::config::Layout;
 use crate::driver::Etcd;
 use crate::keys::Keys;
@@ -83,7 +83,7 @@ impl Etcd {
             // Its turn is open, and nobody else's.
             (false, Weight::All) => {
                 let alone = Listing { revision: found.revision, places: vec![first], ..Listing::default() };
-                self.pass_the_dead(keys, &alone, 1).await?.filter(|_| waiting <= LOOKOUTS)
+                self.pass_the_dead(keys, &alone, 1).await?.map(|after| look_out(after, waiting))
             }
             (false, Weight::Units(_)) => return Ok(None),
         };

@@ -31,7 +31,12 @@ pub fn script(grant: Option<&str>) -> String {
     let mut script = format!("{MODE};\n");
     let (tables, procedures) = (PARTS[0], &PARTS[1..]);
     script += tables.trim_end();
-    script += ";\n\nDELIMITER //\n";
+    script += ";\n\n";
+    // Those of an older format stay otherwise.
+    for procedure in self::procedures() {
+        script += &format!("{};\n", drop_of(procedure));
+    }
+    script += "\nDELIMITER //\n";
     for part in procedures {
         // The end of a procedure is the only one that is not indented.
         script += &format!("{}\n", part.trim_end()).replace("\nEND;\n", "\nEND//\n").replace("\nEND\n", "\nEND//\n");
@@ -52,16 +57,35 @@ pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     let mut conn = dial(&config).await.map_err(|error| error.during("init"))?;
     if version(&mut conn).await?.is_some_and(|found| found < FORMAT) {
         // What replaces them may answer in another way; tables stay, with what they hold.
+        let granted = granted(&mut conn).await;
         for procedure in procedures() {
-            conn.query_drop(format!("DROP PROCEDURE IF EXISTS {procedure}")).await.map_err(failed)?;
+            conn.query_drop(drop_of(procedure)).await.map_err(failed)?;
         }
         make(&mut conn).await?;
+        for (name, user, host) in granted {
+            conn.query_drop(format!("GRANT EXECUTE ON PROCEDURE {name} TO {user}@{host}")).await.map_err(failed)?;
+        }
     }
     prepare(&mut conn).await?;
     for right in grant.into_iter().flat_map(rights) {
         conn.query_drop(right).await.map_err(failed)?;
     }
     Ok(())
+}
+
+fn drop_of(procedure: &str) -> String {
+    format!("DROP PROCEDURE IF EXISTS {procedure}")
+}
+
+/// Who may call which of the procedures: those rights go with them. Nobody, if the server does not let us look.
+async fn granted(conn: &mut Conn) -> Vec<(&'static str, String, String)> {
+    let rights = "SELECT LOWER(routine_name), QUOTE(user), QUOTE(host) FROM mysql.procs_priv WHERE db = DATABASE()";
+    let rights: Vec<(String, String, String)> = conn.query(rights).await.unwrap_or_default();
+    let ours = |(name, user, host): (String, String, String)| {
+        let name = procedures().find(|procedure| *procedure == name)?;
+        Some((name, user, host))
+    };
+    rights.into_iter().filter_map(ours).collect()
 }
 
 /// The fewest rights that a client needs, once somebody has made the tables.

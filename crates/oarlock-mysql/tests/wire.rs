@@ -84,13 +84,19 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds() {
     let held = claim(1, "held");
     let fence = grant(&store, &held).await.unwrap().fence;
     drop(store);
+    root.query_drop("CREATE USER app IDENTIFIED BY 'secret'").await.unwrap();
+    oarlock_mysql::init(config(server.addr()), Some("app")).await.unwrap();
     root.query_drop("UPDATE oarlock_format SET version = 1; DROP PROCEDURE oarlock_release").await.unwrap();
     root.query_drop("CREATE PROCEDURE oarlock_release(_name INT) SELECT 1").await.unwrap();
+    root.query_drop("GRANT EXECUTE ON PROCEDURE oarlock_release TO app").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
     assert!(error.to_string().contains("oarlock init"), "{error}");
     oarlock_mysql::init(config(server.addr()), None).await.unwrap();
-    let store = MySql::connect(config(server.addr())).await.unwrap();
+    // With the rights of whoever had them.
+    let mut app = config(server.addr()).password("secret");
+    app.user = Some("app".into());
+    let store = MySql::connect(app).await.unwrap();
     assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
     store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
     assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);

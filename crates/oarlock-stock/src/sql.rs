@@ -392,6 +392,10 @@ impl<C: Conn> Sql<C> {
                 Ok(told) => break told,
                 Err(error) => error,
             };
+            // A call that was killed leaves its transaction open, and the next one would keep what it had begun.
+            if self.conn.execute("rollback", Vec::new()).await.is_err() {
+                return Err(error);
+            }
             match attempts.after(error.trouble()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(error),

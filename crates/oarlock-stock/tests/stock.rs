@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use oarlock_stock::{Count, Error, Order, State, Stock, Take};
+use mysql_async::prelude::Queryable as _;
+use oarlock_stock::{Count, Error, Order, Sql, State, Stock, Take};
 use oarlock_testbed::{MariaDb, Postgres, RedisCluster};
 
 use self::beds::{Bed, Lite, Many, Maria, One, Pg};
@@ -305,4 +306,40 @@ async fn redis_cluster() {
         let nodes = cluster.masters.iter().map(|node| format!("redis://{}", node.addr())).collect();
         all(&Many(nodes)).await;
     }
+}
+
+/// A call that the server ends in the middle has taken nothing, also for who asks again.
+#[tokio::test]
+async fn a_take_that_was_cut_short_takes_nothing() {
+    let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    let bed = Maria(server.url());
+    bed.stock().await.init().await.unwrap();
+    let stock = fresh(&bed, "cut", 1, 2).await;
+    let mut other = mysql_async::Conn::from_url(&bed.0).await.unwrap();
+    let locked = "start transaction; select available from oarlock_stock_segment where sku = 'cut' for update";
+    let waiting = "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'";
+    let conn = mysql_async::Conn::from_url(&bed.0).await.unwrap();
+    let kill = format!("kill query {}", conn.id());
+    let taker = Stock::new(Sql::new(conn));
+    for id in ["a", "b"] {
+        other.query_drop(locked).await.unwrap();
+        let cut = async {
+            // The server looks anew only if nobody asked for a tenth of a second.
+            while other.query_first::<u64, _>(waiting).await.unwrap() != Some(1) {
+                tokio::time::sleep(Duration::from_millis(150)).await;
+            }
+            other.query_drop(&kill).await.unwrap();
+        };
+        let both = async { tokio::join!(taker.take(order("cut", id, 1)), cut).0 };
+        let cut = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
+        assert!(matches!(cut, Err(Error::Store(_))), "{cut:?}");
+        other.query_drop("rollback").await.unwrap();
+    }
+    let count = stock.count("cut").await.unwrap();
+    assert_eq!((count.available, count.held), (2, 0), "{count:?}");
+    // On the same connection, where what was begun might be kept.
+    reserved(taker.take(order("cut", "b", 1)).await.unwrap());
+    let count = stock.count("cut").await.unwrap();
+    assert_eq!((count.available, count.held), (1, 1), "{count:?}");
+    balanced(&count);
 }

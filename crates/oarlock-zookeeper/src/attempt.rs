@@ -60,11 +60,11 @@ impl ZooKeeper {
 
     async fn judge(&self, session: &Session, claim: &Claim, mut standing: Standing) -> Result<Attempt> {
         let (at, holds) = loop {
-            let Standing { parent, place, queue, .. } = &standing;
+            let Standing { parent, place, queue, new, .. } = &standing;
             let at = queue.position(&place.node).ok_or_else(changed_meanwhile)?;
             // Whoever was granted it holds, whatever has been put before it since.
             let holds = at < queue.held || place.fence.is_some();
-            let strangers = session.deceivers(parent, queue, at, holds, claim.wait).await?;
+            let strangers = session.deceivers(parent, queue, at, holds, claim.wait && *new).await?;
             if strangers.is_empty() {
                 break (at, holds);
             }
@@ -220,17 +220,11 @@ impl ZooKeeper {
             (record.kind, record.granted, record.fence) = (claim.kind, true, Some(fence));
             record.lighter = Some(claim.weight);
             let mut lighter = session.client.new_multi_writer();
-            let mark = format!("{parent}/{}", queue::mark(&node, claim.weight));
+            let mark = format!("{parent}/{}", queue::mark(&node, claim.weight, BootClock.now().as_nanos()));
             lighter.add_create(&mark, b"", &session.options(zk::CreateMode::Ephemeral)).map_err(from_zk)?;
             // Those who wait for this one watch its data.
             lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
-            if let Err(error) = lighter.commit().await.map_err(zk::Error::from) {
-                if error == zk::Error::NodeExists {
-                    // Not ours, or it would have been lighter already. It has our node's name: it goes.
-                    if_there(session.client.delete(&mark, None).await)?;
-                }
-                return Err(from_zk(error));
-            }
+            lighter.commit().await.map_err(|error| from_zk(error.into()))?;
         }
         let mut grant = Grant::new(fence, lease);
         if queue.has_memo {

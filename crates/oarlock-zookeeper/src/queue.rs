@@ -2,7 +2,7 @@
 //!
 //! A claim is a child `<claim id>-<weight>-<capacity>-<sequence>`, so that one listing decides: weight `a` (all) or
 //! `u<units>`, capacity `n` (not said), `i` (unlimited) or a number. A held claim that was made lighter has a second
-//! child `<node>~<weight>`. Whatever else is there is nobody's claim.
+//! child `<node>~<weight>~<any>`. Whatever else is there is nobody's claim.
 //!
 //! Claims stand in order of their sequence. A claim holds if it fits together with all before it; so the holders are
 //! always the first few, and whoever holds goes on holding whatever happens behind it.
@@ -182,10 +182,12 @@ impl Queue {
         self.entries.iter().take(at).find_map(|entry| Some((entry, entry.capacity?)))
     }
 
-    /// The claims up to `at` that pass for lighter than they came, each with the child that says so.
-    pub(crate) fn marked(&self, at: usize) -> impl Iterator<Item = (&Entry, &str)> {
-        let upto = self.entries.iter().take(at + 1);
-        upto.flat_map(|entry| {
+    /// Those of these claims that pass for lighter than they came, each with the child that says so.
+    pub(crate) fn marked<'a>(
+        &'a self,
+        claims: impl Iterator<Item = &'a Entry>,
+    ) -> impl Iterator<Item = (&'a Entry, &'a str)> {
+        claims.flat_map(|entry| {
             self.marks.iter().filter(|mark| mark.of == entry.node).map(move |mark| (entry, mark.node.as_str()))
         })
     }
@@ -248,14 +250,16 @@ impl Entry {
     }
 }
 
-/// The name of the child that makes the claim of `node` lighter.
-pub(crate) fn mark(node: &str, weight: Weight) -> String {
-    format!("{node}~{}", write_weight(weight))
+/// The name of the child that makes the claim of `node` lighter. `one` makes it another than any that is there: whatever stands in
+/// the way of one name is in nobody's way.
+pub(crate) fn mark(node: &str, weight: Weight, one: u64) -> String {
+    format!("{node}~{}~{one:x}", write_weight(weight))
 }
 
 impl Mark {
     fn parse(child: &str) -> Option<Self> {
-        let (of, weight) = child.split_once('~')?;
+        let mut parts = child.splitn(3, '~');
+        let (of, weight) = (parts.next()?, parts.next()?);
         Entry::parse(of)?;
         Some(Self { node: child.to_owned(), of: of.to_owned(), weight: parse_weight(weight)? })
     }
@@ -330,7 +334,7 @@ mod tests {
             let (id, weight) = if sequence.ends_with('1') { (1, "a") } else { (2, "u1") };
             format!("{id:032x}-{weight}-i-{sequence}")
         });
-        let with_mark = [children[0].clone(), children[1].clone(), mark(&children[0], Weight::ONE)];
+        let with_mark = [children[0].clone(), children[1].clone(), mark(&children[0], Weight::ONE, 7)];
         assert_eq!((Queue::read(&children).held, Queue::read(&with_mark).held), (1, 2));
         let queue = Queue::read(&with_mark);
         assert_eq!(queue.nodes_of(ClaimId::from_bits(1)).count(), 2);

@@ -91,11 +91,15 @@ impl Session {
         Ok(strangers)
     }
 
-    /// Those up to `at` that would make a claim lighter which they do not belong to. They are not remembered: the claim itself
-    /// may have one of the same name later.
-    async fn unmask_marks(&self, parent: &str, queue: &Queue, at: usize) -> Result<HashSet<String>> {
+    /// Those that would make one of these claims lighter and do not belong to it.
+    async fn unmask_marks<'a>(
+        &self,
+        parent: &str,
+        queue: &'a Queue,
+        claims: impl Iterator<Item = &'a Entry> + Send,
+    ) -> Result<HashSet<String>> {
         let mut strangers = HashSet::new();
-        for (entry, mark) in queue.marked(at) {
+        for (entry, mark) in queue.marked(claims) {
             let (made, marked) = (self.stat(parent, &entry.node), self.stat(parent, mark));
             let (made, marked) = (made.await.map_err(from_zk)?, marked.await.map_err(from_zk)?);
             // A claim's own goes with its node or after it.
@@ -116,21 +120,21 @@ impl Session {
 
     /// What decides about the claim at `at` without being what it seems.
     ///
-    /// Who waits for one node need not ask: its watch reads that node.
+    /// Who comes to wait for one node need not ask: its watch reads that node. Who comes again may have no watch.
     pub(crate) async fn deceivers(
         &self,
         parent: &str,
         queue: &Queue,
         at: usize,
         holds: bool,
-        waits: bool,
+        will_watch: bool,
     ) -> Result<HashSet<String>> {
         if holds {
-            return self.unmask_marks(parent, queue, at).await;
+            return self.unmask_marks(parent, queue, queue.entries.iter().take(at + 1)).await;
         }
         match queue.obstacle(at) {
             Obstacle::Any => self.unmask(parent, &queue.entries[..at].iter().collect::<Vec<_>>()).await,
-            Obstacle::Rival(other) | Obstacle::Waiter(other) if !waits => self.unmask(parent, &[other]).await,
+            Obstacle::Rival(other) | Obstacle::Waiter(other) if !will_watch => self.unmask(parent, &[other]).await,
             Obstacle::Rival(_) | Obstacle::Waiter(_) => Ok(HashSet::new()),
         }
     }
@@ -139,7 +143,8 @@ impl Session {
     pub(crate) async fn look_for_claim(&self, parent: &str, id: ClaimId) -> Result<Queue> {
         let queue = self.look(parent).await?;
         let its: Vec<_> = queue.entries.iter().filter(|entry| entry.id == id).collect();
-        let strangers = self.unmask(parent, &its).await?;
+        let mut strangers = self.unmask(parent, &its).await?;
+        strangers.extend(self.unmask_marks(parent, &queue, its.into_iter()).await?);
         Ok(if strangers.is_empty() { queue } else { queue.without(&strangers) })
     }
 }

@@ -482,7 +482,9 @@ async fn only_the_next_few_come_back_for_an_open_turn() {
                 panic!("it is not the first")
             };
             assert_eq!(pending.ahead, u32::try_from(ahead).ok());
-            assert_eq!(pending.recheck_after.is_some(), ahead <= LOOKOUTS, "{ahead} before it, {glances}");
+            let after = pending.recheck_after.unwrap();
+            assert_eq!(after < LATER, ahead <= LOOKOUTS, "{ahead} before it, {glances}");
+            assert!(after < FORGET_TURN_AFTER, "what it saw of the turn is forgotten by then");
         }
     }
 }
