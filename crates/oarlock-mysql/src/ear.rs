@@ -1,6 +1,7 @@
 //! Hears when the server goes down. Nobody reads on an idle connection of this protocol, so there is one more on which an answer is
 //! always awaited, and never comes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mysql_async::prelude::Queryable as _;
@@ -21,18 +22,21 @@ pub(crate) struct Ear {
     mailbox: Mailbox,
     runtime: Handle,
     task: Mutex<Option<AbortHandle>>,
+    /// The last try to listen failed.
+    deaf: Arc<AtomicBool>,
 }
 
 impl Ear {
     pub(crate) fn new(config: Config, mailbox: Mailbox, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { config, mailbox, runtime, task: Mutex::default() })
+        Arc::new(Self { config, mailbox, runtime, task: Mutex::default(), deaf: Arc::default() })
     }
 
     /// Listens, unless it does already.
     pub(crate) fn listen(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
-            *task = Some(self.runtime.spawn(hear(self.config.clone(), self.mailbox.clone())).abort_handle());
+            let hear = hear(self.config.clone(), self.mailbox.clone(), self.deaf.clone());
+            *task = Some(self.runtime.spawn(hear).abort_handle());
         }
     }
 }
@@ -45,9 +49,16 @@ impl Drop for Ear {
     }
 }
 
-async fn hear(config: Config, mailbox: Mailbox) {
-    // Where it cannot be had, the next renewal asks for it again.
-    let Ok(Ok(mut conn)) = tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await else { return };
-    let _ = conn.query_drop(WAIT).await;
+async fn hear(config: Config, mailbox: Mailbox, deaf: Arc<AtomicBool>) {
+    match tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
+        Ok(Ok(mut conn)) => {
+            deaf.store(false, Ordering::Release);
+            let _ = conn.query_drop(WAIT).await;
+        }
+        // The server may have gone before anybody listened. Where there is just no connection to be had, one look is enough: the
+        // next renewal tries to listen again.
+        _ if deaf.swap(true, Ordering::AcqRel) => return,
+        _ => {}
+    }
     mailbox.ring();
 }

@@ -324,9 +324,12 @@ async fn a_take_that_was_cut_short_takes_nothing() {
     for id in ["a", "b"] {
         other.query_drop(locked).await.unwrap();
         let cut = async {
-            // The server looks anew only if nobody asked for a tenth of a second.
-            while other.query_first::<u64, _>(waiting).await.unwrap() != Some(1) {
+            loop {
+                // The server looks anew only if nobody asked for a tenth of a second.
                 tokio::time::sleep(Duration::from_millis(150)).await;
+                if other.query_first::<u64, _>(waiting).await.unwrap() == Some(1) {
+                    break;
+                }
             }
             other.query_drop(&kill).await.unwrap();
         };
