@@ -306,10 +306,14 @@ async fn a_clock_that_jumps_costs_one_vote_and_no_fence() {
         all.push(fence(&quorum, &mine).await.unwrap());
         // What a rival gave back may reach a node after our question: that vote comes with a renewal.
         until("all votes", async || renewed_votes(&quorum, &mine).await == 3).await;
-        nodes[0].set_clock(micros).unwrap();
-        if micros > 0 {
-            assert_eq!(votes(&mine).await, 2, "a vote ended early");
-        }
+        let jumped = async || {
+            nodes[0].set_clock(0).unwrap();
+            let all = renewed_votes(&quorum, &mine).await == 3;
+            nodes[0].set_clock(micros).unwrap();
+            // A renewal of which two others have told already may reach this node only now, and counts from its new time.
+            all && (micros <= 0 || votes(&mine).await == 2)
+        };
+        until("a vote to end early", jumped).await;
         assert_eq!(fence(&rival, &theirs).await, None, "two of three votes are still there");
         until("the vote to be won back", async || renewed_votes(&quorum, &mine).await == 3).await;
         assert_eq!(quorum.release(&name("jump"), mine.id, &DONE).await.unwrap().outcome, Released::Released);
