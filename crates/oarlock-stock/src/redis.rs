@@ -13,8 +13,10 @@ use self::keys::Place;
 use crate::even::evenly;
 use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
-/// How often a taker looks through all places because units were moved meanwhile.
-const ROUNDS: usize = 64;
+/// How often a taker looks through all places because units were moved meanwhile, and the longest pause in between, in
+/// milliseconds: without one, two takers may carry the same units to and fro.
+const ROUNDS: u32 = 64;
+const LONGEST: u64 = 32;
 /// How often a map is read again because somebody is changing it, and the pause in between.
 const MAPS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -31,7 +33,7 @@ macro_rules! scripts {
     };
 }
 
-scripts!(take, settle, sweep, debit, credit, clear, forget, raise, remap, deliver);
+scripts!(take, look, settle, sweep, debit, credit, clear, forget, raise, remap, deliver);
 
 /// Stock on Redis, over a connection of the crate `redis`: a `MultiplexedConnection`, or a `ClusterConnection`, where the
 /// segments lie on different masters.
@@ -197,6 +199,35 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         Ok(None)
     }
 
+    /// What there is, place by place. While nothing comes in anywhere, no unit is overlooked: one that is on its way
+    /// counts where it left, until it has arrived.
+    async fn look_around(&mut self, sku: &str, map: &Map) -> Result<Vec<Seen>, Error> {
+        let mut seen = Vec::new();
+        for place in map.places() {
+            let (units, under_way) = self.run(&look, &place.keys(sku), &[]).await?;
+            seen.push(Seen { place, units, under_way });
+        }
+        Ok(seen)
+    }
+
+    /// Brings home what an order lacks there, from where it was seen.
+    async fn gather(&mut self, order: &Order, map: &Map, home: Place, seen: &[Seen]) -> Result<(), Error> {
+        let at_home = seen.iter().find(|seen| seen.place == home).map_or(0, |seen| seen.units);
+        let mut missing = order.quantity.saturating_sub(at_home);
+        // From a place of its own on, so that takers do not all go to the same one.
+        let start = fastrand::usize(..seen.len().max(1));
+        for from in seen[start..].iter().chain(&seen[..start]) {
+            if missing > 0 && from.units > 0 && from.place != home {
+                missing -= self.bring(&order.sku, from.place, home, missing).await?;
+            }
+        }
+        if missing > 0 {
+            // Some of it is on its way, and whoever sent it may be gone.
+            self.mend(&order.sku, map).await?;
+        }
+        Ok(())
+    }
+
     /// Takes at the home of the id, by a map that holds.
     async fn take_at_home(&mut self, order: &Order) -> Result<(Map, AtHome), Error> {
         let mut map = match self.maps.get(&order.sku) {
@@ -215,7 +246,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
             let at_home = match words[..] {
                 ["taken"] => AtHome::Done(Step::Taken),
                 ["known", known] => AtHome::Done(Step::Known(reservation(&order.sku, &order.id, known)?)),
-                ["short", left] => AtHome::Short { home, left: left.parse().map_err(Error::store)? },
+                ["short"] => AtHome::Short { home },
                 ["moved"] => {
                     map = self.moved(&order.sku, &map, attempt).await?;
                     continue;
@@ -247,7 +278,15 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
 /// What came of a take at home.
 enum AtHome {
     Done(Step),
-    Short { home: Place, left: u64 },
+    Short { home: Place },
+}
+
+/// A place as it was seen.
+struct Seen {
+    place: Place,
+    units: u64,
+    /// What has left it, and may have arrived or not.
+    under_way: u64,
 }
 
 impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
@@ -264,29 +303,26 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     }
 
     async fn take(&mut self, order: &Order) -> Result<Step, Error> {
-        for _ in 0..ROUNDS {
-            let (map, at_home) = self.take_at_home(order).await?;
-            let (home, left) = match at_home {
-                AtHome::Done(step) => return Ok(step),
-                AtHome::Short { home, left } => (home, left),
+        for round in 0..ROUNDS {
+            let (map, home) = match self.take_at_home(order).await? {
+                (_, AtHome::Done(step)) => return Ok(step),
+                (map, AtHome::Short { home }) => (map, home),
             };
+            if round > 0 {
+                let longest = LONGEST.min(1 << round.min(16));
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(..=longest))).await;
+            }
             let moves = self.moves(&order.sku).await?;
             if self.empty.get(&order.sku) == Some(&moves) {
-                return Ok(Step::Short { left });
+                return Ok(Step::Short { left: 0 });
             }
-            let mut missing = order.quantity - left;
-            // From a place of its own on, so that takers do not all go to the same one.
-            let places: Vec<_> = map.places().filter(|place| *place != home).collect();
-            let start = fastrand::usize(..places.len().max(1));
-            for at in 0..places.len() {
-                let from = places[(start + at) % places.len()];
-                if missing > 0 && self.units(&order.sku, from).await?[0] > 0 {
-                    missing -= self.bring(&order.sku, from, home, missing).await?;
-                }
-            }
-            if missing > 0 && self.moves(&order.sku).await? == moves {
-                // Every other place was seen empty, and nothing was moved meanwhile.
-                // If its own is empty too, so is everybody's.
+            let seen = self.look_around(&order.sku, &map).await?;
+            let left = seen.iter().map(|place| place.units + place.under_way).sum();
+            // Only where there is enough: an order that cannot be served must not take units away from those that can.
+            if left >= order.quantity {
+                self.gather(order, &map, home, &seen).await?;
+            } else if self.moves(&order.sku).await? == moves {
+                // Nothing came in meanwhile, so in the end there was no more than what it saw.
                 if left == 0 {
                     self.empty.insert(order.sku.clone(), moves);
                 }
@@ -299,6 +335,9 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn settle(&mut self, sku: &str, id: &str, end: State) -> Result<Option<Reservation>, Error> {
         let map = self.read(sku).await?;
         let letter = if end == State::Sold { "s" } else { "r" };
+        if end == State::Returned {
+            self.moving(sku).await?;
+        }
         for home in map.homes(id).collect::<Vec<_>>() {
             let known: Option<String> = self.run(&settle, &home.keys(sku), &[&id, &letter]).await?;
             if let Some(known) = known {
@@ -314,6 +353,7 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn sweep(&mut self, sku: &str) -> Result<u64, Error> {
         let map = self.read(sku).await?;
         self.mend(sku, &map).await?;
+        self.moving(sku).await?;
         let mut back = 0;
         for place in map.places().collect::<Vec<_>>() {
             back += self.run::<u64>(&sweep, &place.keys(sku), &[&SWEPT]).await?;

@@ -13,6 +13,8 @@ use self::beds::{Bed as _, One};
 
 const TAKE: &str = include_str!("../src/redis/scripts/take.lua");
 
+const MAP: &str = "oarlock:stock:{hot}:map";
+
 fn order(id: &str, quantity: u64) -> Order {
     Order { sku: "hot".to_owned(), id: id.to_owned(), quantity, hold: None }
 }
@@ -54,6 +56,69 @@ async fn a_transfer_that_nobody_ended_is_finished_once() {
     assert_eq!((count.segments, count.available), (vec![4, 16], 20));
     let left: u64 = redis::cmd("HLEN").arg(&under_way).query_async(&mut raw).await.unwrap();
     assert_eq!(left, 0, "notes");
+}
+
+/// They have left segment 0, and nobody but the taker is there to bring them to segment 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_is_not_sold_out() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (stock, mut raw) = fresh(&bed, 2, 6).await;
+    assert!(matches!(stock.take(order("most", 3)).await.unwrap(), Take::Reserved(_)));
+    let [from, _, _, under_way, _] = keys(0);
+    let [other, ..] = keys(1);
+    redis::cmd("HSET").arg(&from).arg("n").arg(0).exec_async(&mut raw).await.unwrap();
+    redis::cmd("HSET").arg(&other).arg("n").arg(0).exec_async(&mut raw).await.unwrap();
+    redis::cmd("HSET").arg(&under_way).arg("t1").arg("3 1").exec_async(&mut raw).await.unwrap();
+    assert_eq!(stock.take(order("more", 4)).await.unwrap(), Take::SoldOut { left: 3 });
+    assert!(matches!(stock.take(order("rest", 3)).await.unwrap(), Take::Reserved(_)));
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.available, count.held), (0, 6));
+}
+
+/// One unit, and everybody wants two: none of them carries it to his own segment, where the next would take it from.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_be_served_is_told_so_in_any_crowd() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (_, mut raw) = fresh(&bed, 8, 1).await;
+    let before: u64 = redis::cmd("HGET").arg(MAP).arg("moves").query_async(&mut raw).await.unwrap();
+    let mut takers = Vec::new();
+    for taker in 0..8 {
+        let stock = bed.stock().await;
+        takers.push(tokio::spawn(async move {
+            for line in 0..20 {
+                let take = stock.take(order(&format!("{taker}-{line}"), 2)).await.unwrap();
+                assert_eq!(take, Take::SoldOut { left: 1 });
+            }
+        }));
+    }
+    for taker in takers {
+        taker.await.unwrap();
+    }
+    let after: u64 = redis::cmd("HGET").arg(MAP).arg("moves").query_async(&mut raw).await.unwrap();
+    assert_eq!(after, before, "units were moved");
+}
+
+/// Everybody could be served, but not all: those who are first must be, and the rest hear that it is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gathers_beside_others_gets_an_answer() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    for round in 0..10 {
+        let (stock, _) = fresh(&bed, 16, 16).await;
+        let mut takers = Vec::new();
+        for taker in 0..6 {
+            let stock = bed.stock().await;
+            takers.push(tokio::spawn(async move { stock.take(order(&format!("{round}-{taker}"), 5)).await.unwrap() }));
+        }
+        let mut served = 0;
+        for taker in takers {
+            served += usize::from(matches!(taker.await.unwrap(), Take::Reserved(_)));
+        }
+        assert_eq!(served, 3);
+        stock.remove("hot").await.unwrap();
+    }
 }
 
 /// An order that was sent by an old map arrives after its repetition was carried out by the new one.

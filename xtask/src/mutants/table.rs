@@ -65,6 +65,7 @@ const ROWS_MYSQL: &str = "crates/oarlock-rows/src/mysql.rs";
 const STOCK_STEPS: &str = "crates/oarlock-stock/src/sql/steps.rs";
 const STOCK_SQL: &str = "crates/oarlock-stock/src/sql.rs";
 const STOCK_TAKE: &str = "crates/oarlock-stock/src/redis/scripts/take.lua";
+const STOCK_REDIS: &str = "crates/oarlock-stock/src/redis.rs";
 const STOCK_CREDIT: &str = "crates/oarlock-stock/src/redis/scripts/credit.lua";
 const STOCK_PROCEDURE: &str = "crates/oarlock-stock/src/sql/take.sql";
 const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
@@ -1156,6 +1157,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: STOCK_CREDIT,
         from: "if redis.call('ZADD', arrived, 'NX', '+inf', ARGV[1]) == 1 then",
         to: "if redis.call('ZADD', arrived, 'NX', '+inf', ARGV[1]) then",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
+        name: "stock-gathers-in-vain",
+        rule: "units are brought only for an order that can be served",
+        file: STOCK_REDIS,
+        from: "if left >= order.quantity {",
+        to: "if left > 0 {",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
+        name: "stock-overlooks-what-is-on-its-way",
+        rule: "units between two segments are not sold out",
+        file: STOCK_REDIS,
+        from: "place.units + place.under_way",
+        to: "place.units",
         test: STOCK_LEFTOVERS,
     },
     Mutant {

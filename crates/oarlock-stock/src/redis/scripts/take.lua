@@ -5,7 +5,7 @@ if redis.call('HGET', units, 'g') ~= ARGV[1] then return {'moved'} end
 local known = redis.call('HGET', reservations, id)
 if known then return {'known', known} end
 local left = tonumber(redis.call('HGET', units, 'n') or '0')
-if left < quantity then return {'short', tostring(left)} end
+if left < quantity then return {'short'} end
 redis.call('HINCRBY', units, 'n', -quantity)
 redis.call('HINCRBY', units, 'h', quantity)
 redis.call('HSET', reservations, id, quantity .. ' h')
