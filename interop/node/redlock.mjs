@@ -39,7 +39,8 @@ class NodeLock {
   }
 
   async acquire(leaseMs, waitMs, renewed) {
-    const settings = { retryCount: Math.ceil(waitMs / RETRY_DELAY_MS) };
+    // It renews half-way: by default half a second before the end, which a busy machine may sleep through.
+    const settings = { retryCount: Math.ceil(waitMs / RETRY_DELAY_MS), automaticExtensionThreshold: leaseMs / 2 };
     try {
       if (renewed) await this.use(leaseMs, settings);
       else this.inner = await this.redlock.acquire([this.name], leaseMs, settings);

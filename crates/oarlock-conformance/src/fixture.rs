@@ -148,7 +148,7 @@ pub trait Fixture: Send + Sync + 'static {
 
     /// The times that suit it.
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(600))
+        Pace::of(Duration::from_millis(1000))
     }
 
     /// What it does in its own way.

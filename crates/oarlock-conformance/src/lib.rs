@@ -41,6 +41,7 @@
 mod bench;
 mod cases;
 mod crowd;
+mod ending;
 mod failure;
 pub mod faulty;
 pub mod fixture;
@@ -51,6 +52,7 @@ pub mod sim;
 pub mod wire;
 pub mod zoo;
 
+pub use ending::end_of_belief;
 pub use failure::{Failure, Outcome};
 pub use fixture::{Connection, Fixture, Habits, Pace, Power, Powers};
 pub use history::{History, Hold, Rules, Verdict, Violation};

@@ -29,7 +29,7 @@ impl Plain {
         F: Future<Output = Result<Arc<dyn DynDriver>>> + Send + 'static,
     {
         let connect: Connect = Box::new(move || Box::pin(connect()));
-        let pace = Pace::of(Duration::from_millis(600));
+        let pace = Pace::of(Duration::from_millis(1000));
         let kill = Power::Lacks("closing a connection of this store is not like the death of its process");
         Self { name: name.into(), pace, kill, connect }
     }

@@ -31,7 +31,7 @@ impl Fixture for Mem {
     }
 
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(600))
+        Pace::of(Duration::from_millis(1000))
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {

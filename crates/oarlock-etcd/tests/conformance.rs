@@ -42,7 +42,8 @@ impl Fixture for Server {
 
     /// Leases have whole seconds, at least two, and are ended every half second.
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_secs(3))
+        // Every write waits for the disk.
+        Pace::of(Duration::from_secs(3)).soon(Duration::from_secs(6))
     }
 
     fn habits(&self) -> Habits {

@@ -106,7 +106,7 @@ async fn etcdctl_holds_and_we_wait() -> Outcome {
     let freed = Instant::now();
     ctl.interrupt()?;
     let guard = tokio::time::timeout(PATIENCE, waiting).await???;
-    assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
+    assert!(freed.elapsed() < Duration::from_secs(6), "{:?}", freed.elapsed());
     assert!(guard.fence().get() > before);
     guard.release().await?;
     assert!(server.ctl(&["get", "--prefix", "deploy/"])?.is_empty(), "something was left");
@@ -149,7 +149,7 @@ async fn whoever_is_killed_is_followed() -> Outcome {
     ctl.child.kill()?;
     let killed = Instant::now();
     let guard = tokio::time::timeout(PATIENCE, client.mutex("deploy")?.lock()).await??;
-    assert!(killed.elapsed() < Duration::from_secs(4), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
     guard.release().await?;
     Ok(())
 }

@@ -137,7 +137,7 @@ async fn a_late_attempt_leaves_nothing() -> Outcome {
 async fn an_idle_lease_that_ran_out_is_replaced() -> Outcome {
     let Some(bed) = Bed::start()? else { return Ok(()) };
     let client = Client::new(bed.near().await?)?;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(4);
     client.mutex("foo")?.ttl(ttl).lock().await?.release().await?;
     tokio::time::sleep(ttl * 2).await;
     let guard = client.mutex("foo")?.ttl(ttl).lock().await?;
@@ -187,11 +187,14 @@ async fn the_lease_that_was_given_is_told_and_shown() -> Outcome {
     let store = bed.near().await?;
     let mut short = claim(1, "short")?;
     short.ttl = Duration::from_millis(300);
+    let asked = std::time::Instant::now();
     let Attempt::Granted(grant) = store.attempt(&short).await? else { return Err("was not granted".into()) };
     assert_eq!(grant.lease.ttl, Duration::from_secs(2));
     let page = store.inspect(&Query::name(short.resource.clone())).await?;
-    let left = page.resources[0].holders[0].lease_left;
-    assert!(left >= Duration::from_secs(1) && left <= Duration::from_secs(2), "{left:?}");
+    let left = page.resources[0].holders.first().ok_or("the lease is over")?.lease_left;
+    // The server shows whole seconds.
+    let (low, high) = (left + asked.elapsed() + Duration::from_secs(1), Duration::from_secs(2));
+    assert!(low >= high && left <= high, "{left:?}");
     let renewed = store.renew(&[Renewal::of(Arc::new(short))]).await.remove(0)?;
     assert!(matches!(renewed, Renewed::Alive { lease, .. } if lease.ttl == Duration::from_secs(2)), "{renewed:?}");
     Ok(())
@@ -258,10 +261,10 @@ async fn a_silent_member_is_left() -> Outcome {
     bed.proxy.until(|seen| seen.held_to_server > 0).await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     let other = claim(2, "other")?;
-    let Attempt::Granted(_) = tokio::time::timeout(Duration::from_secs(2), store.attempt(&other)).await?? else {
+    let Attempt::Granted(_) = tokio::time::timeout(Duration::from_secs(10), store.attempt(&other)).await?? else {
         return Err("was not granted".into());
     };
-    let end = tokio::time::timeout(Duration::from_secs(2), watch.changed()).await?;
+    let end = tokio::time::timeout(Duration::from_secs(10), watch.changed()).await?;
     assert_eq!((end, watch.changed().await), (None, None));
     assert!(!stuck.is_finished(), "nothing was stuck: nothing is tested");
     stuck.abort();

@@ -34,7 +34,7 @@ use oarlock_local::{Config, Local};
 use tempfile::TempDir;
 
 /// Long enough for a machine under load, short enough to tell a hang: nothing passes by waiting for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn temp() -> TempDir {
     tempfile::tempdir().unwrap()

@@ -418,7 +418,7 @@ async fn a_statement_that_took_too_long_leaves_no_row_locked() {
     let first = MySql::connect(config(server.addr())).await.unwrap();
     let old = claim(1, "slow");
     let fence = grant(&first, &old).await.unwrap().fence;
-    root.query_drop("SET GLOBAL max_statement_time = 0.2").await.unwrap();
+    root.query_drop("SET GLOBAL max_statement_time = 2").await.unwrap();
     let store = MySql::connect(config(server.addr())).await.unwrap();
     root.query_drop("SET GLOBAL max_statement_time = 0").await.unwrap();
     let mut lock = locker(&server, "slow").await;

@@ -66,10 +66,10 @@ async fn the_next_in_line_learns_of_a_killed_holder_at_once() {
         victim.kill().unwrap();
         let killed = Instant::now();
         victim.wait().unwrap();
-        let (guard, granted) = tokio::time::timeout(Duration::from_secs(5), next).await.unwrap().unwrap().unwrap();
+        let (guard, granted) = tokio::time::timeout(Duration::from_secs(30), next).await.unwrap().unwrap().unwrap();
         waits.push(granted.saturating_duration_since(killed));
         guard.release().await.unwrap();
-        let guard = tokio::time::timeout(Duration::from_secs(5), second).await.unwrap().unwrap().unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(30), second).await.unwrap().unwrap().unwrap();
         guard.release().await.unwrap();
     }
     waits.sort();

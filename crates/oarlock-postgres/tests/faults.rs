@@ -138,7 +138,7 @@ async fn what_the_server_undid_is_tried_again() {
 #[tokio::test]
 async fn a_statement_that_took_too_long_had_no_effect() {
     let Some((server, root)) = start().await else { return };
-    root.batch_execute("CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET statement_timeout = '300ms'")
+    root.batch_execute("CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET statement_timeout = '3s'")
         .await
         .unwrap();
     let first = Postgres::connect(config(server.addr())).await.unwrap();

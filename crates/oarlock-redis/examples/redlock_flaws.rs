@@ -91,7 +91,10 @@ async fn skewed(nodes: &[RedisClock], data: SocketAddr) -> Result<(), Failure> {
     let (one, other) = (client(&addrs).await?, client(&addrs).await?);
     let balance = Checked::open(config(data)).await?;
     // The third vote belongs to somebody else for a moment, who then gives up.
-    let mut third = redis::Client::open(format!("redis://{}", addrs[2]))?.get_multiplexed_async_connection().await?;
+    let patience = Some(Duration::from_secs(10));
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
+    let third = redis::Client::open(format!("redis://{}", addrs[2]))?;
+    let mut third = third.get_multiplexed_async_connection_with_config(&patient).await?;
     redis::cmd("SET").arg("balance").arg("somebody").arg("PX").arg(60_000).exec_async(&mut third).await?;
     let first = one.mutex("balance")?.lock().await?;
     redis::cmd("DEL").arg("balance").exec_async(&mut third).await?;

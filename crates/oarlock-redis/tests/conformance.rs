@@ -13,7 +13,7 @@ use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, ErrorKind, Result};
 use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
 use oarlock_testbed::proxy::{Held, Proxy};
-use oarlock_testbed::server::MASTER;
+use oarlock_testbed::server::{MASTER, speak};
 use oarlock_testbed::{RedisCluster, RedisSentinel, RedisTls};
 
 /// Servers under test.
@@ -50,7 +50,7 @@ impl Fixture for Store {
     }
 
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(800))
+        Pace::of(Duration::from_millis(1200))
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
@@ -148,6 +148,10 @@ fn tls() -> Result<bool, Failure> {
 
 fn sentinel() -> Result<bool, Failure> {
     let Some(bed) = RedisSentinel::start_or_skip()? else { return Ok(true) };
+    // A busy machine must not look like a dead server: a failover forgets, and has tests of its own.
+    for sentinel in &bed.sentinels {
+        speak(sentinel.addr(), &["SENTINEL", "SET", MASTER, "down-after-milliseconds", "60000"])?;
+    }
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
     let addrs = bed.machines.iter().map(|machine| machine.link.addr()).collect();
@@ -156,6 +160,9 @@ fn sentinel() -> Result<bool, Failure> {
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
+    for node in bed.masters.iter().chain(&bed.replicas) {
+        speak(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
+    }
     let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;

@@ -12,6 +12,8 @@ mod checked;
 mod clock;
 #[path = "failures/cluster.rs"]
 mod cluster;
+#[path = "shared/patient.rs"]
+mod patient;
 #[path = "failures/plain.rs"]
 mod plain;
 #[path = "redisson/all.rs"]

@@ -38,6 +38,9 @@ fn node(addr: SocketAddr) -> Later {
     })
 }
 
+/// Enough for a busy machine, and small beside a lease.
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
 impl Store {
     /// Does something to all servers at once.
     fn all(&self, what: impl Fn(&Server) -> Result<(), Failure> + Send + Sync + 'static) -> BoxFuture<Result<()>> {
@@ -67,7 +70,7 @@ impl Fixture for Store {
     }
 
     fn pace(&self) -> Pace {
-        Pace::of(Duration::from_millis(800))
+        Pace::of(Duration::from_millis(1500))
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
@@ -75,7 +78,7 @@ impl Fixture for Store {
         Box::pin(async move {
             let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
             let nodes = proxies.iter().map(|proxy| node(proxy.addr())).collect();
-            let driver = Arc::new(Faulty::new(Arc::new(Quorum::open(nodes).await?)));
+            let driver = Arc::new(Faulty::new(Arc::new(Quorum::open(nodes).await?.node_timeout(NODE_TIMEOUT))));
             Ok(Arc::new(Line { driver, proxies }) as Arc<dyn Connection>)
         })
     }

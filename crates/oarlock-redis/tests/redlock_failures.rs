@@ -41,6 +41,8 @@ macro_rules! clocks {
 
 #[path = "redlock/history.rs"]
 mod history;
+#[path = "shared/patient.rs"]
+mod patient;
 
 fn node(addr: SocketAddr) -> Later {
     let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
@@ -93,8 +95,7 @@ async fn ask<T: FromRedisValue>(server: &Server, words: &[&str]) -> T {
 }
 
 async fn ask_at<T: FromRedisValue>(addr: SocketAddr, words: &[&str]) -> T {
-    let client = redis::Client::open(format!("redis://{addr}")).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = patient::connect(&format!("redis://{addr}")).await;
     redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
 }
 

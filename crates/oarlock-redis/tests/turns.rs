@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "shared/patient.rs"]
+mod patient;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Query};
@@ -26,7 +30,7 @@ struct Bed {
 impl Bed {
     async fn start() -> Option<Self> {
         let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
-        let raw = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let raw = patient::connect(&server.url()).await;
         Some(Self { server, raw })
     }
 
@@ -389,12 +393,7 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
         assert!(told.since(released) >= Duration::from_millis(delay), "it was told {:?} late", told.since(released));
         let end = tokio::task::spawn_blocking({
             let held = held.held();
-            move || {
-                while held.is_held() {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                BootClock.now()
-            }
+            move || end_of_belief(&held)
         });
         // It asks all the time, so as to be granted the lock as soon as that can be.
         let (next, at): (_, Moment) = loop {

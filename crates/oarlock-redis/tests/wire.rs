@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "shared/patient.rs"]
+mod patient;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +29,7 @@ struct Bed {
 impl Bed {
     async fn start() -> Option<Self> {
         let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
-        let raw = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let raw = patient::connect(&server.url()).await;
         let bed = Self { server, raw };
         bed.teach().await;
         Some(bed)
@@ -136,14 +139,13 @@ async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
 async fn an_engine_rides_over_lost_replies_and_resets() {
     let bed = bed!();
     let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
-    let client =
-        Client::builder(store).ttl(Duration::from_secs(2)).op_timeout(Duration::from_millis(500)).build().unwrap();
+    let client = Client::builder(store).ttl(Duration::from_secs(5)).op_timeout(Duration::from_secs(1)).build().unwrap();
     proxy.drop_next_reply(Then::Close);
     let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
     proxy.cut();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
     proxy.heal(Held::Reset).unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await.unwrap();
 }
@@ -151,7 +153,7 @@ async fn an_engine_rides_over_lost_replies_and_resets() {
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
     let bed = bed!();
-    let (store, proxy) = bed.through_proxy(Duration::from_millis(300)).await;
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(2)).await;
     let _watch = store.watch(&Interest::Mailbox).await.unwrap();
     let dropped = proxy.drop_next_reply(Then::Silence);
     let error = store.attempt(&claim(1)).await.unwrap_err();

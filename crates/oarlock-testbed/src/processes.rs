@@ -76,7 +76,7 @@ pub async fn a_stopped_holder_loses(url: &str, name: &str, ttl: Duration, bound:
     let said = holder.next(SOON).await?;
     let Said::Lost { at: noticed, .. } = said else { anyhow::bail!("the woken holder said {said:?}") };
     let noticed_after = noticed.since(woken);
-    ensure!(noticed_after < Duration::from_secs(1), "it took the woken holder {noticed_after:?} to notice");
+    ensure!(noticed_after < ttl, "it took the woken holder {noticed_after:?} to notice");
     rival.release()?;
     ensure!(matches!(rival.next(SOON).await?, Said::Released { .. }), "the rival lost it to the woken holder");
     Ok(Stopped { taken_over_after: at.since(stopped), noticed_after })

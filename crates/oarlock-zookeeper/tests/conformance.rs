@@ -16,11 +16,11 @@ use oarlock_testbed::proxy::Held;
 use oarlock_testbed::{Proxy, ZooKeeperEnsemble};
 use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 
-/// Four ticks of the test server, and more than it takes a busy machine to be heard.
-const SESSION: Duration = Duration::from_secs(2);
+/// Six ticks of the test server, and more than it takes a busy machine to be heard.
+const SESSION: Duration = Duration::from_secs(3);
 
 /// Three servers that have everything to do at once, on two cores and one disk, leave each other waiting.
-const LONG_SESSION: Duration = Duration::from_secs(4);
+const OF_THREE: Duration = Duration::from_secs(4);
 
 /// What takes long and is the same wherever the server is.
 const LONG: &[&str] = &[
@@ -201,8 +201,7 @@ fn main() -> anyhow::Result<()> {
     if wants("ensemble") {
         let Some(ensemble) = ZooKeeperEnsemble::start_or_skip()? else { return Ok(()) };
         let addrs = ensemble.members.iter().map(oarlock_testbed::ZooKeeper::addr).collect();
-        let session = if long { LONG_SESSION } else { SESSION };
-        run(Store { name: "ensemble", addrs, layout: Layout::Native, session, alone: None });
+        run(Store { name: "ensemble", addrs, layout: Layout::Native, session: OF_THREE, alone: None });
     }
     // Only now: the servers are stopped when they are dropped.
     if failed {

@@ -35,7 +35,7 @@ fn all(bench: &Bench, url: &str, transactions: bool, sale: bool) {
         assert_eq!(way["right"], (sold, left) == (3, 0), "{found:#}");
         assert!(sold >= 3, "{found:#}");
     }
-    let done = on(bench, url, &["oncall", "--nights", "5"]);
+    let done = on(bench, url, &["oncall", "--nights", "20"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     let found = json(&done);
     let diseases: &[_] = if transactions { &["none", "transaction", "row-version"] } else { &["none", "row-version"] };
@@ -179,7 +179,7 @@ fn a_store_that_cannot_says_so() {
         assert_eq!(bench.run(flags).code, Some(64), "{flags:?}");
     }
     // Without rows of its own, a store may still have the lock.
-    let done = on(&bench, "mem:", &["oncall", "--nights", "3"]);
+    let done = on(&bench, "mem:", &["oncall", "--nights", "20"]);
     assert_eq!((done.code, &json(&done)["store"]), (Some(0), &"mem".into()), "{done:?}");
 }
 

@@ -94,7 +94,7 @@ impl Drop for Terminal {
 fn a_stopped_job_keeps_its_lock_and_goes_on() {
     let bench = Bench::new();
     let mut terminal = Terminal::open(&bench);
-    terminal.press("$oarlock run -t 1s x -- sh -c 'echo u''p; cat; echo b''ye'\n");
+    terminal.press("$oarlock run -t 3s x -- sh -c 'echo u''p; cat; echo b''ye'\n");
     terminal.expect("up");
     // Not while the shell starts it: some shells hang when they are stopped right then.
     terminal.press("here\n");
@@ -103,7 +103,7 @@ fn a_stopped_job_keeps_its_lock_and_goes_on() {
     terminal.press("\x1a");
     terminal.expect("Stopped");
     terminal.expect("ready> ");
-    assert_eq!(bench.code(&["run", "-w", "2500ms", "x", "--", "true"]), 75, "longer than its lease");
+    assert_eq!(bench.code(&["run", "-w", "5", "x", "--", "true"]), 75, "longer than its lease");
     terminal.press("fg\n");
     terminal.expect("oarlock run");
     // Once as typed, once by the command, which has the terminal again.

@@ -83,7 +83,7 @@ fn wait_waits_without_taking() {
     assert_eq!(holder.finish().code, Some(0));
     assert_eq!(until_free.finish().code, Some(0));
     let stopped = Running::start(bench.oarlock(["wait", "y", "--held", "-v"]));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    stopped.await_handler(rustix::process::Signal::INT);
     stopped.signal(rustix::process::Signal::INT);
     assert_eq!(stopped.finish().code, Some(130));
 }

@@ -15,13 +15,13 @@ fn report(bench: &Bench, args: &[&str]) -> Value {
 #[test]
 fn a_report_says_what_happened() {
     let bench = Bench::new();
-    let ran = report(&bench, &["-t", "300ms", "x", "-c", "sleep 0.5; exit 3"]);
+    let ran = report(&bench, &["-t", "3s", "x", "-c", "sleep 1.2; exit 3"]);
     assert_eq!(
         (&ran["outcome"], &ran["child_status"]["code"], &ran["exit_code"]),
         (&"ran".into(), &3.into(), &3.into())
     );
     assert!(ran["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0);
-    assert!(ran["held_ms"].as_u64().unwrap() >= 500 && ran["waited_ms"].as_u64().is_some());
+    assert!(ran["held_ms"].as_u64().unwrap() >= 1200 && ran["waited_ms"].as_u64().is_some());
     assert!(ran["renewals"].as_u64().unwrap() >= 1, "{ran}");
     let at = ran["acquired_at"].as_str().unwrap();
     assert!(at.ends_with('Z') && at.contains('T') && at.len() == "2026-01-02T03:04:05.678Z".len(), "{at}");

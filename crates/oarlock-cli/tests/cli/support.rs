@@ -143,6 +143,21 @@ impl Running {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
+    /// Waits until it handles a signal: one that comes before would just end it.
+    pub(super) fn await_handler(&self, signal: Signal) {
+        let file = format!("/proc/{}/status", self.child.id());
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let status = std::fs::read_to_string(&file).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("the signals it handles");
+            if u64::from_str_radix(caught.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1 {
+                return;
+            }
+            assert!(Instant::now() < give_up, "it handles no {signal:?}: {status}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The next line of its standard output.
     pub(super) fn line(&mut self) -> String {
         match self.lines.recv_timeout(PATIENCE) {

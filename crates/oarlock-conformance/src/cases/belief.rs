@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::clock::Moment;
-use oarlock_core::{Guard, Held, Weight};
+use oarlock_core::{Guard, Weight};
 
 use super::cases;
 use crate::bench::{Bench, Peer, now, within};
+use crate::ending::end_of_belief;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::history::{History, Hold, Rules};
 use crate::wire::Wire;
@@ -91,12 +91,4 @@ async fn margin(bench: &Bench, holder: Peer, stay: Duration) -> Outcome<Duration
     }
     theirs.release().await?;
     Ok(theirs_granted.since(ended))
-}
-
-/// Watches belief as closely as a busy machine allows; the moment returned is never before the end.
-fn end_of_belief(held: &Held) -> Moment {
-    while held.is_held() {
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    now()
 }

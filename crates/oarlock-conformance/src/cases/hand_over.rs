@@ -69,13 +69,17 @@ async fn an_ended_one_is_refused(bench: Arc<Bench>) -> Outcome {
 async fn an_explicit_lease_is_not_extended_by_it(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let lease = bench.ttl() * 2;
-    let asked = now();
     let guard = giver.mutex(name.as_str())?.lease(lease).tether(Tether::Lease).lock().await?;
+    let granted = now();
     tokio::time::sleep(lease / 2).await;
     let adopted = taker.adopt(&posted(&guard.hand_over()?)?).await?;
-    let reason = within(lease, "the end of the lease", adopted.lost()).await?;
-    let lasted = now().since(asked);
-    ensure!(lasted < lease * 5 / 4, "an explicit lease of {lease:?} lasted {lasted:?}: {reason}");
+    let ends = adopted.ends_at();
+    ensure!(
+        ends <= granted + lease,
+        "an explicit lease of {lease:?} was extended by {:?}",
+        ends.since(granted + lease)
+    );
+    within(lease, "the end of the lease", adopted.lost()).await?;
     Ok(())
 }
 

@@ -53,12 +53,13 @@ async fn work_under_the_lock_is_dropped(bench: Arc<Bench>) -> Outcome {
 
 async fn an_unreachable_store_ends_belief_in_time(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let ttl = bench.ttl() * 3;
+    let guard = peer.mutex(name.as_str())?.ttl(ttl).lock().await?;
     peer.connection.cut().await?;
     let suspected = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Suspect { .. })));
-    within(bench.ttl(), "doubt after a missed renewal", suspected).await?;
+    within(ttl, "doubt after a missed renewal", suspected).await?;
     ensure_eq!(guard.belief(), Belief::Suspect, "belief after a missed renewal");
-    let reason = within(bench.ttl(), "the end of belief", guard.lost()).await?;
+    let reason = within(ttl, "the end of belief", guard.lost()).await?;
     ensure_eq!(reason, LossReason::Expired, "the reason");
     peer.connection.heal().await?;
     Ok(())

@@ -128,21 +128,30 @@ impl Run {
                 self.log.push("a turn was not taken, stopped".into());
                 return Ok(());
             }
-            self.step().await?;
+            // The model may drop or move what ended meanwhile, so its ends count as they were, too.
+            let ends = self.ends();
+            let outcome = self.step().await;
             let after = now();
-            if after.since(before) > GUARD / 2 + self.habits.ends_late / 5 || self.something_ends(before, after) {
+            let something_ends =
+                self.something_ends(&ends, before, after) || self.something_ends(&self.ends(), before, after);
+            if after.since(before) > GUARD / 2 + self.habits.ends_late / 5 || something_ends {
                 // A busy machine: the store may have been asked on either side of an end.
                 self.log.push("doubtful, stopped".into());
                 return Ok(());
             }
+            outcome?;
             self.matched += 1;
         }
         Ok(())
     }
 
-    fn something_ends(&self, from: Moment, to: Moment) -> bool {
+    fn ends(&self) -> Vec<Moment> {
+        self.model.entries().iter().map(Entry::ends).collect()
+    }
+
+    fn something_ends(&self, ends: &[Moment], from: Moment, to: Moment) -> bool {
         let (from, to) = (from - GUARD / 2 - self.habits.ends_late, to + GUARD / 2 + self.habits.ends_early);
-        self.model.entries().iter().any(|entry| entry.ends() > from && entry.ends() < to)
+        ends.iter().any(|end| *end > from && *end < to)
     }
 
     /// The first whose turn has come, where that turn is not over by itself.

@@ -56,6 +56,9 @@ impl What {
 
 const PERMITS: u32 = 3;
 
+/// The highest of the fates that are a death.
+const DEATH: u32 = 29;
+
 struct Contender {
     driver: Arc<dyn DynDriver>,
     kit: Kit,
@@ -90,6 +93,7 @@ async fn contend(zoo: Arc<Zoo>, owner: u64, until: Moment) -> Result<History> {
     let mut random = fastrand::Rng::new();
     let mut history = History::new();
     let mut contender = Contender::new(&zoo)?;
+    let (mut holds, mut has_died) = (0, false);
     while now() < until {
         let what = [What::Mutex, What::Fair, What::Semaphore][random.usize(0..3)];
         let units = NonZeroU32::MIN.saturating_add(random.u32(0..PERMITS));
@@ -102,7 +106,10 @@ async fn contend(zoo: Arc<Zoo>, owner: u64, until: Moment) -> Result<History> {
             history.waited(what.name(), asked, granted);
             continue;
         };
-        let fate = random.u32(0..100);
+        holds += 1;
+        // Dice may spare everybody, so each dies once for certain, where the others wait in a queue.
+        let due = holds > 5 && !has_died && matches!(what, What::Fair);
+        let fate = if due { DEATH } else { random.u32(0..100) };
         let stay = match fate {
             0..=9 => TTL + TTL / 2,
             _ => Duration::from_millis(random.u64(0..15)),
@@ -121,7 +128,8 @@ async fn contend(zoo: Arc<Zoo>, owner: u64, until: Moment) -> Result<History> {
                     ended = now();
                 }
                 // The last sign of life is before the kill: belief dies with its process.
-                25..=29 => {
+                25..=DEATH => {
+                    has_died = true;
                     ended = now();
                     contender.kit.kill();
                     history.death(what.name(), ended);
@@ -135,7 +143,7 @@ async fn contend(zoo: Arc<Zoo>, owner: u64, until: Moment) -> Result<History> {
         };
         let (resource, fence, queued) = (what.name().to_owned(), guard.fence(), None);
         history.hold(Hold { resource, owner, weight, capacity, fence, asked, granted, ended, queued });
-        if (25..=29).contains(&fate) {
+        if (25..=DEATH).contains(&fate) {
             drop(guard);
             contender = Contender::new(&zoo)?;
         } else {

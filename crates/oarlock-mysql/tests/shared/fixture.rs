@@ -21,7 +21,7 @@ pub(crate) enum Mode {
     Session,
 }
 
-const TTL: Duration = Duration::from_millis(1000);
+const TTL: Duration = Duration::from_millis(2000);
 
 struct Line {
     driver: Arc<Faulty>,

@@ -41,8 +41,7 @@ pub(crate) struct Raw(MultiplexedConnection);
 
 impl Raw {
     pub(crate) async fn to(addr: SocketAddr) -> Self {
-        let client = redis::Client::open(format!("redis://{addr}")).unwrap();
-        Self(client.get_multiplexed_async_connection().await.unwrap())
+        Self(crate::patient::connect(&format!("redis://{addr}")).await)
     }
 
     pub(crate) async fn try_ask<T: FromRedisValue>(&mut self, words: &[&str]) -> redis::RedisResult<T> {

@@ -177,7 +177,8 @@ async fn a_mailbox_follows_a_slot_that_moves() {
 #[tokio::test]
 async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
     let bed = started!(RedisCluster::start_or_skip());
-    let ttl = Duration::from_secs(6);
+    // Longer than two elections: the first may fail.
+    let ttl = Duration::from_secs(12);
     let ours = client(config(&bed), ttl).await;
     let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
     let deploy = ours.mutex("deploy").unwrap().lock().await.unwrap();

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::Driver as _;
 use oarlock_core::{Applied, Client, ErrorKind, Guard, Retry};
@@ -85,8 +86,7 @@ async fn servers_and_sentinels_may_want_a_password() {
     }
     let ours = client(with(Some(pass)), TTL).await;
     let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
-    let ask = |sentinel: std::net::SocketAddr| redis::Client::open(format!("redis://:{pass}@{sentinel}")).unwrap();
-    let mut raw = ask(bed.sentinels[1].addr()).get_multiplexed_async_connection().await.unwrap();
+    let mut raw = crate::patient::connect(&format!("redis://:{pass}@{}", bed.sentinels[1].addr())).await;
     let master = async |raw: &mut redis::aio::MultiplexedConnection| -> (String, u16) {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER).query_async(raw).await.unwrap()
@@ -137,12 +137,7 @@ async fn granted(rival: &Client) -> (Guard, Moment) {
 /// When belief ended.
 fn end_of(guard: &Guard) -> tokio::task::JoinHandle<Moment> {
     let held = guard.held();
-    tokio::task::spawn_blocking(move || {
-        while held.is_held() {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        BootClock.now()
-    })
+    tokio::task::spawn_blocking(move || end_of_belief(&held))
 }
 
 fn crash(bed: &RedisSentinel) {

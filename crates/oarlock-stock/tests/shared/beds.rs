@@ -64,8 +64,11 @@ impl Bed for One {
     const AT_ONCE: bool = false;
 
     async fn stock(&self) -> Stock<Self::Shelf> {
-        let client = redis::Client::open(self.0.as_str()).unwrap();
-        Stock::new(Redis::new(client.get_multiplexed_async_connection().await.unwrap()))
+        // The client's own limit of half a second is too short for a busy machine.
+        let (client, patience) = (redis::Client::open(self.0.as_str()).unwrap(), Some(Duration::from_secs(30)));
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
+        Stock::new(Redis::new(client.get_multiplexed_async_connection_with_config(&config).await.unwrap()))
     }
 }
 

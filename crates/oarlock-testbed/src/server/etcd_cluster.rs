@@ -1,5 +1,7 @@
 //! An etcd cluster of three members.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, bail, ensure};
 
 use super::etcd::EtcdProgram;
@@ -99,13 +101,20 @@ impl EtcdCluster {
         self.peers.as_ref().context("these members cannot be cut off: start them apart")
     }
 
-    /// The number of the member that leads now.
+    /// The number of the member that leads now. If there is none for the moment, one is waited for.
     ///
     /// # Errors
-    /// When none says so.
+    /// When none says so for half a minute.
     pub fn leader(&self) -> anyhow::Result<usize> {
         let leads = |member: &Server<EtcdProgram>| member.metric("etcd_server_is_leader").is_ok_and(|is| is > 0.0);
-        self.members.iter().position(leads).context("no member leads")
+        let give_up = Instant::now() + Duration::from_secs(30);
+        loop {
+            let leader = self.members.iter().position(leads);
+            if leader.is_some() || Instant::now() > give_up {
+                return leader.context("no member leads");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Removes a member for good and starts another, empty one in its place, at other addresses.

@@ -1,14 +1,21 @@
 //! Stock on Redis, one server or a cluster. It has no rows; those are in SQLite then.
 
+use std::time::Duration;
+
 use oarlock::Url;
 use oarlock_stock::{Redis, Stock};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
+};
 
 use super::Shelves;
 use crate::demo::trouble::Boxed;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct One {
@@ -78,7 +85,10 @@ impl Shelves for One {
     }
 
     async fn shelf(&self) -> Result<Self::Shelf, Boxed> {
-        Ok(Redis::new(self.client.get_multiplexed_async_connection().await?))
+        // The client's own limit of half a second is too short for a crowd on a busy machine.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)).set_connection_timeout(Some(PATIENCE));
+        Ok(Redis::new(self.client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
     async fn tidy(&self, items: &[String]) -> Result<(), Boxed> {
