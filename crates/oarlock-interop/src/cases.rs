@@ -64,28 +64,28 @@ impl Case {
 const PATIENCE_MS: u64 = 15_000;
 
 /// A lease that does not run out by itself here.
-const LONG_MS: u64 = 20_000;
+pub(crate) const LONG_MS: u64 = 20_000;
 
 /// How much later than a lease a grant may come, on a busy machine with a client that polls.
 const SLACK: Duration = Duration::from_millis(1500);
 
-fn failed(why: impl Into<String>) -> Trouble {
+pub(crate) fn failed(why: impl Into<String>) -> Trouble {
     Trouble::Failed(why.into())
 }
 
 /// A name that no other case has.
-fn name(case: &str) -> String {
+pub(crate) fn name(case: &str) -> String {
     format!("interop-{case}-{}", Peer::handle())
 }
 
-async fn held(peer: &Peer, line: String) -> Result<(u64, Option<u64>), Trouble> {
+pub(crate) async fn held(peer: &Peer, line: String) -> Result<(u64, Option<u64>), Trouble> {
     match peer.ask(&line).await? {
         Answer::Held { at, fence } => Ok((at, fence)),
         other => Err(failed(format!("{}, asked to `{line}`: {other:?}", peer.name))),
     }
 }
 
-async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
+pub(crate) async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
     match peer.ask(&line).await? {
         Answer::Freed { at } => Ok(at),
         other => Err(failed(format!("{}, asked to `{line}`: {other:?}", peer.name))),
@@ -93,12 +93,44 @@ async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
 }
 
 /// One try, which must be refused.
-async fn refused(terms: Terms, peer: &Peer, name: &str, when: &str) -> Result<(), Trouble> {
-    let line = format!("lock {} {} {name} {LONG_MS} 0", Peer::handle(), terms.waits);
-    match peer.ask(&line).await? {
+async fn refused(peer: &Peer, kind: &str, name: &str, when: &str) -> Result<(), Trouble> {
+    match peer.ask(format!("lock {} {kind} {name} {LONG_MS} 0", Peer::handle())).await? {
         Answer::Busy => Ok(()),
-        other => Err(failed(format!("{when}, {} was not refused: {other:?}", peer.name))),
+        other => Err(failed(format!("{when}, {} was not refused {kind}: {other:?}", peer.name))),
     }
+}
+
+/// One grant after another.
+pub(crate) struct HandOver {
+    /// What the waiter holds it by.
+    pub(crate) handle: String,
+    pub(crate) fence: Option<u64>,
+    /// From the call of the release to the grant.
+    pub(crate) took: Duration,
+}
+
+/// While the holder holds, the waiter is refused, and waits; it has it after the release, which is `after` this long.
+pub(crate) async fn hands_over(
+    (holder, h): (&Peer, &str),
+    (waiter, kind): (&Peer, &str),
+    name: &str,
+    after: Duration,
+) -> Result<HandOver, Trouble> {
+    let handle = Peer::handle();
+    refused(waiter, kind, name, "while it was held").await?;
+    let waiting = held(waiter, format!("lock {handle} {kind} {name} {LONG_MS} {PATIENCE_MS}"));
+    let release = async {
+        // Nobody tells when a waiter waits.
+        tokio::time::sleep(after).await;
+        if holder.ask(format!("held {h}")).await? != Answer::Yes {
+            return Err(failed(format!("{} does not believe in what it holds", holder.name)));
+        }
+        freed(holder, format!("unlock {h}")).await
+    };
+    let (granted, released) = tokio::join!(waiting, release);
+    let ((at, fence), released) = (granted?, released?);
+    let took = at.checked_sub(released).ok_or_else(|| failed("granted before it was released"))?;
+    Ok(HandOver { handle, fence, took: Duration::from_nanos(took) })
 }
 
 /// The holder holds, the waiter is refused, waits, and has it soon after the release: the median of the hand-overs.
@@ -108,29 +140,20 @@ pub(crate) async fn waits(terms: Terms, holder: &Peer, waiter: &Peer, rounds: u3
     let mut spans = Vec::new();
     let mut fences: Vec<u64> = Vec::new();
     for round in 0..rounds {
-        let (h, w) = (Peer::handle(), Peer::handle());
+        let h = Peer::handle();
         let (_, fence) = held(holder, format!("lock {h} {holds} {name} {LONG_MS} 0")).await?;
-        fences.extend(fence);
-        refused(terms, waiter, &name, "while it was held").await?;
-        let waiting = held(waiter, format!("lock {w} {waits} {name} {LONG_MS} {PATIENCE_MS}"));
-        let release = async {
-            // Nobody tells when a waiter waits. Other spans each time, so that those who poll are met anywhere in
-            // their pause.
-            tokio::time::sleep(Duration::from_millis(120 + 37 * u64::from(round))).await;
-            freed(holder, format!("unlock {h}")).await
-        };
-        let (granted, released) = tokio::join!(waiting, release);
-        let ((at, fence), released) = (granted?, released?);
-        fences.extend(fence);
-        let span = at.checked_sub(released).ok_or_else(|| failed("granted before it was released"))?;
-        spans.push(span);
-        freed(waiter, format!("unlock {w}")).await?;
+        // Other spans each time, so that those who poll are met anywhere in their pause.
+        let after = Duration::from_millis(120 + 37 * u64::from(round));
+        let next = hands_over((holder, &h), (waiter, waits), &name, after).await?;
+        fences.extend(fence.into_iter().chain(next.fence));
+        spans.push(next.took);
+        freed(waiter, format!("unlock {}", next.handle)).await?;
     }
     if let Some(pair) = fences.windows(2).find(|pair| pair[0] >= pair[1]) {
         return Err(failed(format!("fence {} after {}", pair[1], pair[0])));
     }
     spans.sort_unstable();
-    let median = Duration::from_nanos(spans.get(spans.len() / 2).copied().unwrap_or(0));
+    let median = spans.get(spans.len() / 2).copied().unwrap_or_default();
     if median > bound {
         return Err(failed(format!("{} took {} to notice, {} at most", waiter.name, span(median), span(bound))));
     }
@@ -138,24 +161,12 @@ pub(crate) async fn waits(terms: Terms, holder: &Peer, waiter: &Peer, rounds: u3
 }
 
 /// The holder holds one kind, and the waiter is refused another of the same name; it has it after the release.
-pub(crate) async fn excludes(holder: (&Peer, &str), waiter: (&Peer, &str)) -> Outcome {
-    let (name, h, w) = (name("kind"), Peer::handle(), Peer::handle());
-    let ((holder, its), (waiter, kind)) = (holder, waiter);
+pub(crate) async fn excludes((holder, its): (&Peer, &str), waiter: (&Peer, &str)) -> Outcome {
+    let (name, h) = (name("kind"), Peer::handle());
     held(holder, format!("lock {h} {its} {name} {LONG_MS} 0")).await?;
-    match waiter.ask(format!("lock {w} {kind} {name} {LONG_MS} 0")).await? {
-        Answer::Busy => {}
-        other => return Err(failed(format!("{} was not refused {kind} while {its} was held: {other:?}", waiter.name))),
-    }
-    let waiting = held(waiter, format!("lock {w} {kind} {name} {LONG_MS} {PATIENCE_MS}"));
-    let release = async {
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        freed(holder, format!("unlock {h}")).await
-    };
-    let (granted, released) = tokio::join!(waiting, release);
-    let ((at, _), released) = (granted?, released?);
-    let took = at.checked_sub(released).ok_or_else(|| failed("granted before it was released"))?;
-    freed(waiter, format!("unlock {w}")).await?;
-    Ok(span(Duration::from_nanos(took)))
+    let next = hands_over((holder, &h), waiter, &name, Duration::from_millis(150)).await?;
+    freed(waiter.0, format!("unlock {}", next.handle)).await?;
+    Ok(span(next.took))
 }
 
 /// The holder keeps it for three leases, while the waiter waits in vain; then it is released as usual.
@@ -183,9 +194,9 @@ pub(crate) async fn enters_again(terms: Terms, holder: &Peer, waiter: &Peer) -> 
     let (name, h, w) = (name("again"), Peer::handle(), Peer::handle());
     held(holder, format!("lock {h} {holds} {name} {LONG_MS} 0")).await?;
     held(holder, format!("again {h}")).await?;
-    refused(terms, waiter, &name, "while it was held twice").await?;
+    refused(waiter, waits, &name, "while it was held twice").await?;
     freed(holder, format!("unlock {h}")).await?;
-    refused(terms, waiter, &name, "after the first of two releases").await?;
+    refused(waiter, waits, &name, "after the first of two releases").await?;
     freed(holder, format!("unlock {h}")).await?;
     held(waiter, format!("lock {w} {waits} {name} {LONG_MS} 0")).await?;
     freed(waiter, format!("unlock {w}")).await?;

@@ -31,6 +31,8 @@ impl Language {
 pub(crate) enum Store {
     /// One Redis.
     Redis(&'static str),
+    /// A Redis Cluster of three masters, each with a replica.
+    RedisCluster(&'static str),
     /// Five Redis that know nothing of each other.
     Redlock(&'static str),
     /// One etcd.
@@ -81,6 +83,8 @@ pub(crate) struct Client {
     pub(crate) stalls: Option<&'static str>,
     /// Other kinds that exclude each other: theirs, ours.
     pub(crate) kinds: &'static [(&'static str, &'static str)],
+    /// A kind of theirs whose fences come from a counter that we share.
+    pub(crate) fenced: Option<&'static str>,
 }
 
 /// A client that asks again now and then.
@@ -106,12 +110,8 @@ pub(crate) const CLIENTS: &[Client] = &[
     new("pottery", "pottery", Language::Python, Store::Redis("?layout=plain&prefix=redlock:"), MUTEX),
     new("node-redlock", "node-redlock", Language::Node, PLAIN, MUTEX),
     new("redsync", "redsync", Language::Go, PLAIN, MUTEX),
-    Client {
-        they_notice: TOLD,
-        we_notice: TOLD,
-        kinds: REDISSON,
-        ..new("redisson", "redisson", Language::Java, Store::Redis("?layout=redisson"), MUTEX)
-    },
+    redisson("redisson", Store::Redis("?layout=redisson")),
+    redisson("redisson-cluster", Store::RedisCluster("?layout=redisson")),
     new("pottery-5", "pottery", Language::Python, Store::Redlock("?prefix=redlock:"), MUTEX),
     Client {
         stalls: Some(
@@ -152,7 +152,19 @@ const SESSION: u64 = 3000;
 /// A client as most are.
 const fn new(name: &'static str, client: &'static str, language: Language, store: Store, terms: Terms) -> Client {
     let (they_notice, we_notice) = (POLLS, POLLS);
-    Client { name, client, language, store, terms, long: false, they_notice, we_notice, stalls: None, kinds: &[] }
+    let (stalls, kinds, fenced) = (None, &[], None);
+    Client { name, client, language, store, terms, long: false, they_notice, we_notice, stalls, kinds, fenced }
+}
+
+/// Redisson, where we and they tell each other.
+const fn redisson(name: &'static str, store: Store) -> Client {
+    Client {
+        they_notice: TOLD,
+        we_notice: TOLD,
+        kinds: REDISSON,
+        fenced: Some("fenced"),
+        ..new(name, "redisson", Language::Java, store, MUTEX)
+    }
 }
 
 /// One of each library is enough for every day.

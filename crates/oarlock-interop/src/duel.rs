@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use crate::cases::{self, Case, Outcome};
 use crate::clients::Client;
+use crate::fences;
 use crate::ground::Ground;
 use crate::matrix::{Cell, Kinds, Row};
 use crate::talk::{Peer, Trouble};
@@ -33,12 +34,14 @@ impl Duel {
             store: Ground::shown(self.client.store),
             cells: Vec::new(),
             kinds: Vec::new(),
+            fences: Vec::new(),
         };
         match self.meet().await {
             Ok((ground, ours, theirs)) => {
                 row.version = theirs.first().map_or_else(String::new, |peer| peer.version.clone());
                 // First, while nobody was killed yet.
                 row.kinds = self.kinds(&ours, &theirs).await;
+                row.fences = self.fences(&ground, &ours, &theirs).await;
                 row.cells = self.cells(&ours, &theirs).await;
                 // Servers are stopped by calls that block.
                 let _ = tokio::task::spawn_blocking(move || drop(ground)).await;
@@ -54,10 +57,8 @@ impl Duel {
     async fn meet(&self) -> Result<(Ground, Side, Side)> {
         let store = self.client.store;
         let ground = tokio::task::spawn_blocking(move || Ground::start(store)).await??;
-        let us = std::env::current_exe()?.with_file_name("interop-peer");
-        let us = [us.to_string_lossy().into_owned(), "oarlock".to_owned()];
         let lease = self.client.terms.lease;
-        let ours = start(&us, &ground.ours(lease), lease).await?;
+        let ours = start(&our_command()?, &ground.ours(lease), lease).await?;
         let theirs = start(&self.command, &ground.theirs(), lease).await?;
         Ok((ground, ours, theirs))
     }
@@ -72,6 +73,22 @@ impl Duel {
             kinds.push(Kinds { theirs: their_kind, ours: our_kind, they_to_us, we_to_them });
         }
         kinds
+    }
+
+    /// Where fences come from one counter: that they do.
+    async fn fences(&self, ground: &Ground, ours: &Side, theirs: &Side) -> Vec<(&'static str, Cell)> {
+        let (Some(kind), Some(us), Some(them)) = (self.client.fenced, ours.first(), theirs.first()) else {
+            return Vec::new();
+        };
+        let lease = self.client.terms.lease;
+        let minter = async { Peer::start(&our_command()?, &format!("{}&tokens=yes", ground.ours(lease)), lease).await };
+        match minter.await {
+            Ok(minter) => fences::all(ground, (them, kind), (us, "mutex"), (&minter, "mutex"))
+                .await
+                .map(|(who, outcome)| (who, cell(outcome)))
+                .into(),
+            Err(error) => vec![("?", Cell::Red(format!("{error:#}")))],
+        }
     }
 
     async fn cells(&self, ours: &Side, theirs: &Side) -> Vec<(Case, Cell)> {
@@ -117,6 +134,12 @@ impl Duel {
         );
         cells
     }
+}
+
+/// How a peer of ours is started; the URL comes last.
+fn our_command() -> Result<[String; 2]> {
+    let us = std::env::current_exe()?.with_file_name("interop-peer");
+    Ok([us.to_string_lossy().into_owned(), "oarlock".to_owned()])
 }
 
 async fn start(command: &[String], url: &str, lease: Duration) -> Result<Side> {

@@ -1,9 +1,11 @@
 //! The servers that both sides meet on.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Result;
-use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, ZooKeeper};
+use anyhow::{Result, ensure};
+use oarlock_testbed::server::{self, speak};
+use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, RedisCluster, ZooKeeper};
 
 use crate::clients::Store;
 
@@ -23,6 +25,7 @@ enum Server {
     MariaDb(MariaDb),
     Postgres(Postgres),
     Redis(Redis),
+    RedisCluster(RedisCluster),
     ZooKeeper(ZooKeeper),
 }
 
@@ -30,6 +33,7 @@ impl Server {
     fn start(store: Store) -> Result<Self> {
         Ok(match store {
             Store::Redis(_) | Store::Redlock(_) => Self::Redis(Redis::start()?),
+            Store::RedisCluster(_) => Self::RedisCluster(RedisCluster::start()?),
             Store::Etcd(_) => Self::Etcd(Etcd::start()?),
             Store::ZooKeeper(_) => Self::ZooKeeper(ZooKeeper::start()?),
             Store::Postgres(_) => Self::Postgres(Postgres::start()?),
@@ -37,13 +41,15 @@ impl Server {
         })
     }
 
-    fn addr(&self) -> String {
+    /// Where it takes requests: at more places than one if it is a cluster.
+    fn addrs(&self) -> Vec<SocketAddr> {
         match self {
-            Self::Etcd(server) => server.addr().to_string(),
-            Self::MariaDb(server) => server.addr().to_string(),
-            Self::Postgres(server) => server.addr().to_string(),
-            Self::Redis(server) => server.addr().to_string(),
-            Self::ZooKeeper(server) => server.addr().to_string(),
+            Self::Etcd(server) => vec![server.addr()],
+            Self::MariaDb(server) => vec![server.addr()],
+            Self::Postgres(server) => vec![server.addr()],
+            Self::Redis(server) => vec![server.addr()],
+            Self::RedisCluster(cluster) => cluster.masters.iter().map(server::Server::addr).collect(),
+            Self::ZooKeeper(server) => vec![server.addr()],
         }
     }
 
@@ -54,6 +60,7 @@ impl Server {
             Self::MariaDb(server) => server.url(),
             Self::Postgres(server) => server.url(),
             Self::Redis(server) => server.url(),
+            Self::RedisCluster(cluster) => cluster.url(),
             Self::ZooKeeper(server) => server.addr().to_string(),
         }
     }
@@ -69,9 +76,10 @@ impl Ground {
     /// In a few words, for tables.
     pub(crate) fn shown(store: Store) -> String {
         match store {
-            Store::Redis(query) => {
+            Store::Redis(query) | Store::RedisCluster(query) => {
                 let layout = query.split_once("layout=").map_or("native", |(_, rest)| rest);
-                format!("redis, {}", layout.split('&').next().unwrap_or(layout))
+                let many = if let Store::RedisCluster(_) = store { "redis cluster" } else { "redis" };
+                format!("{many}, {}", layout.split('&').next().unwrap_or(layout))
             }
             Store::Redlock(_) => "redlock".to_owned(),
             Store::Etcd(_) => "etcd".to_owned(),
@@ -88,13 +96,23 @@ impl Ground {
 
     /// Our URL. What lives by its session has one of `lease`.
     pub(crate) fn ours(&self, lease: Duration) -> String {
-        let hosts = self.servers.iter().map(Server::addr).collect::<Vec<_>>().join(",");
+        let hosts = self.servers.iter().flat_map(Server::addrs).map(|addr| addr.to_string());
+        let hosts = hosts.collect::<Vec<_>>().join(",");
         match self.store {
             Store::Redis(query) => format!("redis://{hosts}{query}"),
+            Store::RedisCluster(query) => format!("redis+cluster://{hosts}{query}"),
             Store::Redlock(query) => format!("redlock://{hosts}{query}"),
             Store::Etcd(query) => format!("etcd://{hosts}{query}"),
             Store::ZooKeeper(query) => format!("zk://{hosts}{query}&ttl={}ms", lease.as_millis()),
             Store::Postgres(query) | Store::MariaDb(query) => format!("{}{query}", self.theirs()),
         }
+    }
+
+    /// Sets a key of Redis, on the server that has its slot. It blocks.
+    pub(crate) fn set(&self, key: &str, value: u64) -> Result<()> {
+        let addrs = self.servers.iter().flat_map(Server::addrs);
+        let said: Vec<_> = addrs.map(|addr| speak(addr, &["SET", key, &value.to_string()])).collect();
+        ensure!(said.iter().flatten().count() == 1, "asked to set {key}, they say {said:?}");
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod args;
 mod cases;
 mod clients;
 mod duel;
+mod fences;
 mod ground;
 mod matrix;
 mod speed;

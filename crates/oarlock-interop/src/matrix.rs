@@ -24,6 +24,8 @@ pub(crate) struct Row {
     pub(crate) store: String,
     pub(crate) cells: Vec<(Case, Cell)>,
     pub(crate) kinds: Vec<Kinds>,
+    /// Under which circumstances both sides took fences from one counter, and what came of it.
+    pub(crate) fences: Vec<(&'static str, Cell)>,
 }
 
 /// A kind of theirs and one of ours on the same name.
@@ -38,7 +40,8 @@ pub(crate) struct Kinds {
 impl Row {
     fn all(&self) -> impl Iterator<Item = &Cell> {
         let kinds = self.kinds.iter().flat_map(|kinds| [&kinds.they_to_us, &kinds.we_to_them]);
-        self.cells.iter().map(|(_, cell)| cell).chain(kinds)
+        let fences = self.fences.iter().map(|(_, cell)| cell);
+        self.cells.iter().map(|(_, cell)| cell).chain(kinds).chain(fences)
     }
 
     /// For those who wait for the table.
@@ -75,6 +78,8 @@ impl fmt::Display for Matrix {
         table[0].extend(Case::ALL.iter().map(|case| case.head().to_owned()));
         let mut kinds = vec![words(["client", "version", "their kind"])];
         kinds[0].extend(words(["our kind", "they → us", "we → them"]));
+        let mut fences = vec![words(["client", "version", "store"])];
+        fences[0].extend(["who begins", "fences"].map(str::to_owned));
         for row in self.rows.values() {
             let mut line = words([&row.client, &row.version, &row.store]);
             for case in Case::ALL {
@@ -87,10 +92,15 @@ impl fmt::Display for Matrix {
                 line.extend([pair.ours.to_owned(), notes.shown(&pair.they_to_us), notes.shown(&pair.we_to_them)]);
                 kinds.push(line);
             }
+            for (who, cell) in &row.fences {
+                let mut line = words([&row.client, &row.version, &row.store]);
+                line.extend([(*who).to_owned(), notes.shown(cell)]);
+                fences.push(line);
+            }
         }
         write!(f, "{}", aligned(&table))?;
-        if kinds.len() > 1 {
-            write!(f, "\n{}", aligned(&kinds))?;
+        for more in [kinds, fences].iter().filter(|table| table.len() > 1) {
+            write!(f, "\n{}", aligned(more))?;
         }
         for (place, why) in notes.0.iter().enumerate() {
             write!(f, "{}({}) {why}", if place == 0 { "\n" } else { "  \n" }, place + 1)?;
@@ -148,7 +158,7 @@ mod tests {
     fn matrix(cells: Vec<(Case, Cell)>) -> Matrix {
         let mut matrix = Matrix::default();
         let [client, version, store] = ["redis-py", "8", "redis"].map(str::to_owned);
-        matrix.add(0, Row { client, version, store, cells, kinds: Vec::new() });
+        matrix.add(0, Row { client, version, store, cells, kinds: Vec::new(), fences: Vec::new() });
         matrix
     }
 

@@ -7,13 +7,21 @@ import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson on one server. */
+/** Redisson on one server, or in a cluster. */
 final class RedissonLocks implements Client {
+    private static final String CLUSTER = "redis+cluster://";
+
     private final RedissonClient redisson;
 
     RedissonLocks(String url) {
         Config config = new Config();
-        config.useSingleServer().setAddress(url);
+        if (url.startsWith(CLUSTER)) {
+            for (String host : url.substring(CLUSTER.length()).split(",")) {
+                config.useClusterServers().addNodeAddress("redis://" + host);
+            }
+        } else {
+            config.useSingleServer().setAddress(url);
+        }
         String lease = System.getenv("PEER_LEASE");
         if (lease != null) {
             config.setLockWatchdogTimeout(Long.parseLong(lease));
@@ -110,6 +118,13 @@ final class RedissonLocks implements Client {
         @Override
         public String fence() {
             return token.toString();
+        }
+
+        /** A later token means that somebody else was granted it since. */
+        @Override
+        public String loss() {
+            Long last = fenced.getToken();
+            return token.equals(last) ? super.loss() : "its token is " + token + ", and " + last + " was given since";
         }
     }
 
