@@ -421,14 +421,21 @@ impl<C: Conn> Sql<C> {
         let mut with: Vec<steps::Value<'_>> = vec![order.quantity.into(), (&order.sku).into(), segment.into()];
         with.extend([order.quantity.into(), order.quantity.into(), (&order.id).into()]);
         with.extend(hold);
-        match steps::execute(&mut self.conn, &sql, &with).await {
-            Ok(1) => Ok(Step::Taken),
-            Ok(_) => Ok(Step::Short { left: 0 }),
+        let mut attempts = self.retry.begin();
+        loop {
+            let error = match steps::execute(&mut self.conn, &sql, &with).await {
+                Ok(1) => return Ok(Step::Taken),
+                Ok(_) => return Ok(Step::Short { left: 0 }),
+                Err(error) => error,
+            };
             // A known id fails the whole statement, and so takes nothing.
-            Err(error) => match steps::find(&mut self.conn, &order.sku, &order.id).await? {
-                Some((reservation, _)) => Ok(Step::Known(reservation)),
-                None => Err(error),
-            },
+            if let Some((reservation, _)) = steps::find(&mut self.conn, &order.sku, &order.id).await? {
+                return Ok(Step::Known(reservation));
+            }
+            match attempts.after(error.trouble()) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(error),
+            }
         }
     }
 }

@@ -70,7 +70,8 @@ impl Checked {
     /// A write that was sent arrives, also when this future is dropped. Sending it again is safe.
     ///
     /// # Errors
-    /// [`ErrorKind::Foreign`](oarlock_core::ErrorKind::Foreign) if the node holds something else; those of any request.
+    /// [`ErrorKind::Foreign`](oarlock_core::ErrorKind::Foreign) if the node holds something else; one that says to ask again
+    /// now ([`Retry::Now`](oarlock_core::Retry::Now)) if others kept writing meanwhile; those of any request.
     pub async fn set(&self, key: &str, fence: Fence, value: &[u8]) -> Result<Written> {
         let written = async {
             let session = self.link.session().await?;
