@@ -70,14 +70,14 @@ impl Proxy {
     pub fn start(target: SocketAddr) -> io::Result<Self> {
         let port = Port::reserve()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::new(Shared::new(runtime.handle().clone()));
+        let shared = Arc::new(Shared::new(runtime.handle().clone(), target));
         shared.listen(port.addr())?;
         let (quit, quitting) = oneshot::channel();
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("proxy".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(served, target) => {}
+                    () = serve(served) => {}
                     _ = quitting => {}
                 }
             });
@@ -97,6 +97,11 @@ impl Proxy {
     #[must_use]
     pub fn url(&self, url: &str, server: SocketAddr) -> String {
         url.replace(&server.to_string(), &self.addr().to_string())
+    }
+
+    /// Lets new connections lead to another server, as an address does that moved with a failover. Those that are open stay where they are.
+    pub fn aim(&self, target: SocketAddr) {
+        *self.shared.target() = target;
     }
 
     /// Lets everything in this direction arrive this much later, what is under way included.
@@ -120,6 +125,11 @@ impl Proxy {
     /// A black hole for the connections that are open now, as of a firewall that has forgotten them. New ones pass.
     pub fn strand(&self) {
         self.shared.change(state::State::strand_all);
+    }
+
+    /// Resets the connections that were stranded, and no others.
+    pub fn reset_stranded(&self) {
+        self.shared.change(state::State::reset_stranded);
     }
 
     /// Loses the reply to the next request, on whichever connection that comes. The request passes.

@@ -337,6 +337,35 @@ async fn a_paused_clock_does_not_stop_it() {
     assert!(start.elapsed() >= Duration::from_millis(20));
 }
 
+#[tokio::test]
+async fn what_is_stranded_stays_so_until_it_is_reset_and_new_ones_pass() {
+    let (echo, proxy) = setting();
+    let mut old = Client::connect(&proxy).await;
+    old.echoes("one").await;
+    proxy.strand();
+    let mut new = Client::connect(&proxy).await;
+    new.echoes("four").await;
+    old.say("six").await;
+    old.hears_nothing().await;
+    assert_eq!(echo.got(), 7);
+    proxy.reset_stranded();
+    old.is_reset().await;
+    new.echoes("five").await;
+}
+
+#[tokio::test]
+async fn new_connections_lead_where_it_was_aimed_last() {
+    let (first, second) = (Echo::start(), Echo::start());
+    let proxy = Proxy::start(first.addr).expect("a proxy");
+    let mut old = Client::connect(&proxy).await;
+    old.echoes("one").await;
+    proxy.aim(second.addr);
+    let mut new = Client::connect(&proxy).await;
+    new.echoes("four").await;
+    old.echoes("six").await;
+    assert_eq!((first.got(), second.got()), (6, 4));
+}
+
 #[test]
 fn a_url_leads_to_the_proxy() {
     let (echo, proxy) = setting();

@@ -1,7 +1,6 @@
 //! Accepts connections and carries their bytes.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -17,7 +16,7 @@ use super::{Direction, Then};
 const HELD_AT_MOST: usize = 1 << 20;
 
 /// Accepts connections for as long as it is polled, and carries them.
-pub(super) async fn serve(shared: Arc<Shared>, target: SocketAddr) {
+pub(super) async fn serve(shared: Arc<Shared>) {
     // Dropped with this future: then every connection is reset.
     let mut connections = JoinSet::new();
     let mut next = 0;
@@ -38,7 +37,7 @@ pub(super) async fn serve(shared: Arc<Shared>, target: SocketAddr) {
             seen.open += 1;
         });
         let open = Open { id, shared: Arc::clone(&shared) };
-        connections.spawn(async move { open.carry(client, target).await });
+        connections.spawn(async move { open.carry(client).await });
     }
 }
 
@@ -84,12 +83,13 @@ enum End {
 }
 
 impl Open {
-    async fn carry(self, client: TcpStream, target: SocketAddr) {
+    async fn carry(self, client: TcpStream) {
         let client = ResetOnDrop::new(client);
         let mut is_over = false;
         if self.wait_for_the_way(&client.stream, &mut is_over).await == Some(End::Reset) {
             return;
         }
+        let target = *self.shared.target();
         let Ok(server) = TcpStream::connect(target).await else {
             return;
         };

@@ -125,6 +125,12 @@ impl State {
         }
     }
 
+    pub(super) fn reset_stranded(&mut self) {
+        for link in self.links.values_mut() {
+            link.is_reset |= link.is_stranded;
+        }
+    }
+
     pub(super) fn heal(&mut self, held: Held) {
         self.cut = Both::default();
         self.delay = Both::default();
@@ -173,6 +179,8 @@ impl Piece {
 
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// Where new connections lead.
+    target: Mutex<SocketAddr>,
     state: Mutex<State>,
     /// Wakes the connections when a control has changed.
     pub(super) changed: watch::Sender<()>,
@@ -183,14 +191,19 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(runtime: Handle) -> Self {
+    pub(super) fn new(runtime: Handle, target: SocketAddr) -> Self {
         Self {
+            target: Mutex::new(target),
             state: Mutex::default(),
             changed: watch::Sender::default(),
             seen: watch::Sender::default(),
             listener: Mutex::default(),
             runtime,
         }
+    }
+
+    pub(super) fn target(&self) -> MutexGuard<'_, SocketAddr> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
 use super::postgres::user_in;
-use super::{Missing, Program, Settings, ask, missing, tethered};
+use super::{Missing, Program, Server, Settings, ask, missing, tethered};
 
 /// The database that every server has, for locks.
 const DATABASE: &str = "locks";
@@ -31,6 +31,12 @@ const FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
 /// What new folders of data are copied from, as long as a server lives: making the system's tables takes seconds.
 static MADE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
 
+/// The setting that makes a replica: the address of its primary.
+const REPLICA_OF: &str = "replica_of";
+
+/// What a server does that can have replicas.
+const LOG: (&str, &str) = ("log-bin", "changes");
+
 /// `mariadb-install-db` and `mariadbd`, which does not run as root.
 #[derive(Debug)]
 pub struct MariaDbProgram {
@@ -38,6 +44,28 @@ pub struct MariaDbProgram {
     server: PathBuf,
     user: Option<(u32, u32)>,
     made: Mutex<Option<Arc<TempDir>>>,
+}
+
+impl Server<MariaDbProgram> {
+    /// The statements that make a replica a primary of its own.
+    pub const PROMOTE: &str = "STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = OFF";
+
+    /// [`Server::start_or_skip`] for a server that can have replicas.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn primary_or_skip() -> anyhow::Result<Option<Self>> {
+        Self::start_with_or_skip(&[LOG])
+    }
+
+    /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only reads until
+    /// [`PROMOTE`](Self::PROMOTE) makes it a primary of its own.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn replica_of(primary: SocketAddr) -> anyhow::Result<Self> {
+        Self::start_with(&[LOG, ("log-slave-updates", "1"), (REPLICA_OF, &primary.to_string())])
+    }
 }
 
 impl Program for MariaDbProgram {
@@ -81,6 +109,8 @@ impl Program for MariaDbProgram {
         let own = [
             ("bind-address", host.as_str()),
             ("port", port.as_str()),
+            // Of those that follow each other, no two may have the same.
+            ("server-id", port.as_str()),
             ("skip-name-resolve", "1"),
             ("max-connections", "500"),
             // Every client that is cut off counts as one.
@@ -91,8 +121,11 @@ impl Program for MariaDbProgram {
             ("innodb-log-file-size", "4M"),
             ("innodb-buffer-pool-size", "32M"),
         ];
-        for (name, value) in own.iter().chain(settings) {
+        for (name, value) in own.iter().chain(settings.iter().filter(|(name, _)| *name != REPLICA_OF)) {
             command.arg(format!("--{name}={value}"));
+        }
+        if let Some((_, primary)) = settings.iter().find(|(name, _)| *name == REPLICA_OF) {
+            command.args(follow(folder, primary.parse()?)?);
         }
         Ok(command)
     }
@@ -141,6 +174,22 @@ impl MariaDbProgram {
         }
         Ok(())
     }
+}
+
+/// What lets a server follow its primary, as long as it was not promoted: it begins once, and remembers it.
+fn follow(folder: &Path, primary: SocketAddr) -> anyhow::Result<Vec<String>> {
+    let (begin, remembered) = (folder.join("follow.sql"), folder.join(DATA).join("master.info"));
+    let mut arguments = Vec::new();
+    if !begin.exists() {
+        let (host, port) = (primary.ip(), primary.port());
+        let change = format!("CHANGE MASTER TO master_host = '{host}', master_port = {port}, master_user = 'root'");
+        fs::write(&begin, format!("{change}, master_use_gtid = slave_pos, master_connect_retry = 1;\nSTART SLAVE;\n"))?;
+        arguments.push(format!("--init-file={}", begin.display()));
+    }
+    if !arguments.is_empty() || remembered.exists() {
+        arguments.push("--read-only=1".to_owned());
+    }
+    Ok(arguments)
 }
 
 /// The user that the package brings along, or the one that may do nothing: user and group.
