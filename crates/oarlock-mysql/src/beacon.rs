@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
@@ -33,6 +33,8 @@ pub(crate) struct Session {
     /// Whether others see it when this process ends.
     lit: AtomicBool,
     ended: AtomicBool,
+    /// The run of the server that saw it begin.
+    run: OnceLock<Vec<u8>>,
     /// The server's numbers of its connections.
     living: Mutex<HashSet<u64>>,
     reader: Mutex<Option<Reader>>,
@@ -69,6 +71,7 @@ impl Session {
             number: i64::from_ne_bytes(random()?) & (i64::MAX >> 1) | 1,
             lit: AtomicBool::new(true),
             ended: AtomicBool::new(false),
+            run: OnceLock::new(),
             living: Mutex::default(),
             reader: Mutex::default(),
         })
@@ -154,14 +157,38 @@ async fn take(conn: &mut Conn, name: &str, seconds: u32) -> Result<bool> {
     Ok(taken.flatten() == Some(1))
 }
 
-/// Writes a session down for all others, once its end would be heard of. Answers whether that is possible here.
-pub(crate) async fn begin(conn: &mut Conn, session: &Session) -> Result<bool> {
+/// Where a session stands after it was to be written down.
+pub(crate) enum Begun {
+    Here,
+    /// Nothing can be written down here that tells others of its end.
+    Dark,
+    /// It began on another server, or in another run of this one, which may have told others that it is over.
+    Elsewhere,
+}
+
+/// Writes a session down for all others, once its end would be heard of.
+pub(crate) async fn begin(conn: &mut Conn, session: &Session) -> Result<Begun> {
+    let before = session.run.get();
+    if before.is_some() && run(conn).await?.as_ref() != before {
+        return Ok(Begun::Elsewhere);
+    }
     let random = random::<16>()?;
     match conn.exec_drop("CALL oarlock_begin(?, ?)", (session.number, random.as_slice())).await {
         // Group replication takes no changes to what is not replicated.
-        Err(mysql_async::Error::Server(told)) if told.code == NOT_ALLOWED_IN_GROUP => Ok(false),
-        begun => begun.map(|()| true).map_err(failed),
+        Err(mysql_async::Error::Server(told)) if told.code == NOT_ALLOWED_IN_GROUP => return Ok(Begun::Dark),
+        begun => begun.map_err(failed)?,
     }
+    if let (None, Some(run)) = (before, run(conn).await?) {
+        let _ = session.run.set(run);
+    }
+    Ok(Begun::Here)
+}
+
+/// The run of this server in which sessions begin, if one has.
+async fn run(conn: &mut Conn) -> Result<Option<Vec<u8>>> {
+    conn.query_drop("CALL oarlock_boot(@oarlock_run)").await.map_err(failed)?;
+    let run: Option<Option<Vec<u8>>> = conn.query_first("SELECT @oarlock_run").await.map_err(failed)?;
+    Ok(run.flatten())
 }
 
 /// Lets `conn` wait for the end of whoever holds the lock `beacon`, and so for its own.

@@ -114,6 +114,11 @@ pub(crate) fn silent() -> Error {
     Error::unreachable("the server is silent").on(SCHEME)
 }
 
+/// Nothing was asked: the session that was to ask is over. There will be another.
+pub(crate) fn ended() -> Error {
+    Error::new(ErrorKind::Unreachable, "its session has ended").on(SCHEME).retry_now()
+}
+
 /// An answer that this version does not understand.
 pub(crate) fn strange(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Foreign, what).on(SCHEME).applied_unknown()

@@ -11,10 +11,10 @@ use oarlock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::beacon::{SETTLED, Session, Standing, begin, read, stand};
+use crate::beacon::{Begun, SETTLED, Session, Standing, begin, read, stand};
 use crate::config::{Config, Encryption};
 use crate::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
-use crate::error::{NOT_NULL, SCHEME, closed, failed, no_answer, no_connection, silent};
+use crate::error::{NOT_NULL, SCHEME, closed, ended, failed, no_answer, no_connection, silent};
 use crate::schema;
 use crate::watch::Hub;
 
@@ -153,7 +153,8 @@ impl Link {
             return Ok(session);
         }
         let session = Arc::new(Session::new()?);
-        let wire = self.light(&session).await?;
+        // Whoever listens for its end would light it again.
+        let wire = self.light(&session).await.inspect_err(|_| session.end())?;
         *lock(&self.session) = Some(session.clone());
         self.renewals.put(wire);
         Ok(session)
@@ -256,6 +257,10 @@ impl Link {
     /// Lights the beacon of a living session anew.
     pub(crate) async fn relight(self: &Arc<Self>, session: &Arc<Session>) -> Result<()> {
         let wire = self.light(session).await?;
+        if session.has_ended() {
+            session.stop_reading();
+            return Err(ended());
+        }
         self.renewals.idle().clear();
         self.renewals.put(wire);
         Ok(())
@@ -270,11 +275,20 @@ impl Link {
             let Some(beacon) = beacon else { return Ok(wire) };
             let mut ear = dial(&config).await?;
             let (standing, _) = stand(&mut ear, &session).await?;
-            read(link, ear, standing, beacon);
-            if !begin(&mut wire.conn, &session).await? {
-                session.put_out();
-                session.stop_reading();
-                wire.standing = None;
+            read(link.clone(), ear, standing, beacon);
+            match begin(&mut wire.conn, &session).await? {
+                Begun::Here => {}
+                Begun::Dark => {
+                    session.put_out();
+                    session.stop_reading();
+                    wire.standing = None;
+                }
+                Begun::Elsewhere => {
+                    if let Some(link) = link.upgrade() {
+                        link.end(&session);
+                    }
+                    return Err(ended());
+                }
             }
             Ok(wire)
         });

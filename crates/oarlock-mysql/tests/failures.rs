@@ -6,7 +6,7 @@
 mod store;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
@@ -124,6 +124,104 @@ async fn old_connections_that_the_server_still_has_are_in_nobodys_way() {
         }
         assert!(matches!(renewed, Ok(Renewed::Alive { fence: Some(same), .. }) if same == fence), "{renewed:?}");
     }
+    // Those that came in their place have been there for long: nobody misses the old ones, and their end shows nothing.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    proxy.reset_stranded();
+    let told = tokio::time::timeout(Duration::from_millis(500), mailbox.changed()).await;
+    assert!(told.is_err(), "the end of an old connection is taken for that of the session");
+    let renewed = renew(&store, &held).await;
+    assert!(matches!(renewed, Ok(Renewed::Alive { fence: Some(same), .. }) if same == fence), "{renewed:?}");
+}
+
+/// Whoever came in place of a connection that ended just then may have come after it: in between there was none, and others
+/// may have seen that.
+async fn ends_with_the_last_of_its_connections(by_renewal: bool) {
+    let Some((server, _root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut config = config(proxy.addr());
+    (config.connect_timeout, config.silence_timeout) = (Duration::from_secs(3), Duration::from_secs(3));
+    for bits in 1..=10 {
+        let store = MySql::connect(config.clone()).await.unwrap();
+        let (held, next) = (claim(bits, &format!("held {bits}")), claim(bits, &format!("next {bits}")));
+        grant(&store, &held).await.unwrap();
+        let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+        // The connections that are there must not be asked again at once, and the sign of life of one is awaited for three seconds.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        proxy.strand();
+        let begun = Instant::now();
+        let done = if by_renewal { renew(&store, &held).await.is_ok() } else { grant(&store, &next).await.is_ok() };
+        proxy.reset_stranded();
+        // The new one is less than a second old, whatever else this machine does.
+        if done && begun.elapsed() < Duration::from_millis(3500) {
+            assert!(tokio::time::timeout(Duration::from_secs(30), mailbox.changed()).await.unwrap().is_some());
+            assert_eq!(renew(&store, &held).await.unwrap(), Renewed::Gone(Gone::Session));
+            return;
+        }
+    }
+    panic!("this machine is too slow");
+}
+
+#[tokio::test]
+async fn a_session_whose_listener_was_replaced_just_before_its_end_is_over() {
+    ends_with_the_last_of_its_connections(true).await;
+}
+
+#[tokio::test]
+async fn a_session_that_has_only_connections_from_after_the_end_of_its_listener_is_over() {
+    ends_with_the_last_of_its_connections(false).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_ended_while_it_was_idle_costs_no_request() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    // The beacon, the one that listens, and the one for requests.
+    let idle = witnesses(&mut root).await;
+    assert_eq!(idle.len(), 3);
+    root.query_drop(format!("KILL {}", idle[2])).await.unwrap();
+    until(&mut root, &format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {}", idle[2]), 0).await;
+    // It is asked for a sign of life if it was not used for a tenth of a second.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    grant(&store, &claim(2, "next")).await.unwrap();
+}
+
+/// As on a replica that only reads, and is promoted a moment later.
+#[tokio::test]
+async fn a_session_that_could_not_begin_is_not_kept_up() {
+    let Some((server, mut root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = MySql::connect(config(proxy.addr())).await.unwrap();
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    // The next one cannot be written down, and the one after that can.
+    root.query_drop("CREATE TABLE begun (count INT NOT NULL) ENGINE = MEMORY; INSERT INTO begun VALUES (0)")
+        .await
+        .unwrap();
+    root.query_drop(
+        "CREATE TRIGGER refuse BEFORE INSERT ON oarlock_session FOR EACH ROW BEGIN
+            UPDATE begun SET count = count + 1;
+            IF (SELECT count FROM begun) = 1 THEN
+                SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'only reads';
+            END IF;
+        END",
+    )
+    .await
+    .unwrap();
+    proxy.heal(Held::Reset).unwrap();
+    tokio::time::timeout(Duration::from_secs(30), mailbox.changed()).await.unwrap();
+    let error = store.attempt(&claim(1, "held")).await.unwrap_err();
+    assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
+    let mut begun = Vec::new();
+    for _ in 0..2 {
+        // Long enough for something that must not happen.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        begun.push(root.query_first::<u64, _>("SELECT count FROM begun").await.unwrap().unwrap());
+        grant(&store, &claim(1, "held")).await.unwrap();
+        assert!(matches!(renew(&store, &claim(1, "held")).await.unwrap(), Renewed::Alive { .. }));
+    }
+    assert_eq!(begun, [1, 2], "somebody else begins sessions");
 }
 
 #[tokio::test]

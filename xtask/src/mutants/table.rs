@@ -71,6 +71,8 @@ const STOCK_PROCEDURE: &str = "crates/oarlock-stock/src/sql/take.sql";
 const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
 const DEMO_WAY: &str = "crates/oarlock-cli/src/demo/way.rs";
 const MYSQL_QUEUE: &str = "crates/oarlock-mysql/src/queue.rs";
+const MYSQL_BEACON: &str = "crates/oarlock-mysql/src/beacon.rs";
+const MYSQL_LINK: &str = "crates/oarlock-mysql/src/link.rs";
 const MYSQL_NAMED: &str = "crates/oarlock-mysql/src/session.rs";
 const POSTGRES_LINK: &str = "crates/oarlock-postgres/src/link.rs";
 const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
@@ -102,6 +104,13 @@ const MYSQL_EXPIRY: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", 
 const MYSQL_BREAKING: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "breaking::"];
 const POSTGRES_BREAKING: &[&str] = &["-p", "oarlock-postgres", "--test", "conformance", "breaking::"];
 const MYSQL_FAILURES: &[&str] = &["-p", "oarlock-mysql", "--test", "failures"];
+const MYSQL_FAILOVER: &[&str] = &["-p", "oarlock-mysql", "--test", "failover", "after_a_failover"];
+const MYSQL_MOVED: &[&str] = &["-p", "oarlock-mysql", "--test", "failover", "a_session_does_not_go_on"];
+const MYSQL_BEGUN: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_could_not_begin"];
+const MYSQL_IDLE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_connection_that_ended_while_it_was_idle"];
+const MYSQL_OLD: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "old_connections"];
+const MYSQL_REPLACED: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_whose_listener"];
+const MYSQL_LATE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_has_only"];
 const POSTGRES_CRASH: &[&str] = &["-p", "oarlock-postgres", "--test", "crash"];
 const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 
@@ -1262,6 +1271,70 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "SET _over = _kills = _then;",
         to: "SET _over = TRUE;",
         test: MYSQL_FAILURES,
+    },
+    Mutant {
+        name: "mysql-forgets-the-clock",
+        rule: "fences rise across a failover that loses grants",
+        file: MYSQL_ATTEMPT,
+        from: "SET _fence = GREATEST(_last_fence + 1, _now);",
+        to: "SET _fence = _last_fence + 1;",
+        test: MYSQL_FAILOVER,
+    },
+    Mutant {
+        name: "mysql-replica-is-its-source",
+        rule: "a promoted replica does not take those for dead whom it never saw",
+        file: MYSQL_SESSION,
+        from: "FROM oarlock_server\n    WHERE name = UNHEX(MD5(CONCAT_WS('|', @@hostname, @@port, @@server_id, @@datadir)));",
+        to: "FROM oarlock_server LIMIT 1;",
+        test: MYSQL_FAILOVER,
+    },
+    Mutant {
+        name: "mysql-session-moves",
+        rule: "a session does not go on at another server",
+        file: MYSQL_BEACON,
+        from: "if before.is_some() && run",
+        to: "if false && run",
+        test: MYSQL_MOVED,
+    },
+    Mutant {
+        name: "mysql-keeps-up-what-never-began",
+        rule: "a session that could not begin is not kept up",
+        file: MYSQL_LINK,
+        from: ".await.inspect_err(|_| session.end())?;",
+        to: ".await?;",
+        test: MYSQL_BEGUN,
+    },
+    Mutant {
+        name: "mysql-asks-no-sign-of-life",
+        rule: "an idle connection is asked for a sign of life",
+        file: MYSQL_LINK,
+        from: "(is_fresh || self.is_alive(&mut wire).await)",
+        to: "(is_fresh || true)",
+        test: MYSQL_IDLE,
+    },
+    Mutant {
+        name: "mysql-old-end-is-the-last",
+        rule: "the end of a connection that was replaced long ago shows nothing",
+        file: MYSQL_BEACON,
+        from: "|span| span > SETTLED",
+        to: "|span| span > 1000 * SETTLED",
+        test: MYSQL_OLD,
+    },
+    Mutant {
+        name: "mysql-trusts-a-new-listener",
+        rule: "a session whose listener was replaced just before its end is over",
+        file: MYSQL_BEACON,
+        from: "is_some_and(|span| span > SETTLED)",
+        to: "is_some()",
+        test: MYSQL_REPLACED,
+    },
+    Mutant {
+        name: "mysql-trusts-a-new-witness",
+        rule: "a connection that is younger than an end proves nothing about what was before",
+        file: MYSQL_LINK,
+        from: "if is_settled && self.",
+        to: "if self.",
+        test: MYSQL_LATE,
     },
     Mutant {
         name: "postgres-waits-in-one-statement",

@@ -1,0 +1,253 @@
+//! A primary dies, and a replica that lacks its last commits takes its place at the same address: fences never repeat, whoever can be
+//! reached is told first, nothing is stuck.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, also outside test functions")]
+#![allow(dead_code, reason = "not every test uses all that is shared")]
+
+#[path = "shared/store.rs"]
+mod store;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::driver::{Driver as _, Gone, Renewed};
+use oarlock_core::error::{Applied, Retry};
+use oarlock_core::{Client, ErrorKind, Guard, LossReason, Tether};
+use oarlock_mysql::{Config, MySql, MySqlSession, Named};
+use oarlock_testbed::proxy::Proxy;
+
+use self::store::{Server, claim, grant, pending, raw, renew, until};
+
+/// Longer than anything here takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// A lease that somebody waits for.
+const SHORT: Duration = Duration::from_secs(6);
+
+/// A lease that nobody waits for: its first renewal would come too late, too.
+const LONG: Duration = Duration::from_secs(240);
+
+/// Those who wait.
+const WAITING: &str = "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL";
+
+/// A primary, a replica that follows it, and the address that leads to whichever of them is in charge.
+struct Pair {
+    primary: Arc<Server>,
+    replica: Arc<Server>,
+    /// What the replica follows the primary through.
+    line: Proxy,
+    door: Proxy,
+    root: Conn,
+    theirs: Conn,
+}
+
+impl Pair {
+    /// With this way of writing changes down for the replica.
+    async fn start(format: &str) -> Option<Self> {
+        let primary = tokio::task::spawn_blocking(Server::primary_or_skip).await.unwrap().unwrap()?;
+        let mut root = raw(primary.addr()).await;
+        root.query_drop(format!("SET GLOBAL binlog_format = {format}")).await.unwrap();
+        // Unlike root, it may not write to a server that only reads.
+        root.query_drop("CREATE USER app; GRANT ALL ON locks.* TO app").await.unwrap();
+        let (line, door) = (Proxy::start(primary.addr()).unwrap(), Proxy::start(primary.addr()).unwrap());
+        let addr = line.addr();
+        let replica = tokio::task::spawn_blocking(move || Server::replica_of(addr)).await.unwrap().unwrap();
+        let theirs = raw(replica.addr()).await;
+        let (primary, replica) = (Arc::new(primary), Arc::new(replica));
+        let mut pair = Self { primary, replica, line, door, root, theirs };
+        pair.catch_up().await;
+        Some(pair)
+    }
+
+    /// Waits until the replica has all that was committed.
+    async fn catch_up(&mut self) {
+        let there: String = self.root.query_first("SELECT @@gtid_binlog_pos").await.unwrap().unwrap();
+        let waited = format!("SELECT MASTER_GTID_WAIT('{there}', {})", BOUND.as_secs());
+        assert_eq!(self.theirs.query_first::<i64, _>(waited).await.unwrap(), Some(0), "the replica does not follow");
+    }
+
+    /// The primary dies, and its address leads to the replica, which only reads yet.
+    async fn kill(&self) {
+        let primary = self.primary.clone();
+        tokio::task::spawn_blocking(move || primary.kill().unwrap()).await.unwrap();
+        self.line.refuse();
+        self.door.aim(self.replica.addr());
+    }
+
+    async fn restart_replica(&mut self) {
+        let replica = self.replica.clone();
+        tokio::task::spawn_blocking(move || replica.restart().unwrap()).await.unwrap();
+        self.theirs = raw(self.replica.addr()).await;
+    }
+
+    async fn promote(&mut self) {
+        self.theirs.query_drop(Server::PROMOTE).await.unwrap();
+    }
+}
+
+fn config(addr: SocketAddr) -> Config {
+    let mut config = store::config(addr);
+    config.user = Some("app".into());
+    config
+}
+
+async fn connect(addr: SocketAddr, ttl: Duration) -> Client {
+    Client::builder(MySql::connect(config(addr)).await.unwrap()).ttl(ttl).build().unwrap()
+}
+
+async fn lock(client: &Client, name: &str) -> Guard {
+    let lock = client.mutex(name).unwrap().wait(BOUND);
+    tokio::time::timeout(BOUND, lock.lock()).await.unwrap().unwrap()
+}
+
+async fn reason(guard: &Guard) -> LossReason {
+    tokio::time::timeout(BOUND, guard.lost()).await.unwrap()
+}
+
+/// The replica has not seen the last grants when its primary dies: those are forgotten, and their fences are not given again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
+    let Some(mut pair) = Pair::start("MIXED").await else { return };
+    let far = Proxy::start(pair.primary.addr()).unwrap();
+    let (holder, steady) = (connect(pair.door.addr(), SHORT).await, connect(pair.door.addr(), LONG).await);
+    let (cut_off, next) = (connect(far.addr(), SHORT).await, connect(pair.door.addr(), SHORT).await);
+    let (copied, away) = (lock(&holder, "copied").await, lock(&cut_off, "away").await);
+    let mut given = Vec::new();
+    for _ in 0..3 {
+        let guard = lock(&holder, "often").await;
+        given.push(guard.fence());
+        guard.release().await.unwrap();
+    }
+    // Both were renewed, and one of them hears nothing after that.
+    until(&mut pair.root, "SELECT COUNT(*) FROM oarlock_claim WHERE expires > since + 6000000", 2).await;
+    far.cut();
+    pair.catch_up().await;
+    pair.line.cut();
+    for _ in 0..5 {
+        let guard = lock(&holder, "often").await;
+        given.push(guard.fence());
+        guard.release().await.unwrap();
+    }
+    let (lost, told) = (lock(&holder, "lost").await, lock(&steady, "told").await);
+    let waiting = ["lost", "copied"].map(|name| {
+        let lock = next.mutex(name).unwrap().wait(2 * BOUND);
+        tokio::spawn(async move { lock.lock().await })
+    });
+    until(&mut pair.root, WAITING, 2).await;
+    let killed = Instant::now();
+    pair.kill().await;
+    for guard in [&copied, &lost, &told] {
+        assert_eq!(reason(guard).await, LossReason::Session);
+    }
+    println!("from SIGKILL to the last loss: {:?}", killed.elapsed());
+    pair.promote().await;
+    let promoted = Instant::now();
+
+    let names = [(&lost, "lost"), (&copied, "copied")];
+    for ((before, name), waiting) in names.into_iter().zip(waiting) {
+        let after = tokio::time::timeout(2 * BOUND, waiting).await.unwrap().unwrap().unwrap();
+        println!("{name}: granted {:?} after the promotion", promoted.elapsed());
+        assert!(after.fence() > before.fence(), "{name}: {} after {}", after.fence(), before.fence());
+        after.release().await.unwrap();
+    }
+    // No beacon is there any more, and yet nobody is taken for dead: its lease counts.
+    let after = lock(&next, "away").await;
+    assert!(!away.is_held(), "two believe");
+    assert!(after.fence() > away.fence(), "{} after {}", after.fence(), away.fence());
+    // Whoever was there before goes on at the same address.
+    for _ in 0..3 {
+        let guard = lock(&holder, "often").await;
+        let largest = given.iter().max().copied();
+        assert!(Some(guard.fence()) > largest, "{} after {given:?}", guard.fence());
+        given.push(guard.fence());
+        guard.release().await.unwrap();
+    }
+    let again = lock(&steady, "told").await;
+    assert!(again.fence() > told.fence(), "{} after {}", again.fence(), told.fence());
+}
+
+/// A claim that is not tied to its session goes on if the replica has it, and is known to be gone if not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lives_by_its_lease_is_there_after_a_failover_if_the_replica_had_it() {
+    let Some(mut pair) = Pair::start("ROW").await else { return };
+    let store = MySql::connect(config(pair.door.addr())).await.unwrap();
+    let (mut kept, mut lost) = (claim(1, "kept"), claim(2, "lost"));
+    for claim in [&mut kept, &mut lost] {
+        (claim.tether, claim.ttl) = (Tether::Lease, LONG);
+    }
+    let fence = grant(&store, &kept).await.unwrap().fence;
+    // A replica that was restarted has forgotten what was in memory, and follows all the same.
+    pair.restart_replica().await;
+    let _another = MySql::connect(config(pair.door.addr())).await.unwrap();
+    pair.catch_up().await;
+    pair.line.cut();
+    grant(&store, &lost).await.unwrap();
+    pair.kill().await;
+    // Until it is promoted, the replica refuses: nothing was done, and it is worth another try.
+    let mut refusals = 0;
+    while refusals < 3 {
+        let error = store.attempt(&claim(3, "early")).await.unwrap_err();
+        assert_eq!((error.kind(), error.retry()), (ErrorKind::Unreachable, Retry::Later), "{error}");
+        // What was sent to the old one may have taken effect.
+        refusals += usize::from(error.applied() == Applied::No);
+    }
+    pair.promote().await;
+    let renewed = renew(&store, &kept).await.unwrap();
+    assert!(matches!(renewed, Renewed::Alive { fence: Some(same), .. } if same == fence), "{renewed:?}");
+    assert_eq!(renew(&store, &lost).await.unwrap(), Renewed::Gone(Gone::Unknown));
+    grant(&store, &claim(3, "early")).await.unwrap();
+    // It stays a primary.
+    pair.restart_replica().await;
+    let store = MySql::connect(config(pair.replica.addr())).await.unwrap();
+    grant(&store, &claim(4, "later")).await.unwrap();
+}
+
+/// With leases of minutes: only a word of the server's end can be in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_in_mode_session_hears_of_a_failover_at_once() {
+    let Some(mut pair) = Pair::start("MIXED").await else { return };
+    let mut config = config(pair.door.addr());
+    config.session_ttl = LONG;
+    let ours = MySqlSession::connect(Named::new(config.clone())).await.unwrap();
+    let ours = Client::builder(ours).ttl(LONG).build().unwrap();
+    let next = Client::new(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap();
+    let guard = lock(&ours, "named").await;
+    let explicit = ours.mutex("explicit").unwrap().lease(LONG).lock().await.unwrap();
+    let waiting = next.mutex("named").unwrap().wait(2 * BOUND);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    let states = "SELECT COUNT(*) FROM information_schema.processlist WHERE state IN ('User lock', 'User sleep')";
+    until(&mut pair.root, states, 2).await;
+    pair.kill().await;
+    for guard in [&guard, &explicit] {
+        assert_eq!(reason(guard).await, LossReason::Session);
+    }
+    pair.promote().await;
+    let after = tokio::time::timeout(2 * BOUND, waiting).await.unwrap().unwrap().unwrap();
+    assert!(after.fence() > guard.fence(), "{} after {}", after.fence(), guard.fence());
+    after.release().await.unwrap();
+}
+
+/// A server that goes down in good order ends its connections one by one, and may tell others meanwhile that their client is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_does_not_go_on_at_another_server() {
+    let Some(mut pair) = Pair::start("MIXED").await else { return };
+    let holder = connect(pair.door.addr(), LONG).await;
+    let guard = lock(&holder, "held").await;
+    pair.catch_up().await;
+    pair.promote().await;
+    pair.door.aim(pair.replica.addr());
+    let session = "SELECT LOWER(HEX(session)) FROM oarlock_claim WHERE fence IS NOT NULL";
+    let session: String = pair.root.query_first(session).await.unwrap().unwrap();
+    let beacon = format!("SELECT IS_USED_LOCK('oarlock_{session}_0')");
+    let beacon: u64 = pair.root.query_first(beacon).await.unwrap().unwrap();
+    pair.root.query_drop(format!("KILL {beacon}")).await.unwrap();
+    assert_eq!(reason(&guard).await, LossReason::Session);
+    // Nobody is taken for dead there, either: what it held lives by its lease, or until it is let go.
+    let rival = MySql::connect(config(pair.replica.addr())).await.unwrap();
+    pending(&rival, &claim(1, "held")).await;
+    guard.release().await.unwrap();
+    grant(&rival, &claim(1, "held")).await.unwrap();
+}
