@@ -372,7 +372,8 @@ async fn a_holder_hears_that_the_server_went_down_and_what_lives_by_its_lease_su
 /// Somebody who keeps the row of a name locked.
 async fn locker(server: &Server, name: &str) -> Conn {
     let mut conn = raw(server.addr()).await;
-    conn.query_drop("START TRANSACTION").await.unwrap();
+    // As our own steps do: otherwise the server also keeps others from making names that come right before it.
+    conn.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION").await.unwrap();
     let lock = format!("SELECT number FROM oarlock_resource WHERE name = '{name}' FOR UPDATE");
     assert!(conn.query_first::<i64, _>(lock).await.unwrap().is_some());
     conn
