@@ -1,8 +1,9 @@
 //! Queues: their order, and that hundreds of waiters are served without polling.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Interest};
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal};
 use oarlock_core::state::Ending;
 
 use crate::{claim, fair, granted, hint, open, pending, release, take_turn, temp, turn, waiting};
@@ -51,10 +52,20 @@ async fn hundreds_of_waiters_are_served_in_order() {
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut expected = Vec::new();
     let mut tasks = Vec::new();
+    let mut keepers = tokio::task::JoinSet::new();
     for _ in 0..STORES {
         let store = Arc::new(open(dir.path()).await);
-        for _ in 0..EACH {
-            let claim = fair("x");
+        let line: Vec<_> = (0..EACH).map(|_| fair("x")).collect();
+        let (kept, places) =
+            (store.clone(), line.iter().map(|claim| Renewal::of(Arc::new(claim.clone()))).collect::<Vec<_>>());
+        // A place that nobody renews ends after ten seconds.
+        keepers.spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                kept.renew(&places).await;
+            }
+        });
+        for claim in line {
             pending(&store, &claim).await;
             expected.push(claim.id);
             let (store, order) = (store.clone(), order.clone());
