@@ -33,7 +33,7 @@ macro_rules! scripts {
     };
 }
 
-scripts!(take, look, settle, sweep, debit, credit, clear, forget, raise, remap, deliver);
+scripts!(take, look, settle, sweep, debit, credit, clear, forget, open, close, stale, clock, raise, remap, deliver);
 
 /// Stock on Redis, over a connection of the crate `redis`: a `MultiplexedConnection`, or a `ClusterConnection`, where the
 /// segments lie on different masters.
@@ -50,8 +50,8 @@ scripts!(take, look, settle, sweep, debit, credit, clear, forget, raise, remap, 
 pub struct Redis<C> {
     conn: C,
     maps: HashMap<String, Map>,
-    /// The count of moves at which all places were empty.
-    empty: HashMap<String, u64>,
+    /// The standing at which all places were empty.
+    empty: HashMap<String, Standing>,
 }
 
 impl<C> std::fmt::Debug for Redis<C> {
@@ -69,6 +69,11 @@ struct Map {
 }
 
 impl Map {
+    /// The one after it, with so many segments.
+    fn next(&self, segments: u32) -> Self {
+        Self { generation: self.generation + 1, segments, past: self.past.clone() }
+    }
+
     /// All places that may have units.
     fn places(&self) -> impl Iterator<Item = Place> {
         let most = self.past.iter().copied().max().unwrap_or(0).max(self.segments);
@@ -116,7 +121,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
 
     /// The map as it is now.
     async fn read(&mut self, sku: &str) -> Result<Map, Error> {
-        let [key, _] = keys::map(sku);
+        let [key, ..] = keys::map(sku);
         let mut command = redis::cmd("HMGET");
         command.arg(key).arg(&["generation", "segments", "past"]);
         let read: (Option<u64>, Option<u32>, Option<String>) =
@@ -128,26 +133,37 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         Ok(map)
     }
 
-    async fn moves(&mut self, sku: &str) -> Result<u64, Error> {
-        let [key, _] = keys::map(sku);
-        let moves: Option<u64> =
-            redis::cmd("HGET").arg(key).arg("moves").query_async(&mut self.conn).await.map_err(Error::store)?;
-        Ok(moves.unwrap_or(0))
+    async fn standing(&mut self, sku: &str) -> Result<Standing, Error> {
+        let [key, ..] = keys::map(sku);
+        let mut command = redis::cmd("HMGET");
+        command.arg(key).arg(&["generation", "moves", "coming"]);
+        let [generation, moves, coming]: [Option<u64>; 3] =
+            command.query_async(&mut self.conn).await.map_err(Error::store)?;
+        let generation = generation.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?;
+        Ok(Standing { generation, moves: moves.unwrap_or(0), coming: coming.unwrap_or(0) })
     }
 
-    /// Units were or will be somewhere else: whoever looked before must look again.
-    async fn moving(&mut self, sku: &str) -> Result<(), Error> {
-        let [key, _] = keys::map(sku);
-        redis::cmd("HINCRBY").arg(key).arg("moves").arg(1).exec_async(&mut self.conn).await.map_err(Error::store)
+    /// Says that units are about to come in somewhere.
+    async fn open(&mut self, sku: &str, what: &str) -> Result<(), Error> {
+        let [map, _, coming] = keys::map(sku);
+        self.run::<u64>(&open, &[map, coming], &[&what]).await.map(drop)
+    }
+
+    /// Says that they have come in, or will not.
+    async fn close(&mut self, sku: &str, what: &str) -> Result<(), Error> {
+        let [map, _, coming] = keys::map(sku);
+        self.run::<u64>(&close, &[map, coming], &[&what]).await.map(drop)
     }
 
     /// Brings up to so many units from one place to another, and says how many.
     async fn bring(&mut self, sku: &str, from: Place, to: Place, most: u64) -> Result<u64, Error> {
-        let transfer = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
-        self.moving(sku).await?;
+        let transfer = anything();
+        self.open(sku, &transfer).await?;
         let sent: u64 = self.run(&debit, &from.keys(sku), &[&transfer, &to, &most]).await?;
         if sent > 0 {
             self.arrive(sku, from, to, &transfer, sent).await?;
+        } else {
+            self.close(sku, &transfer).await?;
         }
         Ok(sent)
     }
@@ -155,7 +171,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
     /// The second half of a transfer, by whoever began it or found its note.
     async fn arrive(&mut self, sku: &str, from: Place, to: Place, transfer: &str, units: u64) -> Result<(), Error> {
         self.run::<u64>(&credit, &to.keys(sku), &[&transfer, &units]).await?;
-        self.moving(sku).await?;
+        self.close(sku, transfer).await?;
         self.run::<u64>(&clear, &from.keys(sku), &[&transfer]).await?;
         self.run::<u64>(&forget, &to.keys(sku), &[&transfer]).await?;
         Ok(())
@@ -171,6 +187,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
                 let (units, to) = note.split_once(' ').ok_or_else(|| Error::answer(&note))?;
                 let to = Place::read(to).ok_or_else(|| Error::answer(&note))?;
                 let units = units.parse().map_err(Error::store)?;
+                self.open(sku, &transfer).await?;
                 self.arrive(sku, from, to, &transfer, units).await?;
             }
         }
@@ -204,8 +221,8 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
     async fn look_around(&mut self, sku: &str, map: &Map) -> Result<Vec<Seen>, Error> {
         let mut seen = Vec::new();
         for place in map.places() {
-            let (units, under_way) = self.run(&look, &place.keys(sku), &[]).await?;
-            seen.push(Seen { place, units, under_way });
+            let (units, under_way, came) = self.run(&look, &place.keys(sku), &[]).await?;
+            seen.push(Seen { place, units, under_way, came });
         }
         Ok(seen)
     }
@@ -234,7 +251,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
             Some(map) => map.clone(),
             None => self.read(&order.sku).await?,
         };
-        for attempt in 0..MAPS {
+        for attempt in 0..2 * patience(&map) {
             if let Some(known) = self.known_elsewhere(order, &map).await? {
                 return Ok((map, AtHome::Done(Step::Known(known))));
             }
@@ -264,15 +281,40 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         if map.generation != old.generation {
             return Ok(map);
         }
-        // Whoever changes it has told the segments and not yet the map. If he is gone, somebody must finish it.
-        if attempt + 1 < MAPS / 2 {
+        // Whoever changes it has told the segments, or some, and not yet the map. If he is gone, somebody must finish it.
+        if attempt + 1 < patience(&map) {
             tokio::time::sleep(PAUSE).await;
         } else {
-            let [key, _] = keys::map(sku);
-            self.run::<u64>(&remap, &[key], &[&map.generation, &map.segments]).await?;
+            self.remap(sku, Some(&map), map.next(map.segments)).await?;
         }
         self.read(sku).await
     }
+
+    /// Changes the map from `before` to `after`, if it is still that one. The places first: an order by the old map that is
+    /// still on its way must not find them open.
+    async fn remap(&mut self, sku: &str, before: Option<&Map>, after: Map) -> Result<bool, Error> {
+        let all = Map { segments: before.map_or(0, |map| map.segments).max(after.segments), ..after };
+        let places: Vec<_> = all.places().collect();
+        let (old, mut next) = (before.map_or(0, |map| map.generation), after.generation);
+        // Some may be ahead, where another began this and did not end it: all must have the same.
+        for _ in 0..MAPS {
+            let mut most = next;
+            for place in &places {
+                most = most.max(self.run(&raise, &place.keys(sku), &[&next]).await?);
+            }
+            if most == next {
+                let [key, ..] = keys::map(sku);
+                return Ok(self.run::<u64>(&remap, &[key], &[&old, &after.segments, &next]).await? == 1);
+            }
+            next = most;
+        }
+        Ok(false)
+    }
+}
+
+/// How many pauses whoever changes the map may take, before others finish it.
+fn patience(map: &Map) -> usize {
+    MAPS / 2 + map.places().count()
 }
 
 /// What came of a take at home.
@@ -287,6 +329,23 @@ struct Seen {
     units: u64,
     /// What has left it, and may have arrived or not.
     under_way: u64,
+    /// How often something has come in.
+    came: u64,
+}
+
+/// What can be told from the map alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    generation: u64,
+    /// Counts whatever brings units in, before and after.
+    moves: u64,
+    /// How many of those have begun and not ended.
+    coming: u64,
+}
+
+/// An id that nobody else has.
+fn anything() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
 impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
@@ -295,11 +354,19 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     }
 
     async fn create(&mut self, sku: &str, segments: u32) -> Result<(), Error> {
-        for segment in 0..segments {
-            self.run::<u64>(&raise, &Place::Segment(segment).keys(sku), &[&1_u64]).await?;
+        match self.read(sku).await {
+            Err(Error::NoSuchItem(_)) => {}
+            map => return map.map(drop),
         }
-        let [key, _] = keys::map(sku);
-        self.run::<u64>(&remap, &[key], &[&0_u64, &segments]).await.map(drop)
+        // Not one that an item of this name had before: others may remember its map.
+        let [key, ..] = keys::map(sku);
+        let generation = self.run(&clock, &[key], &[]).await?;
+        if !self.remap(sku, None, Map { generation, segments, past: Vec::new() }).await? {
+            // Another has made it meanwhile, and its places may be ahead of its map.
+            let map = self.read(sku).await?;
+            self.remap(sku, Some(&map), map.next(map.segments)).await?;
+        }
+        Ok(())
     }
 
     async fn take(&mut self, order: &Order) -> Result<Step, Error> {
@@ -312,8 +379,8 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
                 let longest = LONGEST.min(1 << round.min(16));
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(..=longest))).await;
             }
-            let moves = self.moves(&order.sku).await?;
-            if self.empty.get(&order.sku) == Some(&moves) {
+            let before = self.standing(&order.sku).await?;
+            if self.empty.get(&order.sku) == Some(&before) {
                 return Ok(Step::Short { left: 0 });
             }
             let seen = self.look_around(&order.sku, &map).await?;
@@ -321,10 +388,17 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             // Only where there is enough: an order that cannot be served must not take units away from those that can.
             if left >= order.quantity {
                 self.gather(order, &map, home, &seen).await?;
-            } else if self.moves(&order.sku).await? == moves {
-                // Nothing came in meanwhile, so in the end there was no more than what it saw.
-                if left == 0 {
-                    self.empty.insert(order.sku.clone(), moves);
+                continue;
+            }
+            // Where something is coming in all the time, a second look tells whether anything came since the first.
+            let came = |seen: &[Seen]| seen.iter().map(|place| place.came).collect::<Vec<_>>();
+            let nothing_came = before.coming > 0 && came(&self.look_around(&order.sku, &map).await?) == came(&seen);
+            let after = self.standing(&order.sku).await?;
+            let quiet = before.coming == 0 && before == after;
+            // Nothing came in since the first look, so there was no more than it saw.
+            if map.generation == after.generation && (quiet || nothing_came) {
+                if quiet && left == 0 {
+                    self.empty.insert(order.sku.clone(), after);
                 }
                 return Ok(Step::Short { left });
             }
@@ -335,32 +409,35 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn settle(&mut self, sku: &str, id: &str, end: State) -> Result<Option<Reservation>, Error> {
         let map = self.read(sku).await?;
         let letter = if end == State::Sold { "s" } else { "r" };
+        let coming = anything();
         if end == State::Returned {
-            self.moving(sku).await?;
+            self.open(sku, &coming).await?;
         }
+        let mut settled = None;
         for home in map.homes(id).collect::<Vec<_>>() {
-            let known: Option<String> = self.run(&settle, &home.keys(sku), &[&id, &letter]).await?;
-            if let Some(known) = known {
-                if end == State::Returned {
-                    self.moving(sku).await?;
-                }
-                return reservation(sku, id, &known).map(Some);
+            settled = self.run::<Option<String>>(&settle, &home.keys(sku), &[&id, &letter]).await?;
+            if settled.is_some() {
+                break;
             }
         }
-        Ok(None)
+        if end == State::Returned {
+            self.close(sku, &coming).await?;
+        }
+        settled.map(|known| reservation(sku, id, &known)).transpose()
     }
 
     async fn sweep(&mut self, sku: &str) -> Result<u64, Error> {
         let map = self.read(sku).await?;
         self.mend(sku, &map).await?;
-        self.moving(sku).await?;
+        let [key, _, notes] = keys::map(sku);
+        self.run::<u64>(&stale, &[key, notes], &[]).await?;
+        let coming = anything();
+        self.open(sku, &coming).await?;
         let mut back = 0;
         for place in map.places().collect::<Vec<_>>() {
             back += self.run::<u64>(&sweep, &place.keys(sku), &[&SWEPT]).await?;
         }
-        if back > 0 {
-            self.moving(sku).await?;
-        }
+        self.close(sku, &coming).await?;
         Ok(back)
     }
 
@@ -386,14 +463,8 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn spread(&mut self, sku: &str, segments: Option<u32>) -> Result<(), Error> {
         for _ in 0..MAPS {
             let before = self.read(sku).await?;
-            let segments = segments.unwrap_or(before.segments);
-            // The segments first: an order by the old map that is still on its way must not find them open.
-            let after = Map { segments: segments.max(before.segments), ..before.clone() };
-            for place in after.places().collect::<Vec<_>>() {
-                self.run::<u64>(&raise, &place.keys(sku), &[&(before.generation + 1)]).await?;
-            }
-            let [key, _] = keys::map(sku);
-            if self.run::<u64>(&remap, &[key], &[&before.generation, &segments]).await? == 1 {
+            let after = before.next(segments.unwrap_or(before.segments));
+            if self.remap(sku, Some(&before), after).await? {
                 return self.level(sku).await;
             }
         }
@@ -417,7 +488,7 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn count(&mut self, sku: &str) -> Result<Count, Error> {
         let map = self.read(sku).await?;
         self.mend(sku, &map).await?;
-        let [key, _] = keys::map(sku);
+        let [key, ..] = keys::map(sku);
         let delivered: Option<u64> =
             redis::cmd("HGET").arg(key).arg("delivered").query_async(&mut self.conn).await.map_err(Error::store)?;
         let mut count = Count { delivered: delivered.unwrap_or(0), ..Count::default() };

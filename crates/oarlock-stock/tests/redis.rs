@@ -12,6 +12,8 @@ use redis::aio::MultiplexedConnection;
 use self::beds::{Bed as _, One};
 
 const TAKE: &str = include_str!("../src/redis/scripts/take.lua");
+const OPEN: &str = include_str!("../src/redis/scripts/open.lua");
+const SETTLE: &str = include_str!("../src/redis/scripts/settle.lua");
 
 const MAP: &str = "oarlock:stock:{hot}:map";
 
@@ -129,11 +131,12 @@ async fn an_order_by_an_old_map_is_not_carried_out() {
     let (stock, mut raw) = fresh(&bed, 3, 30).await;
     let behind = bed.stock().await;
     assert!(matches!(behind.take(order("first", 1)).await.unwrap(), Take::Reserved(_)));
+    let old = generation(&mut raw).await.to_string();
     stock.resize("hot", 5).await.unwrap();
     assert!(matches!(stock.take(order("late", 1)).await.unwrap(), Take::Reserved(_)));
     for segment in 0..3 {
         let mut late = redis::cmd("EVAL");
-        late.arg(TAKE).arg(5).arg(&keys(segment)).arg(&["1", "late", "1", "-1"]);
+        late.arg(TAKE).arg(5).arg(&keys(segment)).arg(&[old.as_str(), "late", "1", "-1"]);
         let said: Vec<String> = late.query_async(&mut raw).await.unwrap();
         assert_ne!(said[0], "taken", "segment {segment}");
     }
@@ -149,11 +152,75 @@ async fn an_order_by_an_old_map_is_not_carried_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resize_that_nobody_ended_stops_nobody() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let (stock, mut raw) = fresh(&One(server.url()), 3, 30).await;
-    for segment in 0..3 {
-        redis::cmd("HSET").arg(&keys(segment)[0]).arg("g").arg(2).exec_async(&mut raw).await.unwrap();
+    // He told all of them, or only some.
+    for told in [3, 2, 1] {
+        let (stock, mut raw) = fresh(&One(server.url()), 3, 30).await;
+        let next = generation(&mut raw).await + 1;
+        for segment in 0..told {
+            redis::cmd("HSET").arg(&keys(segment)[0]).arg("g").arg(next).exec_async(&mut raw).await.unwrap();
+        }
+        // Wherever they are at home.
+        for id in ["a", "b", "c", "d", "e", "f"] {
+            assert!(matches!(stock.take(order(id, 1)).await.unwrap(), Take::Reserved(_)), "{id}, {told} were told");
+        }
+        let homes = async |segment: u32| redis::cmd("HLEN").arg(&keys(segment)[1]).query_async(&mut raw.clone()).await;
+        for segment in 0..3 {
+            assert!(homes(segment).await.unwrap_or(0) > 0, "nobody is at home in {segment}: nothing was tested");
+        }
+        stock.resize("hot", 1).await.unwrap();
+        assert_eq!(stock.count("hot").await.unwrap().segments, [24]);
+        stock.remove("hot").await.unwrap();
     }
-    assert!(matches!(stock.take(order("a", 1)).await.unwrap(), Take::Reserved(_)));
-    stock.resize("hot", 1).await.unwrap();
-    assert_eq!(stock.count("hot").await.unwrap().segments, [29]);
+}
+
+/// Whoever brought units back died before he could say so, and somebody had looked just before. They lie where no single
+/// segment has enough, so that whoever wants them must look, and not believe what it remembers.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_back_without_a_word_is_found() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let (stock, mut raw) = fresh(&One(server.url()), 2, 2).await;
+    assert!(matches!(stock.take(order("first", 2)).await.unwrap(), Take::Reserved(_)));
+    let coming = MAP.replace(":map", ":coming");
+    redis::cmd("EVAL").arg(OPEN).arg(2).arg(&[MAP, &coming, "back"]).exec_async(&mut raw).await.unwrap();
+    for id in ["second", "third"] {
+        assert_eq!(stock.take(order(id, 2)).await.unwrap(), Take::SoldOut { left: 0 });
+    }
+    for segment in 0..2 {
+        redis::cmd("EVAL")
+            .arg(SETTLE)
+            .arg(5)
+            .arg(&keys(segment))
+            .arg(&["first", "r"])
+            .exec_async(&mut raw)
+            .await
+            .unwrap();
+        redis::cmd("HSET").arg(&keys(segment)[0]).arg(&["n", "1"]).exec_async(&mut raw).await.unwrap();
+    }
+    assert!(matches!(stock.take(order("third", 2)).await.unwrap(), Take::Reserved(_)));
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.available, count.held), (0, 2));
+}
+
+/// It was forgotten and made anew with more segments, while another still has the map of its former life.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_map_of_a_former_life_is_not_believed() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (stock, _) = fresh(&bed, 4, 40).await;
+    let behind = bed.stock().await;
+    assert!(matches!(behind.take(order("before", 1)).await.unwrap(), Take::Reserved(_)));
+    stock.remove("hot").await.unwrap();
+    let (stock, _) = fresh(&bed, 8, 40).await;
+    for number in 0..20 {
+        let id = format!("after {number}");
+        assert!(matches!(behind.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
+        assert!(matches!(stock.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
+        assert!(stock.confirm("hot", &id).await.unwrap().is_some(), "nobody finds {id}");
+    }
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.available, count.sold), (20, 20));
+}
+
+async fn generation(raw: &mut MultiplexedConnection) -> u64 {
+    redis::cmd("HGET").arg(MAP).arg("generation").query_async(raw).await.unwrap()
 }

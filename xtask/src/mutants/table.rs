@@ -1185,6 +1185,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: STOCK_LEFTOVERS,
     },
     Mutant {
+        name: "stock-remembers-too-soon",
+        rule: "that there is nothing is remembered only if nothing was coming in",
+        file: STOCK_REDIS,
+        from: "let quiet = before.coming == 0 && before == after;",
+        to: "let quiet = before == after;",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
+        name: "stock-believes-a-former-life",
+        rule: "an item that is made anew has a map of its own",
+        file: STOCK_REDIS,
+        from: "let generation = self.run(&clock, &[key], &[]).await?;",
+        to: "let generation = key.len() as u64;",
+        test: STOCK_LEFTOVERS,
+    },
+    Mutant {
         name: "stock-gives-back-what-was-sold",
         rule: "a hold ends once, one way or the other",
         file: STOCK_SETTLE,

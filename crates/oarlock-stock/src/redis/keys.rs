@@ -36,9 +36,9 @@ impl Place {
     }
 }
 
-/// The map and the deliveries, in the slot of the store room.
-pub(super) fn map(sku: &str) -> [String; 2] {
-    [":map", ":deliveries"].map(|end| format!("oarlock:stock:{{{}}}{end}", escaped(sku)))
+/// The map, the deliveries and what is coming in, in the slot of the store room.
+pub(super) fn map(sku: &str) -> [String; 3] {
+    [":map", ":deliveries", ":coming"].map(|end| format!("oarlock:stock:{{{}}}{end}", escaped(sku)))
 }
 
 /// Without what means something in a key.

@@ -1,6 +1,8 @@
--- Units have arrived. ARGV: transfer. A late request to send them again finds that it is over.
+-- Units have arrived. ARGV: transfer. A late request to send them again, within a day, finds that it is over.
 local under_way, over = KEYS[4], KEYS[5]
 if redis.call('HDEL', under_way, ARGV[1]) == 1 then
-  redis.call('ZADD', over, redis.call('TIME')[1], ARGV[1])
+  local now = tonumber(redis.call('TIME')[1])
+  redis.call('ZADD', over, now, ARGV[1])
+  redis.call('ZREMRANGEBYSCORE', over, '-inf', now - 86400)
 end
 return 1

@@ -4,6 +4,7 @@ local units, map, deliveries = KEYS[1], KEYS[6], KEYS[7]
 if redis.call('EXISTS', map) == 0 then return false end
 if redis.call('HSETNX', deliveries, ARGV[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', units, 'n', ARGV[2])
+  redis.call('HINCRBY', units, 'c', 1)
   redis.call('HINCRBY', map, 'delivered', ARGV[2])
   redis.call('HINCRBY', map, 'moves', 1)
 end

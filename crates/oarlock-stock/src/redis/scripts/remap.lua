@@ -1,4 +1,5 @@
--- Changes the map, if it is still the one that was read. KEYS: the map. ARGV: generation that was read (0: none), segments.
+-- Changes the map, if it is still the one that was read. KEYS: the map. ARGV: generation that was read (0: none), segments,
+-- next generation.
 local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
 if generation ~= ARGV[1] then return 0 end
 local before = redis.call('HGET', KEYS[1], 'segments')
@@ -8,6 +9,5 @@ if before and before ~= ARGV[2] then
     redis.call('HSET', KEYS[1], 'past', past == '' and before or past .. ' ' .. before)
   end
 end
-redis.call('HSET', KEYS[1], 'segments', ARGV[2])
-redis.call('HINCRBY', KEYS[1], 'generation', 1)
+redis.call('HSET', KEYS[1], 'segments', ARGV[2], 'generation', ARGV[3])
 return 1

@@ -6,6 +6,7 @@ local quantity = string.match(known, '^(%d+) h$')
 if not quantity then return known end
 redis.call('HINCRBY', units, 'h', -quantity)
 redis.call('HINCRBY', units, ARGV[2] == 's' and 's' or 'n', quantity)
+if ARGV[2] == 'r' then redis.call('HINCRBY', units, 'c', 1) end
 redis.call('HSET', reservations, ARGV[1], quantity .. ' ' .. ARGV[2])
 redis.call('ZREM', ends, ARGV[1])
 return quantity .. ' ' .. ARGV[2]

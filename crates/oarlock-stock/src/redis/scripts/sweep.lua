@@ -7,6 +7,7 @@ for _, id in ipairs(over) do
   if quantity then
     redis.call('HINCRBY', units, 'h', -quantity)
     redis.call('HINCRBY', units, 'n', quantity)
+    redis.call('HINCRBY', units, 'c', 1)
     redis.call('HSET', reservations, id, quantity .. ' r')
   end
   redis.call('ZREM', ends, id)
