@@ -112,6 +112,12 @@ pub(crate) const CLIENTS: &[Client] = &[
     new("redsync", "redsync", Language::Go, PLAIN, MUTEX),
     redisson("redisson", Store::Redis("?layout=redisson")),
     redisson("redisson-cluster", Store::RedisCluster("?layout=redisson")),
+    // It speaks on the channels of a whole cluster, which we do not hear: we look.
+    Client {
+        we_notice: POLLS,
+        long: true,
+        ..redisson("redisson-cluster-old", Store::RedisCluster("?layout=redisson"))
+    },
     new("pottery-5", "pottery", Language::Python, Store::Redlock("?prefix=redlock:"), MUTEX),
     Client {
         stalls: Some(
@@ -178,15 +184,16 @@ impl Client {
         self.name == name || self.client == name
     }
 
-    /// The versions to run: the file `versions` of its folder has one in each line, the first is the usual one. A
-    /// client without such a file has the version that its language's lock file pins.
+    /// The versions to run: the file `versions` of its folder has one in each line, the first is the usual one. A line may
+    /// name the clients that it is for, which then have no other. A client without such a file has the version that its
+    /// language's lock file pins.
     pub(crate) fn versions(&self, root: &Path, all: bool) -> Result<Vec<String>> {
         if self.language != Language::Java {
             return Ok(vec![String::new()]);
         }
         let file = root.join("interop/java").join(self.client).join("versions");
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        Ok(text.lines().map(str::to_owned).take(if all { usize::MAX } else { 1 }).collect())
+        Ok(listed(&text, self.name, all))
     }
 
     /// How its program is started; the URL comes last.
@@ -211,9 +218,27 @@ impl Client {
     }
 }
 
+/// The versions in such a file that are for this client.
+fn listed(text: &str, name: &str, all: bool) -> Vec<String> {
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    let is_named = lines.iter().any(|line| line[1..].contains(&name));
+    let is_for = |line: &&Vec<&str>| line[1..].contains(&name) || (line.len() == 1 && !is_named);
+    let usual = if all { lines.len() } else { 1 };
+    lines.iter().take(usual).filter(is_for).map(|line| line[0].to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_can_be_for_one_client_alone() {
+        let text = "4.7.0\n3.52.0\n3.21.3 old\n";
+        assert_eq!(listed(text, "new", true), ["4.7.0", "3.52.0"]);
+        assert_eq!(listed(text, "new", false), ["4.7.0"]);
+        assert_eq!(listed(text, "old", true), ["3.21.3"]);
+        assert!(listed(text, "old", false).is_empty());
+    }
 
     #[test]
     fn names_are_unique() {

@@ -83,7 +83,9 @@ fn java(workspace: &Workspace, out: &Path, all: bool) -> Result<(), Failure> {
             .with_context(|| format!("{name} has no file `versions`"))?;
         let own: Vec<_> =
             files(library)?.into_iter().filter(|file| file.extension().is_some_and(|it| it == "java")).collect();
-        for version in versions.lines().take(if all { usize::MAX } else { 1 }) {
+        // What comes after a version is who needs it.
+        let versions = versions.lines().map(|line| line.split_once(' ').map_or(line, |(version, _)| version));
+        for version in versions.take(if all { usize::MAX } else { 1 }) {
             let out = out.join("java").join(format!("{name}-{version}"));
             let sources: Vec<_> = common.iter().chain(&own).cloned().collect();
             unless_done(&out.join("lib"), &[library.join("pom.xml")], || {
