@@ -785,6 +785,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: REDISSON,
     },
     Mutant {
+        name: "redisson-unheard-in-a-cluster",
+        rule: "we look often where Redisson may publish what we do not listen to",
+        file: REDISSON_ATTEMPT,
+        from: "form == 'lock' or unheard or",
+        to: "form == 'lock' or",
+        test: REDISSON,
+    },
+    Mutant {
         name: "redisson-asked-in-vain",
         rule: "a break with a grace that a Redisson program would not heed is refused",
         file: REDISSON_RELEASE,

@@ -1,24 +1,38 @@
 //! The same in a cluster, where keys and news have a slot.
 
-use oarlock_core::driver::{Driver as _, End};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Driver as _, End};
 use oarlock_core::state::Query;
-use oarlock_core::{Applied, ErrorKind};
+use oarlock_core::{Applied, Capacity, Claim, ErrorKind, Kind, Limit, Weight};
 use oarlock_redis::{Address, Config, Layout, Redis};
 use oarlock_testbed::RedisCluster;
+use redis::Value;
 
-use super::ear::Ear;
+use super::ear::{Ear, JAVA};
 use crate::bed::{Raw, claim, fence, host, name, started};
+
+async fn open(bed: &RedisCluster) -> Redis {
+    let mut config = Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]));
+    (config.layout, config.prefix) = (Layout::Redisson, String::new());
+    Redis::open(config).await.unwrap()
+}
+
+/// The node that has the slot of this name.
+async fn home(bed: &RedisCluster, name: &str) -> SocketAddr {
+    let slot: u16 = Raw::to(bed.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", name]).await;
+    bed.masters[usize::from(slot / 5461).min(2)].addr()
+}
 
 #[tokio::test]
 async fn news_go_to_those_who_listen_and_names_that_leave_their_slot_are_refused() {
     let bed = started!(RedisCluster::start_or_skip());
-    let mut config = Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]));
-    (config.layout, config.prefix) = (Layout::Redisson, String::new());
-    let store = Redis::open(config).await.unwrap();
+    let store = open(&bed).await;
 
     for good in ["deploy", "{a}b", "x{y}z"] {
-        let slot: u16 = Raw::to(bed.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", good]).await;
-        let home = bed.masters[usize::from(slot / 5461).min(2)].addr();
+        let home = home(&bed, good).await;
         let braced = if good.contains('{') { good.to_owned() } else { format!("{{{good}}}") };
         let channel = format!("redisson_lock__channel:{braced}");
         // From version 3.22 on they listen to the first, before that to the second.
@@ -34,4 +48,35 @@ async fn news_go_to_those_who_listen_and_names_that_leave_their_slot_are_refused
         assert_eq!((error.kind(), error.applied()), (ErrorKind::InvalidName, Applied::No), "{bad}: {error}");
         assert_eq!(store.inspect(&Query::name(name(bad))).await.unwrap_err().kind(), ErrorKind::InvalidName);
     }
+}
+
+/// Versions before 3.22 publish to the whole cluster, which we do not listen to.
+#[tokio::test]
+async fn who_may_not_hear_of_their_release_looks_often() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let store = open(&bed).await;
+    let shares = |id, resource: &str, kind, weight, limit| {
+        let mut claim = claim(id, resource);
+        (claim.kind, claim.weight, claim.capacity) = (kind, weight, Capacity::Fixed(limit));
+        claim
+    };
+    let reader = |id, resource: &str| shares(id, resource, Kind::Read, Weight::ONE, Limit::Unlimited);
+    let writer = |id, resource: &str| shares(id, resource, Kind::Write, Weight::All, Limit::Unlimited);
+    let look = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
+        Attempt::Pending(pending) => pending.recheck_after.unwrap(),
+        Attempt::Granted(grant) => panic!("{grant:?}"),
+    };
+    let often = Duration::from_millis(500);
+
+    assert!(fence(&store, &reader(1, "deploy")).await.is_some());
+    assert!(look(&writer(2, "deploy")).await > Duration::from_secs(5), "we tell everybody");
+    let mut raw = Raw::to(home(&bed, "deploy").await).await;
+    let _: Value = raw.ask(&["HSET", "deploy", JAVA, "1"]).await;
+    assert_eq!(look(&writer(2, "deploy")).await, often, "one of the readers is theirs");
+
+    // They have all permits, which have no owner.
+    let mut raw = Raw::to(home(&bed, "permits").await).await;
+    let _: Value = raw.ask(&["SET", "permits", "0"]).await;
+    let limit = Limit::Units(NonZeroU32::new(2).unwrap());
+    assert_eq!(look(&shares(1, "permits", Kind::Semaphore, Weight::ONE, limit)).await, often);
 }

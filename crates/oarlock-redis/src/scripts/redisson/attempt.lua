@@ -75,9 +75,11 @@ end
 if not fits and not h then
   local look = soonest()
   -- Their fair lock tells its own queue alone, their spin lock nobody; and neither looks different from the others. Nor do they
-  -- tell anybody when a writer stays as a reader.
-  local theirs = holders[1] and holders[1].owner ~= owner_of(holders[1].id)
-  if theirs and (form == 'lock' or (kind == 'read' and mode == 'write')) then look = math.min(look < 0 and LOOK or look, LOOK) end
+  -- tell anybody when a writer stays as a reader. In a cluster their versions before 3.22 tell every node of it, which is nothing
+  -- that we listen to. Permits of theirs may have no owner.
+  local unheard, theirs = PUBLISH == 'SPUBLISH', wanted == 'permits'
+  for _, other in ipairs(holders) do theirs = theirs or other.owner ~= owner_of(other.id) end
+  if theirs and (form == 'lock' or unheard or (kind == 'read' and mode == 'write')) then look = math.min(look < 0 and LOOK or look, LOOK) end
   return finish({ 'pending', -1, look })
 end
 -- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.
