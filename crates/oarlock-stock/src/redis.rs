@@ -1,6 +1,8 @@
 //! Stock on Redis: one server, or a cluster whose masters share the segments.
 
 mod keys;
+mod map;
+mod moves;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,6 +12,8 @@ use redis::aio::ConnectionLike;
 use redis::{FromRedisValue, Script};
 
 use self::keys::Place;
+use self::map::{MAPS, Map, patience};
+use self::moves::{Seen, Standing, anything};
 use crate::even::evenly;
 use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
@@ -17,9 +21,6 @@ use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 /// milliseconds: without one, two takers may carry the same units to and fro.
 const ROUNDS: u32 = 64;
 const LONGEST: u64 = 32;
-/// How often a map is read again because somebody is changing it, and the pause in between.
-const MAPS: usize = 100;
-const PAUSE: Duration = Duration::from_millis(10);
 /// How many reservations of one place one sweep gives back.
 const SWEPT: u32 = 500;
 
@@ -60,42 +61,6 @@ impl<C> std::fmt::Debug for Redis<C> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Map {
-    generation: u64,
-    segments: u32,
-    /// How many segments there were at other times: ids may have their home by those.
-    past: Vec<u32>,
-}
-
-impl Map {
-    /// The one after it, with so many segments.
-    fn next(&self, segments: u32) -> Self {
-        Self { generation: self.generation + 1, segments, past: self.past.clone() }
-    }
-
-    /// All places that may have units.
-    fn places(&self) -> impl Iterator<Item = Place> {
-        let most = self.past.iter().copied().max().unwrap_or(0).max(self.segments);
-        std::iter::once(Place::Room).chain((0..most).map(Place::Segment))
-    }
-
-    /// Where this id is at home, now and at other times.
-    fn homes(&self, id: &str) -> impl Iterator<Item = Place> {
-        let hash = hash(id);
-        let home = move |segments: &u32| u32::try_from(hash % u64::from((*segments).max(1))).unwrap_or(0);
-        std::iter::once(&self.segments).chain(&self.past).map(home).map(Place::Segment)
-    }
-}
-
-/// FNV-1a: the same in every version of every program, which a hash of the standard library is not.
-fn hash(id: &str) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    // Its low bits alone are not even.
-    hash ^ (hash >> 32)
-}
-
 impl<C: ConnectionLike + Send + 'static> Redis<C> {
     /// Over this connection.
     #[must_use]
@@ -119,81 +84,6 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         invocation.invoke_async(&mut self.conn).await.map_err(Error::store)
     }
 
-    /// The map as it is now.
-    async fn read(&mut self, sku: &str) -> Result<Map, Error> {
-        let [key, ..] = keys::map(sku);
-        let mut command = redis::cmd("HMGET");
-        command.arg(key).arg(&["generation", "segments", "past"]);
-        let read: (Option<u64>, Option<u32>, Option<String>) =
-            command.query_async(&mut self.conn).await.map_err(Error::store)?;
-        let (Some(generation), Some(segments), past) = read else { return Err(Error::NoSuchItem(sku.to_owned())) };
-        let past = past.unwrap_or_default().split_whitespace().filter_map(|count| count.parse().ok()).collect();
-        let map = Map { generation, segments, past };
-        self.maps.insert(sku.to_owned(), map.clone());
-        Ok(map)
-    }
-
-    async fn standing(&mut self, sku: &str) -> Result<Standing, Error> {
-        let [key, ..] = keys::map(sku);
-        let mut command = redis::cmd("HMGET");
-        command.arg(key).arg(&["generation", "moves", "coming"]);
-        let [generation, moves, coming]: [Option<u64>; 3] =
-            command.query_async(&mut self.conn).await.map_err(Error::store)?;
-        let generation = generation.ok_or_else(|| Error::NoSuchItem(sku.to_owned()))?;
-        Ok(Standing { generation, moves: moves.unwrap_or(0), coming: coming.unwrap_or(0) })
-    }
-
-    /// Says that units are about to come in somewhere.
-    async fn open(&mut self, sku: &str, what: &str) -> Result<(), Error> {
-        let [map, _, coming] = keys::map(sku);
-        self.run::<u64>(&open, &[map, coming], &[&what]).await.map(drop)
-    }
-
-    /// Says that they have come in, or will not.
-    async fn close(&mut self, sku: &str, what: &str) -> Result<(), Error> {
-        let [map, _, coming] = keys::map(sku);
-        self.run::<u64>(&close, &[map, coming], &[&what]).await.map(drop)
-    }
-
-    /// Brings up to so many units from one place to another, and says how many.
-    async fn bring(&mut self, sku: &str, from: Place, to: Place, most: u64) -> Result<u64, Error> {
-        let transfer = anything();
-        self.open(sku, &transfer).await?;
-        let sent: u64 = self.run(&debit, &from.keys(sku), &[&transfer, &to, &most]).await?;
-        if sent > 0 {
-            self.arrive(sku, from, to, &transfer, sent).await?;
-        } else {
-            self.close(sku, &transfer).await?;
-        }
-        Ok(sent)
-    }
-
-    /// The second half of a transfer, by whoever began it or found its note.
-    async fn arrive(&mut self, sku: &str, from: Place, to: Place, transfer: &str, units: u64) -> Result<(), Error> {
-        self.run::<u64>(&credit, &to.keys(sku), &[&transfer, &units]).await?;
-        self.close(sku, transfer).await?;
-        self.run::<u64>(&clear, &from.keys(sku), &[&transfer]).await?;
-        self.run::<u64>(&forget, &to.keys(sku), &[&transfer]).await?;
-        Ok(())
-    }
-
-    /// Finishes what others began and did not end.
-    async fn mend(&mut self, sku: &str, map: &Map) -> Result<(), Error> {
-        for from in map.places() {
-            let [_, _, _, under_way, _] = from.keys(sku);
-            let notes: HashMap<String, String> =
-                redis::cmd("HGETALL").arg(under_way).query_async(&mut self.conn).await.map_err(Error::store)?;
-            for (transfer, note) in notes {
-                let (units, to) = note.split_once(' ').ok_or_else(|| Error::answer(&note))?;
-                let to = Place::read(to).ok_or_else(|| Error::answer(&note))?;
-                let units = units.parse().map_err(Error::store)?;
-                self.open(sku, &transfer).await?;
-                self.arrive(sku, from, to, &transfer, units).await?;
-            }
-        }
-        Ok(())
-    }
-
     async fn units(&mut self, sku: &str, place: Place) -> Result<[u64; 3], Error> {
         let [key, ..] = place.keys(sku);
         let mut command = redis::cmd("HMGET");
@@ -214,35 +104,6 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
             }
         }
         Ok(None)
-    }
-
-    /// What there is, place by place. While nothing comes in anywhere, no unit is overlooked: one that is on its way
-    /// counts where it left, until it has arrived.
-    async fn look_around(&mut self, sku: &str, map: &Map) -> Result<Vec<Seen>, Error> {
-        let mut seen = Vec::new();
-        for place in map.places() {
-            let (units, under_way, came) = self.run(&look, &place.keys(sku), &[]).await?;
-            seen.push(Seen { place, units, under_way, came });
-        }
-        Ok(seen)
-    }
-
-    /// Brings home what an order lacks there, from where it was seen.
-    async fn gather(&mut self, order: &Order, map: &Map, home: Place, seen: &[Seen]) -> Result<(), Error> {
-        let at_home = seen.iter().find(|seen| seen.place == home).map_or(0, |seen| seen.units);
-        let mut missing = order.quantity.saturating_sub(at_home);
-        // From a place of its own on, so that takers do not all go to the same one.
-        let start = fastrand::usize(..seen.len().max(1));
-        for from in seen[start..].iter().chain(&seen[..start]) {
-            if missing > 0 && from.units > 0 && from.place != home {
-                missing -= self.bring(&order.sku, from.place, home, missing).await?;
-            }
-        }
-        if missing > 0 {
-            // Some of it is on its way, and whoever sent it may be gone.
-            self.mend(&order.sku, map).await?;
-        }
-        Ok(())
     }
 
     /// Takes at the home of the id, by a map that holds.
@@ -274,78 +135,12 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         }
         Err(Error::Store("the map of the segments kept changing: ask again".into()))
     }
-
-    /// The map after the one that no longer holds.
-    async fn moved(&mut self, sku: &str, old: &Map, attempt: usize) -> Result<Map, Error> {
-        let map = self.read(sku).await?;
-        if map.generation != old.generation {
-            return Ok(map);
-        }
-        // Whoever changes it has told the segments, or some, and not yet the map. If he is gone, somebody must finish it.
-        if attempt + 1 < patience(&map) {
-            tokio::time::sleep(PAUSE).await;
-        } else {
-            self.remap(sku, Some(&map), map.next(map.segments)).await?;
-        }
-        self.read(sku).await
-    }
-
-    /// Changes the map from `before` to `after`, if it is still that one. The places first: an order by the old map that is
-    /// still on its way must not find them open.
-    async fn remap(&mut self, sku: &str, before: Option<&Map>, after: Map) -> Result<bool, Error> {
-        let all = Map { segments: before.map_or(0, |map| map.segments).max(after.segments), ..after };
-        let places: Vec<_> = all.places().collect();
-        let (old, mut next) = (before.map_or(0, |map| map.generation), after.generation);
-        // Some may be ahead, where another began this and did not end it: all must have the same.
-        for _ in 0..MAPS {
-            let mut most = next;
-            for place in &places {
-                most = most.max(self.run(&raise, &place.keys(sku), &[&next]).await?);
-            }
-            if most == next {
-                let [key, ..] = keys::map(sku);
-                return Ok(self.run::<u64>(&remap, &[key], &[&old, &after.segments, &next]).await? == 1);
-            }
-            next = most;
-        }
-        Ok(false)
-    }
-}
-
-/// How many pauses whoever changes the map may take, before others finish it.
-fn patience(map: &Map) -> usize {
-    MAPS / 2 + map.places().count()
 }
 
 /// What came of a take at home.
 enum AtHome {
     Done(Step),
     Short { home: Place },
-}
-
-/// A place as it was seen.
-struct Seen {
-    place: Place,
-    units: u64,
-    /// What has left it, and may have arrived or not.
-    under_way: u64,
-    /// How often something has come in.
-    came: u64,
-}
-
-/// What can be told from the map alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Standing {
-    generation: u64,
-    /// Counts whatever brings units in, before and after.
-    moves: u64,
-    /// How many of those have begun and not ended.
-    coming: u64,
-}
-
-/// An id that nobody else has.
-fn anything() -> String {
-    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
 impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
@@ -501,38 +296,6 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             }
         }
         Ok(count)
-    }
-}
-
-impl<C: ConnectionLike + Send + 'static> Redis<C> {
-    /// Brings units from where there are more than the share of a segment to where there are fewer. Others may take
-    /// meanwhile: it is only about as even as it can be.
-    async fn level(&mut self, sku: &str) -> Result<(), Error> {
-        let map = self.read(sku).await?;
-        self.mend(sku, &map).await?;
-        let mut has = Vec::new();
-        for place in map.places().collect::<Vec<_>>() {
-            has.push((place, self.units(sku, place).await?[0]));
-        }
-        let total = has.iter().map(|(_, units)| units).sum();
-        let share: HashMap<u32, u64> = evenly(total, map.segments).collect();
-        let share = |place: Place| match place {
-            Place::Segment(segment) => share.get(&segment).copied().unwrap_or(0),
-            Place::Room => 0,
-        };
-        let mut fewer: Vec<_> =
-            has.iter().map(|(place, units)| (*place, share(*place).saturating_sub(*units))).collect();
-        for (from, units) in has {
-            let mut more = units.saturating_sub(share(from));
-            for (to, missing) in &mut fewer {
-                let part = more.min(*missing);
-                if part > 0 {
-                    let brought = self.bring(sku, from, *to, part).await?;
-                    (more, *missing) = (more - part, *missing - brought);
-                }
-            }
-        }
-        Ok(())
     }
 }
 
