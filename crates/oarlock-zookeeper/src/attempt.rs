@@ -204,8 +204,11 @@ impl ZooKeeper {
         let path = format!("{parent}/{}", place.node);
         let (fence, lease) = match place.fence {
             Some(fence) => (fence, lease),
-            // Those behind a sharer that waited watch its node for the grant that puts them at the head.
-            None if queue.grants(at, place.made, new) && (new || held == Weight::All) => (fence_of(place.made)?, lease),
+            // Those behind a sharer that waited, or seems to wait because of strangers, watch its node for the grant that puts them
+            // at the head.
+            None if queue.grants(at, place.made, new) && (new && !queue.thinned || held == Weight::All) => {
+                (fence_of(place.made)?, lease)
+            }
             None => {
                 let (fence, written) = mark(session, &parent, &path, claim, queue.untouched, new).await?;
                 (fence, if written { session.lease(claim.ttl) } else { lease })

@@ -49,6 +49,8 @@ pub(crate) struct Queue {
     pub(crate) held: usize,
     marks: Vec<Mark>,
     pub(crate) has_memo: bool,
+    /// Strangers were left out, whom others may still count.
+    pub(crate) thinned: bool,
     /// Nobody ever wrote to the parent: no claim below it was ever marked.
     pub(crate) untouched: bool,
     /// The transaction by which a child last came or went.
@@ -135,7 +137,7 @@ impl Queue {
         let all = entries.chain(self.marks.iter().map(|mark| &mark.node));
         let rest: Vec<_> = all.filter(|node| !strangers.contains(*node)).cloned().collect();
         let Self { has_memo, untouched, last_change, .. } = *self;
-        Self { has_memo, untouched, last_change, ..Self::read(&rest) }
+        Self { has_memo, thinned: true, untouched, last_change, ..Self::read(&rest) }
     }
 
     /// Puts the claims in another order; those without a place in it are none.

@@ -58,11 +58,13 @@ impl Strangers {
 
     /// What a parent and its children say, without those that are known to be none of ours.
     pub(crate) fn queue(&self, parent: &str, mut children: Vec<String>, home: &zk::Stat) -> Queue {
-        let found = self.found();
+        let (found, all) = (self.found(), children.len());
         if !found.strangers.is_empty() {
             children.retain(|child| !found.strangers.contains(&format!("{parent}/{child}")));
         }
-        Queue::of(&children, home)
+        let mut queue = Queue::of(&children, home);
+        queue.thinned = children.len() < all;
+        queue
     }
 }
 
@@ -100,9 +102,9 @@ impl Session {
     ) -> Result<HashSet<String>> {
         let mut strangers = HashSet::new();
         for (entry, mark) in queue.marked(claims) {
-            let (made, marked) = (self.stat(parent, &entry.node), self.stat(parent, mark));
-            let (made, marked) = (made.await.map_err(from_zk)?, marked.await.map_err(from_zk)?);
-            // A claim's own goes with its node or after it.
+            // A claim's own goes with its node or after it. Asked for first, it is gone only where the node is.
+            let (marked, made) = (self.stat(parent, mark), self.stat(parent, &entry.node));
+            let (marked, made) = (marked.await.map_err(from_zk)?, made.await.map_err(from_zk)?);
             if made.is_some_and(|made| marked.is_none_or(|marked| marked.ephemeral_owner != made.ephemeral_owner)) {
                 strangers.insert(mark.to_owned());
             }
@@ -132,11 +134,15 @@ impl Session {
         if holds {
             return self.unmask_marks(parent, queue, queue.entries.iter().take(at + 1)).await;
         }
-        match queue.obstacle(at) {
-            Obstacle::Any => self.unmask(parent, &queue.entries[..at].iter().collect::<Vec<_>>()).await,
-            Obstacle::Rival(other) | Obstacle::Waiter(other) if !will_watch => self.unmask(parent, &[other]).await,
-            Obstacle::Rival(_) | Obstacle::Waiter(_) => Ok(HashSet::new()),
-        }
+        let first = |count| queue.entries.iter().take(count).collect();
+        let suspects: Vec<_> = match queue.obstacle(at) {
+            Obstacle::Any => first(at),
+            Obstacle::Rival(_) | Obstacle::Waiter(_) if will_watch => Vec::new(),
+            Obstacle::Rival(other) => vec![other],
+            // The holders and the first that they keep out decide whether it waits.
+            Obstacle::Waiter(_) => first(queue.held + 1),
+        };
+        self.unmask(parent, &suspects).await
     }
 
     /// The claims below `parent`, without what only bears the id of this one.

@@ -1,13 +1,18 @@
 //! Children that somebody else put among the claims: none of them stalls a lock, or lets two have it.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use oarlock_core::driver::{Attempt, End, Grant, Released, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, End, Grant, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, ErrorKind, Limit, ResourceName, Weight};
 use oarlock_zookeeper::{Config, ZooKeeper};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
 use zookeeper_client as zk;
 
 const SESSION: Duration = Duration::from_secs(10);
@@ -124,6 +129,52 @@ async fn a_lasting_look_alike_stalls_nobody() -> Result<()> {
     Ok(())
 }
 
+/// Look-alikes before a holder make it pass for one that waits. Whoever comes behind it without having met them, and waits or does
+/// not, has what is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn look_alikes_before_a_holder_hide_no_permit() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    // As in a tree that was copied while all permits were taken.
+    place.put("copied", &alike(8, "u1", "2", 0)).await?;
+    place.put("copied", &alike(9, "u1", "2", 1)).await?;
+    granted(&place.store, &claim("copied", 1, Weight::ONE, two())?).await?;
+    // Among the holders.
+    let pair = NonZeroU32::new(2).map_or(Weight::All, Weight::Units);
+    let four = NonZeroU32::new(4).map_or(Limit::Unlimited, Limit::Units);
+    granted(&place.store, &claim("among", 1, Weight::ONE, four)?).await?;
+    place.put("among", &alike(9, "u2", "4", 1)).await?;
+    granted(&place.store, &claim("among", 2, pair, four)?).await?;
+    // Later than the holder, which came as the first in line and has no mark. Numbers start at nought.
+    let gone = claim("later", 7, Weight::ONE, two())?;
+    granted(&place.store, &gone).await?;
+    place.store.release(&gone.resource, gone.id, &End::Done { memo: None }).await?;
+    granted(&place.store, &claim("later", 1, Weight::ONE, two())?).await?;
+    place.put("later", &alike(8, "u1", "2", 0)).await?;
+    place.put("later", &alike(9, "u1", "2", 0)).await?;
+
+    for (name, limit, is_told) in [("copied", two(), true), ("among", four, true), ("later", two(), false)] {
+        let mut hasty = claim(name, 5, Weight::ONE, limit)?;
+        hasty.wait = false;
+        let other = open(&place.server).await?;
+        granted(&other, &hasty).await.with_context(|| format!("{name}, without waiting"))?;
+        other.release(&hasty.resource, hasty.id, &End::Done { memo: None }).await?;
+        other.close().await?;
+
+        let (other, patient) = (open(&place.server).await?, Arc::new(claim(name, 6, Weight::ONE, limit)?));
+        if let Attempt::Pending(pending) = other.attempt(&patient).await? {
+            let mut turn = other.watch(&Interest::Turn(patient.clone(), pending.cursor)).await?;
+            if is_told {
+                let told = tokio::time::timeout(PATIENCE, turn.changed()).await;
+                told.with_context(|| format!("{name}: waits for nobody"))?.context("it ended")?;
+            }
+            granted(&other, &patient).await.with_context(|| format!("{name}, after waiting"))?;
+        }
+        waits(&other, &claim(name, 7, Weight::ONE, limit)?).await?;
+        other.close().await?;
+    }
+    Ok(())
+}
+
 /// What a look-alike says of the capacity binds nobody; what a claim says of it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
@@ -225,5 +276,72 @@ async fn a_look_alike_that_cannot_be_read_stalls_nobody() -> Result<()> {
     let shown = place.store.inspect(&Query::name(ResourceName::new("job")?)).await?.resources.remove(0);
     ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
     held.release().await?;
+    Ok(())
+}
+
+/// A line to a server on which the second question about a node waits: for the answer to the first, and then for a word.
+async fn pausing(server: SocketAddr) -> Result<(SocketAddr, oneshot::Receiver<()>, oneshot::Sender<()>)> {
+    const EXISTS: i32 = 3;
+    async fn frame(from: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>> {
+        let length = from.read_i32().await?;
+        let mut frame = length.to_be_bytes().to_vec();
+        frame.resize(4 + usize::try_from(length)?, 0);
+        from.read_exact(&mut frame[4..]).await?;
+        Ok(frame)
+    }
+    fn number(frame: &[u8], at: usize) -> Option<i32> {
+        frame.get(at..at + 4)?.try_into().ok().map(i32::from_be_bytes)
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    let ((paused, is_paused), (go_on, may_go_on)) = (oneshot::channel(), oneshot::channel());
+    tokio::spawn(async move {
+        let (client, server) = (listener.accept().await?.0, TcpStream::connect(server).await?);
+        let ((mut asks, mut hears), (mut answers, mut takes)) = (client.into_split(), server.into_split());
+        let (answered, mut last_answered) = watch::channel(None);
+        tokio::spawn(async move {
+            while let Ok(answer) = frame(&mut answers).await {
+                hears.write_all(&answer).await?;
+                answered.send_replace(number(&answer, 4));
+            }
+            anyhow::Ok(())
+        });
+        // What opens a session has no number.
+        takes.write_all(&frame(&mut asks).await?).await?;
+        let (mut first, mut pause) = (None, Some((paused, may_go_on)));
+        while let Ok(request) = frame(&mut asks).await {
+            if number(&request, 8) == Some(EXISTS) {
+                if first.is_some()
+                    && let Some((paused, may_go_on)) = pause.take()
+                {
+                    last_answered.wait_for(|last| *last == first).await?;
+                    paused.send(()).ok().context("nobody cares")?;
+                    may_go_on.await?;
+                }
+                first = first.or(number(&request, 4));
+            }
+            takes.write_all(&request).await?;
+        }
+        anyhow::Ok(())
+    });
+    Ok((addr, is_paused, go_on))
+}
+
+/// What made a writer lighter goes with it, and is not taken for a stranger's by who is just asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lighter_writer_that_leaves_is_in_nobodys_way() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    let weighing = |bits, weight| claim("job", bits, weight, Limit::Unlimited);
+    granted(&place.store, &weighing(1, Weight::All)?).await?;
+    let (writer, mut reader) = (weighing(1, Weight::ONE)?, weighing(2, Weight::ONE)?);
+    granted(&place.store, &writer).await?;
+    reader.wait = false;
+    let (addr, is_paused, go_on) = pausing(place.server.addr()).await?;
+    let other = ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(SESSION)).await?;
+    let asking = tokio::spawn(async move { granted(&other, &reader).await });
+    tokio::time::timeout(PATIENCE, is_paused).await.context("it asked for nothing")??;
+    place.store.release(&writer.resource, writer.id, &End::Done { memo: None }).await?;
+    go_on.send(()).ok().context("nobody waits")?;
+    tokio::time::timeout(PATIENCE, asking).await???;
     Ok(())
 }
