@@ -135,11 +135,15 @@ impl ZooKeeper {
         loop {
             let at = queue.position(&place.node).ok_or_else(|| changed_meanwhile().applied_unknown())?;
             let Some((by, stored)) = queue.stated_before(at) else { break };
-            let Some(asked) = capacity.filter(|asked| *asked != stored) else { break };
+            let Some(asked) = capacity.filter(|asked| queue.disputes(at, *asked)) else { break };
             let strangers = session.unmask(parent, &[by]).await.map_err(Error::applied_unknown)?;
             if !strangers.is_empty() {
                 queue = queue.without(&strangers);
                 continue;
+            }
+            // The first claim decides; others that say something else are about to leave.
+            if stored == asked {
+                break;
             }
             self.leave(&claim.resource, claim.id).await.map_err(Error::applied_unknown)?;
             let fixed = matches!(claim.capacity, Capacity::Fixed(_));

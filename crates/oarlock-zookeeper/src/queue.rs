@@ -184,6 +184,11 @@ impl Queue {
         self.entries.iter().take(at).find_map(|entry| Some((entry, entry.capacity?)))
     }
 
+    /// Whether any of the claims before `at` says something else of the capacity.
+    pub(crate) fn disputes(&self, at: usize, limit: Limit) -> bool {
+        self.entries.iter().take(at).any(|entry| disagree(Some(limit), entry.capacity))
+    }
+
     /// Those of these claims that pass for lighter than they came, each with the child that says so.
     pub(crate) fn marked<'a>(
         &'a self,

@@ -60,6 +60,10 @@ impl Session {
 
     async fn state(&self, name: ResourceName, mut queue: Queue) -> Result<ResourceState> {
         let parent = self.parent(&name);
+        let strangers = self.unmask_marks(&parent, &queue, queue.entries.iter()).await?;
+        if !strangers.is_empty() {
+            queue = queue.without(&strangers);
+        }
         let looks: Vec<_> =
             queue.entries.iter().map(|entry| self.client.get_data(&format!("{parent}/{}", entry.node))).collect();
         let memo = queue.has_memo.then(|| self.client.get_data(&format!("{parent}/{MEMO}")));

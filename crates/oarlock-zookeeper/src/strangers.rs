@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// Those that would make one of these claims lighter and do not belong to it.
-    async fn unmask_marks<'a>(
+    pub(crate) async fn unmask_marks<'a>(
         &self,
         parent: &str,
         queue: &'a Queue,

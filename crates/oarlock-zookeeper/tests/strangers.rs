@@ -187,6 +187,15 @@ async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
     granted(&other, &claim("job", 2, Weight::ONE, two())?).await?;
     let refused = other.attempt(&claim("job", 3, Weight::ONE, Limit::Unlimited)?).await;
     ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another capacity was let in");
+    // Also by those who say what the look-alike says.
+    let seven = NonZeroU32::new(7).map_or(Limit::Unlimited, Limit::Units);
+    for wait in [true, false] {
+        let (other, mut alike) = (open(&place.server).await?, claim("job", 4, Weight::ONE, seven)?);
+        alike.wait = wait;
+        let refused = other.attempt(&alike).await;
+        ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another capacity was let in");
+        other.close().await?;
+    }
     Ok(())
 }
 
@@ -211,6 +220,11 @@ async fn nobody_makes_the_claim_of_another_lighter() -> Result<()> {
     place.raw.create(&format!("/oarlock/job/{node}~u2"), b"", &ephemeral).await?;
     let other = open(&place.server).await?;
     waits(&other, &reader).await?;
+    for query in [Query::name(writer.resource.clone()), Query::live()] {
+        let shown = other.inspect(&query).await?.resources.remove(0);
+        let (holders, waiters) = (shown.holders.iter().map(|holder| holder.weight), shown.waiters.count());
+        ensure!(holders.eq([Weight::All]) && waiters == Some(1), "shown as lighter: {shown:?}");
+    }
     // The writer goes on as before, and is made lighter by itself, also where the false one stands. Whoever saw that one sees this.
     ensure!(granted(&place.store, &writer).await?.fence == fence, "another fence");
     waits(&other, &reader).await?;

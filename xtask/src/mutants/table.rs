@@ -409,6 +409,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ZK_STRANGERS,
     },
     Mutant {
+        name: "zookeeper-first-word-counts",
+        rule: "what a stranger says of the capacity lets nobody in who says the same",
+        file: ZK_ATTEMPT,
+        from: "queue.disputes(at, *asked)",
+        to: "*asked != stored",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
+        name: "zookeeper-shows-false-marks",
+        rule: "nobody is shown as lighter who was not made so by its own session",
+        file: "crates/oarlock-zookeeper/src/show.rs",
+        from: "queue = queue.without(&strangers);",
+        to: "queue = queue.without(&std::collections::HashSet::new());",
+        test: ZK_STRANGERS,
+    },
+    Mutant {
         name: "zookeeper-unreadable-stalls",
         rule: "the end of a node can be watched by those who may not read it",
         file: "crates/oarlock-zookeeper/src/watch.rs",
