@@ -48,6 +48,15 @@ pub trait Client {
     /// The text in the last column of a row.
     fn last_text(row: &Self::Row) -> Option<String>;
 
+    /// Whether this is a transaction, or is inside one. Nothing is sent again then after an error: the server may have undone
+    /// what came before it, and only who began the transaction can run all of it again.
+    ///
+    /// `tokio_postgres` and `mysql_async` do not tell of a transaction that was begun by a statement: begin it with
+    /// `postgres::transaction`, `mysql::transaction` or the client's own call.
+    fn in_transaction(&self) -> bool {
+        false
+    }
+
     /// Why rows cannot be locked here now, if so.
     fn refuses_locks(&self) -> Option<&'static str> {
         None

@@ -29,7 +29,7 @@ fn dialect((major, ..): (u16, u16, u16)) -> Dialect {
 }
 
 macro_rules! client {
-    ($client:ty) => {
+    ($client:ty, in_transaction: $in_transaction:literal) => {
         impl Client for $client {
             type Row = Row;
             type Value = Value;
@@ -58,12 +58,16 @@ macro_rules! client {
             fn last_text(row: &Row) -> Option<String> {
                 last_text(row)
             }
+
+            fn in_transaction(&self) -> bool {
+                $in_transaction
+            }
         }
     };
 }
 
-client!(Conn);
-client!(Transaction<'_>);
+client!(Conn, in_transaction: false);
+client!(Transaction<'_>, in_transaction: true);
 
 /// Runs `work` in a transaction and commits it; from the beginning again when the database says that another one was in
 /// the way.

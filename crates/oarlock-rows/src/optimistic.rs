@@ -188,7 +188,9 @@ impl Versioned {
     ///
     /// # Errors
     /// [`Error::Conflict`] when attempts or time are used up; otherwise as [`Versioned::read`]. Deadlocks and serialization
-    /// failures are tried again like conflicts.
+    /// failures are tried again like conflicts, but not inside a transaction: the server has undone what came before, so the
+    /// error must leave it, for the whole of it to be rerun. A transaction that was begun by a statement on a connection of
+    /// `tokio_postgres` or `mysql_async` is not noticed.
     ///
     /// # Cancel safety
     /// When the future is dropped, the last change may have been made, and wholly.
@@ -201,11 +203,13 @@ impl Versioned {
     ) -> Result<Done<Outcome>, Failed<Error<C::Row, C::Error>>> {
         let key = key.into();
         let mut attempts = retry.begin();
+        // Before the first statement: one that fails may end the transaction.
+        let is_alone = !client.in_transaction();
         loop {
             let met = match self.attempt(client, &key, &mut change).await {
                 Ok(Some(outcome)) => return Ok(attempts.done(outcome)),
                 Ok(None) => None,
-                Err(error) if retry.covers(error.trouble()) => Some(error),
+                Err(error) if is_alone && retry.covers(error.trouble()) => Some(error),
                 Err(error) => return Err(attempts.failed(error)),
             };
             let Some(pause) = attempts.again() else {

@@ -49,7 +49,7 @@ fn changed(messages: &[SimpleQueryMessage]) -> u64 {
 }
 
 macro_rules! client {
-    ($client:ty) => {
+    ($client:ty, in_transaction: $in_transaction:literal) => {
         impl Client for $client {
             type Row = Row;
             type Value = Value;
@@ -75,12 +75,16 @@ macro_rules! client {
             fn last_text(row: &Row) -> Option<String> {
                 last_text(row)
             }
+
+            fn in_transaction(&self) -> bool {
+                $in_transaction
+            }
         }
     };
 }
 
-client!(tokio_postgres::Client);
-client!(Transaction<'_>);
+client!(tokio_postgres::Client, in_transaction: false);
+client!(Transaction<'_>, in_transaction: true);
 
 /// A connection that prepares each statement once and keeps it: one round trip a statement instead of two. For
 /// connections that live long and always send the same few.
@@ -142,6 +146,9 @@ impl Client for Cached {
 /// # Errors
 /// That of `work`, after a rollback, or of beginning and committing. An error from the commit itself that is no
 /// [`Trouble`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
+///
+/// An error of the database must leave `work`, or the savepoint in which it happened: the server has given up the whole
+/// transaction. If `work` swallows it, the error is `25P02`, nothing was committed, and nothing is rerun.
 ///
 /// # Cancel safety
 /// When the future is dropped, the transaction is rolled back, unless it was being committed: then it may have been.

@@ -81,6 +81,10 @@ macro_rules! client {
                 }
             }
 
+            fn in_transaction(&self) -> bool {
+                !self.is_autocommit()
+            }
+
             fn refuses_locks(&self) -> Option<&'static str> {
                 match self.transaction_state(None::<&str>) {
                     Ok(TransactionState::Write) => None,

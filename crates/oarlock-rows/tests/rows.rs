@@ -8,3 +8,5 @@ mod beds;
 mod optimistic;
 #[path = "rows/pessimistic.rs"]
 mod pessimistic;
+#[path = "rows/transactions.rs"]
+mod transactions;

@@ -38,6 +38,12 @@ pub(crate) async fn restock<C: Client<Value: From<i64>>>(conn: &mut C, stock: i6
     }
 }
 
+/// What there is of each item.
+pub(crate) async fn stocks<B: Bed>(conn: &mut B::Conn) -> Vec<i64> {
+    let rows = conn.rows("select * from items order by id", Vec::new()).await.unwrap();
+    rows.iter().map(|row| B::int(row, "stock")).collect()
+}
+
 pub(crate) struct Pg(Postgres);
 
 impl Bed for Pg {

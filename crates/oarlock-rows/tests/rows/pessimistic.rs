@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::{Client, Error, Locked, Mode, Retry, Trouble, Troubled, Wait, mysql, postgres, sqlite};
 
-use crate::beds::{Bed, Lite, Maria, Pg, restock};
+use crate::beds::{Bed, Lite, Maria, Pg, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -303,11 +303,6 @@ async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
     items().lock(&mut tx, [1_i64], Mode::Update, Wait::UpTo(Duration::from_secs(20))).await.unwrap();
     drop(tx);
     assert_eq!(stocks::<Pg>(&mut ours).await, [1; 4]);
-}
-
-async fn stocks<B: Bed>(conn: &mut B::Conn) -> Vec<i64> {
-    let rows = conn.rows("select * from items order by id", Vec::new()).await.unwrap();
-    rows.iter().map(|row| B::int(row, "stock")).collect()
 }
 
 #[tokio::test]

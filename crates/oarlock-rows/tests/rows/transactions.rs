@@ -1,0 +1,100 @@
+//! A transaction is done as a whole or not at all, whatever happens within.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_rows::{Change, Client, Retry, Version, Versioned, mysql, postgres};
+use tokio::sync::oneshot;
+
+use crate::beds::{Bed, Maria, Pg, restock, stocks};
+
+type Boxed = Box<dyn std::error::Error + Send + Sync>;
+
+static PATIENT: LazyLock<Retry> = LazyLock::new(|| Retry::default().attempts(200).deadline(Duration::from_secs(60)));
+
+fn items() -> Versioned {
+    Versioned::new("items", "id", Version::integer("version"))
+}
+
+fn one_more<B: Bed>(row: &<B::Conn as Client>::Row) -> Change<<B::Conn as Client>::Value> {
+    Change::set("stock", B::int(row, "stock") + 1)
+}
+
+/// Changes row 1, then modifies row 2, while another one wants them the other way round and is not the victim.
+#[tokio::test]
+async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
+    let Some(bed) = Maria::start().await else { return };
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 0).await;
+    let (changed, is_changed) = oneshot::channel();
+    let (locked, is_locked) = oneshot::channel();
+    let (mut runs, mut first) = (0, Some((changed, is_locked)));
+    let victim = mysql::transaction(&mut ours, &PATIENT, async |tx| {
+        runs += 1;
+        tx.query_drop("update items set stock = stock + 1 where id = 1").await?;
+        if let Some((changed, is_locked)) = first.take() {
+            changed.send(()).unwrap();
+            is_locked.await?;
+        }
+        items().modify(tx, 2, &PATIENT, one_more::<Maria>).await?;
+        Ok::<_, Boxed>(())
+    });
+    let other = async {
+        is_changed.await.unwrap();
+        let mut tx = theirs.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
+        // The server ends the one that has changed less.
+        for id in 100..200 {
+            tx.query_drop(format!("insert into items (id, stock) values ({id}, 0)")).await.unwrap();
+        }
+        tx.query_drop("update items set stock = stock + 10 where id = 2").await.unwrap();
+        locked.send(()).unwrap();
+        tx.query_drop("update items set stock = stock + 10 where id = 1").await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let both = async { tokio::join!(victim, other).0 };
+    tokio::time::timeout(Duration::from_secs(60), both).await.unwrap().unwrap();
+    assert_eq!(stocks::<Maria>(&mut theirs).await[..2], [11, 11]);
+    assert_eq!(runs, 2);
+}
+
+#[tokio::test]
+async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
+    let Some(bed) = Pg::start().await else { return };
+    let (mut ours, mut theirs, watch) = (bed.conn().await, bed.conn().await, bed.conn().await);
+    restock(&mut ours, 0).await;
+    // The server ends the one that finds the deadlock, and each looks for one after this time, once.
+    ours.batch_execute("set deadlock_timeout = '10ms'").await.unwrap();
+    theirs.batch_execute("set deadlock_timeout = '10min'").await.unwrap();
+    let (changed, is_changed) = oneshot::channel();
+    let (waits, is_waiting) = oneshot::channel();
+    let (mut runs, mut first) = (0, Some((changed, is_waiting)));
+    let victim = postgres::transaction(&mut ours, &PATIENT, async |tx| {
+        runs += 1;
+        tx.batch_execute("update items set stock = stock + 1 where id = 1").await?;
+        if let Some((changed, is_waiting)) = first.take() {
+            changed.send(()).unwrap();
+            is_waiting.await?;
+        }
+        items().modify(tx, 2_i64, &PATIENT, one_more::<Pg>).await?;
+        Ok::<_, Boxed>(())
+    });
+    let other = async {
+        is_changed.await.unwrap();
+        let tx = theirs.transaction().await.unwrap();
+        tx.batch_execute("update items set stock = stock + 10 where id = 2").await.unwrap();
+        tx.batch_execute("update items set stock = stock + 10 where id = 1").await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let look = async {
+        let waiting = "select 1 from pg_locks where not granted";
+        while watch.query_opt(waiting, &[]).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        waits.send(()).unwrap();
+    };
+    let all = async { tokio::join!(victim, other, look).0 };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap().unwrap();
+    assert_eq!(stocks::<Pg>(&mut theirs).await[..2], [11, 11]);
+    assert_eq!(runs, 2);
+}
