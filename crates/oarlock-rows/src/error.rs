@@ -13,7 +13,7 @@ pub enum Error<R, E> {
         /// The row as it is now, and its version; `None` when it is gone.
         current: Option<(R, String)>,
     },
-    /// It cannot be done on this database. Nothing was sent.
+    /// It cannot be done on this database, or with this row. Nothing was changed.
     Refused(String),
     /// The client's own error.
     Client(E),

@@ -124,7 +124,7 @@ impl Versioned {
     /// The row, with its version.
     ///
     /// # Errors
-    /// The client's own, and [`Error::Refused`] where this database has no such version.
+    /// The client's own, and [`Error::Refused`] where this database has no such version, or this row has none (`NULL`).
     pub async fn read<C: Client>(
         &self,
         client: &mut C,
@@ -134,8 +134,9 @@ impl Versioned {
         let (table, column) = (quoted(dialect, &self.table), quoted(dialect, &self.key));
         let version = as_text(dialect, &self.expression(dialect)?);
         let sql = format!("select {table}.*, {version} from {table} where {column} = {}", place(dialect, 1));
-        let row = client.rows(&sql, vec![key.into()]).await?.into_iter().next();
-        Ok(row.and_then(|row| Some(Seen { version: C::last_text(&row)?, row })))
+        let Some(row) = client.rows(&sql, vec![key.into()]).await?.into_iter().next() else { return Ok(None) };
+        let version = C::last_text(&row).ok_or_else(|| Error::Refused("the row has no version".to_owned()))?;
+        Ok(Some(Seen { row, version }))
     }
 
     /// Changes the row if it is still at this version.

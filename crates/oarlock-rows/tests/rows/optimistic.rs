@@ -33,6 +33,7 @@ async fn all<B: Bed>(versions: &[Version]) {
         attempts_run_out(&bed, &items).await;
     }
     nothing_to_change_is_refused(&bed).await;
+    a_row_without_a_version_is_not_missing(&bed).await;
 }
 
 async fn no_change_is_lost<B: Bed>(bed: &B, items: &Versioned) {
@@ -146,6 +147,21 @@ async fn nothing_to_change_is_refused<B: Bed>(bed: &B) {
     let mut conn = bed.conn().await;
     let items = Versioned::new("items", "id", Version::integer("version"));
     let failed = items.modify(&mut conn, 1, &patient(), |_| Change::Set(Vec::new())).await.unwrap_err();
+    assert!(matches!(failed.error, Error::Refused(_)), "{}", failed.error);
+    assert_eq!((failed.attempts, failed.conflicts), (1, 0));
+}
+
+async fn a_row_without_a_version_is_not_missing<B: Bed>(bed: &B) {
+    let mut conn = bed.conn().await;
+    for sql in [
+        "drop table if exists old_items",
+        "create table old_items (id bigint primary key, stock bigint not null, version bigint)",
+        "insert into old_items (id, stock) values (1, 10)",
+    ] {
+        conn.execute(sql, Vec::new()).await.unwrap();
+    }
+    let items = Versioned::new("old_items", "id", Version::integer("version"));
+    let failed = items.modify(&mut conn, 1, &patient(), |row| one_more::<B>(row)).await.unwrap_err();
     assert!(matches!(failed.error, Error::Refused(_)), "{}", failed.error);
     assert_eq!((failed.attempts, failed.conflicts), (1, 0));
 }
