@@ -78,6 +78,10 @@ client!(Transaction<'_>, in_transaction: true);
 /// That of `work`, after a rollback, or of beginning and committing. An error from the commit itself that is no
 /// [`Trouble`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
 ///
+/// **An error of the database must leave `work`.** After a deadlock the server has undone the whole transaction, and
+/// whatever `work` does next is committed by itself; after a wait that was over it has undone only the statement. This
+/// client does not tell, so if `work` swallows such an error, half of the work may be kept and called a success.
+///
 /// # Cancel safety
 /// When the future is dropped, the transaction is rolled back before the connection is used again, unless it was being
 /// committed: then it may have been.

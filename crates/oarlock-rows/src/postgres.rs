@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_core::Stream as _;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, SimpleQueryMessage, Statement, Transaction};
 
@@ -165,8 +168,19 @@ where
         .run(async || {
             let mut transaction = client.transaction().await?;
             let value = work(&mut transaction).await?;
-            transaction.commit().await?;
+            commit(transaction).await?;
             Ok(value)
         })
         .await
+}
+
+/// The server gives up a transaction at the first error, but calls its commit a success all the same.
+async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    // On its way together with the commit, and refused if the transaction was given up.
+    let mut asked = pin!(transaction.client().simple_query_raw("select 1").await?);
+    transaction.commit().await?;
+    while let Some(answer) = poll_fn(|cx| asked.as_mut().poll_next(cx)).await {
+        answer?;
+    }
+    Ok(())
 }

@@ -4,7 +4,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
-use oarlock_rows::{Change, Client, Retry, Version, Versioned, mysql, postgres};
+use oarlock_rows::{
+    Change, Client, Locked, Mode, Retry, Trouble, Troubled as _, Version, Versioned, Wait, mysql, postgres,
+};
 use tokio::sync::oneshot;
 
 use crate::beds::{Bed, Maria, Pg, restock, stocks};
@@ -97,4 +99,38 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
     tokio::time::timeout(Duration::from_secs(60), all).await.unwrap().unwrap();
     assert_eq!(stocks::<Pg>(&mut theirs).await[..2], [11, 11]);
     assert_eq!(runs, 2);
+}
+
+/// The server has undone everything at the first error, and answers a commit with success all the same.
+#[tokio::test]
+async fn an_error_that_was_swallowed_is_not_a_success_on_postgres() {
+    let Some(bed) = Pg::start().await else { return };
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 0).await;
+    let table = Locked::new("items", "id");
+    let tx = theirs.transaction().await.unwrap();
+    tx.batch_execute("update items set stock = 0 where id = 1").await.unwrap();
+    let swallowed = postgres::transaction(&mut ours, &PATIENT, async |tx| {
+        tx.batch_execute("insert into items (id, stock) values (5, 5)").await?;
+        let busy = table.lock(tx, [1_i64], Mode::Update, Wait::No).await.unwrap_err();
+        assert_eq!(busy.trouble(), Some(Trouble::Busy), "{busy}");
+        Ok::<_, tokio_postgres::Error>(())
+    });
+    let failed = swallowed.await.unwrap_err();
+    assert_eq!(
+        (failed.error.code().map(tokio_postgres::error::SqlState::code), failed.attempts),
+        (Some("25P02"), 1),
+        "{}",
+        failed.error
+    );
+    assert_eq!(stocks::<Pg>(&mut ours).await, [0; 4]);
+    // Inside a savepoint it may be swallowed.
+    let saved = postgres::transaction(&mut ours, &PATIENT, async |tx| {
+        tx.batch_execute("insert into items (id, stock) values (5, 5)").await?;
+        let mut part = tx.transaction().await?;
+        table.lock(&mut part, [1_i64], Mode::Update, Wait::No).await.unwrap_err();
+        part.rollback().await
+    });
+    saved.await.unwrap();
+    assert_eq!(stocks::<Pg>(&mut ours).await, [0, 0, 0, 0, 5]);
 }
