@@ -451,6 +451,10 @@ async fn begin<C: Conn>(conn: &mut C) -> Result<(), Error> {
 async fn end<C: Conn, T>(conn: &mut C, result: Result<Then<T>, Error>) -> Result<T, Error> {
     let end = if matches!(result, Ok(Then::Keep(_))) { "commit" } else { "rollback" };
     let ended = conn.execute(end, Vec::new()).await.map_err(Error::store);
+    // SQLite keeps a transaction open that it could not commit because somebody reads.
+    if ended.is_err() && end == "commit" {
+        let _ = conn.execute("rollback", Vec::new()).await;
+    }
     // Why the steps failed says more than how the rollback did.
     let (Then::Keep(value) | Then::Undo(value)) = result?;
     ended.map(|_| value)

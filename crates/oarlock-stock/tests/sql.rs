@@ -1,0 +1,66 @@
+//! Stock in a database that others use at the same time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use oarlock_stock::{Order, Shelf, Sql, Stock, Take};
+use rusqlite::Connection;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn fresh<S: Shelf>(stock: &Stock<S>, sku: &str, segments: u32, units: u64) {
+    stock.init().await.unwrap();
+    stock.create(sku, segments).await.unwrap();
+    stock.restock(sku, "first", units).await.unwrap();
+}
+
+async fn taken<S: Shelf>(stock: &Stock<S>, sku: &str, id: &str, quantity: u64) {
+    let take = stock.take(Order { sku: sku.to_owned(), id: id.to_owned(), quantity, hold: None }).await.unwrap();
+    assert!(matches!(take, Take::Reserved(_)), "{id}: {take:?}");
+}
+
+/// As SQLite is without any setting: readers keep writers from committing, and nobody waits.
+fn plain(file: &Path) -> Connection {
+    let connection = Connection::open(file).unwrap();
+    connection.pragma_update(None, "journal_mode", "delete").unwrap();
+    connection.busy_timeout(Duration::ZERO).unwrap();
+    connection
+}
+
+/// How often the taker of one test met the reader.
+static MET: AtomicU32 = AtomicU32::new(0);
+
+/// Counts it, and does not wait.
+fn met(_: i32) -> bool {
+    MET.fetch_add(1, Ordering::SeqCst);
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_meets_a_reader_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("stock.db");
+    let mut taker = plain(&file);
+    let stock = Stock::new(Sql::new(plain(&file)));
+    fresh(&stock, "read", 1, 3).await;
+    taker.busy_handler(Some(met)).unwrap();
+    let taker = Stock::new(Sql::new(taker));
+    let reader = plain(&file);
+    reader.execute_batch("begin; select * from oarlock_stock_item").unwrap();
+    let reads = async {
+        while MET.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        reader.execute_batch("commit").unwrap();
+    };
+    let both = async { tokio::join!(taken(&taker, "read", "r-1", 1), reads) };
+    tokio::time::timeout(PATIENCE, both).await.unwrap();
+    taken(&taker, "read", "r-2", 1).await;
+    // Nor is anybody else kept out.
+    taken(&stock, "read", "r-3", 1).await;
+    let count = stock.count("read").await.unwrap();
+    assert_eq!((count.available, count.held), (0, 3));
+}
