@@ -7,7 +7,7 @@ mod walk;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use oarlock_rows::{Client, Dialect, Retry, Troubled as _};
+use oarlock_rows::{Client, Dialect, Retry, Trouble, Troubled as _};
 
 use self::steps::Conn;
 use self::walk::walk;
@@ -162,7 +162,23 @@ impl<C: Conn> Shelf for Sql<C> {
             self.empty.retain(|(sku, _), _| *sku != order.sku);
         }
         // There is enough, but not in one place.
-        self.gather(order).await
+        let retry = self.retry.clone();
+        let mut attempts = retry.begin();
+        loop {
+            let step = self.gather(order).await?;
+            if !matches!(step, Step::Short { .. }) {
+                return Ok(step);
+            }
+            // Whoever waited for locks at `READ COMMITTED` does not see segments that were made meanwhile.
+            let (_, left, known) = self.left(order).await?;
+            if left < order.quantity {
+                return Ok(known.map_or(Step::Short { left }, Step::Known));
+            }
+            match attempts.after(Some(Trouble::Stale)) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(Error::Store("units are moved faster than they can be taken".into())),
+            }
+        }
     }
 
     async fn settle(&mut self, sku: &str, id: &str, end: State) -> Result<Option<Reservation>, Error> {

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use oarlock_rows::postgres::Cached;
 use oarlock_stock::{Order, Shelf, Sql, Stock, Take};
+use oarlock_testbed::Postgres;
 use rusqlite::Connection;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,6 +30,12 @@ fn plain(file: &Path) -> Connection {
     connection.pragma_update(None, "journal_mode", "delete").unwrap();
     connection.busy_timeout(Duration::ZERO).unwrap();
     connection
+}
+
+async fn postgres(server: &Postgres) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
 }
 
 /// How often the taker of one test met the reader.
@@ -63,4 +71,31 @@ async fn a_commit_that_meets_a_reader_is_begun_again() {
     taken(&stock, "read", "r-3", 1).await;
     let count = stock.count("read").await.unwrap();
     assert_eq!((count.available, count.held), (0, 3));
+}
+
+/// `READ COMMITTED` sees the new figures of rows that it had to wait for, but not rows that were made meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_spread_is_not_sold_out() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let (stock, other) = (Stock::new(Sql::new(Cached::new(postgres(&server).await))), postgres(&server).await);
+    fresh(&stock, "wide", 4, 41).await;
+    // What a resize to 16 does, without its end.
+    let spread = "begin; \
+        update oarlock_stock_item set generation = generation + 1, segments = 16 where sku = 'wide'; \
+        update oarlock_stock_segment set available = 3 where sku = 'wide'; \
+        insert into oarlock_stock_segment (sku, segment, available) \
+        select 'wide', n, case when n < 9 then 3 else 2 end from generate_series(4, 15) as n";
+    other.batch_execute(spread).await.unwrap();
+    let end = async {
+        let waiting = "select 1 from pg_locks where not granted";
+        while other.query_opt(waiting, &[]).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        other.batch_execute("commit").await.unwrap();
+    };
+    // More than one segment has, before and after, and more than the first four have after.
+    let both = async { tokio::join!(taken(&stock, "wide", "w-1", 13), end) };
+    tokio::time::timeout(PATIENCE, both).await.unwrap();
+    let count = stock.count("wide").await.unwrap();
+    assert_eq!((count.available, count.held, count.segments.len()), (28, 13, 16));
 }
