@@ -17,8 +17,9 @@ use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 /// Stock in PostgreSQL, MySQL, MariaDB or SQLite, over one connection of `oarlock-rows`: `postgres::Cached`,
 /// `mysql_async::Conn` or `rusqlite::Connection`.
 ///
-/// Deadlocks and serialization failures are tried again. The isolation is that of the connection; `READ COMMITTED` is enough
-/// and best.
+/// Deadlocks and serialization failures are tried again, and so is a SQLite that is busy. The isolation is that of the
+/// connection; `READ COMMITTED` is enough and best. On MySQL leave `autocommit` on: without it, and with `REPEATABLE READ`, a
+/// connection that once saw too little sees that for ever.
 #[derive(Debug)]
 pub struct Sql<C> {
     conn: C,
@@ -214,7 +215,7 @@ impl<C: Conn> Shelf for Sql<C> {
         })?;
         // Now, or by an earlier call: it must be this very delivery.
         let same = "select id from oarlock_stock_reservation where sku = ? and id = ? and quantity = ? and state = 'd'";
-        let found = steps::texts(&mut self.conn, same, &[sku.into(), delivery.into(), quantity.into()]).await?;
+        let found = self.ask(same, &[sku.into(), delivery.into(), quantity.into()]).await?;
         if found.is_empty() { Err(Error::Reused { id: delivery.to_owned() }) } else { Ok(()) }
     }
 
@@ -274,7 +275,7 @@ impl<C: Conn> Shelf for Sql<C> {
         );
         let mut count = Count::default();
         let (mut segments, mut there) = (Vec::new(), false);
-        for text in steps::texts(&mut self.conn, &sql, &[sku.into(), sku.into(), sku.into(), sku.into()]).await? {
+        for text in self.ask(&sql, &[sku.into(), sku.into(), sku.into(), sku.into()]).await? {
             let [kind, segment, units] = steps::numbers(&text)?;
             match kind {
                 0 => segments.push((segment, units)),
@@ -294,6 +295,22 @@ impl<C: Conn> Shelf for Sql<C> {
 }
 
 impl<C: Conn> Sql<C> {
+    /// Asks outside a transaction, again when others were in the way: who only reads meets them too, where isolation is
+    /// strict, and in a file.
+    async fn ask(&mut self, sql: &str, with: &[steps::Value<'_>]) -> Result<Vec<String>, Error> {
+        let mut attempts = self.retry.begin();
+        loop {
+            let error = match steps::texts(&mut self.conn, sql, with).await {
+                Ok(texts) => return Ok(texts),
+                Err(error) => error,
+            };
+            match attempts.after(error.trouble()) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(error),
+            }
+        }
+    }
+
     /// How the item is split, how many units are left in all segments, and what the id of the order stands for: all at one
     /// moment, in one request, because once everything is sold this is what every order costs.
     async fn left(&mut self, order: &Order) -> Result<(Map, u64, Option<Reservation>), Error> {
@@ -305,7 +322,7 @@ impl<C: Conn> Sql<C> {
         );
         let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left, &known]);
         let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
-        let text = steps::texts(&mut self.conn, &sql, &[id.into(), sku.into()]).await?.pop();
+        let text = self.ask(&sql, &[id.into(), sku.into()]).await?.pop();
         let text = text.ok_or_else(|| Error::NoSuchItem(sku.clone()))?;
         let mut parts = text.splitn(4, ' ');
         let mut part = || parts.next().ok_or_else(|| Error::answer(&text));
@@ -392,7 +409,7 @@ impl<C: Conn> Sql<C> {
         let sql = format!(
             "select id from oarlock_stock_reservation where sku = ? and state = 'h' and expires <= {now} order by expires limit {SWEPT}"
         );
-        steps::texts(&mut self.conn, &sql, &[sku.into()]).await
+        self.ask(&sql, &[sku.into()]).await
     }
 
     /// MySQL does both in a procedure.
@@ -437,7 +454,8 @@ impl<C: Conn> Sql<C> {
         let mut with: Vec<steps::Value<'_>> = vec![order.quantity.into(), (&order.sku).into(), segment.into()];
         with.extend([order.quantity.into(), order.quantity.into(), (&order.id).into()]);
         with.extend(hold);
-        let mut attempts = self.retry.begin();
+        let retry = self.retry.clone();
+        let mut attempts = retry.begin();
         loop {
             let error = match steps::execute(&mut self.conn, &sql, &with).await {
                 Ok(1) => return Ok(Step::Taken),
@@ -445,8 +463,9 @@ impl<C: Conn> Sql<C> {
                 Err(error) => error,
             };
             // A known id fails the whole statement, and so takes nothing.
-            if let Some((reservation, _)) = steps::find(&mut self.conn, &order.sku, &order.id).await? {
-                return Ok(Step::Known(reservation));
+            let find = steps::find_statement(Dialect::Postgres);
+            if let Some(known) = self.ask(&find, &[(&order.sku).into(), (&order.id).into()]).await?.pop() {
+                return Ok(Step::Known(steps::read(&order.sku, &order.id, &known)?.0));
             }
             match attempts.after(error.trouble()) {
                 Some(pause) => tokio::time::sleep(pause).await,

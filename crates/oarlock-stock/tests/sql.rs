@@ -73,6 +73,60 @@ async fn a_commit_that_meets_a_reader_is_begun_again() {
     assert_eq!((count.available, count.held), (0, 3));
 }
 
+/// Sells to the last unit from four connections at once, which ask for everything twice, and for all that can be asked.
+async fn sell_out<S: Shelf>(sku: &'static str, units: u64, stocks: Vec<Stock<S>>) {
+    let stock = stocks[0].clone();
+    let mut takers = Vec::new();
+    for (taker, stock) in stocks.into_iter().enumerate() {
+        takers.push(tokio::spawn(async move {
+            for line in 0.. {
+                let order = Order { sku: sku.to_owned(), id: format!("{taker}-{line}"), quantity: 1, hold: None };
+                if let Take::SoldOut { left } = stock.take(order.clone()).await.unwrap() {
+                    assert_eq!(left, 0);
+                    return line;
+                }
+                assert!(matches!(stock.take(order).await.unwrap(), Take::Reserved(_)));
+                stock.restock(sku, "first", units).await.unwrap();
+                stock.sweep(sku).await.unwrap();
+                stock.count(sku).await.unwrap();
+            }
+            0
+        }));
+    }
+    let mut sold = 0;
+    for taker in takers {
+        sold += tokio::time::timeout(PATIENCE, taker).await.unwrap().unwrap();
+    }
+    let count = stock.count(sku).await.unwrap();
+    assert_eq!((count.available, count.held, sold), (0, units, units));
+}
+
+/// At these levels of isolation the server refuses whoever changes a row that another has changed since, and may refuse
+/// who only reads: they ask again.
+#[tokio::test(flavor = "multi_thread")]
+async fn takers_in_strict_isolation_are_served() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let mut stocks = Vec::new();
+    for _ in 0..4 {
+        let client = postgres(&server).await;
+        client.batch_execute("set default_transaction_isolation to 'serializable'").await.unwrap();
+        stocks.push(Stock::new(Sql::new(Cached::new(client))));
+    }
+    fresh(&stocks[0], "one", 1, 80).await;
+    sell_out("one", 80, stocks.clone()).await;
+    fresh(&stocks[0], "many", 16, 80).await;
+    sell_out("many", 80, stocks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn takers_that_meet_in_a_plain_file_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("stock.db");
+    fresh(&Stock::new(Sql::new(plain(&file))), "plain", 4, 80).await;
+    let stocks = (0..4).map(|_| Stock::new(Sql::new(plain(&file)))).collect();
+    sell_out("plain", 80, stocks).await;
+}
+
 /// `READ COMMITTED` sees the new figures of rows that it had to wait for, but not rows that were made meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_being_spread_is_not_sold_out() {

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
-use oarlock_rows::postgres::Cached;
 use oarlock_stock::{Count, Error, Order, Sql, State, Stock, Take};
 use oarlock_testbed::{MariaDb, Postgres, RedisCluster};
 
@@ -307,32 +306,6 @@ async fn redis_cluster() {
         let nodes = cluster.masters.iter().map(|node| format!("redis://{}", node.addr())).collect();
         all(&Many(nodes)).await;
     }
-}
-
-/// At these levels of isolation the server refuses whoever changes a row that another has changed since: takers ask again.
-#[tokio::test(flavor = "multi_thread")]
-async fn takers_in_strict_isolation_are_served() {
-    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
-    let bed = Pg(server.url());
-    bed.stock().await.init().await.unwrap();
-    let stock = fresh(&bed, "strict", 1, 100).await;
-    let mut takers = Vec::new();
-    for taker in 0..4 {
-        let (client, connection) = tokio_postgres::connect(&bed.0, tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client.batch_execute("set default_transaction_isolation to 'serializable'").await.unwrap();
-        let stock = Stock::new(Sql::new(Cached::new(client)));
-        takers.push(tokio::spawn(async move {
-            for line in 0..20 {
-                reserved(stock.take(order("strict", format!("{taker}-{line}"), 1)).await.unwrap());
-            }
-        }));
-    }
-    for taker in takers {
-        taker.await.unwrap();
-    }
-    let count = stock.count("strict").await.unwrap();
-    assert_eq!((count.available, count.held), (20, 80));
 }
 
 /// A call that the server ends in the middle has taken nothing, also for who asks again.

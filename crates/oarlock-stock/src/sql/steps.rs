@@ -81,11 +81,15 @@ pub(super) fn reservation(dialect: Dialect) -> String {
     joined(dialect, &["segment", "quantity", "state"])
 }
 
+/// Asks what an id of an item stands for, in a text for [`read`].
+pub(super) fn find_statement(dialect: Dialect) -> String {
+    let columns = reservation(dialect);
+    format!("select {columns} from oarlock_stock_reservation where sku = ? and id = ?")
+}
+
 /// What an id stands for, and the segment it came from.
 pub(super) async fn find<C: Conn>(conn: &mut C, sku: &str, id: &str) -> Result<Option<(Reservation, u64)>, Error> {
-    let columns = reservation(conn.dialect());
-    let sql = format!("select {columns} from oarlock_stock_reservation where sku = ? and id = ?");
-    let found = texts(conn, &sql, &[sku.into(), id.into()]).await?.pop();
+    let found = texts(conn, &find_statement(conn.dialect()), &[sku.into(), id.into()]).await?.pop();
     found.map(|text| read(sku, id, &text)).transpose()
 }
 
