@@ -4,26 +4,31 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use oarlock_core::{Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::dial::Target;
 use crate::error::{SCHEME, failed};
-use crate::node::Node;
+use crate::joint::{Joined, Joint};
+use crate::node::{Make, Node};
 
 /// What is known of a cluster.
 pub(crate) struct Cluster {
     seeds: Vec<Target>,
+    make: Make,
     state: Mutex<State>,
     /// What is known may be outdated.
     stale: AtomicBool,
-    learning: tokio::sync::Mutex<()>,
+    learning: Joint,
 }
 
 #[derive(Default)]
 struct State {
     nodes: HashMap<Target, Arc<Node>>,
     ranges: Vec<Range>,
+    closed: bool,
 }
 
 struct Range {
@@ -33,37 +38,57 @@ struct Range {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<Target>) -> Self {
-        Self { seeds, state: Mutex::default(), stale: AtomicBool::new(true), learning: tokio::sync::Mutex::default() }
+    pub(crate) fn new(seeds: Vec<Target>, make: Make) -> Self {
+        Self { seeds, make, state: Mutex::default(), stale: AtomicBool::new(true), learning: Joint::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node that serves this slot. `node` makes one of its address.
-    pub(crate) async fn node(&self, slot: u16, node: &impl Fn(Target) -> Arc<Node>) -> Result<Arc<Node>> {
-        self.know(node).await?;
-        self.lock().serving(slot).ok_or_else(|| {
-            self.doubt();
+    /// The node that serves this slot, as far as is known: who is wrong about it is told, and nobody has to wait for a node
+    /// that has nothing to do with it.
+    pub(crate) async fn node(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>> {
+        if self.is_stale() {
+            self.learn_anew();
+        }
+        if let Some(node) = self.serving(slot) {
+            return Ok(node);
+        }
+        self.learn_anew().done().await?;
+        self.serving(slot).ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, format!("no node serves slot {slot}")).on(SCHEME).retry_later()
         })
     }
 
+    fn serving(&self, slot: u16) -> Option<Arc<Node>> {
+        self.lock().serving(slot)
+    }
+
     /// The node at this address, which the cluster named.
-    pub(crate) fn at(&self, target: Target, node: &impl Fn(Target) -> Arc<Node>) -> Arc<Node> {
-        self.lock().nodes.entry(target.clone()).or_insert_with(|| node(target)).clone()
+    pub(crate) fn at(&self, target: Target) -> Arc<Node> {
+        self.lock().nodes.entry(target.clone()).or_insert_with(|| (self.make)(target)).clone()
     }
 
     /// All nodes that serve slots.
-    pub(crate) async fn nodes(&self, node: &impl Fn(Target) -> Arc<Node>) -> Result<Vec<Arc<Node>>> {
-        self.know(node).await?;
+    pub(crate) async fn nodes(self: &Arc<Self>) -> Result<Vec<Arc<Node>>> {
+        if self.is_stale() || self.lock().ranges.is_empty() {
+            let learnt = self.learn_anew().done().await;
+            // What was known before is better than nothing.
+            if self.lock().ranges.is_empty() {
+                learnt?;
+            }
+        }
         let state = self.lock();
         let masters: HashSet<_> = state.ranges.iter().map(|range| &range.master).collect();
         Ok(masters.into_iter().filter_map(|master| state.nodes.get(master).cloned()).collect())
     }
 
-    /// What is known turned out wrong: it is learnt anew before the next request.
+    fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// What is known turned out wrong: it is learnt anew beside the next request.
     pub(crate) fn doubt(&self) {
         self.stale.store(true, Ordering::Release);
     }
@@ -75,58 +100,55 @@ impl Cluster {
         state.ranges.insert(0, Range { first: slot, last: slot, master });
     }
 
-    async fn know(&self, node: &impl Fn(Target) -> Arc<Node>) -> Result<()> {
-        if !self.stale.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _learning = self.learning.lock().await;
-        if !self.stale.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let learnt = Box::pin(self.learn(node)).await;
-        if let Err(error) = learnt {
-            self.doubt();
-            // What was known before is better than nothing.
-            return if self.lock().ranges.is_empty() { Err(error) } else { Ok(()) };
-        }
-        Ok(())
+    fn learn_anew(self: &Arc<Self>) -> Joined {
+        self.learning.join(|| {
+            let cluster = self.clone();
+            async move {
+                cluster.stale.store(false, Ordering::Release);
+                let learnt = cluster.learn().await;
+                if learnt.is_err() {
+                    cluster.doubt();
+                }
+                if cluster.lock().closed {
+                    cluster.close();
+                }
+                learnt
+            }
+        })
     }
 
-    async fn learn(&self, node: &impl Fn(Target) -> Arc<Node>) -> Result<()> {
+    /// From the nodes that are known, or else from those that were named.
+    async fn learn(&self) -> Result<()> {
         let known: Vec<_> = self.lock().nodes.values().cloned().collect();
-        let seeds = self.seeds.iter().map(|seed| self.at(seed.clone(), node));
-        let mut worst = Error::new(ErrorKind::Config, "no nodes are named").on(SCHEME);
-        for asked in known.into_iter().chain(seeds.collect::<Vec<_>>()) {
-            let mut question = redis::cmd("CLUSTER");
-            question.arg("SLOTS");
-            match asked.send_one(&question).await {
-                Ok(Ok(answer)) => {
-                    let ranges = ranges(answer, &asked.target);
-                    if !ranges.is_empty() {
-                        self.adopt(ranges, node);
-                        return Ok(());
-                    }
-                    let message = format!("{} serves no slots yet", asked.target);
-                    worst = Error::new(ErrorKind::Unreachable, message).on(SCHEME).retry_later();
+        let Err(error) = self.learn_from(known.clone()).await else { return Ok(()) };
+        let seeds = self.seeds.iter().map(|seed| self.at(seed.clone()));
+        let seeds: Vec<_> = seeds.filter(|seed| !known.iter().any(|known| Arc::ptr_eq(known, seed))).collect();
+        if seeds.is_empty() { Err(error) } else { self.learn_from(seeds).await }
+    }
+
+    /// Asks all of them at once: one that does not answer holds up nobody.
+    async fn learn_from(&self, nodes: Vec<Arc<Node>>) -> Result<()> {
+        let mut worst = Error::new(ErrorKind::Unreachable, "no nodes are known").on(SCHEME).retry_later();
+        let mut asked: FuturesUnordered<_> = nodes.into_iter().map(slots).collect();
+        while let Some(said) = asked.next().await {
+            match said {
+                Ok(ranges) => {
+                    self.adopt(ranges);
+                    return Ok(());
                 }
-                Ok(Err(error)) if error.to_string().contains("cluster support disabled") => {
-                    let message = format!("{} is no node of a cluster", asked.target);
-                    return Err(Error::new(ErrorKind::Config, message).on(SCHEME).because(error));
-                }
-                Ok(Err(error)) => worst = failed(error),
                 // A wrong password is wrong everywhere; the rest may be the trouble of one node.
-                Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Config) => return Err(error),
+                Err(_) if matches!(worst.kind(), ErrorKind::Denied | ErrorKind::Config) => {}
                 Err(error) => worst = error,
             }
         }
         Err(worst)
     }
 
-    fn adopt(&self, ranges: Vec<Range>, node: &impl Fn(Target) -> Arc<Node>) {
+    fn adopt(&self, ranges: Vec<Range>) {
         let mut state = self.lock();
         let masters: HashSet<Target> = ranges.iter().map(|range| range.master.clone()).collect();
         for master in &masters {
-            state.nodes.entry(master.clone()).or_insert_with(|| node(master.clone()));
+            state.nodes.entry(master.clone()).or_insert_with(|| (self.make)(master.clone()));
         }
         // Who serves nothing any more has no news, either: watches there end, and are armed where the slots are.
         let gone: Vec<_> = state.nodes.extract_if(|target, _| !masters.contains(target)).collect();
@@ -138,7 +160,10 @@ impl Cluster {
     }
 
     pub(crate) fn close(&self) {
-        let nodes = std::mem::take(&mut self.lock().nodes);
+        let mut state = self.lock();
+        state.closed = true;
+        let nodes = std::mem::take(&mut state.nodes);
+        drop(state);
         for node in nodes.into_values() {
             node.close();
         }
@@ -149,6 +174,25 @@ impl State {
     fn serving(&self, slot: u16) -> Option<Arc<Node>> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
         self.nodes.get(&range.master).cloned()
+    }
+}
+
+/// Who serves what, as this node sees it.
+async fn slots(asked: Arc<Node>) -> Result<Vec<Range>> {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    match asked.send_one(&question).await? {
+        Ok(answer) => {
+            let ranges = ranges(answer, &asked.target);
+            let message = || format!("{} serves no slots yet", asked.target);
+            let none = || Error::new(ErrorKind::Unreachable, message()).on(SCHEME).retry_later();
+            if ranges.is_empty() { Err(none()) } else { Ok(ranges) }
+        }
+        Err(error) if error.to_string().contains("cluster support disabled") => {
+            let message = format!("{} is no node of a cluster", asked.target);
+            Err(Error::new(ErrorKind::Config, message).on(SCHEME).because(error))
+        }
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -9,6 +9,7 @@ mod driver;
 mod error;
 mod facts;
 pub mod floor;
+mod joint;
 mod link;
 mod node;
 mod place;

@@ -15,7 +15,7 @@ use crate::config::{Address, Config};
 use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, closed, failed, unexpected, untaught};
 use crate::facts::{Facts, Wanted};
-use crate::node::{Answers, Node};
+use crate::node::{Answers, Make, Node};
 use crate::place::{self, Place};
 use crate::scripts::Script;
 use crate::sentinel::Sentinels;
@@ -44,8 +44,8 @@ pub(crate) struct Link {
 
 enum Route {
     One(Arc<Node>),
-    Sentinels(Sentinels),
-    Cluster(Cluster),
+    Sentinels(Arc<Sentinels>),
+    Cluster(Arc<Cluster>),
 }
 
 /// A call of a script.
@@ -80,16 +80,21 @@ impl Link {
             .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
         let (dialler, wanted) = (Arc::new(Dialler::new(&config)?), Wanted::by(&config));
         let hub = Hub::new(format!("{}mail:", config.prefix));
-        let node = |target| Arc::new(Node::new(target, dialler.clone(), wanted, hub.clone()));
+        let node: Make = {
+            let (dialler, hub) = (dialler.clone(), hub.clone());
+            Arc::new(move |target| Arc::new(Node::new(target, dialler.clone(), wanted, hub.clone())))
+        };
         let route = match &config.address {
             Address::Tcp(host, port) => Route::One(node(Target::Tcp(host.clone(), *port))),
             Address::Unix(path) => Route::One(node(Target::Unix(path.clone()))),
             Address::Sentinel { hosts, master } => {
-                Route::Sentinels(Sentinels::new(hosts.clone(), master.clone(), dialler.clone(), hub.clone()))
+                let (hosts, master) = (hosts.clone(), master.clone());
+                Route::Sentinels(Arc::new(Sentinels::new(hosts, master, dialler.clone(), node, hub.clone())))
             }
-            Address::Cluster(hosts) => Route::Cluster(Cluster::new(
-                hosts.iter().map(|(host, port)| Target::Tcp(host.clone(), *port)).collect(),
-            )),
+            Address::Cluster(hosts) => {
+                let seeds = hosts.iter().map(|(host, port)| Target::Tcp(host.clone(), *port)).collect();
+                Route::Cluster(Arc::new(Cluster::new(seeds, node)))
+            }
         };
         let session = format!("{:032x}", u128::from_be_bytes(bits));
         let link = Self {
@@ -323,22 +328,18 @@ impl Link {
 
     async fn node(&self, slot: u16, to: &To) -> Result<Arc<Node>> {
         self.check_open()?;
-        let make = |target| Arc::new(Node::new(target, self.dialler.clone(), self.wanted, self.hub.clone()));
         match (&self.route, to) {
             (Route::One(node), _) => Ok(node.clone()),
-            (Route::Sentinels(sentinels), _) => sentinels.node(make).await,
-            (Route::Cluster(cluster), To::Home) => cluster.node(slot, &make).await,
-            (Route::Cluster(cluster), To::There { target, .. }) => Ok(cluster.at(target.clone(), &make)),
+            (Route::Sentinels(sentinels), _) => sentinels.node().await,
+            (Route::Cluster(cluster), To::Home) => cluster.node(slot).await,
+            (Route::Cluster(cluster), To::There { target, .. }) => Ok(cluster.at(target.clone())),
         }
     }
 
     /// Every server that takes writes.
     async fn nodes(&self) -> Result<Vec<Arc<Node>>> {
         match &self.route {
-            Route::Cluster(cluster) => {
-                let make = |target| Arc::new(Node::new(target, self.dialler.clone(), self.wanted, self.hub.clone()));
-                cluster.nodes(&make).await
-            }
+            Route::Cluster(cluster) => cluster.nodes().await,
             Route::One(_) | Route::Sentinels(_) => Ok(vec![self.node(0, &To::Home).await?]),
         }
     }

@@ -19,6 +19,9 @@ use crate::watch::{Hub, Source, Topic};
 /// What the server said to each command; an error for all if it could not be asked.
 pub(crate) type Answers = Vec<Result<Value, RedisError>>;
 
+/// Makes a server of its address.
+pub(crate) type Make = Arc<dyn Fn(Target) -> Arc<Node> + Send + Sync>;
+
 /// One server.
 pub(crate) struct Node {
     pub(crate) target: Target,
@@ -88,25 +91,24 @@ impl Node {
     }
 
     /// Makes sure that it is there and good enough, and says what it is like.
-    pub(crate) async fn reach(&self) -> Result<Facts> {
+    pub(crate) async fn reach(self: &Arc<Self>) -> Result<Facts> {
         self.line(&self.requests).await?;
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.clone().ok_or_else(unexpected)
     }
 
-    async fn line(&self, lines: &Reopened<Line>) -> Result<Arc<Line>> {
-        if let Some(line) = lines.current() {
-            return Ok(line);
-        }
-        lines
-            .get(Box::pin(async {
-                let line = self.dial().await?;
+    async fn line(self: &Arc<Self>, lines: &Reopened<Line>) -> Result<Arc<Line>> {
+        let open = || {
+            let node = self.clone();
+            async move {
+                let line = node.dial().await?;
                 let facts = Facts::ask(&mut line.wire.connection.clone()).await?;
-                facts.check(self.wanted, &self.target)?;
-                *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+                facts.check(node.wanted, &node.target)?;
+                *node.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
                 Ok(line)
-            }))
-            .await
+            }
+        };
+        lines.get(open).await
     }
 
     async fn dial(&self) -> Result<Line> {
@@ -123,12 +125,16 @@ impl Node {
     }
 
     /// Where news come.
-    async fn ear(&self, sharded: bool) -> Result<Arc<Line>> {
-        if sharded { self.news.get(Box::pin(self.dial())).await } else { self.line(&self.requests).await }
+    async fn ear(self: &Arc<Self>, sharded: bool) -> Result<Arc<Line>> {
+        let dial = || {
+            let node = self.clone();
+            async move { node.dial().await }
+        };
+        if sharded { self.news.get(dial).await } else { self.line(&self.requests).await }
     }
 
     /// Sends one command.
-    pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
+    pub(crate) async fn send_one(self: &Arc<Self>, command: &Cmd) -> Result<Result<Value, RedisError>> {
         let line = self.line(&self.requests).await?;
         let answer = line.wire.connection.clone().send_packed_command(command).await;
         Ok(match answer {
@@ -141,7 +147,7 @@ impl Node {
     }
 
     /// Sends commands in one go: an answer for each.
-    pub(crate) async fn send(&self, commands: Vec<Cmd>) -> Result<Answers> {
+    pub(crate) async fn send(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Answers> {
         let line = self.line(&self.requests).await?;
         Ok(self.pipe(&self.requests, &line, commands).await)
     }
@@ -163,7 +169,11 @@ impl Node {
 
     /// Sends commands, and says how many replicas have them. What comes while a confirmation is awaited goes out together
     /// afterwards: one wait for all, on the very connection that wrote.
-    pub(crate) async fn send_confirmed(&self, commands: Vec<Cmd>, patience: Duration) -> Result<(Answers, u32)> {
+    pub(crate) async fn send_confirmed(
+        self: &Arc<Self>,
+        commands: Vec<Cmd>,
+        patience: Duration,
+    ) -> Result<(Answers, u32)> {
         let (done, mut answer) = oneshot::channel();
         let lock = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         lock().push(Queued { commands, patience, done });
@@ -214,7 +224,7 @@ impl Node {
     }
 
     /// Arms a watch; it is in force when this returns.
-    pub(crate) async fn listen(&self, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
+    pub(crate) async fn listen(self: &Arc<Self>, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
         let line = self.ear(sharded).await?;
         let watch = self.hub.listen(topic, channel, line.source);
         self.subscribe(&line, channel, sharded).await?;
@@ -229,7 +239,7 @@ impl Node {
     }
 
     /// Sees to it that this channel is heard.
-    pub(crate) async fn attend(&self, channel: &str, sharded: bool) -> Result<()> {
+    pub(crate) async fn attend(self: &Arc<Self>, channel: &str, sharded: bool) -> Result<()> {
         let line = self.ear(sharded).await?;
         self.subscribe(&line, channel, sharded).await
     }

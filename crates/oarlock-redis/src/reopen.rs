@@ -1,9 +1,11 @@
 //! Something that is opened when it is needed, and again when it has ended.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use oarlock_core::{Error, Result};
+use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::error::SCHEME;
+use crate::joint::Joint;
 
 /// What may end by itself.
 pub(crate) trait Ends {
@@ -12,39 +14,41 @@ pub(crate) trait Ends {
 
 /// A place for one `T`, shared by all who need it.
 pub(crate) struct Reopened<T> {
-    current: Mutex<Option<Arc<T>>>,
-    /// How often it was tried; the last error, while there is none.
-    tries: AtomicU64,
-    opening: tokio::sync::Mutex<Option<Error>>,
+    current: Arc<Mutex<Option<Arc<T>>>>,
+    opening: Joint,
 }
 
 impl<T> Default for Reopened<T> {
     fn default() -> Self {
-        Self { current: Mutex::default(), tries: AtomicU64::new(0), opening: tokio::sync::Mutex::default() }
+        Self { current: Arc::default(), opening: Joint::default() }
     }
 }
 
-impl<T: Ends> Reopened<T> {
+impl<T: Ends + Send + Sync + 'static> Reopened<T> {
     /// What is there, or what `open` gives. Those who come while it is being opened share the outcome.
-    pub(crate) async fn get(&self, open: impl Future<Output = Result<T>>) -> Result<Arc<T>> {
-        let seen = self.tries.load(Ordering::Acquire);
+    pub(crate) async fn get<F>(&self, open: impl FnOnce() -> F) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
         if let Some(current) = self.current() {
             return Ok(current);
         }
-        let mut last = self.opening.lock().await;
-        if let Some(current) = self.current() {
-            return Ok(current);
-        }
-        if let Some(error) = last.as_ref().filter(|_| self.tries.load(Ordering::Acquire) > seen) {
-            // Somebody else tried while this one waited to.
-            return Err(error.clone());
-        }
-        let opened = open.await;
-        self.tries.fetch_add(1, Ordering::AcqRel);
-        *last = opened.as_ref().err().cloned();
-        let opened = Arc::new(opened?);
-        *self.lock() = Some(opened.clone());
-        Ok(opened)
+        let opened = self.opening.join(|| {
+            let (current, open) = (self.current.clone(), open());
+            async move {
+                let lock = || current.lock().unwrap_or_else(PoisonError::into_inner);
+                // Somebody may have been done just now.
+                if lock().as_ref().is_some_and(|current| !current.is_ended()) {
+                    return Ok(());
+                }
+                let opened = Arc::new(open.await?);
+                *lock() = Some(opened);
+                Ok(())
+            }
+        });
+        opened.done().await?;
+        let lost = || Error::new(ErrorKind::Unreachable, "the connection was lost at once").on(SCHEME).retry_later();
+        self.current().ok_or_else(lost)
     }
 
     /// What is there and has not ended.

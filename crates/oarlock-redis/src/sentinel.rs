@@ -9,7 +9,7 @@ use redis::{Msg, PushInfo, PushKind, Value};
 use crate::config::Host;
 use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, failed, unexpected};
-use crate::node::Node;
+use crate::node::{Make, Node};
 use crate::reopen::{Ends, Reopened};
 use crate::watch::{Hub, Source};
 
@@ -18,6 +18,7 @@ pub(crate) struct Sentinels {
     hosts: Vec<Host>,
     master: String,
     dialler: Arc<Dialler>,
+    make: Make,
     /// The Sentinel to ask first.
     next: AtomicUsize,
     followed: Reopened<Followed>,
@@ -55,9 +56,9 @@ impl Ends for Followed {
 }
 
 impl Sentinels {
-    pub(crate) fn new(hosts: Vec<Host>, master: String, dialler: Arc<Dialler>, hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(hosts: Vec<Host>, master: String, dialler: Arc<Dialler>, make: Make, hub: Arc<Hub>) -> Self {
         let (next, followed, last) = (AtomicUsize::new(0), Reopened::default(), Mutex::default());
-        Self { hosts, master, dialler, next, followed, last, hub, sentry: Mutex::default() }
+        Self { hosts, master, dialler, make, next, followed, last, hub, sentry: Mutex::default() }
     }
 
     /// Where word would come from that another master was named, while this one cannot be reached.
@@ -70,9 +71,13 @@ impl Sentinels {
         *self.sentry.lock().unwrap_or_else(PoisonError::into_inner) = sentry;
     }
 
-    /// The master. `node` makes one of its address.
-    pub(crate) async fn node(&self, node: impl Fn(Target) -> Arc<Node>) -> Result<Arc<Node>> {
-        Ok(self.followed.get(Box::pin(self.find(node))).await?.node.clone())
+    /// The master.
+    pub(crate) async fn node(self: &Arc<Self>) -> Result<Arc<Node>> {
+        let find = || {
+            let sentinels = self.clone();
+            async move { sentinels.find().await }
+        };
+        Ok(self.followed.get(find).await?.node.clone())
     }
 
     /// The master is not what it was, or cannot be reached: the Sentinels are asked again before the next request.
@@ -82,11 +87,11 @@ impl Sentinels {
         }
     }
 
-    async fn find(&self, node: impl Fn(Target) -> Arc<Node>) -> Result<Followed> {
+    async fn find(&self) -> Result<Followed> {
         let mut worst = Error::new(ErrorKind::Config, "no Sentinels are named").on(SCHEME);
         for _ in 0..self.hosts.len() {
             let at = self.next.load(Ordering::Relaxed) % self.hosts.len();
-            match self.ask(&self.hosts[at], &node).await {
+            match self.ask(&self.hosts[at]).await {
                 Ok(followed) => return Ok(followed),
                 Err(error) => worst = error,
             }
@@ -95,7 +100,7 @@ impl Sentinels {
         Err(worst)
     }
 
-    async fn ask(&self, (host, port): &Host, node: &impl Fn(Target) -> Arc<Node>) -> Result<Followed> {
+    async fn ask(&self, (host, port): &Host) -> Result<Followed> {
         let over = Arc::new(AtomicBool::new(false));
         // The source of news that ends with this, if somebody listens: 0 if not.
         let source = Arc::new(AtomicU64::new(0));
@@ -135,7 +140,7 @@ impl Sentinels {
         let parts: Vec<String> = redis::from_redis_value(Value::Array(parts)).map_err(|e| unexpected().because(e))?;
         let [host, port] = &parts[..] else { return Err(unexpected()) };
         let target = Target::Tcp(host.clone(), port.parse().map_err(|error| unexpected().because(error))?);
-        let node = self.followed_at(node(target));
+        let node = self.followed_at((self.make)(target));
         *leaves.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&node);
         let reached = node.reach().await;
         if let Err(error) = &reached {
