@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_core::Stream as _;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, SimpleQueryMessage, Statement, Transaction};
 
@@ -91,6 +92,9 @@ client!(Transaction<'_>, in_transaction: true);
 
 /// A connection that prepares each statement once and keeps it: one round trip a statement instead of two. For
 /// connections that live long and always send the same few.
+///
+/// A statement that the server refuses because its table was altered (`0A000`) fails once, and is prepared anew the next
+/// time.
 #[derive(Debug)]
 pub struct Cached {
     client: tokio_postgres::Client,
@@ -112,6 +116,17 @@ impl Cached {
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }
+
+    /// Forgets a statement that the server will refuse for ever: its table was altered, or the server has forgotten it.
+    fn checked<T>(&mut self, sql: &str, answer: Result<T, tokio_postgres::Error>) -> Result<T, tokio_postgres::Error> {
+        let code = answer.as_ref().err().and_then(tokio_postgres::Error::code);
+        if code
+            .is_some_and(|code| [SqlState::FEATURE_NOT_SUPPORTED, SqlState::INVALID_SQL_STATEMENT_NAME].contains(code))
+        {
+            self.statements.remove(sql);
+        }
+        answer
+    }
 }
 
 impl Client for Cached {
@@ -125,7 +140,8 @@ impl Client for Cached {
 
     async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Self::Error> {
         let statement = self.statement(sql).await?;
-        self.client.query(&statement, &borrowed(&values)).await
+        let answer = self.client.query(&statement, &borrowed(&values)).await;
+        self.checked(sql, answer)
     }
 
     async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Self::Error> {
@@ -133,7 +149,8 @@ impl Client for Cached {
             return Client::execute(&mut self.client, sql, values).await;
         }
         let statement = self.statement(sql).await?;
-        self.client.execute(&statement, &borrowed(&values)).await
+        let answer = self.client.execute(&statement, &borrowed(&values)).await;
+        self.checked(sql, answer)
     }
 
     fn last_text(row: &Row) -> Option<String> {

@@ -4,6 +4,8 @@
 
 #[path = "rows/beds.rs"]
 mod beds;
+#[path = "rows/cached.rs"]
+mod cached;
 #[path = "rows/optimistic.rs"]
 mod optimistic;
 #[path = "rows/pessimistic.rs"]
