@@ -18,8 +18,8 @@ pub(crate) const NOT_NULL: u16 = 1048;
 /// A setting that this server does not have.
 pub(crate) const UNKNOWN_VARIABLE: u16 = 1193;
 
-/// A name that is longer than the server allows.
-pub(crate) const NAME_TOO_LONG: u16 = 1059;
+/// A name that is longer than the server allows, and what MySQL says of one that it does not allow for a lock.
+pub(crate) const NO_NAME: [u16; 2] = [1059, 3057];
 
 /// A change that group replication does not take.
 pub(crate) const NOT_ALLOWED_IN_GROUP: u16 = 3098;

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::config::{Config, Keys};
 use crate::ear::Ear;
-use crate::error::{NAME_TOO_LONG, SCHEME, UNKNOWN_VARIABLE, closed, failed, no_answer, silent, strange};
+use crate::error::{NO_NAME, SCHEME, UNKNOWN_VARIABLE, closed, failed, no_answer, silent, strange};
 use crate::link::{dial, is_alone};
 
 /// A wait is one statement: after so long it begins anew.
@@ -149,7 +149,7 @@ impl Connection {
         let answer = tokio::time::timeout(limit, conn.exec_first::<Option<T>, _, _>(sql, params)).await;
         let answer = match answer {
             Ok(Ok(answer)) => return answer.ok_or_else(|| strange("no answer")),
-            Ok(Err(mysql_async::Error::Server(told))) if told.code == NAME_TOO_LONG => {
+            Ok(Err(mysql_async::Error::Server(told))) if NO_NAME.contains(&told.code) => {
                 return Err(Error::new(ErrorKind::InvalidName, "the server has no room for this name")
                     .on(SCHEME)
                     .because(told));
@@ -166,7 +166,6 @@ impl Connection {
         };
         open.take();
         self.end();
-        self.mailbox.ring();
         Err(answer)
     }
 
@@ -194,7 +193,9 @@ impl Line for Connection {
             Ok(None) => Err(strange("the server cannot tell")),
             Err(error) => Err(error),
         };
-        if clock.is_err() && !self.is_over() {
+        // A name that the server refuses cannot have been taken, and it would refuse to let go of it as well.
+        let refused = |error: &Error| error.kind() == ErrorKind::InvalidName;
+        if clock.as_ref().is_err_and(|error| !refused(error)) && !self.is_over() {
             // It may have been taken before the statement failed, and nobody would know.
             self.give(key).await.inspect_err(|_| self.end())?;
         }
@@ -263,6 +264,8 @@ impl Line for Connection {
         if let Ok(mut conn) = self.conn.try_lock() {
             conn.take();
         }
+        // Whoever holds something on it does so no longer.
+        self.mailbox.ring();
     }
 
     fn is_over(&self) -> bool {

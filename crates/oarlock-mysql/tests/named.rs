@@ -218,6 +218,19 @@ async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
     theirs.release().await.unwrap();
 }
 
+/// Locks that need no order share a connection, and one that the server refuses must not cost the others theirs.
+#[tokio::test]
+async fn a_name_that_is_refused_costs_no_other() {
+    let Some((server, _root)) = start().await else { return };
+    let (client, rival) = (connect(raw(&server)).await, connect(raw(&server)).await);
+    let held = client.mutex("1").unwrap().lock().await.unwrap();
+    let error = client.mutex("x".repeat(300)).unwrap().try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    assert!(rival.mutex("1").unwrap().try_lock().await.unwrap().is_none(), "two hold it");
+    assert!(held.is_held(), "{:?}", held.loss());
+    held.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_they_cannot_do_is_refused() {
     let Some((server, _root)) = start().await else { return };

@@ -329,16 +329,12 @@ impl Redis {
         text
     }
 
-    /// An attempt that counts only if replicas have it.
+    /// An attempt that counts only if replicas have it. What may have been granted without them is not withdrawn here: it
+    /// may be a hold that was confirmed long ago and asks for less. The engine asks again, or lets go of it.
     async fn attempt_confirmed(&self, claim: &Claim, sent: i64) -> Result<Value> {
         let answers = self.link.run_confirmed(vec![self.attempt_call(claim, sent)], patience(claim.ttl));
         let (mut answers, ()) = join(answers, self.link.attend(&claim.resource)).await;
-        let answer = answers.pop().unwrap_or_else(|| Err(unexpected()));
-        if answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown) {
-            // It may have been granted, and must not stay so where a failover could forget it.
-            let _ = self.end(&claim.resource, claim.id, &End::Withdrawn).await;
-        }
-        answer
+        answers.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {

@@ -18,7 +18,7 @@ pub(super) struct Order(u64, u64);
 impl Order {
     /// That of the next memo, by a holder whose largest fence is this.
     pub(super) fn next(self, fence: Fence) -> Self {
-        if self.0 < fence.get() { Self(fence.get(), 0) } else { Self(self.0, self.1 + 1) }
+        if self.0 < fence.get() { Self(fence.get(), 0) } else { Self(self.0, self.1.saturating_add(1)) }
     }
 }
 
@@ -39,7 +39,8 @@ impl Stamped {
     fn of(raw: &Memo) -> Self {
         let order = raw.strip_prefix(MARK).and_then(|rest| Some((rest.first_chunk()?, rest.get(8..)?.first_chunk()?)));
         let order = order.map(|(fence, number)| Order(u64::from_be_bytes(*fence), u64::from_be_bytes(*number)));
-        let order = order.unwrap_or_default();
+        // No writer has such a fence, and none could outrank it.
+        let order = order.filter(|order| order.0 < Fence::LIMIT).unwrap_or_default();
         Self { order, raw: raw.clone() }
     }
 
@@ -93,5 +94,14 @@ mod tests {
         assert!(is_late(&old.raw, Some(&new.raw)) && is_late(&new.raw, Some(&newer.raw)));
         assert!(!is_late(&newer.raw, Some(&old.raw)) && !is_late(&old.raw, None) && !is_late(&old.raw, Some(&old.raw)));
         assert!(!is_late(&foreign, Some(&old.raw)), "it has no order");
+    }
+
+    /// Somebody else's bytes may look like ours, with numbers that no writer has.
+    #[test]
+    fn what_nobody_can_outrank_has_no_order() {
+        let foreign: Memo = [MARK, &[0xff; 16], b"x"].concat().into();
+        let old = Stamped::new(b"old", Order(7, 300));
+        assert_eq!(newest([Some(&foreign), Some(&old.raw)].into_iter()), Some(old));
+        assert_eq!(Order(7, u64::MAX).next(Fence::new(7)), Order(7, u64::MAX));
     }
 }

@@ -114,7 +114,8 @@ impl View {
         }
         let mut left: Vec<_> = first.iter().map(|(_, shown)| shown.lease_left).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
-        shown.lease_left = left.get(self.majority - 1).or(left.last()).copied().unwrap_or_default();
+        // Only what a majority shows is left of it: a late vote outlives the lease of its round.
+        shown.lease_left = left.get(self.majority - 1).copied().unwrap_or_default();
         state.holders.push(shown);
         state
     }

@@ -172,6 +172,25 @@ fn two_of(nodes: &[Memory], without: usize) -> Quorum {
     Quorum::new((0..nodes.len()).map(node).collect()).unwrap()
 }
 
+/// One vote and a silent node may be a majority, and may be a vote that came late and outlives its round: whoever takes up
+/// such a lock must not count on the lease of that vote.
+#[tokio::test]
+async fn a_minority_shows_no_lease() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    let mine = claim(1);
+    let Attempt::Granted(_) = over(&nodes).attempt(&mine).await.unwrap() else { panic!("it is free") };
+    let asked = Query::name(mine.resource.clone());
+    let left = async |quorum: Quorum| {
+        let page = quorum.inspect(&asked).await.unwrap();
+        page.resources[0].holders.first().map(|holder| (holder.id, holder.lease_left > std::time::Duration::ZERO))
+    };
+    assert_eq!(left(two_of(&nodes, 1)).await, Some((mine.id, true)));
+    let votes = Driver::inspect(&nodes[2], &asked).await.unwrap();
+    let vote = &votes.resources[0].holders[0];
+    Driver::release(&nodes[2], &mine.resource, vote.id, &End::Withdrawn).await.unwrap();
+    assert_eq!(left(two_of(&nodes, 1)).await, Some((mine.id, false)));
+}
+
 async fn left_by(quorum: &Quorum, id: u128, memo: Option<&str>) -> Option<String> {
     let mine = claim(id);
     let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };

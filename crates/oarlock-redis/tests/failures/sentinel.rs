@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
-use oarlock_core::driver::Driver as _;
-use oarlock_core::{Applied, Client, ErrorKind, Guard, Retry};
+use oarlock_core::driver::{Attempt, Driver as _};
+use oarlock_core::state::Query;
+use oarlock_core::{Applied, Capacity, Client, ErrorKind, Guard, Limit, Retry, Weight};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisSentinel;
 use oarlock_testbed::proxy::Proxy;
 use oarlock_testbed::server::{MASTER, speak};
 
-use crate::bed::{Raw, claim, client, host, started, until};
+use crate::bed::{claim, client, host, started, until};
 
 const TTL: Duration = Duration::from_secs(5);
 /// No renewal of such a lease is due while a test runs: what is noticed was told.
 const LONG: Duration = Duration::from_secs(90);
-const KEY: &str = "oarlock:{b6}:deploy";
 
 fn config(bed: &RedisSentinel) -> Config {
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
@@ -104,6 +104,30 @@ async fn servers_and_sentinels_may_want_a_password() {
     guard.release().await.unwrap();
 }
 
+/// Whoever asks for less than it holds, and hears that too few replicas have it, holds on: nothing of it is given away.
+#[tokio::test]
+async fn a_lighter_hold_that_replicas_do_not_confirm_is_not_withdrawn() {
+    let bed = started!(RedisSentinel::start_or_skip());
+    let mut config = config(&bed);
+    config.min_replicas = 1;
+    let store = Redis::open(config).await.unwrap();
+    let mut held = claim(1, "deploy");
+    (held.ttl, held.capacity) = (Duration::from_secs(60), Capacity::Fixed(Limit::Unlimited));
+    let Attempt::Granted(grant) = store.attempt(&held).await.unwrap() else { panic!("it is free") };
+    for machine in &bed.machines[1..] {
+        machine.server.pause().unwrap();
+    }
+    held.weight = Weight::ONE;
+    let error = store.attempt(&held).await.unwrap_err();
+    for machine in &bed.machines[1..] {
+        machine.server.resume().unwrap();
+    }
+    assert_eq!(error.applied(), Applied::Unknown, "{error}");
+    let page = store.inspect(&Query::name(held.resource.clone())).await.unwrap();
+    let fences: Vec<_> = page.resources[0].holders.iter().map(|holder| holder.fence).collect();
+    assert_eq!(fences, [Some(grant.fence)]);
+}
+
 /// A holder with ways of its own to the servers, so that the old master can be cut off from all but it.
 struct Holder {
     config: Config,
@@ -176,16 +200,15 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
         let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
-        let store = Redis::open(holder.config).await.unwrap();
-        let mut claim = claim(1, "deploy");
-        claim.ttl = Duration::from_secs(1);
+        let store = Redis::open(holder.config.clone()).await.unwrap();
+        let patient = Client::builder(Redis::open(holder.config).await.unwrap()).op_timeout(LONG).build().unwrap();
+        let lock = patient.mutex("deploy").unwrap().ttl(Duration::from_secs(60));
         bed.machines[0].link.cut();
-        let error = store.attempt(&claim).await.unwrap_err();
-        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "run {run}: {error}");
+        let error = lock.try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "run {run}: {error}");
         assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
-        let label = claim.id.to_string();
-        let left: usize = Raw::to(bed.machines[0].server.addr()).await.ask(&["HEXISTS", KEY, &label]).await;
-        assert_eq!(left, 0, "and it was given back");
+        let query = Query::name(claim(1, "deploy").resource);
+        until("it is given back", async || store.inspect(&query).await.unwrap().resources[0].holders.is_empty()).await;
         bed.machines[0].server.kill().unwrap();
         let (theirs, _) = granted(&rival).await;
         theirs.release().await.unwrap();

@@ -221,13 +221,19 @@ async fn a_holder_of_theirs_cannot_be_asked() {
 async fn other_objects_under_the_name_are_refused_and_left_alone() {
     let server = started!(Server::start_or_skip());
     let (store, mut raw) = open(server.addr()).await;
-    let foreign: [&[&str]; 6] = [
+    let foreign: [&[&str]; 11] = [
         &["SET", "deploy", "3"],
         &["SET", "deploy", "a token of redis-py"],
         &["HSET", "deploy", "mode", "read", JAVA, "1"],
         &["HSET", "deploy", "one", "1", "two", "2"],
         &["HSET", "deploy", "owner", "theirs"],
         &["LPUSH", "deploy", "theirs"],
+        // Nothing is done as often as a stranger's number says.
+        &["HSET", "deploy", "mode", "dark", "seen", "1794746305188"],
+        &["HSET", "deploy", "mode", "read", "seen", "1794746305188"],
+        &["HSET", "deploy", "mode", "read", "seen", "inf"],
+        &["HSET", "deploy", "mode", "read", "seen", "nan"],
+        &["HSET", "deploy", "mode", "read", "seen", "0.5"],
     ];
     for words in foreign {
         let _: Value = raw.ask(&["DEL", "deploy"]).await;

@@ -27,6 +27,8 @@
 
 local key, side, token_key, permits_key, queue, waits, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1]
 local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
+-- More holds of one lock than anybody has.
+local MOST = 10000
 -- How long their holds last after a renewal, unless a program of theirs was told otherwise.
 local THEIRS_MS = 30000
 
@@ -102,13 +104,23 @@ local form, mode, free, holders = redis.call('TYPE', key).ok, nil, 0, {}
 
 if form == 'hash' then
   mode = redis.call('HGET', key, 'mode')
-  if not mode and redis.call('HLEN', key) ~= 1 then return { 'foreign', 'a hash of another program' } end
+  if mode and mode ~= 'read' and mode ~= 'write' or not mode and redis.call('HLEN', key) ~= 1 then
+    return { 'foreign', 'a hash of another program' }
+  end
   form = mode and 'rw' or 'lock'
-  local fields, left = redis.call('HGETALL', key), ttl_of(key)
+  local fields, left, all = redis.call('HGETALL', key), ttl_of(key), 0
+  -- Before anything is done as often as a number says: any number may stand in a hash of another program.
+  for at = 1, #fields, 2 do
+    local holds = tonumber(fields[at + 1])
+    if not (mode and fields[at] == 'mode') then
+      if not (holds and holds >= 1 and holds % 1 == 0) then return { 'foreign', 'a hash of another program' } end
+      all = all + holds
+    end
+  end
+  if not (all <= MOST) then return { 'foreign', 'a hash of another program' } end
   for at = 1, #fields, 2 do
     local field, holds = fields[at], tonumber(fields[at + 1])
     if not (mode and field == 'mode') then
-      if not holds then return { 'foreign', 'a hash of another program' } end
       local writer = mode and string.match(field, '^(.*):write$')
       local h = { owner = writer or field, weight = 0, holds = holds, left = left, kind = 'mutex' }
       h.id = id_of(h.owner)
