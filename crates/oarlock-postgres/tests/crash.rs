@@ -30,10 +30,14 @@ async fn victim() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-fn spawn_victim(addr: SocketAddr) -> Child {
+fn victim_of(addr: SocketAddr) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "victim", "--nocapture"]).env(SERVER, addr.to_string());
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    command
+}
+
+fn spawn_victim(addr: SocketAddr) -> Child {
+    let mut child = victim_of(addr).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line == "held"), "the victim did not get the lock");
     child
@@ -77,6 +81,50 @@ async fn the_next_in_line_learns_of_a_killed_holder_at_once() {
     // Without the word it would be ten seconds. How long a busy machine takes to pass it on is no fault of ours.
     let bound = if std::env::var_os("OARLOCK_LONG").is_some() { 50 } else { 2000 };
     assert!(waits[2] < Duration::from_millis(bound), "{waits:?}");
+}
+
+/// Whoever waits looks at the one before it alone: what is left of a dead one must not hide the holder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_waiter_hides_nobody_from_the_one_behind_it() {
+    let Some((server, root)) = start().await else { return };
+    let addr = server.addr();
+    let client = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+    let waiting = "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL";
+    let lookouts = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
+    // Half of what is left to a dead waiter after its last renewal, and of a slow look.
+    let soon = Duration::from_secs(5);
+    for is_killed in [true, false] {
+        let other = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+        let (mut holder, mut guard) = (None, None);
+        if is_killed {
+            holder = Some(tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap());
+        } else {
+            guard = Some(other.mutex("killed").unwrap().lock().await.unwrap());
+        }
+        let mut waiter = victim_of(addr).stdout(Stdio::null()).spawn().unwrap();
+        store::until(&root, waiting, 1).await;
+        let third = client.mutex("killed").unwrap();
+        let third = tokio::spawn(async move { third.lock().await });
+        store::until(&root, waiting, 2).await;
+        store::until(&root, lookouts, 2).await;
+        waiter.kill().unwrap();
+        let killed = Instant::now();
+        waiter.wait().unwrap();
+        store::until(&root, waiting, 1).await;
+        assert!(killed.elapsed() < soon, "a dead waiter was there for {:?}", killed.elapsed());
+        store::until(&root, lookouts, 1).await;
+        let ended = Instant::now();
+        match (holder.as_mut(), guard.take()) {
+            (Some(holder), _) => {
+                holder.kill().unwrap();
+                holder.wait().unwrap();
+            }
+            (_, guard) => drop(guard.unwrap().release().await.unwrap()),
+        }
+        let granted = tokio::time::timeout(Duration::from_secs(30), third).await.unwrap().unwrap().unwrap();
+        assert!(ended.elapsed() < soon, "killed: {is_killed}, told after {:?}", ended.elapsed());
+        granted.release().await.unwrap();
+    }
 }
 
 /// A statement keeps everything that died since it began: a wait of hours must not be one.

@@ -94,6 +94,10 @@ BEGIN
         EXIT WHEN outcome = 'granted' OR soonest IS NULL;
         -- Something is in the way: only now it matters whether it is alive.
         dead := oarlock.dead(head.key, _session, CASE WHEN queue OR outcome <> 'pending' THEN place ELSE 0 END);
+        -- Whoever waits looks at the nearest one ahead, and would see nothing behind a dead one.
+        IF dead IS NULL AND _wait AND nearest <> _session AND oarlock.is_over(nearest) THEN
+            dead := ARRAY[nearest];
+        END IF;
         EXIT WHEN dead IS NULL;
         head := oarlock.sweep(head, now, dead);
         changed := true;
