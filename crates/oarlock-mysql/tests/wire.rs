@@ -58,7 +58,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
     let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
-    root.query_drop("UPDATE oarlock_format SET version = 4").await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 5").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -216,6 +216,32 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     let (old, in_use, all): (i64, i64, i64) = root.query_first(left).await.unwrap().unwrap();
     assert!(old < 25, "{old} of 50 old names are left");
     assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
+}
+
+/// Nobody asks again for what they held or waited for.
+#[tokio::test]
+async fn names_that_only_the_dead_hold_are_forgotten() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    for bits in 0..50 {
+        grant(&store, &claim(bits, &format!("old {bits}"))).await.unwrap();
+    }
+    let mut waits = claim(50, "old 0");
+    waits.wait = true;
+    pending(&store, &waits).await;
+    root.query_drop("UPDATE oarlock_claim SET expires = expires - 25 * 3600 * 1000000").await.unwrap();
+    let kept = claim(60, "kept");
+    grant(&store, &kept).await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET used = used - 25 * 3600 * 1000000").await.unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let old = "SELECT COUNT(*) FROM oarlock_resource WHERE name LIKE 'old%'";
+    let old: i64 = root.query_first(old).await.unwrap().unwrap();
+    assert!(old < 25, "{old} of 50 old names are left");
+    let orphans = "SELECT COUNT(*) FROM oarlock_claim WHERE resource NOT IN (SELECT number FROM oarlock_resource)";
+    assert_eq!(root.query_first::<i64, _>(orphans).await.unwrap(), Some(0));
+    assert!(matches!(renew(&store, &kept).await.unwrap(), Renewed::Alive { .. }), "a name in use was forgotten");
 }
 
 /// As on servers with group replication.

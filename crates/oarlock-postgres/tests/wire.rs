@@ -8,7 +8,7 @@ mod store;
 use std::time::Duration;
 
 use oarlock_core::ErrorKind;
-use oarlock_core::driver::{Driver as _, End, Interest, Renewed};
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
 use oarlock_postgres::Postgres;
@@ -128,6 +128,33 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     grant(&store, &watched).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(2), watch.changed()).await;
     assert!(told.is_ok_and(|hint| hint.is_some()), "a name that was watched was forgotten");
+}
+
+/// Nobody asks again for what they held or waited for.
+#[tokio::test]
+async fn names_that_only_the_dead_hold_are_forgotten() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    for bits in 0..50 {
+        grant(&store, &claim(bits, &format!("old {bits}"))).await.unwrap();
+    }
+    let mut waits = claim(50, "old 0");
+    waits.wait = true;
+    assert!(matches!(store.attempt(&waits).await.unwrap(), Attempt::Pending(_)));
+    root.batch_execute("UPDATE oarlock.claim SET expires = expires - interval '25 hours'").await.unwrap();
+    // Held and renewed for longer than a day: a renewal does not say that its name is in use.
+    let kept = claim(60, "kept");
+    grant(&store, &kept).await.unwrap();
+    root.batch_execute("UPDATE oarlock.resource SET used = used - interval '25 hours'").await.unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let old = "SELECT count(*) FROM oarlock.resource WHERE convert_from(name, 'UTF8') LIKE 'old%'";
+    let old: i64 = root.query_one(old, &[]).await.unwrap().get(0);
+    assert!(old < 25, "{old} of 50 old names are left");
+    until(&root, "SELECT count(*) FROM oarlock.claim WHERE resource NOT IN (SELECT key FROM oarlock.resource)", 0)
+        .await;
+    assert!(matches!(renew(&store, &kept).await, Renewed::Alive { .. }), "a name in use was forgotten");
 }
 
 #[tokio::test]

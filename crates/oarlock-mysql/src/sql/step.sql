@@ -32,14 +32,14 @@ BEGIN
     DECLARE _old BIGINT;
     DECLARE _done BOOLEAN DEFAULT FALSE;
     DECLARE _from BIGINT DEFAULT FLOOR(RAND() * _new);
-    DECLARE _before BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 86400000000;
+    DECLARE _now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     DECLARE few CURSOR FOR
         SELECT number FROM oarlock_resource
         WHERE number IN (
             SELECT number FROM (
                 SELECT number FROM oarlock_resource WHERE number >= _from AND number <> _new ORDER BY number LIMIT 10
             ) AS ten
-        ) AND used <= _before FOR UPDATE SKIP LOCKED;
+        ) AND used <= _now - 86400000000 FOR UPDATE SKIP LOCKED;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     OPEN few;
     forget: LOOP
@@ -48,7 +48,8 @@ BEGIN
         IF _done THEN
             LEAVE forget;
         END IF;
-        IF NOT EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _old) THEN
+        IF NOT EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _old AND expires > _now) THEN
+            DELETE FROM oarlock_claim WHERE resource = _old;
             DELETE FROM oarlock_grave WHERE resource = _old;
             DELETE FROM oarlock_resource WHERE number = _old;
         END IF;

@@ -10,6 +10,7 @@ $$;
 CREATE OR REPLACE FUNCTION oarlock.enter(_name bytea, _make boolean) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
 DECLARE
     head oarlock.resource;
+    idle bigint[];
 BEGIN
     -- Each statement of a step must see what others committed before the row was locked.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -21,20 +22,31 @@ BEGIN
         EXIT WHEN FOUND OR NOT _make;
         INSERT INTO oarlock.resource (name) VALUES (_name) ON CONFLICT (name) DO NOTHING;
         -- Each new name looks at ten old ones, and forgets those that nobody used for a day. It waits for nobody.
-        WITH idle AS (
+        idle := ARRAY(
             SELECT old.key
             FROM (
                 SELECT key FROM oarlock.resource
                 WHERE key >= (SELECT floor(random() * max(key))::bigint FROM oarlock.resource) ORDER BY key LIMIT 10
             ) AS few JOIN oarlock.resource AS old USING (key)
             WHERE old.used < clock_timestamp() - interval '24 hours'
-                AND NOT EXISTS (SELECT FROM oarlock.claim WHERE resource = old.key AND id IS NOT NULL)
+                AND NOT EXISTS (
+                    SELECT FROM oarlock.claim
+                    WHERE resource = old.key AND id IS NOT NULL AND ends > clock_timestamp()
+                )
                 AND NOT EXISTS (SELECT FROM oarlock.session WHERE number = ANY (old.observers) AND ended IS NULL)
             FOR UPDATE OF old SKIP LOCKED
-        ), slots AS (
-            DELETE FROM oarlock.claim USING idle WHERE resource = key
+        );
+        -- Looked at once more now that they are locked: a renewal is written to its claim alone.
+        WITH gone AS (
+            DELETE FROM oarlock.resource AS old
+            WHERE key = ANY (idle)
+                AND NOT EXISTS (
+                    SELECT FROM oarlock.claim
+                    WHERE resource = old.key AND id IS NOT NULL AND ends > clock_timestamp()
+                )
+            RETURNING key
         )
-        DELETE FROM oarlock.resource USING idle WHERE resource.key = idle.key;
+        DELETE FROM oarlock.claim USING gone WHERE resource = gone.key;
     END LOOP;
     IF head.format > 1 THEN
         RAISE EXCEPTION 'this name was written by a newer version' USING ERRCODE = 'OAR01';
