@@ -780,7 +780,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redisson-foreign-hash",
         rule: "a hash of another program is no lock",
         file: REDISSON_LOAD,
-        from: "if not mode and redis.call('HLEN', key) ~= 1 then",
+        from: "if mode and mode ~= 'read' and mode ~= 'write' or not mode and redis.call('HLEN', key) ~= 1 then",
         to: "if false then",
         test: REDISSON,
     },
