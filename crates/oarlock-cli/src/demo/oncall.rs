@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oarlock::{Locks, Mutex};
 use oarlock_rows::{Client, Dialect, Error, Locked, Version, Versioned};
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Semaphore};
 
 use crate::demo::bed::{self, Bed, Rows, patient};
 use crate::demo::crowd;
@@ -56,30 +56,38 @@ async fn nights<B: Bed>(plan: &Arc<Plan>, bed: &B, locks: &[Locks], shown: Way, 
     ];
     bed::run(&mut conn, &ward).await?;
     let together = Arc::new(Barrier::new(2));
+    let failed = Arc::new(Semaphore::new(0));
     let mut doctors = Vec::new();
     let start = Instant::now();
     for (doctor, shop) in (1_i64..=2).zip(locks.iter().cycle()) {
         let mut conn = bed.connect().await?;
         let lock = shop.mutex(&plan.name)?.wait(bed::PATIENCE);
-        let (plan, together) = (plan.clone(), together.clone());
+        let (plan, together, failed) = (plan.clone(), together.clone(), failed.clone());
         doctors.push(crowd::start(async move || {
-            let (mut nobody, mut again) = (0, 0);
-            for _ in 0..plan.nights {
-                together.wait().await;
-                if plan.in_turn && doctor == 2 {
+            let done = async {
+                let (mut nobody, mut again) = (0, 0);
+                for _ in 0..plan.nights {
                     together.wait().await;
-                }
-                again += leave::<B>(&mut conn, &lock, way, doctor).await?;
-                if plan.in_turn && doctor == 1 {
+                    if plan.in_turn && doctor == 2 {
+                        together.wait().await;
+                    }
+                    again += leave::<B>(&mut conn, &lock, way, doctor).await?;
+                    if plan.in_turn && doctor == 1 {
+                        together.wait().await;
+                    }
                     together.wait().await;
+                    if doctor == 1 {
+                        nobody += u64::from(bed::ask(&mut conn, "sum(on_call)", "doctors").await? == 0);
+                        bed::run(&mut conn, &["update doctors set on_call = 1 where id > 0"]).await?;
+                    }
                 }
-                together.wait().await;
-                if doctor == 1 {
-                    nobody += u64::from(bed::ask(&mut conn, "sum(on_call)", "doctors").await? == 0);
-                    bed::run(&mut conn, &["update doctors set on_call = 1 where id > 0"]).await?;
-                }
+                Ok((nobody, again))
+            };
+            // Whoever waits for one who failed would wait for ever.
+            tokio::select! {
+                done = done => done.inspect_err(|_| failed.close()),
+                _ = failed.acquire() => Ok((0, 0)),
             }
-            Ok((nobody, again))
         }));
     }
     let (mut nobody, mut again) = (0, 0);

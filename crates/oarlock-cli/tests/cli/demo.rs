@@ -202,3 +202,33 @@ fn a_signal_ends_it_and_nothing_is_left() {
     assert_eq!(demo.finish().code, Some(128 + 15));
     assert!(!is_there());
 }
+
+/// Whoever waits for the other doctor does not wait for one who is gone.
+#[test]
+fn a_doctor_whose_connection_ends_ends_it() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let bench = Bench::new();
+    let mut command = bench.bare(["demo", "oncall", "--nights", "1000", "-u", &server.url()]);
+    command.env("TMPDIR", bench.dir.path());
+    let mut demo = Running::start(command);
+    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+               where query = 'update doctors set on_call = 0 where id = 2'";
+    let port = server.addr().port().to_string();
+    let give_up = std::time::Instant::now() + super::support::PATIENCE;
+    loop {
+        let args = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-Atc", end, "postgres"];
+        let told = match std::process::Command::new("psql").args(args).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                eprintln!("skipped: there is no psql");
+                return;
+            }
+            told => String::from_utf8(told.unwrap().stdout).unwrap(),
+        };
+        if told.trim() == "1" {
+            break;
+        }
+        assert!(std::time::Instant::now() < give_up && demo.is_running(), "nobody goes: {told}");
+    }
+    let done = demo.finish();
+    assert_eq!(done.code, Some(69), "{done:?}");
+}
