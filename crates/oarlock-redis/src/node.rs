@@ -2,7 +2,7 @@
 //! their own. Each is opened by whoever needs it next.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::driver::Watch;
@@ -33,8 +33,7 @@ pub(crate) struct Node {
     news: Reopened<Line>,
     confirmed: Reopened<Line>,
     /// Writes that wait for their turn on the connection that is waited on.
-    queue: Mutex<Vec<Queued>>,
-    turn: tokio::sync::Mutex<()>,
+    queue: Mutex<Queue>,
     facts: Mutex<Option<Facts>>,
 }
 
@@ -67,11 +66,56 @@ impl Drop for Line {
     }
 }
 
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Queued>,
+    /// Whether there is a task that sends what waits.
+    served: bool,
+}
+
+impl Queue {
+    /// Puts it to those that wait, and says whether there is a task for them. If not, there has to be one now.
+    fn is_served_after(&mut self, queued: Queued) -> bool {
+        self.waiting.push(queued);
+        std::mem::replace(&mut self.served, true)
+    }
+}
+
 /// Commands to be sent together with those of others, and confirmed together.
 struct Queued {
     commands: Vec<Cmd>,
     patience: Duration,
-    done: oneshot::Sender<(Answers, u32)>,
+    done: oneshot::Sender<Result<(Answers, u32)>>,
+}
+
+/// Sends what waits, until nothing does: a task, since whoever asked may not go on when the others need it.
+struct Serving {
+    node: Arc<Node>,
+    over: bool,
+}
+
+impl Serving {
+    async fn run(mut self) {
+        while !self.is_over() {
+            self.node.confirm().await;
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let mut queue = self.node.queue();
+        self.over = queue.waiting.is_empty();
+        queue.served = !self.over;
+        self.over
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.over {
+            // The runtime ends: nobody will answer those who wait.
+            *self.node.queue() = Queue::default();
+        }
+    }
 }
 
 impl Node {
@@ -85,7 +129,6 @@ impl Node {
             news: Reopened::default(),
             confirmed: Reopened::default(),
             queue: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
             facts: Mutex::default(),
         }
     }
@@ -174,22 +217,25 @@ impl Node {
         commands: Vec<Cmd>,
         patience: Duration,
     ) -> Result<(Answers, u32)> {
-        let (done, mut answer) = oneshot::channel();
-        let lock = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        lock().push(Queued { commands, patience, done });
-        let turn = self.turn.lock().await;
-        if let Ok(answer) = answer.try_recv() {
-            return Ok(answer);
+        let (done, answer) = oneshot::channel();
+        if !self.queue().is_served_after(Queued { commands, patience, done }) {
+            tokio::spawn(Serving { node: self.clone(), over: false }.run());
         }
+        answer.await.unwrap_or_else(|_| Err(Error::unreachable("the runtime of this client ended").on(SCHEME)))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what waits, and waits for its confirmation.
+    async fn confirm(self: &Arc<Self>) {
         let line = self.line(&self.confirmed).await;
-        let queued = std::mem::take(&mut *lock());
+        let queued = std::mem::take(&mut self.queue().waiting);
         let line = match line {
             Ok(line) => line,
             Err(error) => {
-                // The others find no answer, and nobody before them: they try for themselves.
-                drop(answer);
-                lock().extend(queued.into_iter().filter(|queued| !queued.done.is_closed()));
-                return Err(error);
+                return queued.into_iter().for_each(|queued| drop(queued.done.send(Err(error.clone()))));
             }
         };
         let patience = queued.iter().map(|queued| queued.patience).min().unwrap_or_default();
@@ -212,10 +258,8 @@ impl Node {
         let mut answers = answers.into_iter();
         for (count, done) in counts.into_iter().zip(waiting) {
             // Whoever went away does not want to know.
-            let _ = done.send((answers.by_ref().take(count).collect(), confirmed));
+            let _ = done.send(Ok((answers.by_ref().take(count).collect(), confirmed)));
         }
-        drop(turn);
-        answer.try_recv().map_err(|_| unexpected())
     }
 
     /// Whether so many confirmations are enough.
@@ -227,7 +271,7 @@ impl Node {
     pub(crate) async fn listen(self: &Arc<Self>, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
         let line = self.ear(sharded).await?;
         let watch = self.hub.listen(topic, channel, line.source);
-        self.subscribe(&line, channel, sharded).await?;
+        self.hear(line, channel, sharded).await?;
         Ok(watch)
     }
 
@@ -241,7 +285,15 @@ impl Node {
     /// Sees to it that this channel is heard.
     pub(crate) async fn attend(self: &Arc<Self>, channel: &str, sharded: bool) -> Result<()> {
         let line = self.ear(sharded).await?;
-        self.subscribe(&line, channel, sharded).await
+        self.hear(line, channel, sharded).await
+    }
+
+    /// In a task: what others hear must not depend on whether this caller goes on.
+    async fn hear(self: &Arc<Self>, line: Arc<Line>, channel: &str, sharded: bool) -> Result<()> {
+        let (node, channel) = (self.clone(), channel.to_owned());
+        let heard = tokio::spawn(async move { node.subscribe(&line, &channel, sharded).await });
+        let ended = |_| Err(Error::unreachable("the runtime of this client ended").on(SCHEME));
+        heard.await.unwrap_or_else(ended)
     }
 
     async fn subscribe(&self, line: &Arc<Line>, channel: &str, sharded: bool) -> Result<()> {

@@ -24,3 +24,5 @@ mod redisson;
 mod sentinel;
 #[path = "failures/tls.rs"]
 mod tls;
+#[path = "failures/unpolled.rs"]
+mod unpolled;
