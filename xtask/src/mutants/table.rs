@@ -62,6 +62,7 @@ const REDISSON_RELEASE: &str = "crates/oarlock-redis/src/scripts/redisson/releas
 const ROWS_WRITE: &str = "crates/oarlock-rows/src/optimistic.rs";
 const ROWS_LOCK: &str = "crates/oarlock-rows/src/pessimistic.rs";
 const ROWS_MYSQL: &str = "crates/oarlock-rows/src/mysql.rs";
+const ROWS_POSTGRES: &str = "crates/oarlock-rows/src/postgres.rs";
 const STOCK_STEPS: &str = "crates/oarlock-stock/src/sql/steps.rs";
 const STOCK_SQL: &str = "crates/oarlock-stock/src/sql.rs";
 const STOCK_TAKE: &str = "crates/oarlock-stock/src/redis/scripts/take.lua";
@@ -137,6 +138,8 @@ const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_light
 const ROWS_VERSION: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "optimistic::sqlite"];
 const ROWS_ORDER: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_postgres"];
 const ROWS_MARIADB: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "pessimistic::on_mariadb"];
+const ROWS_WHOLE: &[&str] = &["-p", "oarlock-rows", "--test", "rows", "transactions"];
+const STOCK_BESIDE_OTHERS: &[&str] = &["-p", "oarlock-stock", "--test", "sql"];
 const STOCK_ON_SQLITE: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "sqlite"];
 const STOCK_ON_MARIADB: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "mariadb"];
 const STOCK_ON_REDIS: &[&str] = &["-p", "oarlock-stock", "--test", "stock", "redis"];
@@ -1167,6 +1170,38 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "transaction.rollback().await?;",
         to: "transaction.commit().await?;",
         test: ROWS_MARIADB,
+    },
+    Mutant {
+        name: "rows-goes-on-after-a-deadlock",
+        rule: "a transaction that the server has undone is rerun from its beginning",
+        file: ROWS_WRITE,
+        from: "let is_alone = !client.in_transaction();",
+        to: "let is_alone = true;",
+        test: ROWS_WHOLE,
+    },
+    Mutant {
+        name: "rows-calls-a-rollback-a-success",
+        rule: "a transaction that was rolled back is not called a success",
+        file: ROWS_POSTGRES,
+        from: "        answer?;\n",
+        to: "        drop(answer);\n",
+        test: ROWS_WHOLE,
+    },
+    Mutant {
+        name: "stock-leaves-a-commit-open",
+        rule: "a commit that SQLite could not make is undone",
+        file: STOCK_SQL,
+        from: "if ended.is_err() && end == \"commit\" {",
+        to: "if false {",
+        test: STOCK_BESIDE_OTHERS,
+    },
+    Mutant {
+        name: "stock-believes-one-look",
+        rule: "segments that were made while a taker waited are not overlooked",
+        file: STOCK_SQL,
+        from: "if !matches!(step, Step::Short { .. }) {",
+        to: "if true {",
+        test: STOCK_BESIDE_OTHERS,
     },
     Mutant {
         name: "stock-takes-what-is-not-there",
