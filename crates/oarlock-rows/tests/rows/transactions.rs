@@ -9,7 +9,7 @@ use oarlock_rows::{
 };
 use tokio::sync::oneshot;
 
-use crate::beds::{Bed, Maria, Pg, restock, stocks};
+use crate::beds::{Bed, Lite, Maria, Pg, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -133,4 +133,20 @@ async fn an_error_that_was_swallowed_is_not_a_success_on_postgres() {
     });
     saved.await.unwrap();
     assert_eq!(stocks::<Pg>(&mut ours).await, [0, 0, 0, 0, 5]);
+}
+
+/// What was read is old for as long as the transaction lasts.
+#[tokio::test]
+async fn an_old_picture_is_not_looked_at_again_on_sqlite() {
+    let bed = Lite::start().await.unwrap();
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 0).await;
+    let mut tx = ours.transaction().unwrap();
+    assert!(items().read(&mut tx, 1).await.unwrap().is_some());
+    items().modify(&mut theirs, 1, &PATIENT, one_more::<Lite>).await.unwrap();
+    let failed = items().modify(&mut tx, 1, &PATIENT, one_more::<Lite>).await.unwrap_err();
+    assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Stale), 1), "{}", failed.error);
+    drop(tx);
+    items().modify(&mut ours, 1, &PATIENT, one_more::<Lite>).await.unwrap();
+    assert_eq!(stocks::<Lite>(&mut theirs).await[0], 2);
 }
