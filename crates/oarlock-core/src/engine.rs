@@ -1,6 +1,7 @@
 //! One engine, where all policy lives: waiting, retrying, renewing, giving up, cleaning up.
 
 mod acquire;
+mod at_home;
 mod backoff;
 pub(crate) mod cohort;
 mod entropy;
@@ -377,8 +378,9 @@ impl ClientBuilder {
         };
         let observers = Observers::new(self.observers);
         let (entropy, info) = (Arc::new(self.entropy), self.driver.info());
+        let driver = home.of(self.driver);
         let leaving = Leaving {
-            driver: self.driver.clone(),
+            driver: driver.clone(),
             clock: self.clock.clone(),
             entropy: entropy.clone(),
             over: CancellationToken::new(),
@@ -387,7 +389,7 @@ impl ClientBuilder {
         let watchdog = Watchdog::new(leaving.clone(), observers.clone(), self.op_timeout, home.clone());
         let core = Core {
             info,
-            driver: self.driver,
+            driver,
             clock: self.clock,
             observers,
             entropy,

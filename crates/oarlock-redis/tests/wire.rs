@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
 use oarlock_core::state::{Query, Waiters};
-use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Label, ResourceName, Retry};
+use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Home, Label, ResourceName, Retry};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
 use redis::aio::MultiplexedConnection;
@@ -148,6 +148,25 @@ async fn an_engine_rides_over_lost_replies_and_resets() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await.unwrap();
+}
+
+/// The connection was lost, and whoever asks next makes another: on the engine's thread, and not on a runtime that is then
+/// blocked for three leases.
+#[test]
+fn a_connection_made_anew_lives_where_the_engine_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut bed = bed!();
+        let (home, config) = (Home::own_thread().unwrap(), bed.config());
+        let store = home.run(Redis::open(config)).await.unwrap().unwrap();
+        let ttl = Duration::from_secs(2);
+        let client = Client::builder(store).home(home).ttl(ttl).build().unwrap();
+        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+        std::thread::sleep(ttl * 3);
+        assert!(guard.is_held(), "{:?}", guard.loss());
+        guard.release().await.unwrap();
+    });
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::at_home::AtHome;
+use crate::driver::DynDriver;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long work that yielded on a thread of a runtime waits to be looked at again.
@@ -70,6 +72,14 @@ impl Home {
         let started = std::thread::Builder::new().name("oarlock".into()).spawn(work).map_err(failed)?;
         let thread = Thread { id: started.thread().id(), stop, tasks: tasks.clone() };
         Ok(Self { handle, tasks, thread: Some(Arc::new(thread)) })
+    }
+
+    /// This driver, with requests that belong here whoever polls them. On the caller's own runtime they do so anyway.
+    pub(crate) fn of(&self, driver: Arc<dyn DynDriver>) -> Arc<dyn DynDriver> {
+        match self.thread {
+            Some(_) => Arc::new(AtHome { driver, handle: self.handle.clone() }),
+            None => driver,
+        }
     }
 
     /// Runs `work` here, whether or not the caller is on a runtime, and whatever becomes of the caller.

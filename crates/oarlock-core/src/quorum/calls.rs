@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::Core;
+use super::node::Owed;
 use crate::driver::{BoxFuture, DynDriver};
 use crate::error::{Error, Result};
 
@@ -103,11 +104,10 @@ impl<T: Send + 'static> Drop for Calls<T> {
         let Ok(handle) = Handle::try_current() else { return };
         let mut rest: Vec<BoxFuture<()>> = Vec::with_capacity(self.open.len());
         for (at, request) in self.open.drain(..) {
-            let (core, late) = (self.core.clone(), self.late.clone());
-            core.nodes.get(at).inspect(|node| node.owes());
+            let (owed, late) = (Owed::new(self.core.clone(), at), self.late.clone());
             rest.push(Box::pin(async move {
                 let answer = request.await;
-                core.nodes.get(at).inspect(|node| node.paid(&answer));
+                owed.paid(&answer);
                 late(at, answer).await;
             }));
         }

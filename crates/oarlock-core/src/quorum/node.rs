@@ -65,17 +65,6 @@ impl Node {
         self.see(|seen| (seen.heard, seen.absent) = (Some(now), absent.then_some(now)));
     }
 
-    /// A request to it is not waited for any more.
-    pub(super) fn owes(&self) {
-        self.owed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Such a request was answered.
-    pub(super) fn paid<T>(&self, answer: &Result<T>) {
-        self.owed.fetch_sub(1, Ordering::Relaxed);
-        self.heard(answer);
-    }
-
     fn is_silent(&self) -> bool {
         let owes = self.owed.load(Ordering::Relaxed) > MOST_OWED;
         owes && self.see(|seen| seen.heard.is_none_or(|heard| heard.elapsed() >= A_WHILE))
@@ -92,6 +81,34 @@ impl Node {
     /// By which a name has a node that is asked first.
     pub(super) fn weight(&self, name: &ResourceName) -> u64 {
         super::crowd::weight(name, &self.address)
+    }
+}
+
+/// A request to a node that is not waited for any more. It is owed until it is answered, or dropped with its runtime.
+pub(super) struct Owed {
+    core: Arc<Core>,
+    node: usize,
+}
+
+impl Owed {
+    pub(super) fn new(core: Arc<Core>, node: usize) -> Self {
+        if let Some(node) = core.nodes.get(node) {
+            node.owed.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { core, node }
+    }
+
+    /// It was answered.
+    pub(super) fn paid<T>(self, answer: &Result<T>) {
+        self.core.nodes.get(self.node).inspect(|node| node.heard(answer));
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(node) = self.core.nodes.get(self.node) {
+            node.owed.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
