@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use oarlock_core::ClaimId;
 use tokio::runtime::Handle;
@@ -21,6 +22,9 @@ use crate::watch::Hub;
 const SETTINGS: &str = "SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES
     ('lock_timeout', '0'), ('statement_timeout', '0'), ('client_connection_check_interval', '1000')
 ) AS wanted(name, value) USING (name)";
+
+/// The server answers `await_end` within this time: five seconds for the beacon, half a second for the other connection.
+const AWAIT_END: Duration = Duration::from_millis(5500);
 
 #[derive(Debug, Default)]
 pub(crate) struct Lookout(Arc<Mutex<State>>);
@@ -86,7 +90,7 @@ impl Drop for Lookout {
 /// Ends the wait for what nobody wants to know any more. If it does not arrive, the wait ends by itself some day.
 async fn cancel(client: &Client, config: &Config) {
     if let Ok(tls) = Tls::of(config) {
-        let _ = client.cancel_token().cancel_query(tls).await;
+        let _ = tokio::time::timeout(config.connect_timeout, client.cancel_token().cancel_query(tls)).await;
     }
 }
 
@@ -98,21 +102,21 @@ async fn stand(state: &Mutex<State>, config: &Config) {
             *lock(state) = State::default();
             return;
         };
-        let wait = "SELECT oarlock.await_end($1)";
-        let ended = client.query_typed(wait, &[(&target, Type::INT8)]).await;
-        let cancelled = ended.as_ref().is_err_and(|error| error.code() == Some(&SqlState::QUERY_CANCELED));
-        let nothing =
-            ended.as_ref().is_ok_and(|rows| rows.first().is_some_and(|row| row.try_get::<_, bool>(0).is_err()));
+        let ended = await_end(&client, target, AWAIT_END + config.silence_timeout).await;
+        let cancelled = ended == Err(Some(SqlState::QUERY_CANCELED));
+        let nothing = ended == Ok(None);
+        let is_closed =
+            ended.as_ref().is_err_and(|code| code.as_ref().is_none_or(|code| code.code().starts_with("57P")));
         let mut state = lock(state);
         state.claims.retain(|claim, hub| hub.listens(*claim));
+        if is_closed {
+            state.client = None;
+        }
         if state.target != Some(target) || cancelled || (nothing && !state.claims.is_empty()) {
             continue;
         }
-        let is_closed =
-            ended.as_ref().is_err_and(|error| error.code().is_none_or(|code| code.code().starts_with("57P")));
         if is_closed && !state.claims.is_empty() {
-            // Somebody ended this connection: the wait goes on on another one, and something may have been missed.
-            state.client = None;
+            // This connection is no more: the wait goes on on another one, and something may have been missed.
             for (claim, hub) in &state.claims {
                 hub.tell(&claim.to_string());
             }
@@ -128,6 +132,16 @@ async fn stand(state: &Mutex<State>, config: &Config) {
     }
 }
 
+/// Whether `target` is over; `None` if nothing happened for a while. The error is what the server said, if it said anything.
+async fn await_end(client: &Client, target: i64, limit: Duration) -> Result<Option<bool>, Option<SqlState>> {
+    let asked = [(&target as _, Type::INT8)];
+    let ended = client.query_typed("SELECT oarlock.await_end($1)", &asked);
+    // Nobody else bounds this: a cancel does not reach a connection that something in between has forgotten.
+    let ended = tokio::time::timeout(limit, ended).await.map_err(|_| None)?;
+    let rows = ended.map_err(|error| error.code().cloned())?;
+    Ok(rows.first().and_then(|row| row.try_get(0).ok()))
+}
+
 /// Whom to wait for; if there is nobody, the next one who wants to know has to begin anew.
 fn next_target(state: &Mutex<State>) -> Option<i64> {
     let mut state = lock(state);
@@ -141,12 +155,13 @@ async fn connection(state: &Mutex<State>, config: &Config) -> Option<Arc<Client>
     if let Some(client) = lock(state).client.clone().filter(|client| !client.is_closed()) {
         return Some(client);
     }
-    let connecting = config.to_client();
-    let connecting = connecting.connect(Tls::of(config).ok()?);
-    let (client, connection) = tokio::time::timeout(config.connect_timeout, connecting).await.ok()?.ok()?;
-    tokio::spawn(connection);
-    client.query_typed(SETTINGS, &[]).await.ok()?;
-    let client = Arc::new(client);
+    let connecting = async {
+        let (client, connection) = config.to_client().connect(Tls::of(config).ok()?).await.ok()?;
+        tokio::spawn(connection);
+        client.query_typed(SETTINGS, &[]).await.ok()?;
+        Some(Arc::new(client))
+    };
+    let client = tokio::time::timeout(config.connect_timeout, connecting).await.ok()??;
     let mut state = lock(state);
     // Closed meanwhile: nobody wants to know any more.
     state.target?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::Client;
 use oarlock_postgres::Postgres;
+use oarlock_testbed::proxy::Proxy;
 
 use self::store::{config, start};
 
@@ -152,4 +153,29 @@ async fn waiting_does_not_hold_back_vacuum() {
     store::until(&root, lookout, 1).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A firewall forgets the connections of a client that waits: nobody ends them, and no word comes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_looks_out_on_a_connection_that_fell_silent_takes_another() {
+    let Some((server, root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut config = config(proxy.addr());
+    config.silence_timeout = Duration::from_secs(1);
+    let client = Client::new(Postgres::connect(config).await.unwrap()).unwrap();
+    let addr = server.addr();
+    let mut victim = tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap();
+    let lock = client.mutex("killed").unwrap();
+    let next = tokio::spawn(async move { lock.lock().await });
+    let lookout = "query LIKE '%await_end%' AND wait_event = 'advisory'";
+    store::until(&root, &format!("SELECT count(*) FROM pg_stat_activity WHERE {lookout}"), 1).await;
+    let old: i32 =
+        root.query_one(&format!("SELECT pid FROM pg_stat_activity WHERE {lookout}"), &[]).await.unwrap().get(0);
+    proxy.strand();
+    // What is left of the old one ends by itself in the server, and is not begun again.
+    store::until(&root, &format!("SELECT count(*) FROM pg_stat_activity WHERE {lookout} AND pid <> {old}"), 1).await;
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(30), next).await.unwrap().unwrap().unwrap();
+    guard.release().await.unwrap();
 }
