@@ -13,6 +13,7 @@ use std::time::Duration;
 use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex, Owner};
 use oarlock_postgres::{Advisory, Config, Keys, PostgresSession, TransactionLock};
 use oarlock_testbed::PgBouncer;
+use oarlock_testbed::proxy::{Proxy, Then};
 use tokio::task::JoinHandle;
 
 use self::store::{Server, config, start, until};
@@ -162,11 +163,41 @@ async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
     again.release().await.unwrap();
 }
 
+/// Both are renewed together, and only one of them can be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_costs_no_hold_on_another() {
+    let Some((server, root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut config = raw(&server);
+    (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
+    config.session_ttl = Duration::from_secs(6);
+    let (client, rival) = (connect(config).await, connect(raw(&server)).await);
+    let theirs = rival.mutex("2").unwrap().lock().await.unwrap();
+    let first = client.mutex("1").unwrap().lock().await.unwrap();
+    // Whoever waits does so on a connection of its own, and holds there.
+    let second = wait_for(client.mutex("2").unwrap());
+    until(&root, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1).await;
+    theirs.release().await.unwrap();
+    let second = tokio::time::timeout(BOUND, second).await.unwrap().unwrap().unwrap();
+    let dropped = proxy.drop_next_reply(Then::Silence);
+    assert!(tokio::time::timeout(BOUND, dropped.wait()).await.unwrap().is_some());
+    let two_leases = tokio::time::Instant::now() + Duration::from_secs(12);
+    let lost = async {
+        tokio::select! {
+            _ = first.lost() => &second,
+            _ = second.lost() => &first,
+        }
+    };
+    let other = tokio::time::timeout(BOUND, lost).await.unwrap();
+    assert!(tokio::time::timeout_at(two_leases, other.lost()).await.is_err(), "the other one was lost, too");
+    assert!(other.is_held());
+}
+
 /// Whoever is stopped, or cut off without a word, does not hold for ever.
 #[tokio::test]
 async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
     let Some((server, _root)) = start().await else { return };
-    let proxy = oarlock_testbed::proxy::Proxy::start(server.addr()).unwrap();
+    let proxy = Proxy::start(server.addr()).unwrap();
     let mut config = raw(&server);
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
     config.session_ttl = Duration::from_secs(2);

@@ -12,6 +12,7 @@ use oarlock_core::driver::{
 use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select, Waiters};
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Fence, Kind, ResourceName, Result, Weight};
 use tokio::runtime::Handle;
+use tokio::time::timeout_at;
 
 use crate::desk::{Desk, Place, Seat};
 use crate::line::{Line as _, Seen, Server};
@@ -131,32 +132,44 @@ impl<S: Server> SessionLocks<S> {
         left
     }
 
-    /// What became of the connections that hold or wait: asked all at once, for one of them may be silent.
+    /// What became of the connections that hold or wait: asked all at once, for one of them may be silent. The leases of the others
+    /// run on meanwhile, so nobody is waited for for longer than a third of the shortest.
     async fn keep(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let shortest = batch.iter().map(|renewal| self.lease(&renewal.claim).ttl).min().unwrap_or_default();
+        let now = tokio::time::Instant::now();
+        let until = now + shortest / 3;
         let mut beats = HashMap::new();
-        let mut answers = Vec::with_capacity(batch.len());
-        for renewal in batch {
-            let answer = self.keep_one(renewal).await;
-            if let Ok(Kept::On(line, _)) = &answer {
-                let number = line.number();
-                beats.entry(number).or_insert_with(|| {
-                    let line = line.clone();
-                    self.desk.runtime.spawn(async move { line.beat().await })
-                });
+        let mut answers: Vec<Option<Result<Kept<S>>>> = batch.iter().map(|_| None).collect();
+        // Those first with which nobody else is busy.
+        for limit in [now, until] {
+            for (answer, renewal) in answers.iter_mut().zip(batch).filter(|(answer, _)| answer.is_none()) {
+                let Ok(kept) = timeout_at(limit, self.keep_one(renewal)).await else { continue };
+                if let Ok(Kept::On(line, _)) = &kept {
+                    beats.entry(place_of(line)).or_insert_with(|| {
+                        let line = line.clone();
+                        self.desk.runtime.spawn(async move { line.beat().await })
+                    });
+                }
+                *answer = Some(kept);
             }
-            answers.push(answer);
         }
-        let mut heard: HashMap<u64, Result<()>> = HashMap::new();
-        for (number, beat) in beats {
-            let beat = beat.await.unwrap_or_else(|_| Err(Error::unreachable("its runtime is gone").on(S::SCHEME)));
-            heard.insert(number, beat.map(drop));
+        let silent = || Error::unreachable("its connection is silent").on(S::SCHEME);
+        let mut heard: HashMap<usize, Result<()>> = HashMap::new();
+        for (place, beat) in beats {
+            // What has come is heard, also after that time.
+            let beat = match timeout_at(until, beat).await {
+                Ok(Ok(beat)) => beat.map(drop),
+                Ok(Err(_)) => Err(Error::unreachable("its runtime is gone").on(S::SCHEME)),
+                Err(_) => Err(silent()),
+            };
+            heard.insert(place, beat);
         }
         let mut renewed = Vec::with_capacity(batch.len());
         for (answer, renewal) in answers.into_iter().zip(batch) {
-            renewed.push(match answer {
+            renewed.push(match answer.unwrap_or_else(|| Err(silent())) {
                 Ok(Kept::On(line, _)) if line.is_over() => Ok(Renewed::Gone(Gone::Session)),
                 Ok(Kept::On(line, fence)) => heard
-                    .get(&line.number())
+                    .get(&place_of(&line))
                     .cloned()
                     .unwrap_or(Ok(()))
                     .map(|()| Renewed::Alive { lease: self.lease(&renewal.claim), fence: Some(fence), ending: None }),
@@ -255,6 +268,11 @@ impl<S: Server> SessionLocks<S> {
         }
         None
     }
+}
+
+/// What tells a connection from another, as long as both are there: two servers may have the same number for theirs.
+fn place_of<L>(line: &Arc<L>) -> usize {
+    Arc::as_ptr(line).addr()
 }
 
 /// What there is to renew.
