@@ -126,9 +126,9 @@ struct Statements {
 /// # Errors
 /// As for [`Postgres::connect`](crate::Postgres::connect).
 pub async fn statements(config: Config) -> Result<Arc<dyn Floor>> {
-    let client = Client::open(config.clone()).await?;
+    let (client, _) = Client::open(config.clone()).await?;
     let (prefix, label, next) = (config.prefix.clone(), write(&Label::of_this_process())?, AtomicI64::new(1));
-    let session = Session::open(config).await?;
+    let (session, _) = Session::open(config).await?;
     Ok(Arc::new(Statements { prefix, client, session, label, next }))
 }
 

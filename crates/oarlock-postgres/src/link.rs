@@ -44,6 +44,9 @@ pub(crate) struct Link {
     session: Kept<Session>,
     /// The numbers of sessions of ours that have ended.
     ended: Mutex<Vec<i64>>,
+    /// Sessions at servers that the address has left. Their beacons burn on: belief in what is tethered to them must end before anybody
+    /// there sees them go out.
+    left: Mutex<Vec<Arc<Session>>>,
     lookout: Lookout,
     closed: AtomicBool,
     pooled: AtomicBool,
@@ -61,6 +64,10 @@ pub(crate) struct Session {
     pub(crate) hub: Arc<Hub>,
     /// `None` behind a pooler: whatever a connection there keeps in the server, it keeps for strangers.
     client: Option<Client>,
+    /// Which run of which server saw it begin.
+    run: Option<i64>,
+    /// The server is another one now.
+    left: AtomicBool,
 }
 
 impl Session {
@@ -70,7 +77,13 @@ impl Session {
     }
 
     fn unlit() -> Self {
-        Self { number: 0, hub: Arc::new(Hub::default()), client: None }
+        Self { number: 0, hub: Arc::new(Hub::default()), client: None, run: None, left: AtomicBool::new(false) }
+    }
+
+    /// Gives it up, though its connection has not ended.
+    fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+        self.hub.end();
     }
 }
 
@@ -110,7 +123,9 @@ impl<T: Open> Kept<T> {
             .spawn(async move { tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| Err(no_answer())) });
         let opened = opened.await;
         let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
-        let opened = Arc::new(opened.map_err(gone)??);
+        let (opened, run) = opened.map_err(gone)??;
+        link.arrive(run);
+        let opened = Arc::new(opened);
         *self.lock() = Some(opened.clone());
         link.check().inspect_err(|_| drop(self.lock().take()))?;
         Ok(opened)
@@ -123,19 +138,22 @@ impl<T: Open> Kept<T> {
 }
 
 pub(crate) trait Open: Send + Sync + Sized + 'static {
-    fn open(config: Config) -> impl Future<Output = Result<Self>> + Send;
+    /// Opens one, and says in which [run](run_of) of the server; `None` behind a pooler.
+    fn open(config: Config) -> impl Future<Output = Result<(Self, Option<i64>)>> + Send;
     fn has_ended(&self) -> bool;
 }
 
 impl Open for Client {
-    async fn open(config: Config) -> Result<Self> {
+    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
         let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
+        let mut run = None;
         if is_our_own(&client).await? {
             client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
+            run = Some(run_of(&client).await?);
         }
         schema::prepare(&client).await?;
-        Ok(client)
+        Ok((client, run))
     }
 
     fn has_ended(&self) -> bool {
@@ -144,7 +162,7 @@ impl Open for Client {
 }
 
 impl Open for Session {
-    async fn open(config: Config) -> Result<Self> {
+    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
         let number = random()? | 1;
         let mut client = config.to_client();
         client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
@@ -152,17 +170,24 @@ impl Open for Session {
         let hub = Arc::new(Hub::default());
         tokio::spawn(listen(connection, Ending(hub.clone())));
         if !is_our_own(&client).await? {
-            return Ok(Self::unlit());
+            return Ok((Self::unlit(), None));
         }
         client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
         client.query_typed("SELECT oarlock.begin($1)", &[(&number, Type::INT8)]).await.map_err(failed)?;
         client.batch_execute(&format!("LISTEN oarlock_{number:x}")).await.map_err(failed)?;
-        Ok(Self { number, hub, client: Some(client) })
+        let run = Some(run_of(&client).await?);
+        Ok((Self { number, hub, client: Some(client), run, left: AtomicBool::new(false) }, run))
     }
 
     fn has_ended(&self) -> bool {
-        self.client.as_ref().is_some_and(Client::is_closed)
+        self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
     }
+}
+
+/// When the server started, in microseconds: no two servers that an address leads to did so at the same one.
+async fn run_of(client: &Client) -> Result<i64> {
+    let run = "SELECT floor(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, $1::bigint AS echo";
+    first(client, run).await
 }
 
 /// Two bits less than a number has, so that it is positive here and in the two halves that the server shows of a lock.
@@ -246,8 +271,9 @@ impl Link {
         let (requests, renewals, session, ended) = (Kept::new(), Kept::new(), Kept::new(), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
-        let lookout = Lookout::default();
-        let link = Self { config, runtime, requests, renewals, session, ended, lookout, closed, pooled, alone, next };
+        let (left, lookout) = (Mutex::default(), Lookout::default());
+        let link =
+            Self { config, runtime, requests, renewals, session, ended, left, lookout, closed, pooled, alone, next };
         link.requests.get_or_open(&link).await?;
         link.session().await?;
         Ok(link)
@@ -286,6 +312,26 @@ impl Link {
                 ended.drain(..many);
             }
         }
+    }
+
+    /// A connection was made to this run of the server. If the session began in another one, the address has moved: here nobody
+    /// sees its end, and it hears nothing. What is left of the other connections may be silent for hours.
+    fn arrive(&self, run: Option<i64>) {
+        let session = self.session.lock().clone();
+        let Some(session) = session.filter(|session| run.is_some() && session.run.is_some() && session.run != run)
+        else {
+            return;
+        };
+        session.leave();
+        self.note_ended();
+        self.session.discard(&session);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|session| session.client.as_ref().is_some_and(|client| !client.is_closed()));
+        left.push(session);
+        drop(left);
+        self.requests.lock().take();
+        self.renewals.lock().take();
+        self.lookout.end();
     }
 
     /// The sessions of ours that have ended.
@@ -360,6 +406,7 @@ impl Link {
         self.session.lock().take();
         self.requests.lock().take();
         self.renewals.lock().take();
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.lookout.end();
     }
 }

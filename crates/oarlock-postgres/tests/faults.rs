@@ -9,7 +9,7 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_core::{Client, Error, ErrorKind};
 use oarlock_postgres::{Advisory, Postgres, PostgresSession};
@@ -227,4 +227,70 @@ async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
     assert!(!copied.is_held(), "two believe");
     assert!(next.fence() > before_copied, "{} after {before_copied}", next.fence());
     drop((copied, lost, primary));
+}
+
+/// The primary falls silent, and its address leads to a standby that has taken its place: nothing ends the old connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_does_not_go_on_at_another_server() {
+    let Some((primary, root)) = start().await else { return };
+    let (addr, door) = (primary.addr(), Proxy::start(primary.addr()).unwrap());
+    let mut ours = config(door.addr());
+    ours.silence_timeout = Duration::from_secs(2);
+    let store = Postgres::connect(ours).await.unwrap();
+    let mut held = claim(1, "held");
+    held.ttl = Duration::from_secs(240);
+    grant(&store, &held).await.unwrap();
+    assert!(matches!(renew(&store, &held).await, Renewed::Alive { .. }));
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    let standby = tokio::task::spawn_blocking(move || Server::standby_of(addr)).await.unwrap().unwrap();
+    let there: String = root.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
+    let theirs = raw(&standby).await;
+    until(&theirs, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
+    door.strand();
+    door.aim(standby.addr());
+    theirs.batch_execute("SELECT pg_promote()").await.unwrap();
+    until(&theirs, "SELECT (NOT pg_is_in_recovery())::int::bigint", 1).await;
+
+    let next = claim(2, "next");
+    let arriving = async { while store.attempt(&next).await.is_err() {} };
+    tokio::time::timeout(BOUND, arriving).await.unwrap();
+    let told = tokio::time::timeout(BOUND, mailbox.changed()).await;
+    assert!(told.is_ok_and(|hint| hint.is_some()), "the mailbox did not tell");
+    assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
+    assert!(matches!(renew(&store, &next).await, Renewed::Alive { .. }));
+    // The new one is known there: others can see its end, and it hears what it is told.
+    let known = "SELECT count(*) FROM oarlock.claim JOIN oarlock.session ON number = session WHERE ended IS NULL";
+    until(&theirs, known, 1).await;
+    let rival = Postgres::connect(config(standby.addr())).await.unwrap();
+    let (theirs, mut waits) = (claim(3, "handed"), claim(4, "handed"));
+    waits.wait = true;
+    grant(&rival, &theirs).await.unwrap();
+    let Attempt::Pending(pending) = store.attempt(&waits).await.unwrap() else { panic!("two hold it") };
+    let mut turn = store.watch(&Interest::Turn(Arc::new(waits), pending.cursor)).await.unwrap();
+    rival.release(&theirs.resource, theirs.id, &End::Withdrawn).await.unwrap();
+    let told = tokio::time::timeout(BOUND, turn.changed()).await;
+    assert!(told.is_ok_and(|hint| hint.is_some()), "the next in line was not told");
+}
+
+/// The old server is still there for others, who must not be granted what we have not yet given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_left_is_not_seen_to_end() {
+    let (Some((old, root)), Some((new, _))) = (start().await, start().await) else { return };
+    let door = Proxy::start(old.addr()).unwrap();
+    let store = Postgres::connect(config(door.addr())).await.unwrap();
+    let (held, next) = (claim(1, "held"), claim(2, "next"));
+    grant(&store, &held).await.unwrap();
+    door.aim(new.addr());
+    let requests = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oarlock'
+        AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+    assert_eq!(root.query(requests, &[]).await.unwrap().len(), 1);
+    let arriving = async { while store.attempt(&next).await.is_err() {} };
+    tokio::time::timeout(BOUND, arriving).await.unwrap();
+    // This one has never heard of it, or it is known to have ended with its session.
+    assert!(matches!(renew(&store, &held).await, Renewed::Gone(_)));
+    assert!(matches!(renew(&store, &next).await, Renewed::Alive { .. }));
+    let beacons = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(root.query_one(beacons, &[]).await.unwrap().get::<_, i64>(0), 1, "its beacon went out");
+    store.close().await.unwrap();
+    until(&root, beacons, 0).await;
 }
