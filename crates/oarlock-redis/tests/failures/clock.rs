@@ -5,6 +5,7 @@ use std::time::Duration;
 use oarlock_core::LossReason;
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::Driver as _;
+use oarlock_core::state::Query;
 use oarlock_redis::{Layout, Redis};
 use oarlock_testbed::RedisClock;
 use redis::Value;
@@ -82,4 +83,21 @@ async fn fences_of_plain_locks_rise_without_their_clock_and_without_their_counte
     let _: Value = raw.ask(&["DEL", "oarlock:beside:{deploy}"]).await;
     let next = fence(&store, &claim(3, "deploy")).await;
     assert!(next > last, "{next:?} after {last:?}, by the clock");
+}
+
+/// Nobody has held it for less than no time.
+#[tokio::test]
+async fn a_lock_beside_redisson_is_shown_when_the_clock_was_set_back() {
+    let server = started!(RedisClock::start_or_skip());
+    let mut config = config(server.addr());
+    (config.layout, config.prefix) = (Layout::Redisson, String::new());
+    let (store, mut raw) = (Redis::open(config).await.unwrap(), Raw::to(server.addr()).await);
+    // Longer than the step: its end is by the clock of the server.
+    let mut long = claim(1, "deploy");
+    long.ttl = Duration::from_secs(60);
+    assert!(fence(&store, &long).await.is_some());
+    step(&server, &mut raw, -HOUR).await;
+    let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
+    let holder = &seen.resources[0].holders[0];
+    assert_eq!((holder.id, holder.held_for), (long.id, Duration::ZERO));
 }

@@ -19,7 +19,7 @@ for _, h in ipairs(holders) do
   local over = h.left == 0 or (h.kind == 'read' and h.left < 0 and h.owner == owner_of(h.id))
   if claim then
     answer[#answer + 1] = not over and {
-      h.id, claim.kind, h.weight, claim.fence, now - claim.since, math.max(h.left, 0), 0, claim.label,
+      h.id, claim.kind, h.weight, claim.fence, math.max(now - claim.since, 0), math.max(h.left, 0), 0, claim.label,
       claim.value or false, claim.by or false, claim.why or false,
     } or nil
   elseif not over then
