@@ -28,6 +28,8 @@ pub(crate) struct Cluster {
 struct State {
     nodes: HashMap<Target, Arc<Node>>,
     ranges: Vec<Range>,
+    /// Nodes that failed since this was learnt: others may have their slots now.
+    doubted: HashSet<Target>,
     closed: bool,
 }
 
@@ -46,23 +48,22 @@ impl Cluster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node that serves this slot, as far as is known: who is wrong about it is told, and nobody has to wait for a node
-    /// that has nothing to do with it.
+    /// The node that serves this slot, as far as is known: who is wrong about it is told. Only where a node has failed that
+    /// is learnt anew first.
     pub(crate) async fn node(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>> {
         if self.is_stale() {
             self.learn_anew();
         }
-        if let Some(node) = self.serving(slot) {
+        if let Some(node) = self.lock().trusted(slot) {
             return Ok(node);
         }
-        self.learn_anew().done().await?;
-        self.serving(slot).ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, format!("no node serves slot {slot}")).on(SCHEME).retry_later()
-        })
-    }
-
-    fn serving(&self, slot: u16) -> Option<Arc<Node>> {
-        self.lock().serving(slot)
+        let learnt = self.learn_anew().done().await;
+        // What was known before is better than nothing.
+        if let Some(node) = self.lock().serving(slot) {
+            return Ok(node);
+        }
+        learnt?;
+        Err(Error::new(ErrorKind::Unreachable, format!("no node serves slot {slot}")).on(SCHEME).retry_later())
     }
 
     /// The node at this address, which the cluster named.
@@ -88,14 +89,15 @@ impl Cluster {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// What is known turned out wrong: it is learnt anew beside the next request.
-    pub(crate) fn doubt(&self) {
+    /// A node failed: what is known is learnt anew, before the next request for it and beside those for others.
+    pub(crate) fn doubt(&self, node: &Node) {
+        self.lock().doubted.insert(node.target.clone());
         self.stale.store(true, Ordering::Release);
     }
 
     /// A node has said who serves a slot now.
     pub(crate) fn moved(&self, slot: u16, master: Target) {
-        self.doubt();
+        self.stale.store(true, Ordering::Release);
         let mut state = self.lock();
         state.ranges.insert(0, Range { first: slot, last: slot, master });
     }
@@ -107,7 +109,7 @@ impl Cluster {
                 cluster.stale.store(false, Ordering::Release);
                 let learnt = cluster.learn().await;
                 if learnt.is_err() {
-                    cluster.doubt();
+                    cluster.stale.store(true, Ordering::Release);
                 }
                 if cluster.lock().closed {
                     cluster.close();
@@ -153,6 +155,7 @@ impl Cluster {
         // Who serves nothing any more has no news, either: watches there end, and are armed where the slots are.
         let gone: Vec<_> = state.nodes.extract_if(|target, _| !masters.contains(target)).collect();
         state.ranges = ranges;
+        state.doubted.clear();
         drop(state);
         for (_, node) in gone {
             node.close();
@@ -171,6 +174,10 @@ impl Cluster {
 }
 
 impl State {
+    fn trusted(&self, slot: u16) -> Option<Arc<Node>> {
+        self.serving(slot).filter(|node| self.doubted.is_empty() || !self.doubted.contains(&node.target))
+    }
+
     fn serving(&self, slot: u16) -> Option<Arc<Node>> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
         self.nodes.get(&range.master).cloned()

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use futures_util::stream::{select_all, unfold};
 use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
@@ -31,7 +31,7 @@ const LISTED: usize = 16;
 /// A Redis or Valkey server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct Redis {
-    pub(crate) link: Link,
+    pub(crate) link: Arc<Link>,
     pub(crate) scripts: Scripts,
     facts: Facts,
     /// The last label in JSON: most claims of a client have the same.
@@ -47,7 +47,7 @@ impl Redis {
     pub async fn open(config: Config) -> Result<Self> {
         let (link, facts) = Link::open(config).await.map_err(|error| error.during("open"))?;
         let scripts = Scripts::of(&link.config, link.is_cluster());
-        Ok(Self { link, scripts, facts, written: Mutex::default() })
+        Ok(Self { link: Arc::new(link), scripts, facts, written: Mutex::default() })
     }
 
     /// What the servers said about themselves when they were reached: of each thing the least.
@@ -167,15 +167,11 @@ impl Driver for Redis {
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls = batch.iter().map(|renewal| self.renewal(renewal)).collect();
-        let answers = if self.link.confirms() {
-            let shortest = batch.iter().map(|renewal| renewal.claim.ttl).min().unwrap_or_default();
-            self.link.run_confirmed(calls, patience(shortest)).await
-        } else {
-            self.link.run(calls).await
-        };
-        if self.link.is_cluster() {
-            join_all(batch.iter().map(|renewal| self.link.attend(&renewal.claim.resource))).await;
-        }
+        let lease = |Renewal { claim, held, .. }: &Renewal| if *held { claim.ttl } else { claim.place_ttl() };
+        let shortest = batch.iter().map(lease).min().unwrap_or_default();
+        let patience = self.link.confirms().then(|| patience(shortest));
+        let answers = self.link.run_apart(calls, patience, shortest / 4).await;
+        self.link.attend_all(batch.iter().map(|renewal| &renewal.claim.resource));
         let read = |(answer, renewal): (Result<Value>, &Renewal)| {
             answer.and_then(answer::renewed).map_err(|error| about("renew", &renewal.claim.resource, error))
         };
@@ -295,7 +291,7 @@ impl Redis {
             .map_err(|error| about("attempt", &claim.resource, error))
     }
 
-    fn attempt_call(&self, claim: &Claim, sent: i64) -> Call<'_> {
+    fn attempt_call(&self, claim: &Claim, sent: i64) -> Call {
         if self.link.config.layout == Layout::Plain {
             return self.plain_attempt(claim);
         }
@@ -353,7 +349,7 @@ impl Redis {
         self.link.run_one(call).await.and_then(answer::released)
     }
 
-    fn renewal(&self, Renewal { claim, fences, memo, held, .. }: &Renewal) -> Call<'_> {
+    fn renewal(&self, Renewal { claim, fences, memo, held, .. }: &Renewal) -> Call {
         let (how, number) = match fences {
             Fences::Keep => ("keep", 0),
             Fences::AtLeast(fence) => ("least", fence.get()),

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use oarlock_core::driver::Watch;
 use oarlock_core::{Claim, Error, ErrorKind, ResourceName, Result};
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::config::{Address, Config};
@@ -49,8 +52,8 @@ enum Route {
 }
 
 /// A call of a script.
-pub(crate) struct Call<'a> {
-    pub(crate) script: &'a Script,
+pub(crate) struct Call {
+    pub(crate) script: Arc<Script>,
     pub(crate) slot: u16,
     pub(crate) command: Cmd,
 }
@@ -155,35 +158,35 @@ impl Link {
     }
 
     /// A call of `script` on a resource, to which its arguments are to be added.
-    pub(crate) fn call<'a>(&self, script: &'a Script, name: &ResourceName) -> Call<'a> {
+    pub(crate) fn call(&self, script: &Arc<Script>, name: &ResourceName) -> Call {
         let place = self.place(name);
         let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
         let mut command = Cmd::with_capacity(20, 512);
         command.arg("EVALSHA");
         command.arg(script.hash()).arg(2 + place.more.len()).arg(&place.key).arg(&place.side).arg(&place.more);
         command.arg(self.mail(&place));
-        Call { script, slot, command }
+        Call { script: script.clone(), slot, command }
     }
 
     /// A call of `script` on a plain lock, to which its arguments are to be added.
-    pub(crate) fn call_bare<'a>(&self, script: &'a Script, name: &ResourceName) -> Call<'a> {
+    pub(crate) fn call_bare(&self, script: &Arc<Script>, name: &ResourceName) -> Call {
         let place = self.place(name);
         let slot = if self.is_cluster() { place::slot(&place.key) } else { 0 };
         let mut command = Cmd::with_capacity(9, 512);
         command.arg("EVALSHA").arg(script.hash()).arg("2").arg(&place.key).arg(&place.side);
-        Call { script, slot, command }
+        Call { script: script.clone(), slot, command }
     }
 
     /// A call of `script` on one key, to which its arguments are to be added.
-    pub(crate) fn call_on<'a>(&self, script: &'a Script, key: &str) -> Call<'a> {
+    pub(crate) fn call_on(&self, script: &Arc<Script>, key: &str) -> Call {
         let slot = if self.is_cluster() { place::slot(key) } else { 0 };
         let mut command = redis::cmd("EVALSHA");
         command.arg(script.hash()).arg(1).arg(key);
-        Call { script, slot, command }
+        Call { script: script.clone(), slot, command }
     }
 
     /// Runs one call.
-    pub(crate) async fn run_one(&self, call: Call<'_>) -> Result<Value> {
+    pub(crate) async fn run_one(&self, call: Call) -> Result<Value> {
         let node = self.node(call.slot, &To::Home).await?;
         match node.send_one(&call.command).await.inspect_err(|_| self.doubt(&node))? {
             Ok(answer) => return Ok(answer),
@@ -194,16 +197,60 @@ impl Link {
     }
 
     /// Runs calls in one go, those for different servers at once: an answer for each.
-    pub(crate) async fn run(&self, calls: Vec<Call<'_>>) -> Vec<Result<Value>> {
+    pub(crate) async fn run(&self, calls: Vec<Call>) -> Vec<Result<Value>> {
         self.run_on(&calls, None).await
     }
 
     /// As [`run`](Self::run); what was done counts as failed unless enough replicas confirm it within `patience`.
-    pub(crate) async fn run_confirmed(&self, calls: Vec<Call<'_>>, patience: Duration) -> Vec<Result<Value>> {
+    pub(crate) async fn run_confirmed(&self, calls: Vec<Call>, patience: Duration) -> Vec<Result<Value>> {
         self.run_on(&calls, Some(patience)).await
     }
 
-    async fn run_on(&self, calls: &[Call<'_>], patience: Option<Duration>) -> Vec<Result<Value>> {
+    /// As the two above, each server by itself: once one has answered, the others have this much time, so that one that hangs
+    /// takes nothing with it. What they were asked goes on: who else would notice that they hang?
+    pub(crate) async fn run_apart(
+        self: &Arc<Self>,
+        calls: Vec<Call>,
+        patience: Option<Duration>,
+        rest: Duration,
+    ) -> Vec<Result<Value>> {
+        if !self.is_cluster() {
+            return self.run_on(&calls, patience).await;
+        }
+        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+        let mut parts: Vec<(Arc<Node>, Vec<usize>, Vec<Call>)> = Vec::new();
+        for (at, call) in calls.into_iter().enumerate() {
+            match self.node(call.slot, &To::Home).await {
+                Err(error) => answers[at] = Some(Err(error)),
+                Ok(node) => match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &node)) {
+                    Some((_, places, calls)) => {
+                        places.push(at);
+                        calls.push(call);
+                    }
+                    None => parts.push((node, vec![at], vec![call])),
+                },
+            }
+        }
+        let run = |(_, places, calls): (_, Vec<usize>, Vec<Call>)| {
+            let link = self.clone();
+            let task = tokio::spawn(async move { link.run_on(&calls, patience).await });
+            async move { (places, task.await) }
+        };
+        let mut running: FuturesUnordered<_> = parts.into_iter().map(run).collect();
+        let mut first = running.next().await;
+        let over = Instant::now() + rest;
+        while let Some((places, said)) = first.take() {
+            // None of a task that ended with its runtime.
+            for (at, answer) in places.into_iter().zip(said.unwrap_or_default()) {
+                answers[at] = Some(answer);
+            }
+            first = tokio::time::timeout_at(over, running.next()).await.unwrap_or_default();
+        }
+        let late = || Error::unreachable("its node has not answered, though others have").on(SCHEME);
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(late()))).collect()
+    }
+
+    async fn run_on(&self, calls: &[Call], patience: Option<Duration>) -> Vec<Result<Value>> {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
         let mut open: Vec<(usize, To, bool)> = (0..calls.len()).map(|at| (at, To::Home, false)).collect();
         for round in 0..ROUNDS {
@@ -276,7 +323,7 @@ impl Link {
         match &self.route {
             Route::One(_) => {}
             Route::Sentinels(sentinels) => sentinels.doubt(node),
-            Route::Cluster(cluster) => cluster.doubt(),
+            Route::Cluster(cluster) => cluster.doubt(node),
         }
     }
 
@@ -284,13 +331,13 @@ impl Link {
     async fn send(
         &self,
         batch: &Batch,
-        calls: &[Call<'_>],
+        calls: &[Call],
         patience: Option<Duration>,
     ) -> Result<Vec<Result<Value, Failed>>> {
         let mut commands = Vec::with_capacity(batch.at.len());
         if batch.teach {
             let mut taught: Vec<&str> = Vec::new();
-            for script in batch.at.iter().map(|at| calls[*at].script) {
+            for script in batch.at.iter().map(|at| &calls[*at].script) {
                 if !taught.contains(&script.hash()) {
                     taught.push(script.hash());
                     commands.push(script.load());
@@ -448,17 +495,29 @@ impl Link {
 
     /// Sees to it that the mailbox for this resource is heard, where each slot has its own.
     pub(crate) async fn attend(&self, name: &ResourceName) {
+        let Some((slot, mailbox)) = self.unheard(name) else { return };
+        // Without it the holder learns from its next renewal what it would have been told.
+        let Ok(node) = self.node(slot, &To::Home).await else { return };
+        let _ = node.attend(&mailbox, true).await.inspect_err(|_| self.doubt(&node));
+    }
+
+    /// As [`attend`](Self::attend) for all of these, which nobody waits for: a node may hang.
+    pub(crate) fn attend_all<'a>(self: &Arc<Self>, names: impl Iterator<Item = &'a ResourceName>) {
+        let unheard: Vec<_> = names.filter(|name| self.unheard(name).is_some()).cloned().collect();
+        if !unheard.is_empty() {
+            let link = self.clone();
+            tokio::spawn(async move { join_all(unheard.iter().map(|name| link.attend(name))).await });
+        }
+    }
+
+    /// The mailbox for this resource, and its slot, if it should be heard and is not.
+    fn unheard(&self, name: &ResourceName) -> Option<(u16, String)> {
         let place = self.place(name);
         if !self.is_cluster() || place.tag.is_empty() {
-            return;
+            return None;
         }
         let mailbox = format!("{}{}", self.mail(&place), self.session);
-        if self.hub.is_attended(&mailbox) {
-            return;
-        }
-        // Without it the holder learns from its next renewal what it would have been told.
-        let Ok(node) = self.node(place::slot(&place.key), &To::Home).await else { return };
-        let _ = node.attend(&mailbox, true).await.inspect_err(|_| self.doubt(&node));
+        (!self.hub.is_attended(&mailbox)).then(|| (place::slot(&place.key), mailbox))
     }
 
     fn check_open(&self) -> Result<()> {

@@ -17,7 +17,7 @@ pub(crate) fn check_claim(claim: &Claim) -> Result<()> {
 }
 
 impl Redis {
-    pub(crate) fn plain_attempt(&self, claim: &Claim) -> Call<'_> {
+    pub(crate) fn plain_attempt(&self, claim: &Claim) -> Call {
         let who = format!("{} {} {}", self.link.session, claim.kind.as_str(), self.label(&claim.label));
         let mut call = self.link.call_bare(&self.scripts.attempt, &claim.resource);
         let command = &mut call.command;
@@ -33,7 +33,7 @@ impl Redis {
         call
     }
 
-    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> Result<Call<'_>> {
+    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> Result<Call> {
         let mut call = self.link.call_bare(&self.scripts.release, name);
         let command = call.command.arg(id.to_string());
         match end {

@@ -1,5 +1,7 @@
 //! The scripts of each layout, put together from their files.
 
+use std::sync::Arc;
+
 use redis::Cmd;
 
 use crate::config::{Config, Layout};
@@ -32,10 +34,10 @@ impl Script {
 /// One script for each verb.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    pub(crate) attempt: Script,
-    pub(crate) renew: Script,
-    pub(crate) release: Script,
-    pub(crate) inspect: Script,
+    pub(crate) attempt: Arc<Script>,
+    pub(crate) renew: Arc<Script>,
+    pub(crate) release: Arc<Script>,
+    pub(crate) inspect: Arc<Script>,
 }
 
 macro_rules! parts {
@@ -52,7 +54,7 @@ impl Scripts {
         } else {
             "local PUBLISH, NUMSUB = 'PUBLISH', 'NUMSUB'\n"
         };
-        let script = |parts: &[&str]| Script::new(format!("{publish}{}", parts.concat()));
+        let script = |parts: &[&str]| Arc::new(Script::new(format!("{publish}{}", parts.concat())));
         match config.layout {
             Layout::Native => Self {
                 attempt: script(parts!("native": "load", "attempt.free", "attempt.behind", "hand", "rule", "attempt")),
