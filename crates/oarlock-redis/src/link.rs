@@ -190,7 +190,7 @@ impl Link {
         let node = self.node(call.slot, &To::Home).await?;
         match node.send_one(&call.command).await.inspect_err(|_| self.doubt(&node))? {
             Ok(answer) => return Ok(answer),
-            Err(error) if self.next(0, &error, &node).is_some() => {}
+            Err(error) if self.next(0, &error, &node, false).is_some() => {}
             Err(error) => return Err(self.failure(error, &node)),
         }
         Box::pin(self.run(vec![call])).await.pop().unwrap_or_else(|| Err(unexpected()))
@@ -276,7 +276,7 @@ impl Link {
                 };
                 for (at, answer) in batch.at.iter().zip(said) {
                     match answer {
-                        Err(Failed::Server(error)) => match self.next(*at, &error, &batch.node) {
+                        Err(Failed::Server(error)) => match self.next(*at, &error, &batch.node, batch.asking) {
                             Some(next) if round + 1 < ROUNDS => open.push(next),
                             _ => answers[*at] = Some(Err(self.failure(error, &batch.node))),
                         },
@@ -290,9 +290,9 @@ impl Link {
     }
 
     /// Where to send a call that had no effect where it was.
-    fn next(&self, at: usize, error: &RedisError, node: &Arc<Node>) -> Option<(usize, To, bool)> {
+    fn next(&self, at: usize, error: &RedisError, node: &Arc<Node>, asking: bool) -> Option<(usize, To, bool)> {
         if is(error, ServerErrorKind::NoScript) {
-            return Some((at, To::There { target: node.target.clone(), asking: false }, true));
+            return Some((at, To::There { target: node.target.clone(), asking }, true));
         }
         let Route::Cluster(cluster) = &self.route else { return None };
         let (address, slot) = error.redirect_node()?;

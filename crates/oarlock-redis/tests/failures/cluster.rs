@@ -109,6 +109,27 @@ async fn move_slot(bed: &RedisCluster, key: &str, index: &str) {
     }
 }
 
+/// A node that is asked for this once, and does not know the script, is taught it and asked in the same way again.
+#[tokio::test]
+async fn a_slot_on_its_way_to_a_node_without_scripts_is_found_there() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
+    let (from, slot) = serves(&bed, key).await;
+    let (source, target) = (bed.masters[from].addr(), bed.masters[(from + 1) % 3].addr());
+    let store = Redis::open(config(&bed)).await.unwrap();
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+    let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
+    let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
+    let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await]).await;
+    let port = target.port().to_string();
+    let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", key, index]).await;
+    let _: Value = new.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = new.ask(&["CONFIG", "RESETSTAT"]).await;
+    assert_eq!(fence(&store, &claim(2, "deploy")).await, None);
+    let errors: String = new.ask(&["INFO", "errorstats"]).await;
+    assert!(errors.contains("NOSCRIPT") && !errors.contains("MOVED"), "{errors}");
+}
+
 /// The node that a slot leaves ends the subscriptions to it. Those who wait must hear from the next one: otherwise the lock is
 /// handed to somebody who does not know, and who loses its place.
 #[tokio::test]
