@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) driver: Arc<dyn DynDriver>,
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Tells the store from others in this process, whoever's requests it takes.
+    store: usize,
     pub(crate) observers: Observers,
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) watchdog: Watchdog,
@@ -129,7 +131,7 @@ impl Core {
 
     /// A number that tells this client's store from others in this process.
     pub(crate) fn store_number(&self) -> usize {
-        Arc::as_ptr(&self.driver).cast::<()>().addr()
+        self.store
     }
 }
 
@@ -378,6 +380,7 @@ impl ClientBuilder {
         };
         let observers = Observers::new(self.observers);
         let (entropy, info) = (Arc::new(self.entropy), self.driver.info());
+        let store = Arc::as_ptr(&self.driver).cast::<()>().addr();
         let driver = home.of(self.driver);
         let leaving = Leaving {
             driver: driver.clone(),
@@ -389,6 +392,7 @@ impl ClientBuilder {
         let watchdog = Watchdog::new(leaving.clone(), observers.clone(), self.op_timeout, home.clone());
         let core = Core {
             info,
+            store,
             driver,
             clock: self.clock,
             observers,

@@ -18,6 +18,8 @@ enum Tamper {
     SlowAnswers(Duration),
     /// The answers to renewals take this long.
     SlowRenewals(Duration),
+    /// Renewals of `slow` take this long; together with others they are given up on after the second one.
+    SlowBesideOthers(Duration, Duration),
     /// The first attempt takes effect and its answer is lost; the second is refused for good.
     LostThenDenied,
     /// Watches end as soon as they are armed.
@@ -75,8 +77,20 @@ impl Driver for Tampered {
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let answers = Driver::renew(&self.inner, batch).await;
-        if let Tamper::SlowRenewals(delay) = self.tamper {
-            tokio::time::sleep(delay).await;
+        let is_slow = |renewal: &Renewal| renewal.claim.resource.as_str() == "slow";
+        match self.tamper {
+            Tamper::SlowRenewals(delay) => tokio::time::sleep(delay).await,
+            Tamper::SlowBesideOthers(_, rest) if batch.iter().any(is_slow) && !batch.iter().all(is_slow) => {
+                tokio::time::sleep(rest).await;
+                let given_up = |renewal: &Renewal| is_slow(renewal).then(|| Err(Error::unreachable("given up on")));
+                return batch
+                    .iter()
+                    .zip(answers)
+                    .map(|(renewal, answer)| given_up(renewal).unwrap_or(answer))
+                    .collect();
+            }
+            Tamper::SlowBesideOthers(delay, _) if batch.iter().any(is_slow) => tokio::time::sleep(delay).await,
+            _ => {}
         }
         answers
     }
@@ -294,4 +308,36 @@ async fn who_has_seen_the_line_move_looks_again_soon() {
     let released = tokio::time::Instant::now();
     drop(last.await.unwrap().unwrap());
     assert!(released.elapsed() < Duration::from_millis(50), "it looked after {:?}", released.elapsed());
+}
+
+/// A store of several servers, of which one is slow: those who ask the others do not wait for it, and it is waited for all
+/// the same.
+#[tokio::test(start_paused = true)]
+async fn what_answers_slowly_is_not_given_up_on_for_the_sake_of_others() {
+    let (lease, delay) = (Duration::from_secs(8), Duration::from_millis(2300));
+    let world = world(Tamper::SlowBesideOthers(delay, lease / 4));
+    let mut guards = Vec::new();
+    for name in ["slow", "a", "b", "c", "d"] {
+        guards.push(world.victim.mutex(name).unwrap().ttl(lease).lock().await.unwrap());
+    }
+    for _ in 0..30 {
+        tokio::time::sleep(lease).await;
+        for guard in &guards {
+            assert!(guard.is_held(), "{:?}", guard.loss());
+        }
+    }
+}
+
+/// Two clients of one driver, each on a thread of its own, are clients of one store.
+#[tokio::test]
+async fn an_owner_does_not_wait_for_itself_whoever_asks_for_it() {
+    let store: Arc<dyn oarlock_core::DynDriver> = Arc::new(Memory::default());
+    let client = || {
+        let home = oarlock_core::Home::own_thread().unwrap();
+        Client::builder_over(store.clone()).home(home).build().unwrap()
+    };
+    let (one, other, owner) = (client(), client(), Owner::new());
+    let _held = one.mutex("x").unwrap().owner(&owner).lock().await.unwrap();
+    let again = other.mutex("x").unwrap().owner(&owner).wait(Duration::from_secs(5)).lock().await;
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::SelfDeadlock);
 }

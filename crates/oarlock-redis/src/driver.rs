@@ -170,7 +170,9 @@ impl Driver for Redis {
         let lease = |Renewal { claim, held, .. }: &Renewal| if *held { claim.ttl } else { claim.place_ttl() };
         let shortest = batch.iter().map(lease).min().unwrap_or_default();
         let patience = self.link.confirms().then(|| patience(shortest));
-        let answers = self.link.run_apart(calls, patience, shortest / 4).await;
+        // What takes longer is asked again by itself, and then waited for.
+        let rest = (shortest / 4).min(Duration::from_secs(2));
+        let answers = self.link.run_apart(calls, patience, rest).await;
         self.link.attend_all(batch.iter().map(|renewal| &renewal.claim.resource));
         let read = |(answer, renewal): (Result<Value>, &Renewal)| {
             answer.and_then(answer::renewed).map_err(|error| about("renew", &renewal.claim.resource, error))

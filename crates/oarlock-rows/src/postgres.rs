@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_core::Stream as _;
 use tokio_postgres::error::SqlState;
@@ -195,9 +196,26 @@ where
 async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
     // On its way together with the commit, and refused if the transaction was given up.
     let mut asked = pin!(transaction.client().simple_query_raw("select 1").await?);
-    transaction.commit().await?;
-    while let Some(answer) = poll_fn(|cx| asked.as_mut().poll_next(cx)).await {
-        answer?;
-    }
-    Ok(())
+    let mut commit = pin!(transaction.commit());
+    let (mut committed, mut answered) = (None, None);
+    // Both at once: whoever does not read the first answer may never be given the second.
+    poll_fn(|cx| {
+        while answered.is_none()
+            && let Poll::Ready(answer) = asked.as_mut().poll_next(cx)
+        {
+            match answer {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => answered = Some(Err(error)),
+                None => answered = Some(Ok(())),
+            }
+        }
+        if committed.is_none()
+            && let Poll::Ready(answer) = commit.as_mut().poll(cx)
+        {
+            committed = Some(answer);
+        }
+        if committed.is_some() && answered.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    committed.unwrap_or(Ok(())).and_then(|()| answered.unwrap_or(Ok(())))
 }

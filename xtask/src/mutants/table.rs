@@ -476,6 +476,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: SIMULATION,
     },
     Mutant {
+        name: "slow-answers-given-up",
+        rule: "a renewal that failed is asked for again by itself",
+        file: WATCHDOG,
+        from: "partition(|due| due.failed)",
+        to: "partition(|due| due.failed && due.news.is_some())",
+        test: ENGINE,
+    },
+    Mutant {
         name: "no-renewal",
         rule: "a held lock is renewed",
         file: WATCHDOG,

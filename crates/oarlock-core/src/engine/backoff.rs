@@ -44,6 +44,11 @@ impl Backoff {
         }
     }
 
+    /// Whether nothing has failed since it began, or since the last reset.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.next == self.first
+    }
+
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -270,7 +270,8 @@ impl Charge {
     /// What is to be renewed now.
     fn to_renew(&self) -> Due {
         let (memo, news) = self.news.as_ref().map_or((None, None), |news| (news.memo.clone(), Some(news.number)));
-        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, held: self.who.belief().is_some(), news }
+        let (held, failed) = (self.who.belief().is_some(), !self.errors.is_fresh());
+        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, held, news, failed }
     }
 
     fn as_seen_now(&self) -> Arc<Claim> {
@@ -295,15 +296,19 @@ async fn run(shared: Arc<Shared>) {
             claim = mailbox.hint(&shared) => shared.look_again_at(claim),
             () = sleep_until(&*shared.clock, next) => {}
         }
-        let (mut due, lost) = shared.due();
+        let (due, lost) = shared.due();
         if shared.leaving.outlasts_leases {
             for claim in lost {
                 shared.home.spawn(shared.clone().let_go(claim));
             }
         }
-        while !due.is_empty() {
-            let batch = due.split_off(due.len().saturating_sub(BATCH));
-            shared.home.spawn_daemon(shared.clone().renew(batch));
+        // What failed is asked again by itself: an answer that takes long must not be given up on for the sake of others.
+        let (failed, well): (Vec<_>, Vec<_>) = due.into_iter().partition(|due| due.failed);
+        for mut due in [well, failed] {
+            while !due.is_empty() {
+                let batch = due.split_off(due.len().saturating_sub(BATCH));
+                shared.home.spawn_daemon(shared.clone().renew(batch));
+            }
         }
     }
 }
@@ -318,6 +323,8 @@ struct Due {
     held: bool,
     /// The number of the news it carries.
     news: Option<u64>,
+    /// Whether the last try failed.
+    failed: bool,
 }
 
 /// The client's mailbox, armed anew whenever it ends.
