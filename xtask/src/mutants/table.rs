@@ -1191,8 +1191,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "rows-calls-a-rollback-a-success",
         rule: "a transaction that was rolled back is not called a success",
         file: ROWS_POSTGRES,
-        from: "        answer?;\n",
-        to: "        drop(answer);\n",
+        from: "Some(Err(error)) => answered = Some(Err(error)),",
+        to: "Some(Err(_)) => answered = Some(Ok(())),",
         test: ROWS_WHOLE,
     },
     Mutant {
