@@ -6,6 +6,7 @@
 //! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Client`] is its face.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
 //! - [`quorum`]: Redlock, a driver over drivers.
+//! - [`reconnect`]: connections that are opened again, for drivers.
 //! - [`memory`]: the reference store, with a kit to make it misbehave.
 
 pub mod belief;
@@ -27,6 +28,7 @@ pub mod model;
 pub mod owner;
 pub mod queue;
 pub mod quorum;
+pub mod reconnect;
 pub mod state;
 pub mod text;
 

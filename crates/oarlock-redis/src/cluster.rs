@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use oarlock_core::reconnect::{Joined, SharedTask};
 use oarlock_core::{Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::dial::Target;
 use crate::error::{SCHEME, failed};
-use crate::joint::{Joined, Joint};
+
 use crate::node::{Make, Node};
 
 /// What is known of a cluster.
@@ -21,7 +22,7 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
     /// What is known may be outdated.
     stale: AtomicBool,
-    learning: Joint,
+    learning: SharedTask,
 }
 
 #[derive(Default)]
@@ -41,7 +42,7 @@ struct Range {
 
 impl Cluster {
     pub(crate) fn new(seeds: Vec<Target>, make: Make) -> Self {
-        Self { seeds, make, state: Mutex::default(), stale: AtomicBool::new(true), learning: Joint::default() }
+        Self { seeds, make, state: Mutex::default(), stale: AtomicBool::new(true), learning: SharedTask::new(SCHEME) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::driver::Watch;
+use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, Result};
 use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
 use tokio::sync::oneshot;
@@ -13,7 +14,6 @@ use tokio::sync::oneshot;
 use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, failed, unconfirmed, unexpected};
 use crate::facts::{Facts, Wanted};
-use crate::reopen::{Ends, Reopened};
 use crate::watch::{Hub, Source, Topic};
 
 /// What the server said to each command; an error for all if it could not be asked.
@@ -125,9 +125,9 @@ impl Node {
             dialler,
             wanted,
             hub,
-            requests: Reopened::default(),
-            news: Reopened::default(),
-            confirmed: Reopened::default(),
+            requests: Reopened::new(SCHEME),
+            news: Reopened::new(SCHEME),
+            confirmed: Reopened::new(SCHEME),
             queue: Mutex::default(),
             facts: Mutex::default(),
         }

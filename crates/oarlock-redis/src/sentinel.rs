@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{Error, ErrorKind, Result, Retry};
 use redis::{Msg, PushInfo, PushKind, Value};
 
@@ -10,7 +11,6 @@ use crate::config::Host;
 use crate::dial::{Dialler, Greeting, Target, Wire};
 use crate::error::{SCHEME, failed, unexpected};
 use crate::node::{Make, Node};
-use crate::reopen::{Ends, Reopened};
 use crate::watch::{Hub, Source};
 
 /// Finds a master and follows it.
@@ -57,7 +57,7 @@ impl Ends for Followed {
 
 impl Sentinels {
     pub(crate) fn new(hosts: Vec<Host>, master: String, dialler: Arc<Dialler>, make: Make, hub: Arc<Hub>) -> Self {
-        let (next, followed, last) = (AtomicUsize::new(0), Reopened::default(), Mutex::default());
+        let (next, followed, last) = (AtomicUsize::new(0), Reopened::new(SCHEME), Mutex::default());
         Self { hosts, master, dialler, make, next, followed, last, hub, sentry: Mutex::default() }
     }
 
