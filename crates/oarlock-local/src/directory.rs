@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use oarlock_core::{Error, ErrorKind, Result};
 
@@ -18,6 +19,7 @@ pub(crate) struct Directory {
     pub(crate) sessions: PathBuf,
     states: PathBuf,
     shards: PathBuf,
+    protection: Mutex<Option<File>>,
 }
 
 impl Directory {
@@ -27,11 +29,27 @@ impl Directory {
         make(&root)?;
         check(&root)?;
         mount::check(&root)?;
-        let dir = Self { sessions: root.join("session"), states: root.join("state"), shards: root.join("shard"), root };
+        let dir = Self {
+            sessions: root.join("session"),
+            states: root.join("state"),
+            shards: root.join("shard"),
+            protection: Mutex::default(),
+            root,
+        };
         for folder in [&dir.sessions, &dir.states, &dir.shards] {
             make(folder)?;
         }
+        dir.protect();
         Ok(dir)
+    }
+
+    /// systemd-tmpfiles leaves alone what is below a directory with a flock: takes a shared one for as long as the store
+    /// is open. It fails while that program is at work; then the next minute has to do.
+    pub(crate) fn protect(&self) {
+        let Ok(root) = File::open(&self.root) else { return };
+        if root.try_lock_shared().is_ok() {
+            *self.protection.lock().unwrap_or_else(PoisonError::into_inner) = Some(root);
+        }
     }
 
     /// The file whose flock guards a shard.

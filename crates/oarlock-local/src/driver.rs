@@ -6,10 +6,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Liveness, Notify};
-use oarlock_core::driver::{Attempt, Driver, End, Gone, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{Attempt, Driver, End, Gone, Info, Interest, Release, Released, Renewal, Renewed, Watch};
 use oarlock_core::model::{Calls, Now, Resource};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Tether};
+use oarlock_core::{Applied, Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Tether};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -56,18 +56,35 @@ impl Driver for Local {
         let placed = |error: Error| error.during("attempt").about(&claim.resource);
         // Said at once, whoever holds the shard; the step itself checks again.
         self.link.session.check().map_err(placed)?;
+        let is_new = self.link.session.stands(claim).map_err(placed)?;
         let (link, asked) = (self.link.clone(), claim.clone());
         let run =
             move |resource: &mut Resource, now: Now, calls: &mut Calls| link.attempt(&asked, resource, now, calls);
-        let answer = self.link.clone().step(claim.resource.clone(), Needs::Session, run).await;
-        answer.flatten().map_err(|error| placed(error.on(SCHEME)))
+        let answer = self.link.clone().step(claim.resource.clone(), Needs::Session, run).await.flatten();
+        let stands = match &answer {
+            Ok(Attempt::Granted(_)) => true,
+            Ok(Attempt::Pending(_)) => claim.wait,
+            Err(error) => error.applied() != Applied::No,
+        };
+        if is_new && !stands {
+            self.link.session.fell(claim.id);
+        }
+        answer.map_err(|error| placed(error.on(SCHEME)))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if let Err(error) = self.link.sessions.check_ours() {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
         let session_lost = match self.link.session.check() {
             Err(error) if self.link.session.is_closed() => return vec![Err(error.during("renew")); batch.len()],
-            session => session.is_err(),
+            // What fails for another reason, as a full disk, is left to the lease.
+            session => session.is_err_and(|error| error.kind() == ErrorKind::Closed),
         };
+        let longest = batch.iter().map(|renewal| renewal.claim.ttl).max().unwrap_or_default();
+        if let Err(error) = self.link.session.covers(longest) {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
         let mut by_name: HashMap<&ResourceName, Vec<usize>> = HashMap::new();
         for (at, renewal) in batch.iter().enumerate() {
             by_name.entry(&renewal.claim.resource).or_default().push(at);
@@ -104,13 +121,22 @@ impl Driver for Local {
             }
             answer.unwrap_or_else(|| Err(stuck())).map_err(|error| error.during("renew").about(&renewal.claim.resource))
         };
-        answers.into_iter().zip(batch).map(answer).collect()
+        let answers: Vec<_> = answers.into_iter().zip(batch).map(answer).collect();
+        for (answer, renewal) in answers.iter().zip(batch) {
+            if let Ok(Renewed::Gone(_)) = answer {
+                self.link.session.fell(renewal.claim.id);
+            }
+        }
+        answers
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let end = end.clone();
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
         let answer = self.link.clone().step(resource.clone(), Needs::Nothing, run).await;
+        if answer.as_ref().is_ok_and(|release| release.outcome != Released::Asked) {
+            self.link.session.fell(id);
+        }
         answer.map_err(|error| error.during("release").about(resource))
     }
 

@@ -7,6 +7,7 @@ mod directory;
 mod driver;
 mod error;
 pub mod floor;
+mod identity;
 mod link;
 mod listen;
 mod mount;

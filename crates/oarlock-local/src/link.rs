@@ -90,6 +90,7 @@ impl Link {
         needs: Needs,
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T + Send + 'static,
     ) -> Result<T> {
+        self.sessions.check_ours()?;
         sweep::now_and_then(&self);
         let place = Place::of(&name);
         let mut shard = self.shards.enter(place.shard).await;
@@ -165,6 +166,8 @@ impl Link {
     pub(crate) fn of_this_boot(&self, record: Record, now: Now) -> Resource {
         let mut resource = record.resource;
         if record.boot != self.boot {
+            // No process has survived, whatever is left of its session's file.
+            resource.end_sessions(now, &mut Calls::new(), |_| false);
             resource.void_deadlines(now);
         }
         resource
@@ -179,7 +182,6 @@ impl Link {
                 Err(Unread::Damaged(error) | Unread::Failed(error)) => return Err(error),
             }
         }
-        shard.check_linked()?;
         let Some(mut file) = StateFile::open(self.dir.state(place))? else { return Ok((None, None)) };
         match file.read(&mut shard.buffer) {
             Ok(record) => Ok((Some(file), record)),

@@ -4,19 +4,25 @@
 //! the one that has it asks the kernel. A plain flock also lets a busy process take its shard again before the one it
 //! woke has run: whoever finds the shard taken, and every 32nd step of anyone, passes the *turnstile*, a second flock
 //! that is held until the shard is had.
+//!
+//! A flock is worth something only on the file that others find by the same name. So whoever has it looks whether that is
+//! still the file it has open, and if not, starts over with the one that is there now.
 
 use std::fs::{File, TryLockError};
 use std::hint::spin_loop;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use oarlock_core::Result;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::directory::{Directory, open_or_create};
-use crate::error::{closed, os_at};
-use crate::state::{StateFile, is_unlinked};
+use crate::directory::{Directory, make, open_or_create};
+use crate::error::os_at;
+use crate::identity;
+use crate::state::StateFile;
 
 const SHARDS: usize = 256;
 /// How often a step that finds its shard free passes the turnstile all the same.
@@ -34,6 +40,8 @@ pub(crate) struct Shards {
     dir: Arc<Directory>,
     cells: Box<[OnceLock<Arc<Mutex<Shard>>>]>,
     kept: Arc<AtomicUsize>,
+    /// How often this process has asked itself whether the directory is still the one that it opened.
+    round: Arc<AtomicU64>,
 }
 
 /// One shard, to be used by one task at a time.
@@ -48,6 +56,9 @@ pub(crate) struct Shard {
     pub(crate) buffer: Vec<u8>,
     kept: Arc<AtomicUsize>,
     keeps: bool,
+    round: Arc<AtomicU64>,
+    /// The round in which the file was last found by its name.
+    found: u64,
 }
 
 /// The shard's flock, had.
@@ -63,7 +74,13 @@ impl Drop for Locked {
 
 impl Shards {
     pub(crate) fn new(dir: Arc<Directory>) -> Self {
-        Self { dir, cells: (0..SHARDS).map(|_| OnceLock::new()).collect(), kept: Arc::default() }
+        Self { dir, cells: (0..SHARDS).map(|_| OnceLock::new()).collect(), kept: Arc::default(), round: Arc::default() }
+    }
+
+    /// Lets every shard look again whether its file is still found by its name: removing a file shows in its count of
+    /// links, but moving it, or the whole directory, does not.
+    pub(crate) fn doubt(&self) {
+        self.round.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The shard, once no other task of this process uses it.
@@ -87,6 +104,8 @@ impl Shards {
                 buffer: Vec::new(),
                 kept: self.kept.clone(),
                 keeps: false,
+                round: self.round.clone(),
+                found: 0,
             }))
         })
     }
@@ -95,7 +114,7 @@ impl Shards {
 impl Shard {
     /// Takes the flock if that needs no waiting.
     pub(crate) fn try_take(&mut self) -> Result<Option<Locked>> {
-        let file = self.file()?;
+        let mut file = self.file()?;
         self.steps = self.steps.wrapping_add(1);
         let turnstile = if self.steps.is_multiple_of(TURNSTILE_EVERY) { Some(self.turnstile()?) } else { None };
         if let Some(turnstile) = &turnstile
@@ -105,7 +124,13 @@ impl Shard {
         }
         for _ in 0..LOOKS {
             if try_lock(&file).map_err(|error| self.failed(error))? {
-                return Ok(Some(Locked(file)));
+                let locked = Locked(file);
+                if self.is_current(&locked.0)? {
+                    return Ok(Some(locked));
+                }
+                drop(locked);
+                file = self.reopen()?;
+                continue;
             }
             for _ in 0..SPINS_PER_LOOK {
                 spin_loop();
@@ -116,10 +141,46 @@ impl Shard {
 
     /// Takes the flock, blocking this thread until it can be had.
     pub(crate) fn take(&mut self) -> Result<Locked> {
-        let file = self.file()?;
         let turnstile = self.turnstile()?;
-        lock(&turnstile).and_then(|()| lock(&file)).map_err(|error| self.failed(error))?;
-        Ok(Locked(file))
+        lock(&turnstile).map_err(|error| self.failed(error))?;
+        let mut file = self.file()?;
+        for _ in 0..identity::REOPENS {
+            lock(&file).map_err(|error| self.failed(error))?;
+            let locked = Locked(file);
+            if self.is_current(&locked.0)? {
+                return Ok(locked);
+            }
+            drop(locked);
+            file = self.reopen()?;
+        }
+        Err(identity::removed_all_the_time(&self.dir.shard(self.number)))
+    }
+
+    /// Whether the locked file is the one that others would lock. Touches it if it has not been for long.
+    fn is_current(&mut self, file: &File) -> Result<bool> {
+        let stat = file.metadata().map_err(|error| self.failed(error))?;
+        let round = self.round.load(Ordering::Relaxed);
+        if stat.nlink() == 0 {
+            return Ok(false);
+        }
+        if self.found != round {
+            if !identity::is_at(file, &self.dir.shard(self.number)).map_err(|error| self.failed(error))? {
+                return Ok(false);
+            }
+            self.found = round;
+        }
+        if stat.modified().is_ok_and(|then| then.elapsed().is_ok_and(|age| age > identity::TOUCH_AFTER)) {
+            // A file that cannot be touched is as good a lock.
+            let _ = identity::touch(file);
+        }
+        Ok(true)
+    }
+
+    /// What was open is not what is found by its name any more.
+    fn reopen(&mut self) -> Result<Arc<File>> {
+        self.lock = None;
+        self.last = None;
+        self.file()
     }
 
     /// Forgets open files beyond what one process should keep; called after every step.
@@ -140,28 +201,34 @@ impl Shard {
         }
     }
 
-    /// A directory that was removed under us would let two processes lock two different files of the same name.
-    pub(crate) fn check_linked(&mut self) -> Result<()> {
-        let file = self.file()?;
-        if is_unlinked(&file).map_err(|error| self.failed(error))? {
-            self.lock = None;
-            return Err(closed("its directory was removed while it was in use"));
-        }
-        Ok(())
-    }
-
     fn file(&mut self) -> Result<Arc<File>> {
         if let Some(file) = &self.lock {
             return Ok(file.clone());
         }
-        let file = Arc::new(open_or_create(&self.dir.shard(self.number)).map_err(|error| self.failed(error))?);
+        let file = Arc::new(self.open(&self.dir.shard(self.number))?);
         self.lock = Some(file.clone());
         Ok(file)
     }
 
-    /// Opened for each use: it is needed seldom, and descriptors are few.
+    /// Opened for each use: it is needed seldom, and descriptors are few. If it is removed, order suffers for a moment,
+    /// exclusion does not.
     fn turnstile(&self) -> Result<File> {
-        open_or_create(&self.dir.turnstile(self.number)).map_err(|error| self.failed(error))
+        self.open(&self.dir.turnstile(self.number))
+    }
+
+    /// Opens a file of the shards' folder. A cleaner removes folders that are empty, but the directory itself has a live
+    /// session in it: without it the whole store was removed.
+    fn open(&self, path: &Path) -> Result<File> {
+        match open_or_create(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !self.dir.root.exists() {
+                    return Err(identity::directory_removed());
+                }
+                path.parent().map_or(Ok(()), make)?;
+                open_or_create(path).map_err(|error| self.failed(error))
+            }
+            opened => opened.map_err(|error| self.failed(error)),
+        }
     }
 
     fn failed(&self, error: io::Error) -> oarlock_core::Error {

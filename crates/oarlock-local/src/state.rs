@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -215,9 +215,4 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
     file.write_all(content)?;
     std::fs::rename(&new, path)?;
     Ok(file)
-}
-
-/// Whether nobody finds this file by its name any more.
-pub(crate) fn is_unlinked(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() == 0)
 }

@@ -15,11 +15,15 @@ use oarlock_core::clock::Moment;
 use oarlock_core::model::{Calls, FORGET_AFTER};
 
 use crate::directory::open_or_create;
+use crate::identity;
 use crate::link::Link;
 use crate::place::Place;
 use crate::shard::Shard;
 
 const EVERY: Duration = Duration::from_secs(60);
+/// For so long a session's file is kept beyond the longest lease after it was last touched: a session that is used
+/// touches it [every minute](EVERY), and may have asked for a lease since.
+const SPARE: Duration = Duration::from_secs(120);
 /// A sweep ends after the shard in which it has removed this many state files,
 const MAX_FORGOTTEN: usize = 256;
 /// or in which it has seen this many. A shard is always swept to its end: what comes late in its folder has its turn.
@@ -51,10 +55,15 @@ pub(crate) fn now_and_then(link: &Arc<Link>) {
     let _ = std::thread::Builder::new().name("oarlock-sweep".to_owned()).spawn(move || run(&link));
 }
 
-/// Sweeps if nobody has for a minute. Whatever fails is left to the next one.
+/// Looks after the files of this process, and sweeps if nobody has for a minute. Whatever fails is left to the next one.
 ///
 /// The store is held for one shard at a time: whoever drops it does not wait for the end of a sweep.
 pub(crate) fn run(store: &Weak<Link>) {
+    if let Some(link) = store.upgrade() {
+        link.dir.protect();
+        link.shards.doubt();
+        let _ = link.session.touch();
+    }
     let Some((mark, first)) = store.upgrade().and_then(|link| begin(&link)) else { return };
     let (mut forgotten, mut seen) = (0, 0);
     for shard in (0..=u8::MAX).map(|step| first.wrapping_add(step)) {
@@ -83,7 +92,7 @@ fn begin(link: &Link) -> Option<(File, u8)> {
     let _ = mark.set_modified(SystemTime::now());
     let mut first = [0];
     let _ = mark.read(&mut first);
-    let _ = link.sessions.sweep();
+    let _ = link.sessions.sweep(SPARE);
     Some((mark, first[0]))
 }
 
@@ -121,7 +130,12 @@ fn forget_locked(link: &Link, locks: &mut Shard, place: &Place, path: &Path) -> 
     let mut resource = link.of_this_boot(record, now);
     resource.expire(now, &mut calls);
     resource.end_sessions(now, &mut calls, |session| !link.sessions.is_dead(session));
-    resource.is_forgettable(now) && std::fs::remove_file(path).is_ok()
+    if resource.is_forgettable(now) {
+        return std::fs::remove_file(path).is_ok();
+    }
+    // A lease of many days, which no process renews: it must not look unused to others who remove old files.
+    let _ = identity::touch_path(path);
+    false
 }
 
 #[cfg(test)]
@@ -205,6 +219,7 @@ mod tests {
         release(&link, &unused).await;
         attempt(&link, &held).await;
         let gone = open(dir.path(), clock.clone()).await;
+        gone.session.stands(&dead).unwrap();
         attempt(&gone, &dead).await;
         drop(gone);
         let files = [path(&link, &unused), path(&link, &held), path(&link, &dead)];
@@ -246,6 +261,69 @@ mod tests {
         assert_eq!(left, [file.clone(), file.with_extension("sock")]);
         assert!(!half_written.exists());
         assert!(!living.sessions.is_dead(living.session.id));
+    }
+
+    /// Without its file nothing tells that a session is dead, and its claims would last as long as their leases.
+    #[tokio::test]
+    async fn the_file_of_a_dead_session_is_kept_while_its_leases_may_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = open(dir.path(), Arc::default()).await;
+        let mut claim = claim("x");
+        claim.ttl = 2 * FORGET_AFTER;
+        gone.session.stands(&claim).unwrap();
+        let file = gone.sessions.file(gone.session.id);
+        drop(gone);
+        let sweep_at_age = async |age| {
+            let _ = std::fs::remove_file(dir.path().join("swept"));
+            let file = std::fs::File::options().write(true).open(&file).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+            drop(open(dir.path(), Arc::default()).await);
+        };
+        sweep_at_age(claim.ttl).await;
+        assert!(file.exists(), "its lease may have begun a minute after it was touched");
+        assert!(!file.with_extension("sock").exists());
+        sweep_at_age(claim.ttl + 2 * SPARE).await;
+        assert!(!file.exists());
+    }
+
+    #[tokio::test]
+    async fn a_lease_of_many_days_does_not_look_unused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = open(dir.path(), Arc::default()).await;
+        let mut held = claim("x");
+        (held.ttl, held.tether) = (10 * FORGET_AFTER, Tether::Lease);
+        attempt(&link, &held).await;
+        let file = path(&link, &held);
+        age_files(dir.path(), std::slice::from_ref(&file));
+        drop(open(dir.path(), Arc::default()).await);
+        assert!(std::fs::metadata(&file).unwrap().modified().unwrap().elapsed().unwrap() < FORGET_AFTER);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_used_for_long_looks_used_and_finds_a_moved_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("store");
+        let clock = Arc::new(Later::default());
+        let link = open(&root, clock.clone()).await;
+        attempt(&link, &claim("x")).await;
+        let file = link.sessions.file(link.session.id);
+        for path in [file.clone(), file.with_extension("sock")] {
+            let long_ago = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+            let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+            rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        }
+        run(&Arc::downgrade(&link));
+        for path in [file.clone(), file.with_extension("sock")] {
+            let stat = std::fs::symlink_metadata(&path).unwrap();
+            assert!(stat.modified().unwrap().elapsed().unwrap() < EVERY, "{path:?}");
+        }
+        std::fs::rename(&root, dir.path().join("moved")).unwrap();
+        let other = open(&root, clock).await;
+        run(&Arc::downgrade(&link));
+        assert!(file.exists(), "its session is not among those of its directory");
+        attempt(&link, &claim("longer")).await;
+        let seen = other.peek(&Place::of(&claim("longer").resource)).unwrap();
+        assert!(seen.is_some(), "it went on in the directory that was moved away");
     }
 
     /// Makes so many files of names that were never used, as the sweep finds them in the folder of a shard.

@@ -18,7 +18,7 @@ use oarlock_core::model::Session;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::listen::{Listener, Sight};
-use crate::session::Sessions;
+use crate::session::{Life, Sessions};
 
 /// How many sessions are waited for by threads, where there is no inotify; the slow poll has to do for more.
 const MAX_WAITED_FOR: usize = 64;
@@ -161,7 +161,8 @@ impl Hub {
             ears.push(ear.clone());
             return;
         }
-        if inner.waited_for.len() >= MAX_WAITED_FOR || self.sessions.is_dead(session) {
+        // Where the file is missing only the lease can end what the session holds.
+        if inner.waited_for.len() >= MAX_WAITED_FOR || self.sessions.life(session) != Life::Alive {
             return;
         }
         // A closed store does not live on for the sake of a session that goes on.
@@ -247,12 +248,19 @@ impl Hub {
 
     /// Ends every watch.
     pub(crate) fn close(&self) {
+        if !self.sessions.is_ours() {
+            return;
+        }
         let mut inner = self.lock();
         *inner = Inner { closed: true, last_key: inner.last_key, ..Inner::default() };
         self.listener.stop();
     }
 
     fn forget(&self, key: u64, claim: Option<ClaimId>) {
+        // A forked child shares the inotify instance of its parent, and a thread that it lacks may have had the lock.
+        if !self.sessions.is_ours() {
+            return;
+        }
         let mut inner = self.lock();
         if let Some(id) = claim
             && inner.turns.get(&id).is_some_and(|ear| ear.key == key)
@@ -317,6 +325,9 @@ mod tests {
         let hub = Hub::new(sessions.clone(), Listener::new(None).unwrap());
         let (ear, mut ears) = hub.ear(None);
         hub.lock().files.insert(1, vec![FileEar { ear, about: About::End(session.id) }]);
+        // A session without claims would leave no proof of its end.
+        let claim = oarlock_core::Claim::new(ClaimId::from_bits(1), oarlock_core::ResourceName::new("x").unwrap());
+        session.stands(&claim).unwrap();
         hub.saw(1, None, true);
         assert!(ears.heard.try_recv().is_err(), "told while the lock was held");
         session.end();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in tests, also outside test functions")]
 
+#[path = "local/cleaner.rs"]
+mod cleaner;
 #[path = "local/crash.rs"]
 mod crash;
 #[path = "local/death.rs"]
@@ -12,6 +14,8 @@ mod directory;
 mod exclusion;
 #[path = "local/files.rs"]
 mod files;
+#[path = "local/forked.rs"]
+mod forked;
 #[path = "local/helper.rs"]
 mod helper;
 #[path = "local/names.rs"]

@@ -122,7 +122,7 @@ async fn closing_frees_at_once_and_is_final() {
     assert!(mailbox.changed().await.is_none());
     assert_eq!(gone.attempt(&claim("y")).await.unwrap_err().kind(), oarlock_core::ErrorKind::Closed);
     let left = std::fs::read_dir(dir.path().join("session")).unwrap().count();
-    assert_eq!(left, 2, "only the file and the socket of the living");
+    assert_eq!(left, 3, "the file and the socket of the living, and the proof of the other's end");
 }
 
 #[tokio::test]

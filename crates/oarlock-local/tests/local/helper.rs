@@ -9,7 +9,7 @@ use oarlock_core::Label;
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_local::{Config, Local};
 
-use crate::{claim, granted, release, take_turn, waiting};
+use crate::{claim, forked, granted, release, take_turn, waiting};
 
 const ROLE: &str = "OARLOCK_LOCAL_TEST_ROLE";
 const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
@@ -67,23 +67,34 @@ impl Drop for Helper {
     }
 }
 
-fn say(word: &str) {
+pub(crate) fn say(word: &str) {
     println!("helper: {word}");
     std::io::stdout().flush().unwrap();
 }
 
-#[tokio::test]
+#[test]
 #[ignore = "not a test: what a helper process runs"]
-async fn play() {
+fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let dir = PathBuf::from(std::env::var_os(DIR).unwrap());
     let (role, rest) = role.split_once(' ').unwrap_or((&role, ""));
     match role {
-        "hold" => hold(&dir, rest, false).await,
-        "hold-and-start" => hold(&dir, rest, true).await,
-        "wait" => wait(&dir, rest).await,
-        "update" => update(&dir, rest).await,
-        "count" => count(&dir, rest).await,
+        // A fork inside a runtime would leave its child without the threads of that runtime.
+        "fork-and-drop" => return forked::hold_and_fork(&dir, false),
+        "fork-and-use" => return forked::hold_and_fork(&dir, true),
+        _ => {}
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(play_role(role, &dir, rest));
+}
+
+async fn play_role(role: &str, dir: &Path, rest: &str) {
+    match role {
+        "hold" => hold(dir, rest, false).await,
+        "hold-and-start" => hold(dir, rest, true).await,
+        "wait" => wait(dir, rest).await,
+        "update" => update(dir, rest).await,
+        "count" => count(dir, rest).await,
         "sleep" => sleep(),
         other => panic!("{other}"),
     }
