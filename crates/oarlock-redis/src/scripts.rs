@@ -57,9 +57,13 @@ impl Scripts {
         let script = |parts: &[&str]| Arc::new(Script::new(format!("{publish}{}", parts.concat())));
         match config.layout {
             Layout::Native => Self {
-                attempt: script(parts!("native": "load", "attempt.free", "attempt.behind", "hand", "rule", "attempt")),
-                renew: script(parts!("native": "load", "renew.alone", "hand", "rule", "renew")),
-                release: script(parts!("native": "load", "release.alone", "hand", "release.next", "rule", "release")),
+                attempt: script(
+                    parts!("native": "load", "place", "attempt.free", "attempt.behind", "hand", "rule", "attempt"),
+                ),
+                renew: script(parts!("native": "load", "place", "renew.alone", "hand", "rule", "renew")),
+                release: script(parts!(
+                    "native": "load", "place", "release.alone", "release.place", "hand", "release.next", "rule", "release"
+                )),
                 inspect: script(parts!("native": "load", "hand", "rule", "inspect")),
             },
             Layout::Plain => Self {

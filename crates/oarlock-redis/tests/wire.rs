@@ -298,6 +298,52 @@ async fn what_belongs_to_others_is_refused_and_left_alone() {
     }
 }
 
+/// Numbers that no script of ours writes are neither counted to, which would keep the server from everybody, nor granted.
+#[tokio::test]
+async fn numbers_of_a_stranger_are_refused_and_left_alone() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+    let mut waits = claim(2);
+    waits.wait = true;
+    assert_eq!(fence(&store, &waits).await, None);
+    let key = |field: &'static str| [KEY, field];
+    let state: Vec<u8> = bed.ask(&[&["HGET"], &key("state")[..]].concat()).await;
+    let waiter: Vec<u8> = bed.ask(&[&["HGET"], &key("w2")[..]].concat()).await;
+    let with = |bytes: &[u8], at: usize, number: f64| {
+        let mut bytes = bytes.to_vec();
+        bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        bytes
+    };
+    let wrong = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -5.0, 1e15 + 0.5];
+    let mut cases = Vec::new();
+    for number in wrong {
+        // The numbers of the name, those of its holder, and those of its waiter: what it sent may be negative.
+        cases.extend((0..8).map(|at| ("state", with(&state, 8 * at, number))));
+        let lasting = |at: &usize| *at != 5 || !(number == -5.0 || number == 1e15 + 0.5);
+        let whole = |at: &usize| *at == 2 || number != 1e15 + 0.5;
+        let at = || (0..6).filter(lasting).filter(whole);
+        cases.extend(at().map(|at| ("state", with(&state, 100 + 8 * at, number))));
+        cases.extend(at().map(|at| ("w2", with(&waiter, 8 * at, number))));
+        cases.push(("w2", with(&waiter, 58, number)));
+    }
+    // A queue that is longer than what is there, by a little and by far; and numbers that are not told apart any more.
+    for (count, tail) in [(2.0, 3.0), (1e9, 2e9), (1.0, 1e15), (0.0, 1e15)] {
+        cases.push(("state", with(&with(&state, 40, count), 56, tail)));
+    }
+    for (field, bytes) in cases {
+        for (field, bytes) in [("state", &state), ("w2", &waiter), (field, &bytes)] {
+            let set = redis::cmd("HSET").arg(&key(field)).arg(bytes.as_slice()).exec_async(&mut bed.raw).await;
+            set.unwrap();
+        }
+        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let error = store.attempt(&claim(3)).await.expect_err("no grant, and no place").kind();
+        assert_eq!(error, ErrorKind::Foreign, "{field}: {bytes:?}");
+        assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), ErrorKind::Foreign);
+        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before, "{field}: {bytes:?}");
+    }
+}
+
 #[tokio::test]
 async fn every_key_ends_by_itself() {
     let mut bed = bed!();
@@ -404,7 +450,7 @@ async fn names_that_ran_out_leave_the_index_when_it_is_used() {
 
 /// As docs/backends/redis.md says.
 const RIGHTS: &str = "resetkeys ~oarlock:* resetchannels &oarlock:* -@all +hello +auth +select +evalsha +script|load \
-                      +subscribe +unsubscribe +publish +time +exists +pexpire +pexpireat +hmget +hget +hset +hdel \
+                      +subscribe +unsubscribe +publish +time +exists +pexpire +pexpireat +hmget +hget +hset +hdel +hkeys \
                       +zadd +zrem +zremrangebyscore +zrange +pubsub|numsub";
 
 #[tokio::test]

@@ -17,6 +17,8 @@ const LEAVING: &str = "crates/oarlock-core/src/engine/leaving.rs";
 const REDIS_TURN: &str = "crates/oarlock-redis/src/turn.rs";
 const REDIS_RENEW: &str = "crates/oarlock-redis/src/scripts/native/renew.lua";
 const REDIS_LOAD: &str = "crates/oarlock-redis/src/scripts/native/load.lua";
+const REDIS_PLACE: &str = "crates/oarlock-redis/src/scripts/native/place.lua";
+const REDIS_RENEW_SHORT: &str = "crates/oarlock-redis/src/scripts/native/renew.alone.lua";
 const REDIS_RULE: &str = "crates/oarlock-redis/src/scripts/native/rule.lua";
 const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua";
 const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
@@ -120,6 +122,9 @@ const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
 const REDIS_FORMAT: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "what_belongs_to_others"];
+const REDIS_NUMBERS: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "numbers_of_a_stranger"];
+const REDIS_COST: &[&str] = &["-p", "oarlock-redis", "--test", "cost"];
+const REDIS_ALONE: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "alone::a_holder_whose_grant"];
 const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
 const REDLOCK_HISTORY: &[&str] = &["-p", "oarlock-redis", "--test", "redlock_failures", "history::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
@@ -1058,6 +1063,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "  if e.till > now + e.lease or (e.turn and e.turn > now + TURN) then",
         to: "  if false then",
         test: REDIS_CLOCK,
+    },
+    Mutant {
+        name: "redis-clock-set-back-in-a-crowd",
+        rule: "no lease lasts longer than it was given for, also where steps look at one waiter alone",
+        file: REDIS_PLACE,
+        from: "return till <= now + lease end",
+        to: "return true end",
+        test: REDIS_CLOCK,
+    },
+    Mutant {
+        name: "redis-grant-forgotten",
+        rule: "a holder whose grant the server has forgotten is told so, though its place is there",
+        file: REDIS_RENEW,
+        from: "if held and not me.fence then",
+        to: "if false then",
+        test: REDIS_ALONE,
+    },
+    Mutant {
+        name: "redis-counts-what-a-stranger-wrote",
+        rule: "numbers that no script of ours writes are refused",
+        file: REDIS_LOAD,
+        from: "return number >= least and number <= most and number % 1 == 0 end",
+        to: "return true end",
+        test: REDIS_NUMBERS,
+    },
+    Mutant {
+        name: "redis-queue-longer-than-it-is",
+        rule: "a queue that has not as many waiters as it says is refused",
+        file: REDIS_RULE,
+        from: "if #entries ~= holders + count then",
+        to: "if false then",
+        test: REDIS_NUMBERS,
+    },
+    Mutant {
+        name: "redis-counts-all-who-ever-waited",
+        rule: "a name does not get slower with waits that ended",
+        file: REDIS_RULE,
+        from: "if tail - head <= NEAR then",
+        to: "if true then",
+        test: REDIS_COST,
+    },
+    Mutant {
+        name: "redis-renewal-reads-all-waiters",
+        rule: "the renewal of a waiter costs the same however many wait",
+        file: REDIS_RENEW_SHORT,
+        from: "if not held and how == 'keep' and soon > now then",
+        to: "if false then",
+        test: REDIS_COST,
     },
     Mutant {
         name: "redis-failed-lesson-hides-answers",

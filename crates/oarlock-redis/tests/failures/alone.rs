@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::Consistency;
 use oarlock_core::driver::{Driver as _, Renewal};
-use oarlock_core::{Applied, Belief, ErrorKind, LossReason, Retry};
+use oarlock_core::{Applied, Belief, Client, ErrorKind, LossReason, Retry};
 use oarlock_redis::{Persistence, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
@@ -12,6 +12,8 @@ use redis::Value;
 use crate::bed::{DONE, Raw, claim, client, config, fence, name, started, until};
 
 const TTL: Duration = Duration::from_secs(4);
+/// Where the key of `deploy` is.
+const KEY: &str = "oarlock:{b6}:deploy";
 
 #[tokio::test]
 async fn what_was_flushed_is_lost_and_fences_still_rise() {
@@ -23,6 +25,48 @@ async fn what_was_flushed_is_lost_and_fences_still_rise() {
     assert_eq!(reason, LossReason::Gone);
     let next = ours.mutex("deploy").unwrap().lock().await.unwrap();
     assert!(next.fence() > guard.fence());
+}
+
+/// A server that falls back to where a holder was still waiting knows its claim, but not its grant: it must not feed its belief.
+#[tokio::test]
+async fn a_holder_whose_grant_was_forgotten_is_told_before_another_is_granted() {
+    for fair in [true, false] {
+        let server = started!(Server::start_or_skip());
+        falls_back(&server, fair).await;
+    }
+}
+
+async fn falls_back(server: &Server, fair: bool) {
+    let mut raw = Raw::to(server.addr()).await;
+    let clients = [(); 3].map(|()| client(config(server.addr()), TTL));
+    let [first, second, third] = futures_util::future::join_all(clients).await.try_into().unwrap();
+    let mutex = |ours: &Client| match ours.mutex("deploy").unwrap() {
+        lock if fair => lock.fair(),
+        lock => lock,
+    };
+    let guard = mutex(&first).lock().await.unwrap();
+    let wait = |ours: &Client| {
+        let lock = mutex(ours);
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    };
+    let waiting = async |count: usize| {
+        until("those who wait", async || {
+            let seen = first.inspect(&name("deploy")).await.unwrap();
+            seen.waiters.count() == Some(count)
+        })
+        .await;
+    };
+    let next = wait(&second);
+    waiting(1).await;
+    let last = wait(&third);
+    waiting(2).await;
+    let before: Vec<u8> = raw.ask(&["DUMP", KEY]).await;
+    guard.release().await.unwrap();
+    let held = next.await.unwrap();
+    redis::cmd("RESTORE").arg(KEY).arg(0).arg(before).arg("REPLACE").exec_async(raw.connection()).await.unwrap();
+    let last = tokio::time::timeout(TTL * 4, last).await.expect("the lock is free again some time").unwrap();
+    assert!(!held.is_held(), "two believe: {:?} and {:?}", held.fence(), last.fence());
+    assert!(last.fence() > held.fence());
 }
 
 #[tokio::test]

@@ -44,6 +44,10 @@ impl Raw {
         Self(crate::patient::connect(&format!("redis://{addr}")).await)
     }
 
+    pub(crate) fn connection(&mut self) -> &mut MultiplexedConnection {
+        &mut self.0
+    }
+
     pub(crate) async fn try_ask<T: FromRedisValue>(&mut self, words: &[&str]) -> redis::RedisResult<T> {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.0).await
     }

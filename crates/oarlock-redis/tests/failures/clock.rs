@@ -65,6 +65,34 @@ async fn a_step_back_repeats_no_fence_and_keeps_the_locks_of_the_dead_for_one_le
     assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > before);
 }
 
+/// Where many wait, most steps look at one of them alone: a clock that was set back is noticed all the same.
+#[tokio::test]
+async fn a_step_back_keeps_the_locks_of_the_dead_for_one_lease_more_where_many_wait() {
+    let server = started!(RedisClock::start_or_skip());
+    let (store, mut raw) = (Redis::open(config(server.addr())).await.unwrap(), Raw::to(server.addr()).await);
+    let waiting = |id: u128| {
+        let mut claim = claim(id, "deploy");
+        (claim.ttl, claim.wait, claim.fair) = (Duration::from_secs(600), true, true);
+        claim
+    };
+    let mut dead = claim(1, "deploy");
+    dead.ttl = TTL;
+    assert!(fence(&store, &dead).await.is_some());
+    for id in 10..50 {
+        assert_eq!(fence(&store, &waiting(id)).await, None);
+    }
+    step(&server, &mut raw, -HOUR).await;
+    let stepped = BootClock.now();
+    // One that comes after the step has nothing of its own to notice it by.
+    for id in [99, 10] {
+        assert_eq!(fence(&store, &waiting(id)).await, None);
+    }
+    while fence(&store, &waiting(10)).await.is_none() {
+        assert!(BootClock.now().since(stepped) < TTL * 4, "the dead are waited for");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// The counter carries a plain lock's fences over a clock that is set back; the clock carries them over a lost counter.
 #[tokio::test]
 async fn fences_of_plain_locks_rise_without_their_clock_and_without_their_counter() {

@@ -1,5 +1,7 @@
 -- The next short way, for whoever wants everything while somebody holds, and nobody has run out: it goes to the end.
 
+local CROWD = 32
+
 if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not known then
   local ahead, soonest, till = holders + count, soon, now + place_ttl
   tail = tail + 1
@@ -9,9 +11,20 @@ if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not
   local is_later = later > last
   if is_later then last = later end
   local waits = arriving(tail, place_ttl, 0, sent)
-  local anew = keep(string.sub(packed, HEAD_SIZE + 1), 'w' .. tail, waits, id, label)
+  local anew = keep(string.sub(packed, HEAD_SIZE + 1), 'w' .. tail, waits, id, labelled(tail))
   if is_later or anew then enlist(anew) end
   redis.call(PUBLISH, key, '')
   return { 'pending', ahead, soonest - now }
+end
+
+-- The same for one that has its place already and looks again, where many wait. How many of those with smaller numbers are still
+-- there is not counted: there are no more than this.
+if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and count > CROWD then
+  local place = place_of(id)
+  if place then
+    local ahead, soonest = holders + math.min(place.seq - head, count) - 1, soon
+    stay(place, ARGV[8], place_ttl, sent)
+    return { 'pending', ahead, soonest - now }
+  end
 end
 

@@ -25,10 +25,13 @@ local function arriving(seq, lease, fence, sent)
   )
 end
 
+-- The label of a claim, which also says where its place is.
+local function labelled(seq) return seq .. ' ' .. label end
+
 if holders == 0 and count == 0 and (weight == 0 or limit == 0 or weight <= limit) and fence < FENCES then
   last_fence, soon, last, holders, only, tail = fence, now + ttl, math.ceil((now + ttl) / 1000), 1, id, 1
   cap = said == 'any' and -1 or asked
-  enlist(keep(arriving(1, ttl, fence, 0), id, label))
+  enlist(keep(arriving(1, ttl, fence, 0), id, labelled(1)))
   redis.call(PUBLISH, key, '')
   return { 'granted', fence, ttl, memo }
 end

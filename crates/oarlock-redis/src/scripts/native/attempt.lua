@@ -56,7 +56,7 @@ if not me then
   me = entry_of(arriving(tail, place_ttl, 0, 0))
   entries[at] = me
   fields[#fields + 1] = id
-  fields[#fields + 1] = label
+  fields[#fields + 1] = labelled(tail)
   changed = true
 end
 me.behind, me.deaf = ARGV[8], false

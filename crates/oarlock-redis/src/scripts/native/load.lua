@@ -6,7 +6,7 @@
 --            w<n>    the waiter with this number (see ENTRY)
 --            graves  MessagePack of { id, by, why } of claims that were broken; absent while there are none
 --            memo    the bytes that a holder left
---            <id>    the label of that claim, in JSON
+--            <id>    the number of that claim, a space, and its label in JSON
 -- KEYS[2]  the index, a sorted set: the keys in use, by the millisecond at which the last claim of each ends
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
 -- answer   'foreign', why | 'older', format | 'newer', format: the key is not ours, and is left as it is
@@ -15,13 +15,16 @@
 
 local key, index, mail = KEYS[1], KEYS[2], ARGV[1]
 local FORMAT, FENCES = '2', 9007199254740992
+-- Numbers of claims stay below this: Lua writes larger ones with an exponent, in which they are not told apart.
+local NUMBERS = 70368744177664
 
 -- last_fence  the largest fence given or reserved so far
 -- ends        the millisecond at which the key ends by itself
 -- cap         the capacity, if somebody stated one, else -1
 -- last        the millisecond at which nobody is left, or later
 -- soon        when the first of those who hold or wait runs out, or sooner
--- count       how many wait; head is the number before the first of them, tail that of the last
+-- count       how many wait: their numbers are larger than head, and not larger than tail
+-- tail        no number of a claim is larger: it falls with those who leave, so that nothing is counted up to for them
 -- holders     how many hold; only is the id of the one that does, if it is alone and was not asked to end
 local HEAD, HEAD_SIZE = '>ddddddddI4c32', 100
 
@@ -53,6 +56,19 @@ elseif stored[1] then
   return { tonumber(stored[1]) < tonumber(FORMAT) and 'older' or 'newer', stored[1] }
 elseif redis.call('EXISTS', key) == 1 then
   return { 'foreign', 'a hash of another program' }
+end
+
+-- Not a number, endless, a fraction, or out of bounds: not written by these scripts. It must not be counted to, nor granted.
+local function is_whole(number, least, most) return number >= least and number <= most and number % 1 == 0 end
+
+if
+  not (
+    is_whole(last_fence, 0, FENCES) and is_whole(ends, 0, FENCES) and is_whole(cap, -1, FENCES) and is_whole(last, 0, FENCES)
+    and (is_whole(soon, 0, FENCES) or holders + count == 0) and is_whole(count, 0, NUMBERS) and is_whole(tail, 0, NUMBERS)
+    and (count == 0 or is_whole(head, 0, tail - count))
+  )
+then
+  return { 'foreign', 'numbers that no version of Oarlock writes, in the field state' }
 end
 
 -- Stores the numbers and those who hold, in a key that ends by itself a day after its last claim. An hour more, so that it

@@ -11,7 +11,7 @@ local id, how = ARGV[2], ARGV[3]
 local left = how == 'done' and ARGV[4] or ''
 
 if only == id and count == 0 and how == 'done' and soon > now then
-  cap, holders, only, tail = -1, 0, NOBODY, 0
+  cap, holders, only, head, tail = -1, 0, NOBODY, 0, 0
   redis.call('HDEL', key, id)
   if left == '' then keep('') else keep('', 'memo', string.sub(left, 2)) end
   redis.call('ZREM', index, key)

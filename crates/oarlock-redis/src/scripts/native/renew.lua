@@ -1,11 +1,17 @@
 -- The long way of a renewal. Its header is in renew.alone.lua.
 
 expire()
-local _, me = find(id)
+local at, me = find(id)
 if not me then
   for _, grave in ipairs(graves()) do
     if grave.id == id then return finish({ 'gone', ending(grave) }) end
   end
+  return finish({ 'gone' })
+end
+
+-- Its client holds by a grant that this server has forgotten: what is left is the place that it had before.
+if held and not me.fence then
+  remove(at)
   return finish({ 'gone' })
 end
 

@@ -1,6 +1,6 @@
 -- The rule, as oarlock-core's model.rs has it, on the server's clock. Whoever was handed its turn holds.
 
-local GRAVES, MANY = 8, 2000
+local GRAVES, MANY, NEAR = 8, 2000, 200
 
 local entries = {}
 local dirty, changed = false, false
@@ -13,6 +13,10 @@ local function there(number) return number ~= 0 and number or nil end
 local function entry_of(packed, from)
   local till, lease, fence, turn, handed, sent, weight, fair, deaf, behind, seq, since, id, session, kind, value, by, why,
     after = struct.unpack(ENTRY, packed, from)
+  -- Neither endless nor no number at all, which their sum would be, too.
+  local sum = till + lease + turn + handed + since + math.abs(sent)
+  if not (sum <= 6 * FENCES and math.min(till, lease, turn, handed, since) >= 0) then error('not ours') end
+  if not (is_whole(fence, 0, FENCES) and is_whole(seq, 1, tail)) then error('not ours') end
   return {
     till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
     weight = weight, fair = fair == 1, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
@@ -28,14 +32,28 @@ local function packed_entry(e)
   )
 end
 
+-- The fields of those who wait. Where numbers between them are free, those that are there are looked up: what this costs depends
+-- on how many there are, not on how many there were, nor on the numbers that somebody wrote.
+local function places()
+  local names = {}
+  if count == 0 then return names end
+  if tail - head <= NEAR then
+    for seq = head + 1, tail do names[#names + 1] = 'w' .. seq end
+    return names
+  end
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if string.find(field, '^w%d') then names[#names + 1] = field end
+  end
+  return names
+end
+
 local function read_all()
   local after = HEAD_SIZE + 1
   for at = 1, holders do entries[at], after = entry_of(packed, after) end
   if holders > 0 and after ~= #packed + 1 then error('left over') end
-  for from = head + 1, count > 0 and tail or 0, MANY do
-    local names = {}
-    for seq = from, math.min(from + MANY - 1, tail) do names[#names + 1] = 'w' .. seq end
-    for _, waits in ipairs(redis.call('HMGET', key, unpack(names))) do
+  local names = places()
+  for from = 1, #names, MANY do
+    for _, waits in ipairs(redis.call('HMGET', key, unpack(names, from, math.min(from + MANY - 1, #names)))) do
       if waits then
         local e = entry_of(waits)
         entries[#entries + 1] = e
@@ -43,6 +61,7 @@ local function read_all()
       end
     end
   end
+  if #entries ~= holders + count then error('not as many as it says') end
   table.sort(entries, function(a, b) return a.seq < b.seq end)
 end
 
@@ -171,7 +190,11 @@ local function graves()
   local packed = redis.call('HGET', key, 'graves')
   if not packed then return {} end
   local read, list = pcall(cmsgpack.unpack, packed)
-  return read and type(list) == 'table' and list or {}
+  local told = {}
+  for _, grave in ipairs(read and type(list) == 'table' and list or {}) do
+    if type(grave) == 'table' and #told < GRAVES then told[#told + 1] = grave end
+  end
+  return told
 end
 
 local function bury(e)
@@ -213,18 +236,6 @@ local function expire()
   end
 end
 
--- Numbers the waiters anew where too many of the numbers between them are free.
-local function close_ranks(waiters)
-  local first, last = waiters[1], waiters[#waiters]
-  if not first or last.seq - first.seq < 4 * #waiters + 100 then return end
-  for at, e in ipairs(entries) do
-    if waited[e] then gone[#gone + 1] = 'w' .. e.seq end
-    e.seq = at
-    touched[e] = true
-  end
-  tail = #entries
-end
-
 -- Splits what is there into those who hold and those who wait, and stores of the latter what changed.
 local function store()
   local waiters, hold, latest = {}, {}, now
@@ -235,7 +246,6 @@ local function store()
     among[#among + 1] = e
     if e.fence and waited[e] then gone[#gone + 1] = 'w' .. e.seq end
   end
-  close_ranks(waiters)
   for _, e in ipairs(waiters) do
     if touched[e] then
       fields[#fields + 1] = 'w' .. e.seq
@@ -244,7 +254,11 @@ local function store()
   end
   count, head = #waiters, waiters[1] and waiters[1].seq - 1 or 0
   holders, only = #hold, hold[1] and not hold[2] and not hold[1].by and hold[1].id or NOBODY
-  if #entries > 0 then last = math.ceil(latest / 1000) else tail = 0 end
+  if #entries > 0 then
+    last, tail = math.ceil(latest / 1000), entries[#entries].seq
+  else
+    soon, tail = 0, 0
+  end
   for at, e in ipairs(hold) do hold[at] = packed_entry(e) end
   packed = table.concat(hold)
   if buried then
