@@ -35,7 +35,7 @@ pub type Session = u128;
 /// A waiter whose turn has come must answer within this time, or the turn passes on.
 pub const TURN_TTL: Duration = Duration::from_secs(2);
 
-/// A free resource is forgotten, with its fence and memo, this long after its last use.
+/// A free resource is forgotten, with its fence and memo, once the clock is this far past its last use and its last fence.
 pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// How far from the clock a proposed fence may be, in microseconds.
@@ -417,11 +417,12 @@ impl Resource {
         self.entries.is_empty()
     }
 
-    /// Whether it is free and was not used for so long that it may be forgotten.
+    /// Whether it is free and was not used for so long that it may be forgotten. Then the clock alone decides its next fence: a fence that
+    /// was given while the clock was ahead is kept until the clock has passed it.
     #[must_use]
     pub fn is_forgettable(&self, now: Now) -> bool {
-        let idle = Duration::from_micros(now.wall_micros.saturating_sub(self.last_used_micros));
-        self.is_free() && idle >= FORGET_AFTER
+        let behind = |micros: u64| Duration::from_micros(now.wall_micros.saturating_sub(micros)) >= FORGET_AFTER;
+        self.is_free() && behind(self.last_used_micros) && behind(self.last_fence)
     }
 
     /// The live claims, in order of arrival.

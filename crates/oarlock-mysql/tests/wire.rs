@@ -207,7 +207,9 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
         grant(&store, &claim).await.unwrap();
         store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
     }
-    root.query_drop("UPDATE oarlock_resource SET used = used - 25 * 3600 * 1000000").await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET used = used - 90000000000, last_fence = last_fence - 90000000000")
+        .await
+        .unwrap();
     for bits in 100..160 {
         grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
     }
@@ -232,7 +234,9 @@ async fn names_that_only_the_dead_hold_are_forgotten() {
     root.query_drop("UPDATE oarlock_claim SET expires = expires - 25 * 3600 * 1000000").await.unwrap();
     let kept = claim(60, "kept");
     grant(&store, &kept).await.unwrap();
-    root.query_drop("UPDATE oarlock_resource SET used = used - 25 * 3600 * 1000000").await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET used = used - 90000000000, last_fence = last_fence - 90000000000")
+        .await
+        .unwrap();
     for bits in 100..160 {
         grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
     }

@@ -115,7 +115,11 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
     }
     let watched = claim(0, "watched");
     let mut watch = store.watch(&Interest::Resource(watched.resource.clone())).await.unwrap();
-    root.batch_execute("UPDATE oarlock.resource SET used = used - interval '25 hours'").await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
     for bits in 100..160 {
         grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
     }
@@ -145,7 +149,11 @@ async fn names_that_only_the_dead_hold_are_forgotten() {
     // Held and renewed for longer than a day: a renewal does not say that its name is in use.
     let kept = claim(60, "kept");
     grant(&store, &kept).await.unwrap();
-    root.batch_execute("UPDATE oarlock.resource SET used = used - interval '25 hours'").await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
     for bits in 100..160 {
         grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
     }
@@ -169,7 +177,11 @@ async fn names_that_only_the_dead_watch_are_forgotten() {
     let clients = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
     until(&root, clients, 0).await;
     let store = Postgres::connect(config(server.addr())).await.unwrap();
-    root.batch_execute("UPDATE oarlock.resource SET used = used - interval '25 hours'").await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
     for bits in 100..160 {
         grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
     }

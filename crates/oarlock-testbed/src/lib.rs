@@ -8,7 +8,7 @@ pub mod taker;
 
 pub use proxy::Proxy;
 pub use server::{
-    Etcd, EtcdCluster, EtcdTls, MariaDb, PgBouncer, Postgres, Redis, RedisClock, RedisCluster, RedisSentinel, RedisTls,
-    ZooKeeper, ZooKeeperEnsemble,
+    Etcd, EtcdCluster, EtcdTls, MariaDb, MariaDbClock, PgBouncer, Postgres, PostgresClock, Redis, RedisClock,
+    RedisCluster, RedisSentinel, RedisTls, ZooKeeper, ZooKeeperEnsemble,
 };
 pub use taker::{Said, Taker};

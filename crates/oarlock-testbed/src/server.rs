@@ -4,6 +4,7 @@
 //! process that started them, however it ends.
 
 mod certificates;
+mod clocked;
 mod etcd;
 mod etcd_cluster;
 mod etcd_peers;
@@ -15,7 +16,6 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
-mod redis_clock;
 mod redis_cluster;
 mod redis_sentinel;
 mod redis_speak;
@@ -34,6 +34,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+pub use self::clocked::Clocked;
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;
@@ -42,7 +43,6 @@ pub use self::missing::Missing;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
-pub use self::redis_clock::RedisClockProgram;
 pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_speak::speak;
@@ -58,7 +58,7 @@ use crate::ports::Port;
 pub type Redis = Server<RedisProgram>;
 
 /// The same with a wall clock that can be moved: see [`RedisClock::set_clock`].
-pub type RedisClock = Server<RedisClockProgram>;
+pub type RedisClock = Server<Clocked<RedisProgram>>;
 
 /// The same behind TLS, with certificates of its own.
 pub type RedisTls = Server<RedisTlsProgram>;
@@ -76,9 +76,15 @@ pub type ZooKeeper = Server<ZooKeeperProgram>;
 /// its own death, not that of the machine.
 pub type Postgres = Server<PostgresProgram>;
 
+/// The same with a wall clock that can be moved.
+pub type PostgresClock = Server<Clocked<PostgresProgram>>;
+
 /// A MariaDB that lets `root` in without a password, takes 500 connections, and does not sync: it survives its own death, not that
 /// of the machine. It has a database `locks`.
 pub type MariaDb = Server<MariaDbProgram>;
+
+/// The same with a wall clock that can be moved.
+pub type MariaDbClock = Server<Clocked<MariaDbProgram>>;
 
 /// A PgBouncer in transaction mode that trusts everyone, in front of a PostgreSQL: see [`PgBouncer::in_front_of`].
 pub type PgBouncer = Server<PgBouncerProgram>;

@@ -79,8 +79,10 @@ const MYSQL_LINK: &str = "crates/oarlock-mysql/src/link.rs";
 const MYSQL_NAMED: &str = "crates/oarlock-mysql/src/session.rs";
 const POSTGRES_LINK: &str = "crates/oarlock-postgres/src/link.rs";
 const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
+const MYSQL_STEP: &str = "crates/oarlock-mysql/src/sql/step.sql";
 const MYSQL_SESSION: &str = "crates/oarlock-mysql/src/sql/session.sql";
 const POSTGRES_ATTEMPT: &str = "crates/oarlock-postgres/src/sql/attempt.sql";
+const POSTGRES_STEP: &str = "crates/oarlock-postgres/src/sql/step.sql";
 const POSTGRES_SESSION: &str = "crates/oarlock-postgres/src/sql/session.sql";
 const SESSION_DESK: &str = "crates/oarlock-session/src/desk.rs";
 const SESSION_DRIVER: &str = "crates/oarlock-session/src/driver.rs";
@@ -103,6 +105,7 @@ const MYSQL_QUEUES: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "of_man
 const NAMED: &[&str] = &["-p", "oarlock-mysql", "--test", "named", "a_holder_hears_at_once"];
 const POSTGRES_SILENT: &[&str] = &["-p", "oarlock-postgres", "--test", "sessions", "a_connection_that_fell_silent"];
 const MYSQL_WIRE: &[&str] = &["-p", "oarlock-mysql", "--test", "wire"];
+const MYSQL_CLOCK: &[&str] = &["-p", "oarlock-mysql", "--test", "clock"];
 const MYSQL_EXPIRY: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "expiry::"];
 const MYSQL_BREAKING: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "breaking::"];
 const POSTGRES_BREAKING: &[&str] = &["-p", "oarlock-postgres", "--test", "conformance", "breaking::"];
@@ -114,6 +117,7 @@ const MYSQL_IDLE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_co
 const MYSQL_OLD: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "old_connections"];
 const MYSQL_REPLACED: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_whose_listener"];
 const MYSQL_LATE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_has_only"];
+const POSTGRES_CLOCK: &[&str] = &["-p", "oarlock-postgres", "--test", "clock"];
 const POSTGRES_CRASH: &[&str] = &["-p", "oarlock-postgres", "--test", "crash"];
 const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 
@@ -534,6 +538,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: MODEL,
         from: "self.last_fence.saturating_add(1).max(least.map_or(clock, |it| it.get().clamp(lowest, highest)))",
         to: "least.map_or(clock, |it| it.get().clamp(lowest, highest))",
+        test: RULE,
+    },
+    Mutant {
+        name: "fence-ahead-forgotten",
+        rule: "a fence that is ahead of the clock is not forgotten",
+        file: MODEL,
+        from: " && behind(self.last_used_micros) && behind(self.last_fence)",
+        to: " && behind(self.last_used_micros)",
         test: RULE,
     },
     Mutant {
@@ -1481,6 +1493,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: MYSQL_FAILURES,
     },
     Mutant {
+        name: "mysql-fence-ahead-forgotten",
+        rule: "a fence that is ahead of the clock is not forgotten",
+        file: MYSQL_STEP,
+        from: " AND last_fence <= _now - 86400000000 FOR UPDATE",
+        to: " FOR UPDATE",
+        test: MYSQL_CLOCK,
+    },
+    Mutant {
         name: "mysql-forgets-the-clock",
         rule: "fences rise across a failover that loses grants",
         file: MYSQL_ATTEMPT,
@@ -1543,6 +1563,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if is_settled && self.",
         to: "if self.",
         test: MYSQL_LATE,
+    },
+    Mutant {
+        name: "postgres-fence-ahead-forgotten",
+        rule: "a fence that is ahead of the clock is not forgotten",
+        file: POSTGRES_STEP,
+        from: "AND old.last_fence < oarlock.micros(clock_timestamp() - interval '24 hours' - 'epoch')",
+        to: "",
+        test: POSTGRES_CLOCK,
     },
     Mutant {
         name: "postgres-waits-in-one-statement",

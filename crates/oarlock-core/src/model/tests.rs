@@ -331,6 +331,27 @@ fn an_idle_resource_is_forgotten_after_a_day() {
 }
 
 #[test]
+fn a_fence_ahead_of_the_clock_is_not_forgotten() {
+    let mut world = World::new();
+    let set_right = world.now.wall_micros;
+    world.pass(7 * FORGET_AFTER);
+    world.attempt(&claim(1)).unwrap();
+    world.release(&claim(1));
+    // The clock was a week ahead; from here on it is right.
+    world.now.wall_micros = set_right;
+    let last = world.attempt(&claim(2)).unwrap();
+    world.release(&claim(2));
+    for _ in 0..7 {
+        world.pass(FORGET_AFTER);
+        assert!(!world.resource.is_forgettable(world.now), "the next fence would be {}", world.now.wall_micros);
+    }
+    world.pass(FORGET_AFTER);
+    assert!(world.resource.is_forgettable(world.now));
+    world.resource = Resource::default();
+    assert!(world.attempt(&claim(3)).unwrap() > last);
+}
+
+#[test]
 fn a_withdrawn_head_passes_the_turn_on() {
     let mut world = World::new();
     world.attempt(&claim(1));

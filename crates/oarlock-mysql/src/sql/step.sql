@@ -26,7 +26,8 @@ BEGIN
     END IF;
 END;
 
--- Arguments: a new resource. It looks at ten old ones, and forgets those that nobody used for a day. It waits for nobody.
+-- Arguments: a new resource. It looks at ten old ones, and forgets those that were not used for a day. The clock alone then decides
+-- their next fence, so a fence that was given while the clock was ahead is kept. It waits for no other step.
 CREATE PROCEDURE IF NOT EXISTS oarlock_forget(_new BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _old BIGINT;
@@ -39,7 +40,7 @@ BEGIN
             SELECT number FROM (
                 SELECT number FROM oarlock_resource WHERE number >= _from AND number <> _new ORDER BY number LIMIT 10
             ) AS ten
-        ) AND used <= _now - 86400000000 FOR UPDATE SKIP LOCKED;
+        ) AND used <= _now - 86400000000 AND last_fence <= _now - 86400000000 FOR UPDATE SKIP LOCKED;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     OPEN few;
     forget: LOOP

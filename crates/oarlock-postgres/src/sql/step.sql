@@ -21,7 +21,8 @@ BEGIN
         SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
         EXIT WHEN FOUND OR NOT _make;
         INSERT INTO oarlock.resource (name) VALUES (_name) ON CONFLICT (name) DO NOTHING;
-        -- Each new name looks at ten old ones, and forgets those that nobody used for a day. It waits for nobody.
+        -- Each new name looks at ten old ones, and forgets those that were not used for a day. The clock alone then decides their next
+        -- fence, so a fence that was given while the clock was ahead is kept. It waits for no other step.
         idle := ARRAY(
             SELECT old.key
             FROM (
@@ -29,6 +30,7 @@ BEGIN
                 WHERE key >= (SELECT floor(random() * max(key))::bigint FROM oarlock.resource) ORDER BY key LIMIT 10
             ) AS few JOIN oarlock.resource AS old USING (key)
             WHERE old.used < clock_timestamp() - interval '24 hours'
+                AND old.last_fence < oarlock.micros(clock_timestamp() - interval '24 hours' - 'epoch')
                 AND NOT EXISTS (
                     SELECT FROM oarlock.claim
                     WHERE resource = old.key AND id IS NOT NULL AND ends > clock_timestamp()
