@@ -50,6 +50,8 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
             (ErrorKind::Foreign, "the tables of the schema oarlock are missing or another's")
         }
+        // Such as a full queue of notices.
+        SqlState::PROGRAM_LIMIT_EXCEEDED => (ErrorKind::Unreachable, "the server cannot do it now"),
         SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "a right is missing"),
         ref state => match state.code().get(..2) {
             Some("28") => (ErrorKind::Denied, "the server refused the credentials"),

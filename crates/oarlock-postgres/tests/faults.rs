@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
+use oarlock_core::state::Ending;
 use oarlock_core::{Client, Error, ErrorKind};
 use oarlock_postgres::{Advisory, Postgres, PostgresSession};
 use oarlock_testbed::proxy::Proxy;
@@ -117,7 +118,7 @@ async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
 async fn what_the_server_undid_is_tried_again() {
     let Some((server, root)) = start().await else { return };
     let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    for (number, state) in ["40001", "40P01", "55P03", "53200"].iter().enumerate() {
+    for (number, state) in ["40001", "40P01", "55P03", "53200", "54000"].iter().enumerate() {
         // The next two changes of a name fail in this way.
         let undo = format!(
             "CREATE SEQUENCE undone{number}; CREATE FUNCTION undo{number}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -192,6 +193,42 @@ async fn a_server_without_free_connections_is_named_and_waited_for() {
     others.clear();
     root.batch_execute("COMMIT").await.unwrap();
     tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+}
+
+/// What a server does whose queue of notices is full: a transaction that sends one cannot commit.
+const FULL: &str = "CREATE SCHEMA full_queue;
+    CREATE FUNCTION full_queue.pg_notification_queue_usage() RETURNS float8 LANGUAGE sql AS 'SELECT 0.95';
+    CREATE FUNCTION full_queue.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$;";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_of_notices_stops_no_lock() {
+    let Some((server, root)) = start().await else { return };
+    let before = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    root.batch_execute(FULL).await.unwrap();
+    root.batch_execute("ALTER ROLE postgres SET search_path = full_queue, pg_catalog, public").await.unwrap();
+    let connect = async || Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let (holder, rival) = (connect().await, connect().await);
+    let waiting = "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL";
+    for (name, is_broken) in [("released", false), ("broken", true)] {
+        let held = holder.mutex(name).unwrap().lock().await.unwrap();
+        let lock = rival.mutex(name).unwrap().fair().wait(BOUND);
+        let next = tokio::spawn(async move { lock.lock().await });
+        until(&root, waiting, 1).await;
+        let fence = held.fence();
+        if is_broken {
+            let ending = Ending { by: "a test".into(), why: "to see".into() };
+            holder.break_hold(held.resource(), fence, ending, Duration::ZERO).await.unwrap();
+        } else {
+            held.release().await.unwrap();
+        }
+        // It is told nothing, and comes by itself.
+        let next = tokio::time::timeout(BOUND, next).await.unwrap().unwrap().unwrap();
+        assert!(next.fence() > fence);
+        next.release().await.unwrap();
+        // A client that sees a queue with room sends notices as ever.
+        before.mutex(name).unwrap().lock().await.unwrap().release().await.unwrap();
+    }
 }
 
 /// The standby has not seen the last grant when its primary dies: that one is forgotten, and its fence is not given again.

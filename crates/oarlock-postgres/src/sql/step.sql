@@ -68,10 +68,10 @@ BEGIN
     WHERE key = head.key;
 END $$;
 
--- Arguments: a session (0: a client that does not listen), the hexadecimal id of a claim or `r` and that of a name. Sent
--- with the commit.
+-- Arguments: a session (0: a client that does not listen), the hexadecimal id of a claim or `r` and that of a name. Sent with the commit. A transaction whose notice does not fit into
+-- the queue of the server cannot commit at all, so none is sent when the queue is nearly full: the session looks by itself.
 CREATE OR REPLACE FUNCTION oarlock.tell(_session bigint, _what text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('oarlock_' || to_hex(_session), _what) WHERE _session <> 0;
+    SELECT pg_notify('oarlock_' || to_hex(_session), _what) WHERE _session <> 0 AND pg_notification_queue_usage() < 0.9;
 $$;
 
 -- Arguments: the row, the time. Calls the waiters that fit now: each has two seconds to come.
