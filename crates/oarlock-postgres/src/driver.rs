@@ -1,5 +1,6 @@
 //! The seven verbs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
@@ -7,6 +8,7 @@ use oarlock_core::driver::{
     Attempt, Cursor, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal,
     Renewed, Watch,
 };
+use oarlock_core::reconnect::Ends as _;
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
 use tokio_postgres::types::Type;
@@ -17,7 +19,7 @@ use crate::answer::{
 };
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
-use crate::link::{Link, Open as _};
+use crate::link::{Link, param};
 use crate::watch::Hub;
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
@@ -39,7 +41,14 @@ const INSPECT: &str = include_str!("sql/inspect.sql");
 /// Locks on a `PostgreSQL` server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct Postgres {
-    link: Link,
+    link: Arc<Link>,
+}
+
+impl Drop for Postgres {
+    /// Ends the session at once, also while a request is under way.
+    fn drop(&mut self) {
+        self.link.close();
+    }
 }
 
 impl Postgres {
@@ -77,7 +86,7 @@ impl Driver for Postgres {
         }
         let session = self.link.living_session();
         // The end of a session is the loss of what is tethered to it, whatever the server answered before.
-        let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
+        let is_over = || session.as_ref().is_none_or(|session| session.is_ended());
         let lost = || Ok(Renewed::Gone(Gone::Session));
         if is_over() && batch.iter().all(|renewal| is_tethered(&renewal.claim)) {
             return batch.iter().map(|_| lost()).collect();
@@ -120,7 +129,8 @@ impl Driver for Postgres {
             Interest::Resource(name) => {
                 let stored = self.link.stored(name.as_str());
                 let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
-                let observed = self.link.ask(OBSERVE, &[(&stored, Type::BYTEA), (&session.number, Type::INT8)]).await;
+                let observed =
+                    self.link.ask(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
                 observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
             }
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),
@@ -150,22 +160,22 @@ impl Postgres {
             .link
             .ask(
                 ATTEMPT,
-                &[
-                    (&self.link.stored(claim.resource.as_str()), Type::BYTEA),
-                    (&bytes(claim.id).as_slice(), Type::BYTEA),
-                    (&session.number, Type::INT8),
-                    (&(session.is_lit() && is_tethered(claim)), Type::BOOL),
-                    (&claim.kind.as_str(), Type::TEXT),
-                    (&capacity.map(from_limit), Type::INT8),
-                    (&adopt, Type::BOOL),
-                    (&from_weight(claim.weight), Type::INT8),
-                    (&claim.fair, Type::BOOL),
-                    (&claim.wait, Type::BOOL),
-                    (&i64::from(claim.behind), Type::INT8),
-                    (&micros(claim.ttl), Type::INT8),
-                    (&micros(claim.place_ttl()), Type::INT8),
-                    (&label, Type::TEXT),
-                    (&claim.value.as_deref().map(str::as_bytes), Type::BYTEA),
+                vec![
+                    param(self.link.stored(claim.resource.as_str()), Type::BYTEA),
+                    param(bytes(claim.id).to_vec(), Type::BYTEA),
+                    param(session.number, Type::INT8),
+                    param(session.is_lit() && is_tethered(claim), Type::BOOL),
+                    param(claim.kind.as_str().to_owned(), Type::TEXT),
+                    param(capacity.map(from_limit), Type::INT8),
+                    param(adopt, Type::BOOL),
+                    param(from_weight(claim.weight), Type::INT8),
+                    param(claim.fair, Type::BOOL),
+                    param(claim.wait, Type::BOOL),
+                    param(i64::from(claim.behind), Type::INT8),
+                    param(micros(claim.ttl), Type::INT8),
+                    param(micros(claim.place_ttl()), Type::INT8),
+                    param(label, Type::TEXT),
+                    param(claim.value.as_deref().map(|value| value.as_bytes().to_vec()), Type::BYTEA),
                 ],
             )
             .await?;
@@ -175,7 +185,7 @@ impl Postgres {
             "granted" => {
                 session.hub.forget(claim.id);
                 self.link.forget(claim.id);
-                if session.has_ended() && is_tethered(claim) {
+                if session.is_ended() && is_tethered(claim) {
                     // It was told to nobody: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
                 }
@@ -224,8 +234,9 @@ impl Postgres {
         let leases: Vec<_> = claims().map(|claim| micros(claim.ttl)).collect();
         let places: Vec<_> = claims().map(|claim| micros(claim.place_ttl())).collect();
         let behind: Vec<_> = claims().map(|claim| i64::from(claim.behind)).collect();
-        let values: Vec<_> = claims().map(|claim| claim.value.as_deref().map(str::as_bytes)).collect();
-        let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref()).collect();
+        let values: Vec<_> =
+            claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
+        let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref().map(<[u8]>::to_vec)).collect();
         let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
         for ((least, reserve), renewal) in least.iter_mut().zip(&mut reserve).zip(batch) {
             match renewal.fences {
@@ -238,18 +249,18 @@ impl Postgres {
             .link
             .keep(
                 RENEW,
-                &[
-                    (&session, Type::INT8),
-                    (&wait, Type::BOOL),
-                    (&names, Type::BYTEA_ARRAY),
-                    (&ids, Type::BYTEA_ARRAY),
-                    (&leases, Type::INT8_ARRAY),
-                    (&places, Type::INT8_ARRAY),
-                    (&behind, Type::INT8_ARRAY),
-                    (&values, Type::BYTEA_ARRAY),
-                    (&memos, Type::BYTEA_ARRAY),
-                    (&least, Type::INT8_ARRAY),
-                    (&reserve, Type::INT8_ARRAY),
+                vec![
+                    param(session, Type::INT8),
+                    param(wait, Type::BOOL),
+                    param(names, Type::BYTEA_ARRAY),
+                    param(ids, Type::BYTEA_ARRAY),
+                    param(leases, Type::INT8_ARRAY),
+                    param(places, Type::INT8_ARRAY),
+                    param(behind, Type::INT8_ARRAY),
+                    param(values, Type::BYTEA_ARRAY),
+                    param(memos, Type::BYTEA_ARRAY),
+                    param(least, Type::INT8_ARRAY),
+                    param(reserve, Type::INT8_ARRAY),
                 ],
             )
             .await?;
@@ -266,7 +277,7 @@ impl Postgres {
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let (memo, ending, grace) = match end {
-            End::Done { memo } => (memo.as_deref(), None, Duration::ZERO),
+            End::Done { memo } => (memo.as_deref().map(<[u8]>::to_vec), None, Duration::ZERO),
             End::Withdrawn => (None, None, Duration::ZERO),
             End::Broken { ending, grace } => (None, Some(write(ending)?), *grace),
             _ => return Err(Error::new(ErrorKind::Unsupported, "an unknown end").on(SCHEME)),
@@ -275,12 +286,12 @@ impl Postgres {
             .link
             .ask(
                 RELEASE,
-                &[
-                    (&self.link.stored(resource.as_str()), Type::BYTEA),
-                    (&bytes(id).as_slice(), Type::BYTEA),
-                    (&memo, Type::BYTEA),
-                    (&ending, Type::TEXT),
-                    (&micros(grace), Type::INT8),
+                vec![
+                    param(self.link.stored(resource.as_str()), Type::BYTEA),
+                    param(bytes(id).to_vec(), Type::BYTEA),
+                    param(memo, Type::BYTEA),
+                    param(ending, Type::TEXT),
+                    param(micros(grace), Type::INT8),
                 ],
             )
             .await?;
@@ -305,9 +316,17 @@ impl Postgres {
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
         let rows = self
             .link
-            .ask(INSPECT, &[(&prefix, Type::BYTEA), (&name, Type::BYTEA), (&after, Type::BYTEA), (&limit, Type::INT8)])
+            .ask(
+                INSPECT,
+                vec![
+                    param(prefix.to_vec(), Type::BYTEA),
+                    param(name, Type::BYTEA),
+                    param(after, Type::BYTEA),
+                    param(limit, Type::INT8),
+                ],
+            )
             .await?;
-        let (ended, one) = (self.link.ended_sessions(), name.is_some());
+        let (ended, one) = (self.link.ended_sessions(), matches!(query.select, Select::Name(_)));
         let mut resources: Vec<ResourceState> = Vec::new();
         for row in rows {
             let Some(name) = get::<Option<&[u8]>>(&row, "name")? else { continue };

@@ -13,7 +13,7 @@ use crate::answer::{bytes, micros, write};
 use crate::config::Config;
 use crate::driver::{ATTEMPT, RELEASE};
 use crate::error::{SCHEME, failed, no_connection};
-use crate::link::{Open as _, Session};
+use crate::link::{Open as _, Session, Wire};
 use crate::tls::Tls;
 
 /// A row for each name, in a table of this run's own.
@@ -126,7 +126,7 @@ struct Statements {
 /// # Errors
 /// As for [`Postgres::connect`](crate::Postgres::connect).
 pub async fn statements(config: Config) -> Result<Arc<dyn Floor>> {
-    let (client, _) = Client::open(config.clone()).await?;
+    let (Wire(client), _) = Wire::open(config.clone()).await?;
     let (prefix, label, next) = (config.prefix.clone(), write(&Label::of_this_process())?, AtomicI64::new(1));
     let (session, _) = Session::open(config).await?;
     Ok(Arc::new(Statements { prefix, client, session, label, next }))

@@ -2,9 +2,10 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
@@ -32,18 +33,25 @@ const ENDED: usize = 1024;
 /// A parameter and its type: statements are never prepared under a name, so that poolers can serve them.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// What is open.
+/// The same for a request that owns what it sends.
+pub(crate) type Owned = (Box<dyn ToSql + Sync + Send>, Type);
+
+pub(crate) fn param(value: impl ToSql + Sync + Send + 'static, kind: Type) -> Owned {
+    (Box::new(value), kind)
+}
+
+/// What is open. Every request runs in a task of its own: a caller that stops polling one holds up no other.
 #[derive(Debug)]
 pub(crate) struct Link {
     config: Config,
     /// Where the connections live, whoever asks for a new one.
     runtime: Handle,
-    requests: Kept<Client>,
+    requests: Reopened<Wire>,
     /// Whatever holds up a request must not hold up these.
-    renewals: Kept<Client>,
-    session: Kept<Session>,
-    /// The numbers of sessions of ours that have ended.
-    ended: Mutex<Vec<i64>>,
+    renewals: Reopened<Wire>,
+    session: Reopened<Session>,
+    /// The last sessions of ours, by number. One that is not there any more has ended.
+    sessions: Mutex<Vec<(i64, Weak<Session>)>>,
     /// Sessions at servers that the address has left. Their beacons burn on: belief in what is tethered to them must end before anybody
     /// there sees them go out.
     left: Mutex<Vec<Arc<Session>>>,
@@ -55,6 +63,16 @@ pub(crate) struct Link {
     /// The number of the next request, which no other client has.
     next: AtomicI64,
 }
+
+/// Which connection a request goes to.
+#[derive(Clone, Copy)]
+enum Lane {
+    Requests,
+    Renewals,
+}
+
+/// A connection for requests.
+pub(crate) struct Wire(pub(crate) Client);
 
 /// A number that lives as long as its connection: the server's beacon for all others, and the address for news.
 #[derive(Debug)]
@@ -87,63 +105,12 @@ impl Session {
     }
 }
 
-/// What is opened anew when it has failed, by one at a time.
-#[derive(Debug)]
-struct Kept<T> {
-    open: Mutex<Option<Arc<T>>>,
-    opening: tokio::sync::Mutex<()>,
-}
-
-impl<T: Open> Kept<T> {
-    fn new() -> Self {
-        Self { open: Mutex::new(None), opening: tokio::sync::Mutex::new(()) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<T>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self) -> Option<Arc<T>> {
-        self.lock().as_ref().filter(|open| !open.has_ended()).cloned()
-    }
-
-    async fn get_or_open(&self, link: &Link) -> Result<Arc<T>> {
-        if let Some(open) = self.get() {
-            return Ok(open);
-        }
-        let _alone = self.opening.lock().await;
-        if let Some(open) = self.get() {
-            return Ok(open);
-        }
-        link.check()?;
-        let (limit, opening) = (link.config.connect_timeout, T::open(link.config.clone()));
-        // Nobody else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
-        let opened = link
-            .runtime
-            .spawn(async move { tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| Err(no_answer())) });
-        let opened = opened.await;
-        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
-        let (opened, run) = opened.map_err(gone)??;
-        link.arrive(run);
-        let opened = Arc::new(opened);
-        *self.lock() = Some(opened.clone());
-        link.check().inspect_err(|_| drop(self.lock().take()))?;
-        Ok(opened)
-    }
-
-    /// Lets go of one that failed, unless another has taken its place.
-    fn discard(&self, failed: &Arc<T>) {
-        self.lock().take_if(|open| Arc::ptr_eq(open, failed));
-    }
-}
-
-pub(crate) trait Open: Send + Sync + Sized + 'static {
+pub(crate) trait Open: Ends + Send + Sync + Sized + 'static {
     /// Opens one, and says in which [run](run_of) of the server; `None` behind a pooler.
     fn open(config: Config) -> impl Future<Output = Result<(Self, Option<i64>)>> + Send;
-    fn has_ended(&self) -> bool;
 }
 
-impl Open for Client {
+impl Open for Wire {
     async fn open(config: Config) -> Result<(Self, Option<i64>)> {
         let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
@@ -153,11 +120,13 @@ impl Open for Client {
             run = Some(run_of(&client).await?);
         }
         schema::prepare(&client).await?;
-        Ok((client, run))
+        Ok((Self(client), run))
     }
+}
 
-    fn has_ended(&self) -> bool {
-        self.is_closed()
+impl Ends for Wire {
+    fn is_ended(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
@@ -178,8 +147,10 @@ impl Open for Session {
         let run = Some(run_of(&client).await?);
         Ok((Self { number, hub, client: Some(client), run, left: AtomicBool::new(false) }, run))
     }
+}
 
-    fn has_ended(&self) -> bool {
+impl Ends for Session {
+    fn is_ended(&self) -> bool {
         self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
     }
 }
@@ -229,21 +200,6 @@ const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
 /// A question whether to encrypt.
 const ENCRYPT: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// A connection with a request under way, and whether it is fit for another one if that ends here.
-struct Line<'a> {
-    kept: &'a Kept<Client>,
-    client: &'a Arc<Client>,
-    is_sound: bool,
-}
-
-impl Drop for Line<'_> {
-    fn drop(&mut self) {
-        if !self.is_sound {
-            self.kept.discard(self.client);
-        }
-    }
-}
-
 /// Tells everyone that the session is over, however its task ends.
 struct Ending(Arc<Hub>);
 
@@ -264,19 +220,50 @@ async fn listen(mut connection: Connection<Socket, Encrypted<Socket>>, hub: Endi
 }
 
 impl Link {
-    pub(crate) async fn open(config: Config) -> Result<Self> {
+    pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
         config.check()?;
-        let (requests, renewals, session, ended) = (Kept::new(), Kept::new(), Kept::new(), Mutex::default());
+        let (requests, renewals) =
+            (Reopened::new(SCHEME).on(runtime.clone()), Reopened::new(SCHEME).on(runtime.clone()));
+        let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
         let (left, lookout) = (Mutex::default(), Lookout::default());
-        let link =
-            Self { config, runtime, requests, renewals, session, ended, left, lookout, closed, pooled, alone, next };
-        link.requests.get_or_open(&link).await?;
+        let link = Arc::new(Self {
+            config,
+            runtime,
+            requests,
+            renewals,
+            session,
+            sessions,
+            left,
+            lookout,
+            closed,
+            pooled,
+            alone,
+            next,
+        });
+        link.ready(&link.requests).await?;
         link.session().await?;
         Ok(link)
+    }
+
+    /// What is open there, or opened now.
+    async fn ready<T: Open>(self: &Arc<Self>, kept: &Reopened<T>) -> Result<Arc<T>> {
+        self.check()?;
+        kept.get(|| {
+            let link = self.clone();
+            async move {
+                let opening = T::open(link.config.clone());
+                // Nobody else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
+                let opened = tokio::time::timeout(link.config.connect_timeout, opening).await;
+                let (opened, run) = opened.unwrap_or_else(|_| Err(no_answer()))?;
+                link.arrive(run);
+                Ok(opened)
+            }
+        })
+        .await
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -284,10 +271,15 @@ impl Link {
     }
 
     /// The session, a new one if the last has ended.
-    pub(crate) async fn session(&self) -> Result<Arc<Session>> {
-        self.note_ended();
-        let session = self.session.get_or_open(self).await?;
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
+        let session = self.ready(&self.session).await?;
         self.pooled.store(!session.is_lit(), Ordering::Release);
+        let mut sessions = self.sessions();
+        if session.is_lit() && sessions.iter().all(|(number, _)| *number != session.number) {
+            sessions.push((session.number, Arc::downgrade(&session)));
+            let many = sessions.len().saturating_sub(ENDED);
+            sessions.drain(..many);
+        }
         Ok(session)
     }
 
@@ -298,46 +290,35 @@ impl Link {
 
     /// The session, if it has not ended.
     pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
-        self.session.get()
+        self.session.current()
     }
 
-    /// Remembers that the session has ended, if it has. Claims tethered to it end within the hour.
-    fn note_ended(&self) {
-        let number = self.session.lock().as_ref().filter(|session| session.has_ended()).map(|session| session.number);
-        if let Some(number) = number {
-            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-            if !ended.contains(&number) {
-                ended.push(number);
-                let many = ended.len().saturating_sub(ENDED);
-                ended.drain(..many);
-            }
-        }
+    fn sessions(&self) -> MutexGuard<'_, Vec<(i64, Weak<Session>)>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection was made to this run of the server. If the session began in another one, the address has moved: here nobody
     /// sees its end, and it hears nothing. What is left of the other connections may be silent for hours.
     fn arrive(&self, run: Option<i64>) {
-        let session = self.session.lock().clone();
+        let session = self.session.current();
         let Some(session) = session.filter(|session| run.is_some() && session.run.is_some() && session.run != run)
         else {
             return;
         };
         session.leave();
-        self.note_ended();
-        self.session.discard(&session);
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|session| session.client.as_ref().is_some_and(|client| !client.is_closed()));
-        left.push(session);
+        left.push(session.clone());
         drop(left);
-        self.requests.lock().take();
-        self.renewals.lock().take();
+        self.session.discard(&session);
+        drop((self.requests.take(), self.renewals.take()));
         self.lookout.end();
     }
 
-    /// The sessions of ours that have ended.
+    /// The sessions of ours that have ended. Claims tethered to one of them end within the hour.
     pub(crate) fn ended_sessions(&self) -> Vec<i64> {
-        self.note_ended();
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let has_ended = |session: &Weak<Session>| session.upgrade().is_none_or(|session| session.is_ended());
+        self.sessions().iter().filter(|(_, session)| has_ended(session)).map(|(number, _)| *number).collect()
     }
 
     /// Lets `hub` tell of `claim` when the session `nearest` is over.
@@ -356,37 +337,52 @@ impl Link {
     }
 
     /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every row.
-    pub(crate) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.ask_on(&self.requests, sql, params).await
+    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.ask_on(Lane::Requests, sql, params).await
     }
 
     /// The same for a renewal, which waits for no other request, unless a pooler lets us have one connection only.
-    pub(crate) async fn keep(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.ask_on(if self.is_pooled() { &self.requests } else { &self.renewals }, sql, params).await
+    pub(crate) async fn keep(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.ask_on(if self.is_pooled() { Lane::Requests } else { Lane::Renewals }, sql, params).await
     }
 
-    async fn ask_on(&self, kept: &Kept<Client>, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    async fn ask_on(self: &Arc<Self>, lane: Lane, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
         self.check()?;
+        let link = self.clone();
+        // In a task: while one answer is not read, no other on that connection is, and behind a pooler none is asked for.
+        let asked = self.runtime.spawn(async move { link.ask_now(lane, sql, &params).await });
+        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        asked.await.map_err(gone)?
+    }
+
+    async fn ask_now(self: &Arc<Self>, lane: Lane, sql: &str, params: &[Owned]) -> Result<Vec<Row>> {
+        let kept = match lane {
+            Lane::Requests => &self.requests,
+            Lane::Renewals => &self.renewals,
+        };
         let pooled = self.is_pooled();
         // A pooler may lose count of requests that follow each other without waiting, and answer one client with what is
         // another's. So there is one at a time, and no answer is believed that is not ours.
         let _alone = if pooled { Some(self.alone.lock().await) } else { None };
-        let client = kept.get_or_open(self).await?;
-        let mut line = Line { kept, client: &client, is_sound: !pooled };
+        let wire = self.ready(kept).await?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let params: Vec<Param<'_>> = params.iter().cloned().chain([(&number as _, Type::INT8)]).collect();
+        let params = params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
+        let params: Vec<Param<'_>> = params.chain([(&number as _, Type::INT8)]).collect();
         // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
-        let answer = tokio::time::timeout(self.config.silence_timeout, client.query_typed(sql, &params)).await;
+        let answer = tokio::time::timeout(self.config.silence_timeout, wire.0.query_typed(sql, &params)).await;
         let is_ours = |row: &Row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number);
-        line.is_sound = match &answer {
+        let is_sound = match &answer {
             Ok(Ok(rows)) => !rows.is_empty() && rows.iter().all(is_ours),
             Ok(Err(error)) => !pooled && !ends_connection(error),
             Err(_) => false,
         };
+        if !is_sound {
+            kept.discard(&wire);
+        }
         match answer {
-            Ok(Ok(rows)) if line.is_sound => Ok(rows),
+            Ok(Ok(rows)) if is_sound => Ok(rows),
             Ok(Ok(_)) => Err(not_ours()),
-            Ok(Err(error)) if line.is_sound => Err(failed(error)),
+            Ok(Err(error)) if is_sound => Err(failed(error)),
             Ok(Err(error)) => Err(failed(error).applied_unknown()),
             Err(_) => Err(silent()),
         }
@@ -403,9 +399,7 @@ impl Link {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.session.lock().take();
-        self.requests.lock().take();
-        self.renewals.lock().take();
+        drop((self.session.close(), self.requests.close(), self.renewals.close()));
         self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.lookout.end();
     }

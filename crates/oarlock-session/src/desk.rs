@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use oarlock_core::{ClaimId, Error, ErrorKind, Label, Result};
@@ -29,6 +29,8 @@ pub(crate) struct Desk<S: Server> {
 struct Book<S: Server> {
     rows: Vec<Row<S>>,
     places: HashMap<ClaimId, Arc<tokio::sync::Mutex<Place<S>>>>,
+    /// What is held, for those who look: they must not wait for a request of another claim.
+    holds: HashMap<ClaimId, Weak<Hold<S>>>,
 }
 
 /// One connection.
@@ -50,12 +52,23 @@ pub(crate) enum Place<S: Server> {
     #[default]
     Nowhere,
     Waits(Waiting<S>),
-    Holds {
-        seat: Arc<Seat<S>>,
-        number: u64,
-        since: Instant,
-        label: Arc<Label>,
-    },
+    Holds(Arc<Hold<S>>),
+}
+
+/// What a claim holds.
+#[derive(Debug)]
+pub(crate) struct Hold<S: Server> {
+    pub(crate) id: ClaimId,
+    pub(crate) seat: Arc<Seat<S>>,
+    pub(crate) number: u64,
+    pub(crate) since: Instant,
+    pub(crate) label: Arc<Label>,
+}
+
+impl<S: Server> Drop for Hold<S> {
+    fn drop(&mut self) {
+        self.seat.desk.lock().holds.remove(&self.id);
+    }
 }
 
 /// A share in a connection, for one key.
@@ -116,7 +129,7 @@ impl<S: Server> Row<S> {
 
 impl<S: Server> Desk<S> {
     pub(crate) fn new(server: S, runtime: Handle) -> Arc<Self> {
-        let book = Mutex::new(Book { rows: Vec::new(), places: HashMap::new() });
+        let book = Mutex::new(Book { rows: Vec::new(), places: HashMap::new(), holds: HashMap::new() });
         let (server, mailbox, closed) = (Arc::new(server), Mailbox::default(), AtomicBool::new(false));
         Arc::new(Self { server, runtime, mailbox, closed, book })
     }
@@ -230,9 +243,18 @@ impl<S: Server> Desk<S> {
         }
     }
 
-    /// Every claim that is known.
-    pub(crate) fn ids(&self) -> Vec<ClaimId> {
-        self.lock().places.keys().copied().collect()
+    /// Notes that a claim has the lock of its seat.
+    pub(crate) fn hold(&self, id: ClaimId, seat: Arc<Seat<S>>, number: u64, label: Arc<Label>) -> Arc<Hold<S>> {
+        let hold = Arc::new(Hold { id, seat, number, since: Instant::now(), label });
+        self.lock().holds.insert(id, Arc::downgrade(&hold));
+        hold
+    }
+
+    /// What the claims of this client hold of `key`.
+    pub(crate) fn holds(&self, key: &S::Key) -> Vec<Arc<Hold<S>>> {
+        // Let go of after the lock: the last one to let go of a hold needs it.
+        let holds: Vec<_> = self.lock().holds.values().filter_map(Weak::upgrade).collect();
+        holds.into_iter().filter(|hold| hold.seat.key() == key).collect()
     }
 
     pub(crate) fn close(&self) {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{
@@ -51,11 +50,11 @@ impl<S: Server> SessionLocks<S> {
     }
 
     async fn stand_at(&self, claim: &Claim, key: &S::Key, place: &mut Place<S>) -> Result<Attempt> {
-        if let Place::Holds { seat, number, .. } = &*place {
-            if !seat.line().is_over() {
+        if let Place::Holds(hold) = &*place {
+            if !hold.seat.line().is_over() {
                 // Asked on its own connection, so that its lease counts from here.
-                seat.line().beat().await?;
-                return Ok(self.granted(claim, *number));
+                hold.seat.line().beat().await?;
+                return Ok(self.granted(claim, hold.number));
             }
             *place = Place::Nowhere;
         }
@@ -101,7 +100,7 @@ impl<S: Server> SessionLocks<S> {
     }
 
     fn hold(&self, claim: &Claim, place: &mut Place<S>, seat: Arc<Seat<S>>, number: u64) -> Attempt {
-        *place = Place::Holds { seat, number, since: Instant::now(), label: claim.label.clone() };
+        *place = Place::Holds(self.desk.hold(claim.id, seat, number, claim.label.clone()));
         self.granted(claim, number)
     }
 
@@ -113,8 +112,8 @@ impl<S: Server> SessionLocks<S> {
     async fn leave(&self, place: &mut Place<S>) -> Result<bool> {
         let left = match &*place {
             Place::Nowhere => Ok(false),
-            Place::Holds { seat, .. } if seat.line().is_over() => Ok(false),
-            Place::Holds { seat, .. } => seat.line().give(seat.key()).await,
+            Place::Holds(hold) if hold.seat.line().is_over() => Ok(false),
+            Place::Holds(hold) => hold.seat.line().give(hold.seat.key()).await,
             Place::Waits(waiting) => {
                 let seat = &waiting.0.seat;
                 let stopped = waiting.0.stop().await;
@@ -192,7 +191,7 @@ impl<S: Server> SessionLocks<S> {
         let Some(place) = self.desk.place_if_any(id).await else { return Ok(Kept::Gone(Gone::Unknown)) };
         let kept = match &*place {
             Place::Nowhere => Kept::Gone(Gone::Unknown),
-            Place::Holds { seat, number, .. } => Kept::On(seat.line().clone(), Fence::new(*number)),
+            Place::Holds(hold) => Kept::On(hold.seat.line().clone(), Fence::new(hold.number)),
             Place::Waits(waiting) if matches!(waiting.0.outcome(), Some(Err(_) | Ok(false))) => {
                 Kept::Gone(Gone::Session)
             }
@@ -217,7 +216,7 @@ impl<S: Server> SessionLocks<S> {
         let mut state = ResourceState::free(name.clone());
         state.waiters = seen.waiting.map_or(Waiters::Hidden, Waiters::Counted);
         for (number, label) in seen.holders {
-            let holder = match self.ours(number, &key).await {
+            let holder = match self.ours(number, &key) {
                 Some(ours) => ours,
                 None => {
                     let mut theirs = HolderState::new(ClaimId::from_bits(number.into()), Kind::Mutex, Weight::All);
@@ -232,41 +231,20 @@ impl<S: Server> SessionLocks<S> {
 
     /// Whether a connection on which this client held `key` has ended: only by asking is that seen everywhere.
     async fn has_lost(&self, key: &S::Key) -> bool {
-        for id in self.desk.ids() {
-            let Some(place) = self.desk.place_if_any(id).await else { continue };
-            if let Place::Holds { seat, .. } = &*place
-                && seat.key() == key
-            {
-                let beat = if seat.line().is_over() { None } else { Some(seat.line().beat().await) };
-                return beat.is_none() || seat.line().is_over();
-            }
-            self.desk.clear(id, &place);
-        }
-        false
+        let Some(hold) = self.desk.holds(key).into_iter().next() else { return false };
+        let line = hold.seat.line();
+        let beat = if line.is_over() { None } else { Some(line.beat().await) };
+        beat.is_none() || line.is_over()
     }
 
     /// The claim of this client that holds `key` on that connection.
-    async fn ours(&self, number: u64, key: &S::Key) -> Option<HolderState> {
-        for id in self.desk.ids() {
-            let Some(place) = self.desk.place_if_any(id).await else { continue };
-            let ours = match &*place {
-                Place::Holds { seat, number: fence, since, label }
-                    if seat.line().number() == number && seat.key() == key =>
-                {
-                    let mut ours = HolderState::new(id, Kind::Mutex, Weight::All);
-                    (ours.fence, ours.label, ours.held_for) =
-                        (Some(Fence::new(*fence)), label.clone(), since.elapsed());
-                    ours.lease_left = self.desk.server.session_ttl();
-                    Some(ours)
-                }
-                _ => None,
-            };
-            self.desk.clear(id, &place);
-            if ours.is_some() {
-                return ours;
-            }
-        }
-        None
+    fn ours(&self, number: u64, key: &S::Key) -> Option<HolderState> {
+        let hold = self.desk.holds(key).into_iter().find(|hold| hold.seat.line().number() == number)?;
+        let mut ours = HolderState::new(hold.id, Kind::Mutex, Weight::All);
+        (ours.fence, ours.label, ours.held_for) =
+            (Some(Fence::new(hold.number)), hold.label.clone(), hold.since.elapsed());
+        ours.lease_left = self.desk.server.session_ttl();
+        Some(ours)
     }
 }
 

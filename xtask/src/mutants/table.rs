@@ -118,6 +118,8 @@ const MYSQL_OLD: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "old_c
 const MYSQL_REPLACED: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_whose_listener"];
 const MYSQL_LATE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_has_only"];
 const POSTGRES_CLOCK: &[&str] = &["-p", "oarlock-postgres", "--test", "clock"];
+const POSTGRES_FULL: &[&str] = &["-p", "oarlock-postgres", "--test", "faults", "a_full_queue"];
+const POSTGRES_UNPOLLED: &[&str] = &["-p", "oarlock-postgres", "--test", "unpolled"];
 const POSTGRES_CRASH: &[&str] = &["-p", "oarlock-postgres", "--test", "crash"];
 const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 
@@ -1571,6 +1573,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "AND old.last_fence < oarlock.micros(clock_timestamp() - interval '24 hours' - 'epoch')",
         to: "",
         test: POSTGRES_CLOCK,
+    },
+    Mutant {
+        name: "postgres-fills-the-queue",
+        rule: "a full queue of notices stops no lock",
+        file: POSTGRES_STEP,
+        from: " AND pg_notification_queue_usage() < 0.9;",
+        to: ";",
+        test: POSTGRES_FULL,
+    },
+    Mutant {
+        name: "postgres-request-needs-its-caller",
+        rule: "a request that its caller stops polling holds up no other",
+        file: POSTGRES_LINK,
+        from: "self.runtime.spawn(async move { link.ask_now(lane, sql, &params).await });",
+        to: "async move { Ok::<_, tokio::task::JoinError>(link.ask_now(lane, sql, &params).await) };",
+        test: POSTGRES_UNPOLLED,
     },
     Mutant {
         name: "postgres-waits-in-one-statement",
