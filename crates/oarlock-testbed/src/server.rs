@@ -278,10 +278,18 @@ impl<P: Program> Server<P> {
     /// # Errors
     /// As for [`Server::start`].
     pub fn restart(&self) -> anyhow::Result<()> {
+        self.restart_with(&[])
+    }
+
+    /// [`Server::restart`] with settings that are added to, or go before, those it was started with.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn restart_with(&self, settings: Settings<'_>) -> anyhow::Result<()> {
         if let Some(tree) = self.tree().take() {
             tree.stop(P::STOP, STOP_GRACE)?;
         }
-        self.launch()
+        self.launch_with(settings)
     }
 
     fn prepare(program: P, settings: Settings<'_>) -> anyhow::Result<Self> {
@@ -297,9 +305,14 @@ impl<P: Program> Server<P> {
         })
     }
 
-    /// Starts its process, and waits until it answers.
     fn launch(&self) -> anyhow::Result<()> {
-        let settings: Vec<_> = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        self.launch_with(&[])
+    }
+
+    /// Starts its process, and waits until it answers.
+    fn launch_with(&self, settings: Settings<'_>) -> anyhow::Result<()> {
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let settings: Vec<_> = own.chain(settings.iter().copied()).collect();
         let wanted = self.program.command(self.folder.path(), self.addr(), &settings)?;
         let mut command = tethered(&wanted, self.program.user());
         command.current_dir(self.folder.path());

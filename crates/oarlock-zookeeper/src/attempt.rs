@@ -37,18 +37,19 @@ impl ZooKeeper {
         let session = self.link.session().await?;
         let parent = session.parent(&claim.resource);
         let known = self.link.known(claim.id);
-        let (sole, proof) = (matches!(known, Known::Nothing), session.proof(&known));
-        let found = match (known, proof) {
+        let (sole, proven) = (matches!(known, Known::Nothing), session.is_proven(&known));
+        let found = match (known, proven) {
             (Known::Nothing, _) => None,
-            (known, Some(_)) => self.find(&session, &parent, claim.id, known, session.glance(&parent).await?).await?,
-            (known, None) => self.find(&session, &parent, claim.id, known, session.look(&parent).await?).await?,
+            (known, true) => self.find(&session, &parent, claim.id, known, session.glance(&parent).await?).await?,
+            (known, false) => self.find(&session, &parent, claim.id, known, session.look(&parent).await?).await?,
         };
         let new = found.is_none();
         let (place, queue) = match found {
             Some(found) => found,
             None => self.enter(&session, &parent, claim, sole).await?,
         };
-        let lease = if new { session.lease(claim.ttl) } else { session.lease_with(proof, claim.ttl) };
+        let lease = if new { session.lease(claim.ttl) } else { session.lease_since_proof(claim.ttl) };
+        let lease = lease.map_err(Error::applied_unknown)?;
         let standing = Standing { parent, place, queue, new, lease };
         self.judge(&session, claim, standing).await.map_err(|error| match error.kind() {
             // Its hold is as it was.
@@ -100,10 +101,6 @@ impl ZooKeeper {
         {
             if queue.position(&place.node).is_none() {
                 return Ok(None);
-            }
-            let path = format!("{parent}/{}", place.node);
-            if !session.still_owns(&path).await? {
-                return Err(from_zk(zk::Error::SessionExpired));
             }
             return Ok(Some((place, queue)));
         }
@@ -215,7 +212,7 @@ impl ZooKeeper {
             }
             None => {
                 let (fence, written) = mark(session, &parent, &path, claim, queue.untouched, new).await?;
-                (fence, if written { session.lease(claim.ttl) } else { lease })
+                (fence, if written { session.lease(claim.ttl)? } else { lease })
             }
         };
         let lighter = is_lighter(claim.weight, held);
@@ -293,7 +290,7 @@ async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Opti
 
 impl Session {
     fn record_of(&self, claim: &Claim) -> ClaimRecord {
-        ClaimRecord::of(claim, self.lease(claim.ttl).ttl)
+        ClaimRecord::of(claim, self.lease_ttl(claim.ttl))
     }
 
     /// What a claim's own node says. Scribbles of others on it cost nobody a lock.

@@ -70,7 +70,7 @@ impl Driver for ZooKeeper {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let session = self.link.current().and_then(|session| session.ok_or_else(|| from_zk(zk::Error::SessionExpired)));
+        let session = self.link.session().await;
         let armed = match (session, interest) {
             (Err(error), _) => Err(error),
             (Ok(session), Interest::Turn(claim, Cursor(node))) => match session.dialect() {

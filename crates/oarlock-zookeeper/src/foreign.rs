@@ -129,10 +129,10 @@ impl Session {
         Ok(all.then(|| Release::new(Released::Released, Some(line.others_wait(id)))))
     }
 
-    /// The claims in a folder as the leader has them now.
+    /// The claims in a folder as a majority has them now, which also proves that the session lives.
     async fn line(&self, dialect: Dialect, folder: &str) -> Result<Line> {
-        let (fresh, line) = (self.client.sync(folder), self.line_at_hand(dialect, folder));
-        fresh.await.map_err(from_zk)?;
+        let (agreed, line) = (self.agree(folder), self.line_at_hand(dialect, folder));
+        agreed.await.map_err(from_zk)?;
         line.await
     }
 
@@ -153,9 +153,6 @@ impl Session {
         for entry in line.of(id) {
             let path = format!("{folder}/{}", entry.node);
             if let Some(place) = before.filter(|place| place.node == path) {
-                if !self.still_owns(&path).await? {
-                    return Err(from_zk(zookeeper_client::Error::SessionExpired));
-                }
                 return Ok(Some(place.clone()));
             }
             let Some(stat) = self.client.check_stat(&path).await.map_err(from_zk)? else { continue };
@@ -218,7 +215,7 @@ impl Session {
             let label = || format!("{}:{}", claim.label.host, claim.label.pid);
             return Ok(claim.value.as_deref().map_or_else(label, str::to_owned).into_bytes());
         }
-        write(&ClaimRecord::of(claim, self.lease(claim.ttl).ttl))
+        write(&ClaimRecord::of(claim, self.lease_ttl(claim.ttl)))
     }
 }
 

@@ -3,6 +3,7 @@
 mod attempt;
 mod checked;
 mod config;
+mod connection;
 mod driver;
 mod error;
 pub mod floor;
@@ -13,6 +14,7 @@ mod names;
 mod queue;
 mod record;
 mod renew;
+mod resume;
 mod show;
 mod strangers;
 mod watch;

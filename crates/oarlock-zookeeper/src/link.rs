@@ -2,68 +2,63 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::driver::Lease;
+use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, ErrorKind, Fence, ResourceName, Result};
 use tokio::runtime::Handle;
 use zookeeper_client as zk;
 
 use crate::config::{Config, Layout};
+use crate::connection::Connection;
 use crate::error::{SCHEME, closed, from_zk};
 use crate::foreign::Dialect;
+use crate::memo::ANY;
 use crate::names::escape;
 use crate::queue::Queue;
 use crate::record::{FORMAT, RootRecord, read, write};
+use crate::resume::{Life, begin, believable, resume};
 use crate::strangers::Strangers;
 
 /// Where each client has a node through which others get its attention. No resource has a node with this name.
 const CLIENTS: &str = ".clients";
 
-/// One session: claims live and die with it, and it never comes back once it has ended.
+/// A session on one of its connections: claims live and die with the session, and survive the connection.
 pub(crate) struct Session {
     pub(crate) client: zk::Client,
+    pub(crate) connection: Connection,
     pub(crate) id: i64,
+    life: Arc<Life>,
     root: String,
     layout: Layout,
     acls: zk::Acls<'static>,
-    /// Connections so far: on each new one a server might have given us another session without a word.
-    connections: Mutex<(zk::StateWatcher, u64)>,
-    /// The last of them on which it was found to be ours.
-    verified: AtomicU64,
-    /// It did: claims end with the session they were made in.
-    replaced: AtomicBool,
     /// When the last request was sent, in nanoseconds, that a majority agreed to: the session lived on after that.
+    ///
+    /// Another connection starts without one: its server may not have caught up with what an earlier one has shown us.
     proven: AtomicU64,
     pub(crate) strangers: Strangers,
 }
 
 impl Session {
-    async fn open(config: &Config) -> Result<Self> {
-        let timeout = config.session_timeout;
-        let mut connector = zk::Client::connector().with_session_timeout(timeout);
-        // A dead server is given up on early enough for another to be found within the lease.
-        connector = connector.with_connection_timeout(timeout * 3 / 10);
-        let mut acls = zk::Acls::anyone_all();
-        if let Some(credentials) = config.credentials() {
-            connector = connector.with_auth("digest", credentials.as_bytes());
-            acls = zk::Acls::creator_all();
-        }
-        let client = connector.connect(&config.hosts.join(",")).await.map_err(from_zk)?;
-        let (id, mut states) = (client.session_id().0, client.state_watcher());
-        states.state();
-        let (root, layout) = (config.root.clone(), config.layout);
-        let (connections, verified, replaced) = (Mutex::new((states, 0)), AtomicU64::new(0), AtomicBool::new(false));
-        let (proven, strangers) = (AtomicU64::new(0), Strangers::default());
-        let session = Self { client, id, root, layout, acls, connections, verified, replaced, proven, strangers };
+    /// Begins a session.
+    async fn begin(config: Config) -> Result<Self> {
+        let (connection, life) = begin(&config).await?;
+        let session = Self::on(&config, connection, life, Strangers::default());
         if session.layout == Layout::Native {
             session.make_root().await?;
         }
         Ok(session)
+    }
+
+    fn on(config: &Config, connection: Connection, life: Arc<Life>, strangers: Strangers) -> Self {
+        let acls = if config.credentials().is_some() { zk::Acls::creator_all() } else { zk::Acls::anyone_all() };
+        let (root, layout, proven) = (config.root.clone(), config.layout, AtomicU64::new(0));
+        let (client, id) = (connection.client.clone(), life.id);
+        Self { client, connection, id, life, root, layout, acls, proven, strangers }
     }
 
     pub(crate) async fn make_root(&self) -> Result<()> {
@@ -95,19 +90,22 @@ impl Session {
         Ok(())
     }
 
-    /// What an answered request is worth.
-    ///
-    /// The leader alone ends sessions, and hears of the requests that other servers answer when it pings them, every
-    /// half tick. Until then it counts from the sign of life before, which the client gives after 9/80 of a session without
-    /// a request. A quarter covers both in sessions of four ticks and more, which is what the page asks for.
-    pub(crate) fn lease(&self, asked: Duration) -> Lease {
-        Lease::of((self.client.session_timeout() * 3 / 4).min(asked))
+    /// How long a request may be believed that was answered on this connection.
+    pub(crate) fn lease_ttl(&self, asked: Duration) -> Duration {
+        believable(self.client.session_timeout()).min(asked)
     }
 
-    /// What an answer is worth that a majority was not asked for. A leader that is cut off from the others answers until it
-    /// notices, a tick or so after they did; they give every session its whole time anew.
-    fn lease_by_look(&self, asked: Duration) -> Lease {
-        Lease::of((self.client.session_timeout() / 2).min(asked))
+    /// What a request is worth that a majority agreed to.
+    pub(crate) fn lease(&self, asked: Duration) -> Result<Lease> {
+        self.promise(Lease::of(self.lease_ttl(asked)))
+    }
+
+    /// Notes how long a lease will be believed, before anything believes in it. An answer that is read after its connection has
+    /// ended is worth nothing: the session may be on another server by now.
+    fn promise(&self, lease: Lease) -> Result<Lease> {
+        let until = || self.life.promise(lease.from.unwrap_or_else(|| BootClock.now()) + lease.ttl);
+        let promised = self.connection.standing.meanwhile(until);
+        promised.map(|()| lease).ok_or_else(|| from_zk(zk::Error::ConnectionLoss))
     }
 
     /// A majority agreed to a request of this session that was sent then.
@@ -115,22 +113,42 @@ impl Session {
         self.proven.fetch_max(sent.as_nanos(), Ordering::AcqRel);
     }
 
-    /// When the session of this place was last proven to live, if that is worth more than a look now would be.
+    /// Whether the session of this place was proven to live on this connection, so lately that no other proof is needed.
     ///
     /// With such a proof any server may be asked for the others, also one that lags behind: whoever was first in line at some
     /// time after its node was made stays it until its node is gone.
-    pub(crate) fn proof(&self, known: &Known) -> Option<Moment> {
+    pub(crate) fn is_proven(&self, known: &Known) -> bool {
         let proven = Moment::from_nanos(self.proven.load(Ordering::Acquire));
         let ours = matches!(known, Known::At(place) if place.session == self.id);
-        (ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4).then_some(proven)
+        ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4
     }
 
-    /// What a look is worth: by the proof that there was before it, or by itself.
-    pub(crate) fn lease_with(&self, proof: Option<Moment>, asked: Duration) -> Lease {
-        let Some(proven) = proof else { return self.lease_by_look(asked) };
-        let ttl = self.client.session_timeout() * 3 / 4;
+    /// What a look is worth: it proves nothing by itself, and counts from the last proof.
+    pub(crate) fn lease_since_proof(&self, asked: Duration) -> Result<Lease> {
+        let proven = Moment::from_nanos(self.proven.load(Ordering::Acquire));
+        let ttl = believable(self.client.session_timeout());
         let left = (proven + ttl).since(BootClock.now());
-        if left < asked { Lease { from: Some(proven), ttl } } else { Lease::of(asked) }
+        self.promise(if left < asked { Lease { from: Some(proven), ttl } } else { Lease::of(asked) })
+    }
+
+    /// Asks for something that only a majority can agree to, and that changes nothing: a server that is cut off from the others,
+    /// also a leader, goes on answering questions (`sync` too) for a while. Whatever is asked for on this connection
+    /// afterwards is not older than that.
+    pub(crate) fn agree(&self, path: &str) -> impl Future<Output = Result<(), zk::Error>> + Send + use<'_> {
+        let (sent, mut check) = (BootClock.now(), self.client.new_multi_writer());
+        // Sent at once, and not when the answer is waited for.
+        let agreed = check.add_check_version(path, ANY).map(|()| check.commit());
+        async move {
+            match agreed?.await {
+                // Also that a node is not there, or not ours to see, is something that they agreed to.
+                Ok(_)
+                | Err(zk::MultiWriteError::OperationFailed { source: zk::Error::NoNode | zk::Error::NoAuth, .. }) => {
+                    self.prove(sent);
+                    Ok(())
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
     }
 
     /// Where the ensemble is asked about nothing in particular.
@@ -148,44 +166,9 @@ impl Session {
         self.layout.dialect()
     }
 
-    /// Whether it has ended, or another has been put in its place.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.replaced.load(Ordering::Acquire) || self.client.state().is_terminated()
-    }
-
     /// A node of ours was made by another session: the server has replaced this one.
     pub(crate) fn give_up(&self) {
-        self.replaced.store(true, Ordering::Release);
-    }
-
-    /// The number of the present connection.
-    fn connection(&self) -> u64 {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if connections.0.changed().now_or_never().is_some() {
-            connections.1 += 1;
-        }
-        connections.1
-    }
-
-    /// Whether a node that this session owns is also owned by whatever session answers us now. Only a new connection can
-    /// change that, so nothing is asked on one that was found right.
-    pub(crate) async fn still_owns(&self, path: &str) -> Result<bool> {
-        let connection = self.connection();
-        if self.verified.load(Ordering::Acquire) == connection {
-            return Ok(true);
-        }
-        let ours = match self.client.list_ephemerals(path).await {
-            Ok(paths) => paths.iter().any(|owned| owned == path),
-            // Servers before 3.6 cannot be asked, and do not do this.
-            Err(zk::Error::Unimplemented) => true,
-            Err(error) => return Err(from_zk(error)),
-        };
-        if ours {
-            self.verified.store(connection, Ordering::Release);
-        } else {
-            self.give_up();
-        }
-        Ok(ours)
+        self.life.finish();
     }
 
     pub(crate) fn parent(&self, resource: &ResourceName) -> String {
@@ -205,10 +188,10 @@ impl Session {
         mode.with_acls(self.acls)
     }
 
-    /// The claims below `parent` as the leader has them now, so that nobody is taken for alive who is not.
+    /// The claims below `parent` as a majority has them now, which also proves that the session lives.
     pub(crate) async fn look(&self, parent: &str) -> Result<Queue> {
-        let (fresh, glance) = (self.client.sync(parent), self.glance(parent));
-        fresh.await.map_err(from_zk)?;
+        let (agreed, glance) = (self.agree(parent), self.glance(parent));
+        agreed.await.map_err(from_zk)?;
         glance.await
     }
 
@@ -274,21 +257,33 @@ pub(crate) enum Known {
     At(Place),
 }
 
+impl Ends for Session {
+    fn is_ended(&self) -> bool {
+        self.life.is_over() || self.connection.has_ended()
+    }
+}
+
 /// The way to the ensemble: one session at a time, opened when it is needed.
 #[derive(Debug)]
 pub(crate) struct Link {
     config: Config,
-    /// Sessions live on the runtime that the driver was opened on, whoever asks for one.
-    home: Handle,
-    opening: tokio::sync::Mutex<()>,
-    session: Mutex<Slot>,
+    sessions: Reopened<Session>,
+    /// What outlives a connection.
+    last: Arc<Mutex<Last>>,
     places: Mutex<HashMap<ClaimId, Known>>,
 }
 
+/// The last session that there was.
 #[derive(Debug)]
-enum Slot {
-    Open(Arc<Session>),
-    Closed,
+struct Last {
+    life: Arc<Life>,
+    strangers: Strangers,
+}
+
+impl Last {
+    fn of(session: &Session) -> Self {
+        Self { life: session.life.clone(), strangers: session.strangers.clone() }
+    }
 }
 
 impl Link {
@@ -298,11 +293,13 @@ impl Link {
             let message = "the root is an absolute path without a slash at its end";
             return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
-        let home = Handle::try_current()
+        // Sessions live on the runtime that the driver was opened on, whichever runtime asks for one.
+        let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "a tokio runtime is needed").because(error))?;
-        let session = Arc::new(Session::open(&config).await?);
-        let (opening, session) = (tokio::sync::Mutex::default(), Mutex::new(Slot::Open(session)));
-        Ok(Self { config, home, opening, session, places: Mutex::default() })
+        let session = Session::begin(config.clone()).await?;
+        let (last, sessions) = (Arc::new(Mutex::new(Last::of(&session))), Reopened::new(SCHEME).on(runtime));
+        sessions.put(Arc::new(session)).map_err(|_| closed())?;
+        Ok(Self { config, sessions, last, places: Mutex::default() })
     }
 
     pub(crate) fn address(&self) -> String {
@@ -322,49 +319,53 @@ impl Link {
         self.config.layout.dialect()
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The session, if it has not ended.
-    pub(crate) fn current(&self) -> Result<Option<Arc<Session>>> {
-        match &*self.slot() {
-            Slot::Closed => Err(closed()),
-            Slot::Open(session) if session.has_ended() => Ok(None),
-            Slot::Open(session) => Ok(Some(session.clone())),
+    /// The session, on another connection if it has lost its own; `None` if it is over.
+    pub(crate) async fn last_session(&self) -> Result<Option<Arc<Session>>> {
+        if let Some(session) = self.sessions.current() {
+            return Ok(Some(session));
+        }
+        let (life, strangers) = {
+            let last = last(&self.last);
+            (last.life.clone(), last.strangers.clone())
+        };
+        if life.is_over() {
+            return Ok(None);
+        }
+        let resumed = {
+            let (config, life) = (self.config.clone(), life.clone());
+            let resume = async move {
+                let connection = resume(&config, &life).await?;
+                Ok(Session::on(&config, connection, life, strangers))
+            };
+            self.sessions.get(|| resume).await
+        };
+        match resumed {
+            Err(_) if life.is_over() => Ok(None),
+            resumed => resumed.map(Some),
         }
     }
 
-    /// The session, or a new one if it has ended.
+    /// The session, or a new one if it is over.
     pub(crate) async fn session(&self) -> Result<Arc<Session>> {
-        if let Some(session) = self.current()? {
+        if let Some(session) = self.last_session().await? {
             return Ok(session);
         }
-        let _alone = self.opening.lock().await;
-        if let Some(session) = self.current()? {
-            return Ok(session);
-        }
-        let config = self.config.clone();
-        let opened = self.home.spawn(async move { Session::open(&config).await }).await;
-        let session = Arc::new(opened.map_err(|error| closed().because(error))??);
-        let mut slot = self.slot();
-        if matches!(*slot, Slot::Closed) {
-            return Err(closed());
-        }
-        *slot = Slot::Open(session.clone());
-        Ok(session)
+        let (config, kept) = (self.config.clone(), self.last.clone());
+        let begin = async move {
+            let session = Session::begin(config).await?;
+            *last(&kept) = Last::of(&session);
+            Ok(session)
+        };
+        self.sessions.get(|| begin).await
     }
 
-    /// Ends the session, and waits until the server has heard of it or nobody keeps it alive any more.
+    /// Ends the session, and waits until the server has heard of it or the connection has ended.
     pub(crate) async fn close(&self) {
-        let Slot::Open(session) = std::mem::replace(&mut *self.slot(), Slot::Closed) else { return };
-        let mut states = session.client.state_watcher();
+        let Some(session) = self.sessions.close() else { return };
+        let end = session.connection.end();
         // The client closes its session when the last handle to it is gone.
         drop(session);
-        let mut state = states.peek_state();
-        while !state.is_terminated() {
-            state = states.changed().await;
-        }
+        end.await;
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {
@@ -391,4 +392,8 @@ impl Link {
             places.remove(&id);
         }
     }
+}
+
+fn last(last: &Mutex<Last>) -> MutexGuard<'_, Last> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,5 @@
 //! Renewals: the session keeps a claim alive, so a renewal asks whether it lives, and whether the node is still there.
 
-use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::driver::{Fences, Gone, Renewal, Renewed};
 use oarlock_core::state::Ending;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result};
@@ -10,7 +9,6 @@ use crate::driver::ZooKeeper;
 use crate::error::{SCHEME, from_zk};
 use crate::foreign::is_revoked;
 use crate::link::{Known, Place, Session, if_there};
-use crate::memo::ANY;
 use crate::record::{ClaimRecord, ResourceRecord, read, write};
 
 /// What was seen of a claim's own node: the place, its path, and the answer about it.
@@ -19,7 +17,7 @@ pub(crate) type Seen = (Place, String, Result<(Vec<u8>, zk::Stat), zk::Error>);
 impl ZooKeeper {
     /// One answer for each claim.
     pub(crate) async fn keep_all(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        let session = match self.link.current() {
+        let session = match self.link.last_session().await {
             Ok(Some(session)) => session,
             Ok(None) => return vec![Ok(Renewed::Gone(Gone::Session)); batch.len()],
             Err(error) => return vec![Err(error.during("renew")); batch.len()],
@@ -37,22 +35,11 @@ impl ZooKeeper {
                 (known, path)
             })
             .collect();
-        let sent = BootClock.now();
-        // Only what a majority agrees to after this can prove that the session lives: a server that is cut off, also the
-        // leader, goes on answering questions for a while. A check is such a thing, and changes nothing.
-        let mut proof = session.client.new_multi_writer();
         let anything = places.iter().find_map(|(_, path)| path.as_deref()).unwrap_or(session.root());
-        if let Err(error) = proof.add_check_version(anything, ANY) {
-            return vec![Err(from_zk(error).during("renew")); batch.len()];
-        }
-        let heard = proof.commit();
+        let agreed = session.agree(anything);
         let looks: Vec<_> =
             places.iter().map(|(_, path)| path.as_ref().map(|path| session.client.get_data(path))).collect();
-        let heard = match heard.await {
-            // Also that a node is gone is something that they agreed to.
-            Ok(_) | Err(zk::MultiWriteError::OperationFailed { source: zk::Error::NoNode, .. }) => Ok(()),
-            Err(error) => Err(zk::Error::from(error)),
-        };
+        let heard = agreed.await;
         let mut answers = Vec::with_capacity(batch.len());
         for (renewal, ((known, path), look)) in batch.iter().zip(places.iter().zip(looks)) {
             let mut seen = match (look, path, known) {
@@ -69,10 +56,8 @@ impl ZooKeeper {
                 (Err(error), _) => Err(error),
                 (Ok(seen), Ok(())) => self.keep(&session, renewal, known, seen).await,
             };
-            match (&answer, known) {
-                (Ok(Renewed::Gone(_)), Known::At(place)) => self.link.forget_place(renewal.claim.id, place),
-                (Ok(Renewed::Alive { .. }), _) => session.prove(sent),
-                _ => {}
+            if let (Ok(Renewed::Gone(_)), Known::At(place)) = (&answer, known) {
+                self.link.forget_place(renewal.claim.id, place);
             }
             answers.push(answer.map_err(|error| error.during("renew").about(&renewal.claim.resource)));
         }
@@ -116,9 +101,6 @@ impl ZooKeeper {
             }
             Some((place, path, Ok((data, stat)))) => (place, path, data, stat),
         };
-        if !session.still_owns(&path).await? {
-            return Ok(Renewed::Gone(Gone::Session));
-        }
         if renewal.fences != Fences::Keep {
             return Err(Error::new(ErrorKind::Unsupported, "fences are ZooKeeper's own here").on(SCHEME));
         }
@@ -127,7 +109,7 @@ impl ZooKeeper {
         {
             return session.obituary(&parent, claim.id).await;
         }
-        let mut lease = session.lease(claim.ttl);
+        let mut lease = session.lease(claim.ttl)?;
         let mut ending = None;
         // Scribbles of others on the node cost nobody a lock.
         if let Ok(mut record) = read::<ClaimRecord>(&path, &data) {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use oarlock_core::driver::{Hint, Watch};
 use oarlock_core::{ResourceName, Result};
 use zookeeper_client as zk;
@@ -41,7 +41,7 @@ impl Session {
             return self.watch_node(&path, changed).await;
         }
         let watcher = if_there(self.client.list_and_watch_children(&parent).await)?.map(|(_, watcher)| watcher);
-        Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(watcher.changed())))
+        Ok(watcher.map_or_else(|| once(std::future::ready(())), |watcher| once(self.connection.event(watcher))))
     }
 
     /// Watches one node: its end, and what is written into it. What is gone, or `changed`, already is news already.
@@ -49,11 +49,11 @@ impl Session {
         Ok(match self.client.get_and_watch_data(path).await {
             // Its end can be watched, whoever may read it.
             Err(zk::Error::NoAuth) => match self.client.check_and_watch_stat(path).await.map_err(from_zk)? {
-                (Some(stat), watcher) if !changed(b"", &stat) => once(watcher.changed()),
+                (Some(stat), watcher) if !changed(b"", &stat) => once(self.connection.event(watcher)),
                 _ => once(std::future::ready(())),
             },
             answer => match if_there(answer)? {
-                Some((data, stat, watcher)) if !changed(&data, &stat) => once(watcher.changed()),
+                Some((data, stat, watcher)) if !changed(&data, &stat) => once(self.connection.event(watcher)),
                 _ => once(std::future::ready(())),
             },
         })
@@ -68,60 +68,57 @@ impl Session {
     pub(crate) async fn watch_children(&self, parent: &str) -> Result<Watch> {
         let listed = if_there(self.client.list_and_watch_children(parent).await)?;
         if let Some((_, watcher)) = listed {
-            return Ok(once(watcher.changed()));
+            return Ok(once(self.connection.event(watcher)));
         }
         let (made, watcher) = self.client.check_and_watch_stat(parent).await.map_err(from_zk)?;
-        Ok(if made.is_some() { once(std::future::ready(())) } else { once(watcher.changed()) })
+        Ok(if made.is_some() { once(std::future::ready(())) } else { once(self.connection.event(watcher)) })
     }
 
     /// Watches the node through which others get the attention of this client, and the session itself.
     ///
     /// In the layouts of others there is no such node: whoever breaks a claim deletes its node, and a renewal finds that.
     pub(crate) async fn watch_mailbox(self: Arc<Self>) -> Result<Watch> {
-        if self.dialect().is_some() {
-            let (session, states) = (Arc::downgrade(&self), self.client.state_watcher());
-            let mailbox = Mailbox { session, states, post: Some(Box::pin(std::future::pending())) };
-            return Ok(Watch::new(Box::pin(stream::unfold(mailbox, Mailbox::next))));
-        }
-        let ephemeral = self.options(zk::CreateMode::Ephemeral);
-        match self.client.create(&self.mailbox(self.id), b"", &ephemeral).await {
-            Ok(_) | Err(zk::Error::NodeExists) => {}
-            Err(error) => return Err(from_zk(error)),
-        }
-        let states = self.client.state_watcher();
-        let post = self.arm_mailbox().await?;
-        let mailbox = Mailbox { session: Arc::downgrade(&self), states, post: Some(post) };
+        let post: Post = match self.dialect() {
+            Some(_) => Box::pin(self.connection.end().map(|()| None)),
+            None => {
+                let ephemeral = self.options(zk::CreateMode::Ephemeral);
+                match self.client.create(&self.mailbox(self.id), b"", &ephemeral).await {
+                    Ok(_) | Err(zk::Error::NodeExists) => {}
+                    Err(error) => return Err(from_zk(error)),
+                }
+                self.arm_mailbox().await?
+            }
+        };
+        let mailbox = Mailbox { session: Arc::downgrade(&self), post: Some(post) };
         Ok(Watch::new(Box::pin(stream::unfold(mailbox, Mailbox::next))))
     }
 
     async fn arm_mailbox(&self) -> Result<Post> {
         let (_, _, watcher) = self.client.get_and_watch_data(&self.mailbox(self.id)).await.map_err(from_zk)?;
-        Ok(Box::pin(watcher.changed()))
+        Ok(Box::pin(self.connection.event(watcher)))
     }
 }
 
-type Post = Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>;
+/// Ends with an event, or with the connection.
+type Post = Pin<Box<dyn Future<Output = Option<zk::WatchedEvent>> + Send>>;
 
 struct Mailbox {
     /// The session ends with its driver, not with this.
     session: Weak<Session>,
-    states: zk::StateWatcher,
     post: Option<Post>,
 }
 
 impl Mailbox {
     async fn next(mut self) -> Option<(Hint, Self)> {
-        let mut post = self.post.take()?;
-        tokio::select! {
-            event = &mut post => {
-                if let Some(session) = self.session.upgrade() && event.event_type != zk::EventType::Session {
-                    // Armed again before anybody is told: whatever comes next is not missed.
-                    self.post = session.arm_mailbox().await.ok();
-                }
+        let event = self.post.as_mut()?.await;
+        self.post = match (event, self.session.upgrade()) {
+            // Armed again before anybody is told: whatever comes next is not missed.
+            (Some(event), Some(session)) if event.event_type != zk::EventType::Session => {
+                session.arm_mailbox().await.ok()
             }
-            // Lost and found connections are worth a renewal; an ended session is the end of this, too.
-            state = self.states.changed() => self.post = (!state.is_terminated()).then_some(post),
-        }
+            // A lost connection is worth a renewal, which continues the session on another. This ends with its own.
+            _ => None,
+        };
         Some((LOOK_AGAIN, self))
     }
 }

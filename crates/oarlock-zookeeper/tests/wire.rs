@@ -244,6 +244,38 @@ async fn claims_end_with_their_session_and_the_next_attempt_opens_another() -> R
     Ok(())
 }
 
+/// A request begins another session, and its caller stops polling it: the other requests of the client go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_not_polled_any_more_holds_up_no_other() -> Result<()> {
+    let Some(server) = server()? else { return Ok(()) };
+    let (proxy, rival) = (Proxy::start(server.addr())?, straight(&server).await?);
+    let driver = through(&proxy).await?;
+    let (mine, mut theirs) = (claim("job", 1)?, claim("job", 2)?);
+    theirs.wait = true;
+    granted(&driver, &mine).await?;
+    proxy.cut();
+    let takeover = async {
+        while let Attempt::Pending(_) = rival.attempt(&theirs).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, takeover).await??;
+    // The session is over, and that is known when its renewal is answered.
+    proxy.heal(Held::Reset)?;
+    let gone = tokio::time::timeout(PATIENCE, renewed(&driver, &mine)).await??;
+    ensure!(gone == Renewed::Gone(Gone::Session), "{gone:?}");
+    let other = claim("other", 3)?;
+    let mut left = std::pin::pin!(driver.attempt(&other));
+    let begun = futures_util::FutureExt::now_or_never(left.as_mut());
+    ensure!(begun.is_none(), "answered without a session: nothing was tested");
+    let another = claim("another", 4)?;
+    tokio::time::timeout(PATIENCE, granted(&driver, &another)).await.context("held up by the first")??;
+    let first = tokio::time::timeout(PATIENCE, left).await??;
+    ensure!(matches!(first, Attempt::Granted(_)), "{first:?}");
+    Ok(())
+}
+
 /// Whatever stands among the claims without being one is in nobody's way, and is left alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_among_the_claims_are_ignored() -> Result<()> {

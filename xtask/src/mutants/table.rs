@@ -42,6 +42,8 @@ const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
 const ZK_FOREIGN: &str = "crates/oarlock-zookeeper/src/foreign.rs";
 const ZK_LINK: &str = "crates/oarlock-zookeeper/src/link.rs";
 const ZK_RENEW: &str = "crates/oarlock-zookeeper/src/renew.rs";
+const ZK_RESUME: &str = "crates/oarlock-zookeeper/src/resume.rs";
+const ZK_CONNECTION: &str = "crates/oarlock-zookeeper/src/connection.rs";
 const ZK_STRANGERS_FILE: &str = "crates/oarlock-zookeeper/src/strangers.rs";
 const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
 const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
@@ -142,6 +144,9 @@ const ZK_GATE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "layouts", "a_wa
 const ZK_NODES: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "attempt::tests::"];
 const ZK_TURNS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "turns"];
 const ZK_LINE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_broken_line"];
+const ZK_REPLACED: &[&str] = &["-p", "oarlock-zookeeper", "--test", "sessions", "a_session_replaced"];
+const ZK_SHORTER: &[&str] = &["-p", "oarlock-zookeeper", "--test", "shorter"];
+const ZK_LATE: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "resume::tests::"];
 const ZK_ORDER: &[&str] = &["-p", "oarlock-zookeeper", "--lib", "queue::tests::"];
 const ZK_STRANGERS: &[&str] = &["-p", "oarlock-zookeeper", "--test", "strangers"];
 const ZK_WIRE: &[&str] = &["-p", "oarlock-zookeeper", "--test", "wire", "a_lighter_writer"];
@@ -290,8 +295,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "zookeeper-forgets-late-node",
         rule: "what a lost request may still make goes with its claim",
         file: ZK_ATTEMPT,
-        from: "(matches!(known, Known::Nothing), session.proof(&known))",
-        to: "(true, session.proof(&known))",
+        from: "(matches!(known, Known::Nothing), session.is_proven(&known))",
+        to: "(true, session.is_proven(&known))",
         test: ZK_NODES,
     },
     Mutant {
@@ -314,24 +319,64 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "zookeeper-line-is-session",
         rule: "a broken line is a suspicion, not a loss",
         file: ZK_LINK,
-        from: "|| self.client.state().is_terminated()",
-        to: "|| self.client.state() != zk::SessionState::SyncConnected",
+        from: "        if life.is_over() {\n            return Ok(None);",
+        to: "        if !life.is_over() {\n            return Ok(None);",
         test: ZK_LINE,
     },
     Mutant {
-        name: "zookeeper-look-is-proof",
-        rule: "a look is worth half a session",
+        name: "zookeeper-shorter-server-hears-at-once",
+        rule: "a session is presented to a server with shorter sessions only when no belief is longer",
+        file: ZK_RESUME,
+        from: "if !life.fits(timeout) {",
+        to: "if false {",
+        test: ZK_SHORTER,
+    },
+    Mutant {
+        name: "zookeeper-server-not-asked",
+        rule: "a server is asked how long its sessions are before it hears of ours",
+        file: ZK_RESUME,
+        from: "if !life.fits(Duration::ZERO) {",
+        to: "if false {",
+        test: ZK_SHORTER,
+    },
+    Mutant {
+        name: "zookeeper-crate-reconnects",
+        rule: "the client crate does not present the session to a server by itself",
+        file: ZK_CONNECTION,
+        from: "states.changed().now_or_never().is_some();",
+        to: "states.changed().now_or_never().is_some_and(zk::SessionState::is_terminated);",
+        test: ZK_SHORTER,
+    },
+    Mutant {
+        name: "zookeeper-any-session-is-ours",
+        rule: "a session that a server put in place of ours is not ours",
+        file: ZK_RESUME,
+        from: "if connection.client.session_id().0 != life.id {",
+        to: "if false {",
+        test: ZK_REPLACED,
+    },
+    Mutant {
+        name: "zookeeper-late-answer-counts",
+        rule: "an answer that is read after its connection has ended gives no belief",
         file: ZK_LINK,
-        from: "(self.client.session_timeout() / 2).min(asked)",
-        to: "(self.client.session_timeout() * 3 / 4).min(asked)",
+        from: "promised.map(|()| lease).ok_or_else(|| from_zk(zk::Error::ConnectionLoss))",
+        to: "let _ = promised;\n        Ok(lease)",
+        test: ZK_LATE,
+    },
+    Mutant {
+        name: "zookeeper-look-is-proof",
+        rule: "only what a majority agrees to proves that a session lives",
+        file: ZK_LINK,
+        from: "(self.agree(parent), self.glance(parent))",
+        to: "(self.client.sync(parent), self.glance(parent))",
         test: ZK_TURNS,
     },
     Mutant {
         name: "zookeeper-proof-never-ages",
         rule: "an old proof that the session lives is none",
         file: ZK_LINK,
-        from: "(ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4)",
-        to: "ours",
+        from: "ours && BootClock.now().since(proven) <= self.client.session_timeout() / 4",
+        to: "{ let _ = proven; ours }",
         test: ZK_TURNS,
     },
     Mutant {

@@ -61,7 +61,7 @@ impl ZooKeeper {
             if counted {
                 let mut found = self.permitted(session, claim, own);
                 if let Ok(Attempt::Granted(grant)) = &mut found {
-                    grant.lease = session.lease_with(None, claim.ttl);
+                    grant.lease = session.lease_since_proof(claim.ttl)?;
                 }
                 return found;
             }
@@ -110,7 +110,7 @@ impl ZooKeeper {
         let fence = fence_of(lease.made)?;
         lease.fence = Some(fence);
         self.link.note(claim.id, Known::At(lease));
-        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl))))
+        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl)?)))
     }
 
     async fn wait_for(&self, dialect: Dialect, claim: &Claim, answer: Attempt) -> Result<Attempt> {

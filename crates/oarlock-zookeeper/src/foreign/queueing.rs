@@ -19,11 +19,12 @@ impl ZooKeeper {
         let folder = session.base(dialect, &claim.resource)?;
         let known = self.link.known(claim.id);
         let mut found = None;
-        let (sole, proof) = (matches!(known, Known::Nothing), session.proof(&known));
+        let sole = matches!(known, Known::Nothing);
         if !sole {
-            let line = match proof {
-                Some(_) => session.line_at_hand(dialect, &folder).await?,
-                None => session.line(dialect, &folder).await?,
+            let line = if session.is_proven(&known) {
+                session.line_at_hand(dialect, &folder).await?
+            } else {
+                session.line(dialect, &folder).await?
             };
             found = session.own(&line, &folder, claim.id, &known).await?.map(|place| (place, line));
         }
@@ -34,7 +35,7 @@ impl ZooKeeper {
         };
         let mut judged = self.judge_abroad(&session, dialect, (&folder, tag), claim, place, &line).await;
         if let (Ok(Attempt::Granted(grant)), false) = (&mut judged, new) {
-            grant.lease = session.lease_with(proof, claim.ttl);
+            grant.lease = session.lease_since_proof(claim.ttl).map_err(Error::applied_unknown)?;
         }
         judged.map_err(|error| match error.kind() {
             // Its hold is as it was, or its node is gone.
@@ -117,7 +118,7 @@ impl ZooKeeper {
             place = session.lighten(dialect, folder, claim, place, mine).await?;
             self.link.note(claim.id, Known::At(place));
         }
-        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl))))
+        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl)?)))
     }
 }
 
@@ -131,7 +132,7 @@ impl Session {
         place: Place,
         mine: &Entry,
     ) -> Result<Place> {
-        let mut record = ClaimRecord::of(claim, self.lease(claim.ttl).ttl);
+        let mut record = ClaimRecord::of(claim, self.lease_ttl(claim.ttl));
         (record.granted, record.fence) = (true, place.fence);
         let path = format!("{folder}/{}{}", dialect.prefix(claim.id, Tag::Read), mine.sequence);
         let mut lighter = self.client.new_multi_writer();

@@ -1,0 +1,139 @@
+//! One connection to one server, and nothing after it.
+//!
+//! The client crate reconnects by itself, and tells its user neither to which server nor which session time-out that server
+//! gave. So its task is stopped as soon as the connection is lost, and [`resume`](crate::resume) decides where the session goes
+//! on. Whatever is answered here was answered by one server, on one connection, with one session time-out.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt as _;
+use spawns_core::{Spawn, Task};
+use tokio::sync::watch;
+use zookeeper_client as zk;
+
+/// A connection. Dropping the last handle of its client closes the session, if the connection still stands.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: zk::Client,
+    pub(crate) standing: Arc<Standing>,
+    ended: watch::Receiver<bool>,
+}
+
+/// Whether a connection still stands.
+#[derive(Debug)]
+pub(crate) struct Standing(RwLock<bool>);
+
+impl Standing {
+    /// Runs `work` if the connection stands, and keeps its end from being noticed meanwhile.
+    pub(crate) fn meanwhile<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let stands = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        stands.then(work)
+    }
+
+    fn end(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+impl Connection {
+    /// Connects to this server, once. The task that serves the connection runs on the current runtime.
+    pub(crate) async fn open(connector: zk::Connector, server: SocketAddr) -> Result<Self, zk::Error> {
+        let (caught, address) = (Caught::default(), server.to_string());
+        let client = {
+            let mut connecting = pin!(connector.with_fail_eagerly().connect(&address));
+            poll_fn(|context| {
+                let _scope = spawns_core::enter(&caught);
+                connecting.as_mut().poll(context)
+            })
+            .await?
+        };
+        let task = caught.0.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or(zk::Error::ConnectionLoss)?;
+        let (standing, (end, ended)) = (Arc::new(Standing(RwLock::new(true))), watch::channel(false));
+        let serving = Serving { task: Some(task), standing: standing.clone(), end };
+        tokio::spawn(serving.run(client.state_watcher()));
+        Ok(Self { client, standing, ended })
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.standing.meanwhile(|| ()).is_none()
+    }
+
+    /// Waits for its end, also after this is dropped.
+    pub(crate) fn end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move {
+            // An error means that the task is gone, and the connection with it.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+    }
+
+    /// The first event of a watch; `None` when the connection ends before.
+    pub(crate) fn event(&self, watcher: zk::OneshotWatcher) -> Event {
+        Event { standing: self.standing.clone(), event: Box::pin(watcher.changed()) }
+    }
+}
+
+/// Keeps the task that the client crate starts for a connection.
+#[derive(Default)]
+struct Caught(Mutex<Option<ServeFuture>>);
+
+type ServeFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Spawn for Caught {
+    fn spawn(&self, task: Task) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::into_pin(task.future));
+    }
+}
+
+/// The task of the client crate, until its connection is lost.
+struct Serving {
+    task: Option<ServeFuture>,
+    standing: Arc<Standing>,
+    end: watch::Sender<bool>,
+}
+
+impl Serving {
+    async fn run(mut self, mut states: zk::StateWatcher) {
+        let task = &mut self.task;
+        poll_fn(|context| {
+            let done = task.as_mut().is_none_or(|task| task.as_mut().poll(context).is_ready());
+            // The first change of state is the end of the connection. The crate goes on to connect again, which it cannot do
+            // within the same poll: it never gets to present the session to a server.
+            let lost = states.changed().now_or_never().is_some();
+            if done || lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // In this order: a watch that is polled after its task is gone panics.
+        self.standing.end();
+        self.task = None;
+        self.end.send_replace(true);
+    }
+}
+
+/// See [`Connection::event`].
+pub(crate) struct Event {
+    standing: Arc<Standing>,
+    event: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
+}
+
+impl Future for Event {
+    type Output = Option<zk::WatchedEvent>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { standing, event } = self.get_mut();
+        match standing.meanwhile(|| event.as_mut().poll(context)) {
+            Some(polled) => polled.map(Some),
+            None => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Where a session begins, and where it goes on after its connection was lost.
+//!
+//! Every server has its own bounds for session time-outs, and a session has the time-out that the last server it was presented to
+//! gave it, from that moment on. A server that gives two seconds therefore shortens a session of ten seconds as soon as it hears
+//! of it, also when its answer never arrives. So a server is asked first, by a session of its own that ends at once (a
+//! *probe*), and the session is presented to it only when every belief ends soon enough: see [`Life::fits`].
+
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::{Error, Result};
+use zookeeper_client as zk;
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::error::{SCHEME, from_zk};
+
+/// The pause between two rounds over all servers, at first.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The port of a server that is named without one.
+const PORT: u16 = 2181;
+
+/// A session, whatever connection it has at the moment. It never comes back once it is over.
+pub(crate) struct Life {
+    pub(crate) id: i64,
+    credentials: zk::SessionInfo,
+    /// What it asks every server for: the time-out that it began with.
+    timeout: Duration,
+    over: AtomicBool,
+    /// When the last belief ends that an answer of this session has given, in nanoseconds.
+    believed: AtomicU64,
+}
+
+impl Life {
+    /// Belief for at most so long was given just now.
+    pub(crate) fn promise(&self, until: Moment) {
+        self.believed.fetch_max(until.as_nanos(), Ordering::AcqRel);
+    }
+
+    fn believed_until(&self) -> Moment {
+        Moment::from_nanos(self.believed.load(Ordering::Acquire))
+    }
+
+    /// Whether it may be presented now to a server that gives sessions this time-out: no belief lasts for longer than an answer of
+    /// that server would give. No belief is added meanwhile, because there is no connection.
+    fn fits(&self, timeout: Duration) -> bool {
+        self.believed_until() <= BootClock.now() + believable(timeout)
+    }
+
+    /// It has ended, or a server has put another in its place.
+    pub(crate) fn finish(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Life({:#x})", self.id)
+    }
+}
+
+/// How long an answer may be believed that was given in a session with this time-out.
+///
+/// The leader alone ends sessions, and hears of the requests that other servers answer when it pings them, every
+/// half tick. Until then it counts from the sign of life before, which the client gives after 9/80 of a session without
+/// a request. A quarter covers both in sessions of four ticks and more, which is what the page asks for.
+pub(crate) fn believable(timeout: Duration) -> Duration {
+    timeout * 3 / 4
+}
+
+/// Begins a session on any server.
+pub(crate) async fn begin(config: &Config) -> Result<(Connection, Arc<Life>)> {
+    let mut rounds = Rounds::within(config.session_timeout);
+    loop {
+        for server in servers(config).await? {
+            match new_session(config, config.session_timeout, server).await {
+                Ok(connection) => {
+                    let (id, timeout) = (connection.client.session_id().0, connection.client.session_timeout());
+                    let credentials = connection.client.session().clone();
+                    let (over, believed) = (AtomicBool::new(false), AtomicU64::new(0));
+                    return Ok((connection, Arc::new(Life { id, credentials, timeout, over, believed })));
+                }
+                Err(error) => rounds.failed(error)?,
+            }
+        }
+        rounds.pause().await?;
+    }
+}
+
+/// Continues a session on any server, once no belief can be wrong by that. Says of the session whether it is over.
+pub(crate) async fn resume(config: &Config, life: &Arc<Life>) -> Result<Connection> {
+    let mut rounds = Rounds::within(life.timeout);
+    loop {
+        let mut longest = None;
+        for server in servers(config).await? {
+            match present(config, life, server).await {
+                Ok(Presented::Connected(connection)) => return Ok(connection),
+                Ok(Presented::TooShort(timeout)) => longest = longest.max(Some(timeout)),
+                Err(zk::Error::SessionExpired) => {
+                    life.finish();
+                    return Err(from_zk(zk::Error::SessionExpired));
+                }
+                Err(error) => rounds.failed(error)?,
+            }
+        }
+        match longest {
+            // All that answered give too little. Belief runs down to that before the session does.
+            Some(timeout) => {
+                let wait = life.believed_until().since(BootClock.now() + believable(timeout));
+                tokio::time::sleep(wait.max(FIRST_PAUSE)).await;
+            }
+            None => rounds.pause().await?,
+        }
+    }
+}
+
+enum Presented {
+    Connected(Connection),
+    /// It was not presented to this server, which gives this time-out.
+    TooShort(Duration),
+}
+
+async fn present(config: &Config, life: &Life, server: SocketAddr) -> Result<Presented, zk::Error> {
+    // Where nothing is believed, nothing can be wrong.
+    if !life.fits(Duration::ZERO) {
+        let probe = new_session(config, life.timeout, server).await?;
+        let timeout = probe.client.session_timeout();
+        drop(probe);
+        if !life.fits(timeout) {
+            return Ok(Presented::TooShort(timeout));
+        }
+    }
+    let connector = connector(config, life.timeout).with_session(life.credentials.clone());
+    let connection = Connection::open(connector, server).await?;
+    if connection.client.session_id().0 != life.id {
+        // Some servers give a client another session without a word.
+        return Err(zk::Error::SessionExpired);
+    }
+    Ok(Presented::Connected(connection))
+}
+
+/// A new session on this server, with all intervals of the client by the time-out that the server gives.
+async fn new_session(config: &Config, timeout: Duration, server: SocketAddr) -> Result<Connection, zk::Error> {
+    let connection = Connection::open(connector(config, timeout), server).await?;
+    let given = connection.client.session_timeout();
+    if given == timeout {
+        return Ok(connection);
+    }
+    drop(connection);
+    Connection::open(connector(config, given), server).await
+}
+
+fn connector(config: &Config, timeout: Duration) -> zk::Connector {
+    // A dead server is given up on early enough for another to be found within the lease.
+    let connector = zk::Client::connector().with_session_timeout(timeout).with_connection_timeout(timeout * 3 / 10);
+    match config.credentials() {
+        Some(credentials) => connector.with_auth("digest", credentials.as_bytes()),
+        None => connector,
+    }
+}
+
+/// All servers by their addresses, in any order, so that clients spread over them.
+async fn servers(config: &Config) -> Result<Vec<SocketAddr>> {
+    let (mut found, mut failed) = (Vec::new(), None);
+    for host in &config.hosts {
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let named = if has_port { host.clone() } else { format!("{host}:{PORT}") };
+        match tokio::net::lookup_host(named).await {
+            Ok(addresses) => found.extend(addresses),
+            Err(error) => failed = Some((host, error)),
+        }
+    }
+    match failed {
+        Some((host, error)) if found.is_empty() => {
+            let message = format!("the address of {host:?} was not found");
+            Err(Error::unreachable(message).because(error).on(SCHEME))
+        }
+        _ => {
+            let random = RandomState::new();
+            found.sort_by_cached_key(|address| {
+                let mut hasher = random.build_hasher();
+                std::hash::Hash::hash(address, &mut hasher);
+                hasher.finish()
+            });
+            found.dedup();
+            Ok(found)
+        }
+    }
+}
+
+/// Rounds over all servers, until one has answered or the time is over.
+struct Rounds {
+    end: Moment,
+    pause: Duration,
+    most: Duration,
+    last: Option<zk::Error>,
+}
+
+impl Rounds {
+    fn within(timeout: Duration) -> Self {
+        Self { end: BootClock.now() + timeout, pause: FIRST_PAUSE, most: timeout / 20, last: None }
+    }
+
+    /// A server could not be used. That may be different in the next round, unless it refused us.
+    fn failed(&mut self, error: zk::Error) -> Result<()> {
+        if error == zk::Error::AuthFailed {
+            return Err(from_zk(error));
+        }
+        self.last = Some(error);
+        Ok(())
+    }
+
+    async fn pause(&mut self) -> Result<()> {
+        if BootClock.now() + self.pause >= self.end {
+            return Err(from_zk(self.last.take().unwrap_or(zk::Error::NoHosts)));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(self.most.max(FIRST_PAUSE));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! What is promised by an answer, and what a session waits for.
+
+use std::time::Duration;
+
+use oarlock_core::ErrorKind;
+use oarlock_testbed::Proxy;
+
+use super::*;
+use crate::link::Link;
+
+const SESSION: Duration = Duration::from_secs(4);
+
+/// An answer may be read late: by then the session may be on a server that gives it less.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_read_after_its_connection_has_ended_gives_no_belief() {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let config = Config::new([proxy.addr().to_string()]).session_timeout(SESSION);
+    let link = Link::open(config).await.unwrap();
+    let session = link.session().await.unwrap();
+    let given = session.lease(Duration::MAX).unwrap();
+    assert_eq!(given.ttl, SESSION * 3 / 4);
+    let ended = session.connection.end();
+    proxy.refuse();
+    tokio::time::timeout(SESSION * 2, ended).await.unwrap();
+    let late = session.lease(Duration::MAX).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Unreachable);
+    assert!(session.lease_since_proof(Duration::MAX).is_err());
+}
+
+/// The session goes to a server when no belief is longer than what an answer of that server gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_fits_a_server_when_belief_has_run_down_to_what_it_gives() {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
+    let config = Config::new([server.addr().to_string()]).session_timeout(SESSION);
+    let (_connection, life) = begin(&config).await.unwrap();
+    assert!(life.fits(Duration::ZERO), "nothing was promised");
+    let now = BootClock.now();
+    life.promise(now + SESSION * 3 / 4);
+    life.promise(now);
+    assert!(life.fits(SESSION) && !life.fits(SESSION / 2) && !life.fits(Duration::ZERO));
+}
