@@ -90,8 +90,11 @@ where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
     E: Troubled + From<mysql_async::Error>,
 {
-    retry
-        .run(async || {
+    // A loop of its own: through the closure of `Retry::run` the compiler cannot see that the future may move between
+    // threads.
+    let mut attempts = retry.begin();
+    loop {
+        let tried = async {
             let mut transaction = conn.start_transaction(TxOpts::default()).await?;
             match work(&mut transaction).await {
                 Ok(value) => {
@@ -104,8 +107,16 @@ where
                     Err(error)
                 }
             }
-        })
-        .await
+        };
+        let error: E = match tried.await {
+            Ok(value) => return Ok(attempts.done(value)),
+            Err(error) => error,
+        };
+        match attempts.after(error.trouble()) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return Err(attempts.failed(error)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Optimistic locking: nobody waits, and whoever comes second is told so.
 
-use crate::sql::{as_text, later, place, quoted};
+use crate::sql::{as_text, later, place, quoted, time_as_text};
 use crate::{Client, Dialect, Done, Error, Failed, Retry, Troubled};
 
 /// What tells one state of a row from the next.
@@ -10,7 +10,8 @@ pub enum Version {
     /// A column of whole numbers, counted up by each change.
     Integer(String),
     /// A column of times, always moved forward. It must keep microseconds on PostgreSQL (any `timestamp`), MySQL and MariaDB
-    /// (`datetime(6)`), and be text with milliseconds on SQLite: two changes in one tick would look like one.
+    /// (`datetime(6)`), and be text with milliseconds on SQLite: two changes in one tick would look like one. On MySQL and
+    /// MariaDB not `timestamp(6)`: connections with different time zones show it differently.
     Timestamp(String),
     /// PostgreSQL's own `xmin`, the transaction that wrote the row: no column is needed, and changes of those who know
     /// nothing of versions are seen too. It cannot tell two changes of one transaction apart.
@@ -132,7 +133,7 @@ impl Versioned {
     ) -> Result<Option<Seen<C::Row>>, Error<C::Row, C::Error>> {
         let dialect = client.dialect();
         let (table, column) = (quoted(dialect, &self.table), quoted(dialect, &self.key));
-        let version = as_text(dialect, &self.expression(dialect)?);
+        let version = self.as_text(dialect)?;
         let sql = format!("select {table}.*, {version} from {table} where {column} = {}", place(dialect, 1));
         let Some(row) = client.rows(&sql, vec![key.into()]).await?.into_iter().next() else { return Ok(None) };
         let version = C::last_text(&row).ok_or_else(|| Error::Refused("the row has no version".to_owned()))?;
@@ -250,7 +251,7 @@ impl Versioned {
         version: &str,
     ) -> Result<bool, Error<C::Row, C::Error>> {
         let dialect = client.dialect();
-        let seen = as_text(dialect, &self.expression(dialect)?);
+        let seen = self.as_text(dialect)?;
         values.push(key);
         let by_key = format!("{} = {}", quoted(dialect, &self.key), place(dialect, values.len()));
         values.push(version.to_owned().into());
@@ -287,11 +288,12 @@ impl Versioned {
         (format!("delete from {}", quoted(dialect, &self.table)), Vec::new())
     }
 
-    /// The version, as an expression over the table.
-    fn expression<R, E>(&self, dialect: Dialect) -> Result<String, Error<R, E>> {
+    /// The version as text, as an expression over the table.
+    fn as_text<R, E>(&self, dialect: Dialect) -> Result<String, Error<R, E>> {
         match &self.version {
-            Version::Integer(column) | Version::Timestamp(column) => Ok(quoted(dialect, column)),
-            Version::Xmin if dialect == Dialect::Postgres => Ok("xmin".to_owned()),
+            Version::Integer(column) => Ok(as_text(dialect, &quoted(dialect, column))),
+            Version::Timestamp(column) => Ok(time_as_text(dialect, &quoted(dialect, column))),
+            Version::Xmin if dialect == Dialect::Postgres => Ok(as_text(dialect, "xmin")),
             Version::Xmin => Err(Error::Refused("only PostgreSQL has `xmin`: give the table a column".to_owned())),
         }
     }

@@ -81,8 +81,10 @@ impl Locked {
     /// On PostgreSQL a [`Wait::UpTo`] holds for the rest of the transaction, for every statement of it.
     ///
     /// # Errors
-    /// The client's own; [`Trouble::Busy`](crate::Trouble::Busy) when the wait was over. [`Error::Refused`] for what this
-    /// database cannot do: SQLite has no locks on rows, so the transaction must have been begun as a writing one
+    /// The client's own; [`Trouble::Busy`](crate::Trouble::Busy) when the wait was over. [`Error::Refused`] outside of a
+    /// transaction, where a lock would end with the statement that takes it; a transaction that was begun by a statement
+    /// (`BEGIN`) on a connection of `tokio_postgres` or `mysql_async` is not noticed, so use `postgres::transaction`,
+    /// `mysql::transaction` or the client's own call. Also for what this database cannot do: SQLite has no locks on rows, so the transaction must have been begun as a writing one
     /// (`sqlite::transaction` does), and nothing can be skipped.
     ///
     /// # Cancel safety
@@ -96,6 +98,9 @@ impl Locked {
     ) -> Result<Vec<C::Row>, Error<C::Row, C::Error>> {
         if let Some(why) = client.refuses_locks() {
             return Err(Error::Refused(why.to_owned()));
+        }
+        if !client.in_transaction() {
+            return Err(Error::Refused(OUTSIDE.to_owned()));
         }
         let dialect = client.dialect();
         let values: Vec<C::Value> = keys.into_iter().map(Into::into).collect();
@@ -117,6 +122,9 @@ impl Locked {
         Ok(rows?)
     }
 }
+
+const OUTSIDE: &str = "outside of a transaction a row is locked for one statement only: begin one with `transaction` \
+     and lock the row through it";
 
 /// The end of the statement.
 fn clause(dialect: Dialect, mode: Mode, wait: Wait) -> Result<String, &'static str> {

@@ -182,14 +182,25 @@ where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
     E: Troubled + From<tokio_postgres::Error>,
 {
-    retry
-        .run(async || {
+    // A loop of its own: through the closure of `Retry::run` the compiler cannot see that the future may move between
+    // threads.
+    let mut attempts = retry.begin();
+    loop {
+        let tried = async {
             let mut transaction = client.transaction().await?;
             let value = work(&mut transaction).await?;
             commit(transaction).await?;
             Ok(value)
-        })
-        .await
+        };
+        let error: E = match tried.await {
+            Ok(value) => return Ok(attempts.done(value)),
+            Err(error) => error,
+        };
+        match attempts.after(error.trouble()) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return Err(attempts.failed(error)),
+        }
+    }
 }
 
 /// The server gives up a transaction at the first error, but calls its commit a success all the same.

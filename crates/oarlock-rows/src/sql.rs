@@ -29,6 +29,15 @@ pub(crate) fn as_text(dialect: Dialect, expression: &str) -> String {
     }
 }
 
+/// A time as text, the same on every connection: PostgreSQL writes times as the settings of the connection say
+/// (`TimeZone`, `DateStyle`), so there it is the count of microseconds.
+pub(crate) fn time_as_text(dialect: Dialect, column: &str) -> String {
+    match dialect {
+        Dialect::Postgres => format!("(extract(epoch from {column}) * 1000000)::bigint::text"),
+        Dialect::MySql | Dialect::MariaDb | Dialect::Sqlite => as_text(dialect, column),
+    }
+}
+
 /// Now, and in any case later than what the column holds.
 pub(crate) fn later(dialect: Dialect, column: &str) -> String {
     const MILLIS: &str = "'%Y-%m-%d %H:%M:%f'";

@@ -10,5 +10,7 @@ mod cached;
 mod optimistic;
 #[path = "rows/pessimistic.rs"]
 mod pessimistic;
+#[path = "rows/send.rs"]
+mod send;
 #[path = "rows/transactions.rs"]
 mod transactions;

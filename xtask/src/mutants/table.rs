@@ -1324,6 +1324,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ROWS_VERSION,
     },
     Mutant {
+        name: "rows-lock-nothing",
+        rule: "rows are locked inside a transaction only",
+        file: ROWS_LOCK,
+        from: "if !client.in_transaction() {",
+        to: "if false {",
+        test: ROWS_ORDER,
+    },
+    Mutant {
         name: "rows-lock-in-any-order",
         rule: "several rows are locked in the order of their keys",
         file: ROWS_LOCK,

@@ -31,6 +31,7 @@ async fn all<B: Bed>(versions: &[Version]) {
         whoever_comes_second_is_told(&bed, &items).await;
         a_row_may_be_left_deleted_or_missing(&bed, &items).await;
         attempts_run_out(&bed, &items).await;
+        a_version_means_the_same_on_every_connection(&bed, &items).await;
     }
     nothing_to_change_is_refused(&bed).await;
     a_row_without_a_version_is_not_missing(&bed).await;
@@ -74,6 +75,23 @@ async fn whoever_comes_second_is_told<B: Bed>(bed: &B, items: &Versioned) {
     items.delete(&mut ours, 1, &version).await.map_err(|error| error.to_string()).unwrap();
     let gone = items.update(&mut theirs, 1, &version, columns(1)).await.unwrap_err();
     assert!(matches!(gone, Error::Conflict { current: None }), "{gone}");
+}
+
+/// Read on one connection, as for a form in a browser, and written on another with other settings.
+async fn a_version_means_the_same_on_every_connection<B: Bed>(bed: &B, items: &Versioned) {
+    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    restock(&mut ours, 10).await;
+    let settings: &[&str] = match ours.dialect() {
+        Dialect::Postgres => &["set time zone 'Asia/Kolkata'", "set datestyle = 'German'"],
+        Dialect::Sqlite => &[],
+        _ => &["set time_zone = '+05:30'"],
+    };
+    for setting in settings {
+        theirs.execute(setting, Vec::new()).await.unwrap();
+    }
+    let seen = items.read(&mut ours, 1).await.map_err(|error| error.to_string()).unwrap().unwrap();
+    let columns = vec![("stock".to_owned(), 7.into())];
+    items.update(&mut theirs, 1, &seen.version, columns).await.map_err(|error| format!("{items:?}: {error}")).unwrap();
 }
 
 async fn a_row_may_be_left_deleted_or_missing<B: Bed>(bed: &B, items: &Versioned) {

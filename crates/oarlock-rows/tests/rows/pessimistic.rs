@@ -47,7 +47,19 @@ async fn postgres_keeps_others_out(bed: &Pg) {
     tx.commit().await.unwrap();
     items().lock(&mut theirs.transaction().await.unwrap(), [1_i64], Mode::Update, Wait::No).await.unwrap();
     let none: [i64; 0] = [];
-    assert!(items().lock(&mut theirs, none, Mode::Update, Wait::No).await.unwrap().is_empty());
+    let mut tx = theirs.transaction().await.unwrap();
+    assert!(items().lock(&mut tx, none, Mode::Update, Wait::No).await.unwrap().is_empty());
+}
+
+/// Outside of a transaction a row would be free again before its reader could look at it.
+async fn refuses_outside_of_a_transaction<B: Bed>(bed: &B) {
+    let mut conn = bed.conn().await;
+    restock(&mut conn, 10).await;
+    for wait in [Wait::No, Wait::Skip, Wait::UpTo(Duration::from_secs(1))] {
+        let error = items().lock(&mut conn, [1], Mode::Update, wait).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{wait:?}: {error}");
+        assert!(error.to_string().contains("transaction"), "{error}");
+    }
 }
 
 /// Which modes live beside each other, as PostgreSQL's manual says.
@@ -309,6 +321,7 @@ async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
 async fn on_postgres() {
     let Some(bed) = Pg::start().await else { return };
     postgres_keeps_others_out(&bed).await;
+    refuses_outside_of_a_transaction(&bed).await;
     has_four_modes(&bed).await;
     postgres_reruns_the_victim_of_a_deadlock(&bed).await;
     reruns_what_could_not_be_put_in_order(&bed).await;
@@ -320,6 +333,7 @@ async fn on_postgres() {
 async fn on_mariadb() {
     let Some(bed) = Maria::start().await else { return };
     mariadb_keeps_others_out(&bed).await;
+    refuses_outside_of_a_transaction(&bed).await;
     mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
     keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
     nor_does_it_on_mariadb(&bed).await;
