@@ -17,6 +17,7 @@ pub struct Faulty {
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     cut: bool,
+    mailbox_held: bool,
     drop_reply: Option<Verb>,
 }
 
@@ -35,6 +36,16 @@ impl Faulty {
     /// Ends a [`cut`](Self::cut); what was sent meanwhile is known to be lost.
     pub fn heal(&self) {
         self.faults.send_modify(|faults| faults.cut = false);
+    }
+
+    /// Arms no mailbox until [told to](Self::arm_mailbox).
+    pub fn hold_mailbox(&self) {
+        self.faults.send_modify(|faults| faults.mailbox_held = true);
+    }
+
+    /// Ends a [`hold_mailbox`](Self::hold_mailbox).
+    pub fn arm_mailbox(&self) {
+        self.faults.send_modify(|faults| faults.mailbox_held = false);
     }
 
     /// Lets the next `verb` take effect, but loses the answer.
@@ -91,8 +102,14 @@ impl DynDriver for Faulty {
     }
 
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
+        let is_mailbox = matches!(interest, Interest::Mailbox);
         let request = self.inner.clone().watch(interest);
-        Box::pin(async move { self.call(None, request).await? })
+        Box::pin(async move {
+            if is_mailbox {
+                let _ = self.faults.subscribe().wait_for(|faults| !faults.mailbox_held).await;
+            }
+            self.call(None, request).await?
+        })
     }
 
     fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::memory::{Kit, Memory, Verb};
-use oarlock_core::{ClaimId, DynDriver, ResourceName, Result};
+use oarlock_core::{ClaimId, DynDriver, Fence, ResourceName, Result};
 
 pub use storm::storm;
 
@@ -80,6 +80,7 @@ pub struct Zoo {
 struct Notes {
     queues: HashMap<ResourceName, VecDeque<ClaimId>>,
     places: HashMap<ClaimId, ClaimId>,
+    fences: HashMap<ClaimId, Fence>,
 }
 
 impl Zoo {

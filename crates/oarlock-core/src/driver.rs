@@ -10,14 +10,14 @@
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire for nothing, and must not lose a change made after it resolved. It is only a hint.
 
-use std::fmt;
+mod watch;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_core::Stream;
+pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;
 use crate::claim::{Claim, ClaimId, Fence, ResourceName};
@@ -170,7 +170,9 @@ pub enum Renewed {
     Alive {
         /// From when and how long.
         lease: Lease,
-        /// The largest fence that belongs to the claim now; `None` for a waiter.
+        /// `None` for a waiter. For a holder the fence of its grant, and where more were asked for ([`Fences`]) the largest that
+        /// belongs to the claim now. The engine takes a holder whose grant has another fence, or none, for lost: the store fell back
+        /// to an earlier state.
         fence: Option<Fence>,
         /// Somebody asked for its end: it will not live longer than this lease.
         ending: Option<Ending>,
@@ -238,65 +240,6 @@ pub enum Interest {
     Resource(ResourceName),
     /// Whatever concerns the claims of this client: one stream, however many locks.
     Mailbox,
-}
-
-/// A hint that something changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
-    /// The claim it is about, if the store says.
-    pub claim: Option<ClaimId>,
-}
-
-/// A stream of hints, armed from the moment it was handed out. Dropping it disarms it.
-pub struct Watch(Pin<Box<dyn Stream<Item = Hint> + Send>>);
-
-impl Watch {
-    /// A watch over `hints`.
-    pub fn new(hints: impl Stream<Item = Hint> + Send + 'static) -> Self {
-        Self(Box::pin(hints))
-    }
-
-    /// A watch over what arrives on a channel; it ends when every sender is gone.
-    #[must_use]
-    pub fn from_channel(mut hints: tokio::sync::mpsc::UnboundedReceiver<Hint>) -> Self {
-        struct Channel<F>(F);
-        impl<F: FnMut(&mut Context<'_>) -> Poll<Option<Hint>> + Unpin> Stream for Channel<F> {
-            type Item = Hint;
-
-            fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-                (self.0)(cx)
-            }
-        }
-        Self::new(Channel(move |cx: &mut Context<'_>| hints.poll_recv(cx)))
-    }
-
-    /// A watch that never fires, for stores that cannot push.
-    #[must_use]
-    pub fn never() -> Self {
-        struct Never;
-        impl Stream for Never {
-            type Item = Hint;
-
-            fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Hint>> {
-                Poll::Pending
-            }
-        }
-        Self::new(Never)
-    }
-
-    /// The next hint; `None` when the watch has ended and must be armed anew.
-    ///
-    /// # Cancel safety
-    /// Dropping this future loses no hint.
-    pub async fn changed(&mut self) -> Option<Hint> {
-        std::future::poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
-    }
 }
 
 /// What a store must be able to do. See the [module](self) for what it promises.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -29,6 +30,8 @@ struct Inner {
     resource: ResourceName,
     id: ClaimId,
     fence: Fence,
+    /// The fence that the store granted the claim with: that of its first holder, where it was handed on.
+    granted: Fence,
     memo: Option<Memo>,
     belief: Arc<BeliefCell>,
     granted_at: Moment,
@@ -42,11 +45,20 @@ impl Held {
             id: claim.id,
             claim: Mutex::new(claim),
             fence: grant.fence,
+            granted: grant.fence,
             memo: grant.memo.clone(),
             belief: Arc::new(belief),
             granted_at: now,
             waited,
         }))
+    }
+
+    /// This hold under another fence of its grant, that of a lock that was handed on before it was handed over.
+    pub(crate) fn with_fence(mut self, fence: Fence) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.fence = fence;
+        }
+        self
     }
 
     pub(crate) fn claim(&self) -> Arc<Claim> {
@@ -60,6 +72,7 @@ impl Held {
             resource: self.0.resource.clone(),
             id: self.0.id,
             fence,
+            granted: self.0.granted,
             memo: self.0.memo.clone(),
             belief,
             granted_at: now,
@@ -227,7 +240,7 @@ impl Guard {
         if let Some(owner) = &owner {
             owner.gained(core.store_number(), &claim, &held.0.belief);
         }
-        core.watchdog.hold(claim, held.0.belief.clone(), lease, renew);
+        core.watchdog.hold(claim, held.0.granted, held.0.belief.clone(), lease, renew);
         if core.check_open().is_err() {
             // Granted while the client was being shut down: the store frees it with the session.
             held.0.belief.end(LossReason::Session);
@@ -264,7 +277,8 @@ impl Guard {
         self.held.clone()
     }
 
-    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost.
+    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost. Belief is looked at before each
+    /// step of `body`: none begins after the loss, also where the machine was suspended and its timers are late.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if the lock was lost before `body` was done.
@@ -284,16 +298,11 @@ impl Guard {
     where
         F: Future<Output = T>,
     {
-        let lost = |reason| Err(Error::lost(reason).about(self.resource()));
-        let body = body(self.held());
-        tokio::select! {
-            biased;
-            reason = self.lost() => lost(reason),
-            done = body => match self.loss() {
-                None => Ok(done),
-                Some(reason) => lost(reason),
-            },
+        let lost = |reason| Error::lost(reason).about(self.resource());
+        if let Some(reason) = self.loss() {
+            return Err(lost(reason));
         }
+        while_held(self.lost(), || self.loss(), body(self.held())).await.map_err(lost)
     }
 
     /// Lets the lock go and waits for the store to say so.
@@ -368,7 +377,7 @@ impl Guard {
             *slot(&mut self.changing) = None;
             match answer {
                 Ok(Attempt::Granted(grant)) if grant.fence == self.fence() => {
-                    let from = grant.lease.from.unwrap_or(sent);
+                    let from = grant.lease.from.map_or(sent, |from| from.min(self.core.clock.now()));
                     if !self.held.0.belief.extend(from, grant.lease.ttl) {
                         let reason = self.held.loss().unwrap_or(LossReason::Expired);
                         return Err(Error::lost(reason).about(&lighter.resource));
@@ -425,6 +434,12 @@ impl Guard {
         self.core.info.scheme
     }
 
+    /// The fence that the store granted the lock with, where it may be handed on within this process.
+    pub(crate) fn granted_in_a_cohort(&self) -> Option<Fence> {
+        let granted = self.held.0.granted;
+        (self.baton.is_some() || granted != self.fence()).then_some(granted)
+    }
+
     /// False for an explicit lease.
     pub(crate) fn is_renewed(&self) -> bool {
         self.renewed
@@ -444,6 +459,26 @@ impl Guard {
             owner.lost(self.id());
         }
     }
+}
+
+/// Runs `body` while `loss` finds none, and drops it where it stands when `lost` resolves. `loss` is asked before each poll of `body`,
+/// too: after a suspend timers are late, and something else may wake `body` before them.
+pub(crate) async fn while_held<T, L>(
+    lost: impl Future<Output = L>,
+    loss: impl Fn() -> Option<L>,
+    body: impl Future<Output = T>,
+) -> Result<T, L> {
+    let (mut lost, mut body) = (pin!(lost), pin!(body));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(loss) = lost.as_mut().poll(cx) {
+            return Poll::Ready(Err(loss));
+        }
+        if let Some(loss) = loss() {
+            return Poll::Ready(Err(loss));
+        }
+        body.as_mut().poll(cx).map(|done| loss().map_or(Ok(done), Err))
+    })
+    .await
 }
 
 /// Lets the tasks run first that are ready: whoever was just handed the lock may be among them, and all others wait for it.

@@ -37,6 +37,10 @@ pub struct Handle {
     renewed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<Arc<str>>,
+    /// The fence of the first holder, where the lock was handed on within a process: what the store knows is that one, or the last
+    /// of those that were reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    granted: Option<Fence>,
 }
 
 impl Handle {
@@ -50,6 +54,11 @@ impl Handle {
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.fence
+    }
+
+    /// Whether a grant with this fence is the one that was handed over.
+    fn is_of(&self, fence: Fence) -> bool {
+        self.granted.map_or(fence == self.fence, |granted| fence >= granted)
     }
 
     /// The claim, on behalf of its new holder.
@@ -113,6 +122,7 @@ impl Guard {
             ttl_ms: u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX),
             renewed: self.is_renewed(),
             value: claim.value.clone(),
+            granted: self.granted_in_a_cohort(),
         };
         self.leave_to_its_lease();
         Ok(handle)
@@ -139,7 +149,11 @@ impl Client {
         let claim = Arc::new(handle.claim(core.label.clone()));
         let sent = core.clock.now();
         let kept = if handle.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
-        let Kept { lease, ending } = kept.map_err(|error| error.about(&claim.resource))?;
+        let Kept { lease, ending, fence } = kept.map_err(|error| error.about(&claim.resource))?;
+        // The store fell back to an earlier state and granted the claim again: others may have held the lock in between.
+        if fence.is_some_and(|fence| !handle.is_of(fence)) {
+            return Err(Error::lost(LossReason::Gone).about(&handle.resource));
+        }
         let from = lease.from.map_or(sent, |from| from.min(core.clock.now()));
         if core.watchdog.keeps(handle.id) {
             let message = "this client holds it already: it was adopted here, or never handed over";
@@ -149,9 +163,9 @@ impl Client {
         if let Some(ending) = ending {
             belief.end_by(from, lease.ttl, LossReason::Broken(ending));
         }
-        let grant = Grant::new(handle.fence, lease);
+        let grant = Grant::new(fence.unwrap_or(handle.fence), lease);
         let now = core.clock.now();
-        let held = Held::new(claim, &grant, belief, now, now.since(sent));
+        let held = Held::new(claim, &grant, belief, now, now.since(sent)).with_fence(handle.fence);
         if let Some(reason) = held.loss() {
             return Err(Error::lost(reason).about(&handle.resource));
         }
@@ -163,6 +177,8 @@ impl Client {
 struct Kept {
     lease: Lease,
     ending: Option<Ending>,
+    /// The fence of its grant, where the store tells.
+    fence: Option<Fence>,
 }
 
 fn check(core: &Core, handle: &Handle) -> Result<()> {
@@ -183,7 +199,7 @@ async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
     let one = Box::pin(async move { Ok(request.await.pop()) });
     let answer = core.in_time(one, "adopt").await?;
     match answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a renewal without an answer")))? {
-        Renewed::Alive { lease, ending, fence: Some(_) } => Ok(Kept { lease, ending }),
+        Renewed::Alive { lease, ending, fence: fence @ Some(_) } => Ok(Kept { lease, ending, fence }),
         Renewed::Alive { fence: None, .. } => {
             Err(Error::new(ErrorKind::InvalidClaim, "this handle is of a claim that waits"))
         }
@@ -199,5 +215,6 @@ async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
         return Err(Error::lost(LossReason::Gone));
     };
     // Counted from when the question left, which is earlier than when the store looked at its clock.
-    Ok(Kept { lease: Lease { from: None::<Moment>, ttl: holder.lease_left }, ending: holder.ending })
+    let lease = Lease { from: None::<Moment>, ttl: holder.lease_left };
+    Ok(Kept { lease, ending: holder.ending, fence: holder.fence })
 }

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::capabilities::{Capabilities, Liveness};
 use crate::claim::{Claim, ClaimId, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
-use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
+use crate::driver::{
+    Attempt, Driver, End, Hint, HintSender, Info, Interest, Listeners, Release, Renewal, Renewed, Watch,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Calls, Now, Resource, Session};
 use crate::state::{Page, Query, ResourceState, Select};
@@ -41,9 +43,9 @@ struct Store {
 #[derive(Debug, Default)]
 struct State {
     resources: BTreeMap<ResourceName, Resource>,
-    turns: HashMap<ClaimId, mpsc::UnboundedSender<Hint>>,
-    mailboxes: HashMap<Session, mpsc::UnboundedSender<Hint>>,
-    observers: HashMap<ResourceName, Vec<mpsc::UnboundedSender<Hint>>>,
+    turns: HashMap<ClaimId, HintSender>,
+    mailboxes: HashMap<Session, Listeners>,
+    observers: HashMap<ResourceName, Listeners>,
     sessions: Session,
 }
 
@@ -180,21 +182,19 @@ impl Driver for Memory {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let (hints, watch) = mpsc::unbounded_channel();
         self.call(None, |store| {
             let mut state = store.lock();
             match interest {
                 Interest::Turn(claim, _) => {
+                    let (hints, watch) = Watch::channel();
                     state.turns.insert(claim.id, hints);
+                    watch
                 }
-                Interest::Resource(name) => state.observers.entry(name.clone()).or_default().push(hints),
-                Interest::Mailbox => {
-                    state.mailboxes.insert(self.line.session, hints);
-                }
+                Interest::Resource(name) => state.observers.entry(name.clone()).or_default().watch(),
+                Interest::Mailbox => state.mailboxes.entry(self.line.session).or_default().watch(),
             }
         })
-        .await?;
-        Ok(Watch::from_channel(watch))
+        .await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -251,17 +251,17 @@ impl Store {
 impl State {
     fn tell(&mut self, name: &ResourceName, calls: &Calls) {
         for (id, session) in calls {
-            let hint = Hint { claim: Some(*id) };
-            let turn = self.turns.get(id).or_else(|| self.mailboxes.get(session));
-            if turn.is_some_and(|listener| listener.send(hint).is_err()) {
-                self.turns.remove(id);
+            let hint = Hint::about(*id);
+            if self.turns.get(id).is_some_and(|turn| turn.send(hint)) {
+                continue;
+            }
+            self.turns.remove(id);
+            if let Some(mailboxes) = self.mailboxes.get(session) {
+                mailboxes.tell(hint);
             }
         }
-        if let Some(observers) = self.observers.get_mut(name) {
-            observers.retain(|observer| observer.send(Hint { claim: None }).is_ok());
-            if observers.is_empty() {
-                self.observers.remove(name);
-            }
+        if self.observers.get(name).is_some_and(|observers| !observers.tell(Hint::ANY)) {
+            self.observers.remove(name);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::{Liveness, Notify};
 use oarlock_core::clock::TokioClock;
-use oarlock_core::driver::{Attempt, End, Hint, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query};
 use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ErrorKind, LossReason, Memory, Owner, ResourceName, Result};
 
@@ -106,8 +106,7 @@ impl Driver for Tampered {
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         if self.tamper == Tamper::WatchesEnd && matches!(interest, Interest::Turn(..)) {
-            let (_, ended) = tokio::sync::mpsc::unbounded_channel::<Hint>();
-            return Ok(Watch::from_channel(ended));
+            return Ok(Watch::ended());
         }
         if self.tamper == Tamper::NoPush {
             return Ok(Watch::never());

@@ -9,7 +9,8 @@ use std::time::Duration;
 use oarlock_core::capabilities::Capabilities;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::{
-    Attempt, Driver, End, Grant, Hint, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
+    Attempt, Driver, End, Grant, Hint, HintSender, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
+    Watch,
 };
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, Client, Error, Fence, LossReason, ResourceName, Result};
@@ -28,7 +29,7 @@ struct Inner {
     given: AtomicBool,
     place_renewed: Notify,
     answer: Notify,
-    turn: std::sync::Mutex<Option<mpsc::UnboundedSender<Hint>>>,
+    turn: std::sync::Mutex<Option<HintSender>>,
 }
 
 impl Driver for Store {
@@ -61,9 +62,9 @@ impl Driver for Store {
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         let Interest::Turn(..) = interest else { return Ok(Watch::never()) };
-        let (turn, hints) = mpsc::unbounded_channel();
+        let (turn, watch) = Watch::channel();
         *self.0.turn.lock().unwrap() = Some(turn);
-        Ok(Watch::from_channel(hints))
+        Ok(watch)
     }
 
     async fn inspect(&self, _: &Query) -> Result<Page> {
@@ -85,7 +86,7 @@ async fn a_late_answer_about_a_place_extends_no_grant() {
     // Under way, and not answered before the grant.
     tokio::time::timeout(LONG * 4, store.0.place_renewed.notified()).await.expect("the place is renewed");
     store.0.given.store(true, Ordering::Release);
-    store.0.turn.lock().unwrap().as_ref().unwrap().send(Hint { claim: None }).unwrap();
+    assert!(store.0.turn.lock().unwrap().as_ref().unwrap().send(Hint::ANY), "it listens");
     let guard = tokio::time::timeout(LONG * 4, waits).await.expect("the turn is taken").unwrap();
     store.0.answer.notify_one();
     tokio::time::timeout(SHORT * 2, guard.lost()).await.expect("belief ends with the short lease");
@@ -110,7 +111,8 @@ impl Driver for Handing {
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let _ = self.renewed.send(());
-        let alive = |of: &Renewal| Ok(Renewed::Alive { lease: Lease::of(of.claim.ttl), fence: None, ending: None });
+        let fence = Some(Fence::new(7));
+        let alive = |of: &Renewal| Ok(Renewed::Alive { lease: Lease::of(of.claim.ttl), fence, ending: None });
         batch.iter().map(alive).collect()
     }
 

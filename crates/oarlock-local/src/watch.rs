@@ -13,9 +13,8 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
 use oarlock_core::model::Session;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::listen::{Listener, Sight};
 use crate::session::{Life, Sessions};
@@ -39,7 +38,7 @@ struct Inner {
     closed: bool,
     last_key: u64,
     turns: HashMap<ClaimId, Ear>,
-    mailbox: Option<Ear>,
+    mailboxes: Listeners,
     /// By the number inotify gave to a file or folder.
     files: HashMap<i32, Vec<FileEar>>,
     /// By the session whose end a thread waits for, as inotify does not. A thread waits on when its last ear is gone.
@@ -50,14 +49,14 @@ struct Inner {
 #[derive(Clone, Debug)]
 struct Ear {
     key: u64,
-    hints: UnboundedSender<Hint>,
+    hints: HintSender,
     hint: Hint,
 }
 
 impl Ear {
     fn tell(&self) {
         // Whoever dropped the watch wants to hear no more.
-        let _ = self.hints.send(self.hint);
+        self.hints.send(self.hint);
     }
 }
 
@@ -108,14 +107,11 @@ impl Hub {
 
     /// A watch for whatever concerns the claims of this store's session.
     pub(crate) fn mailbox(self: &Arc<Self>) -> Watch {
-        let (ear, ears) = self.ear(None);
-        let mut inner = self.lock();
-        if !inner.closed {
-            inner.mailbox = Some(ear);
-        }
+        let inner = self.lock();
+        let watch = if inner.closed { Watch::ended() } else { inner.mailboxes.watch() };
         drop(inner);
         self.listener.start(self);
-        ears.into_watch()
+        watch
     }
 
     /// A watch for changes of a file in a folder, and for the end of any session: it may have been a holder's.
@@ -135,7 +131,7 @@ impl Hub {
     }
 
     fn ear(self: &Arc<Self>, claim: Option<ClaimId>) -> (Ear, Ears) {
-        let (hints, heard) = unbounded_channel();
+        let (hints, heard) = Watch::channel();
         let mut inner = self.lock();
         inner.last_key += 1;
         let key = inner.last_key;
@@ -185,8 +181,8 @@ impl Hub {
         for id in ids {
             if let Some(turn) = inner.turns.get(&id) {
                 turn.tell();
-            } else if let Some(mailbox) = &inner.mailbox {
-                let _ = mailbox.hints.send(Hint { claim: Some(id) });
+            } else {
+                inner.mailboxes.tell(Hint::about(id));
             }
         }
     }
@@ -194,7 +190,8 @@ impl Hub {
     /// Some news were lost: everyone looks again.
     pub(crate) fn tell_all(&self) {
         let inner = self.lock();
-        inner.turns.values().chain(&inner.mailbox).for_each(Ear::tell);
+        inner.turns.values().for_each(Ear::tell);
+        inner.mailboxes.tell(Hint::ANY);
         inner.files.values().flatten().for_each(|file| file.ear.tell());
     }
 
@@ -267,9 +264,6 @@ impl Hub {
         {
             inner.turns.remove(&id);
         }
-        if inner.mailbox.as_ref().is_some_and(|ear| ear.key == key) {
-            inner.mailbox = None;
-        }
         inner.waited_for.values_mut().for_each(|ears| ears.retain(|ear| ear.key != key));
         let sight = &self.sight;
         inner.files.retain(|number, files| {
@@ -286,9 +280,9 @@ impl Hub {
 struct Ears {
     key: u64,
     claim: Option<ClaimId>,
-    heard: UnboundedReceiver<Hint>,
+    heard: Watch,
     hub: Arc<Hub>,
-    silence: Option<UnboundedSender<Hint>>,
+    silence: Option<HintSender>,
 }
 
 impl Ears {
@@ -301,7 +295,7 @@ impl Stream for Ears {
     type Item = Hint;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        self.heard.poll_recv(cx)
+        self.heard.poll_changed(cx)
     }
 }
 
@@ -329,9 +323,10 @@ mod tests {
         let claim = oarlock_core::Claim::new(ClaimId::from_bits(1), oarlock_core::ResourceName::new("x").unwrap());
         session.stands(&claim).unwrap();
         hub.saw(1, None, true);
-        assert!(ears.heard.try_recv().is_err(), "told while the lock was held");
+        let early = tokio::time::timeout(std::time::Duration::from_millis(50), ears.heard.changed()).await;
+        assert!(early.is_err(), "told while the lock was held");
         session.end();
-        assert!(ears.heard.recv().await.is_some());
+        assert!(ears.heard.changed().await.is_some());
         assert!(sessions.is_dead(session.id));
     }
 

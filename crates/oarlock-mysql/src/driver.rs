@@ -21,7 +21,6 @@ use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::Link;
 use crate::queue::Queues;
-use crate::watch::Hub;
 
 /// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after about a
 /// quarter of an hour, and that must not be before its belief has ended.
@@ -105,10 +104,10 @@ impl Driver for MySql {
         match interest {
             Interest::Turn(claim, _) => Ok(self.link.hub.turn(claim.id)),
             Interest::Mailbox => {
-                // Whoever listens wants a session whose end is heard of; if there is none, it hears of the end of the last.
+                // Whoever listens wants a session whose end is heard of; if there is none, but one ended, it looks after what that had.
                 match self.link.session().await {
-                    Ok(_) => Ok(self.link.hub.mailbox(self.link.has_ended_sessions())),
-                    Err(_) if self.link.has_ended_sessions() => Ok(Hub::default().mailbox(true)),
+                    Ok(_) => Ok(self.link.hub.mailbox()),
+                    Err(_) if self.link.has_ended_sessions() => Ok(Watch::ended()),
                     Err(error) => Err(error.during("watch")),
                 }
             }

@@ -5,8 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, Watch};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
 
 /// Everyone who listens to one client.
 #[derive(Debug, Default)]
@@ -14,8 +13,8 @@ pub(crate) struct Hub(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    mailbox: Option<UnboundedSender<Hint>>,
-    turns: HashMap<ClaimId, UnboundedSender<Hint>>,
+    mailboxes: Listeners,
+    turns: HashMap<ClaimId, HintSender>,
     /// Called before they listened.
     missed: HashSet<ClaimId>,
 }
@@ -25,25 +24,20 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever concerns the claims of this client; with something to look at already, if `now`.
-    pub(crate) fn mailbox(&self, now: bool) -> Watch {
-        let (hints, watch) = unbounded_channel();
-        if now {
-            let _ = hints.send(Hint { claim: None });
-        }
-        self.lock().mailbox = Some(hints);
-        Watch::from_channel(watch)
+    /// Whatever concerns the claims of this client.
+    pub(crate) fn mailbox(&self) -> Watch {
+        self.lock().mailboxes.watch()
     }
 
     /// The turn of one claim, also if it came before.
     pub(crate) fn turn(&self, id: ClaimId) -> Watch {
-        let (hints, watch) = unbounded_channel();
+        let (hints, watch) = Watch::channel();
         let mut inner = self.lock();
         if inner.missed.remove(&id) {
-            let _ = hints.send(Hint { claim: Some(id) });
+            hints.send(Hint::about(id));
         }
         inner.turns.insert(id, hints);
-        Watch::from_channel(watch)
+        watch
     }
 
     /// Passes on whom a step called: `<id in hexadecimal>@<session>,` for each, of which those of `session` are ours.
@@ -57,15 +51,13 @@ impl Hub {
 
     /// Tells whoever waits for this claim's turn to look.
     pub(crate) fn ring(&self, id: ClaimId) {
-        let hint = Hint { claim: Some(id) };
+        let hint = Hint::about(id);
         let mut inner = self.lock();
-        if inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok()) {
+        if inner.turns.get(&id).is_some_and(|ear| ear.send(hint)) {
             return;
         }
         inner.missed.insert(id);
-        if let Some(mailbox) = &inner.mailbox {
-            let _ = mailbox.send(hint);
-        }
+        inner.mailboxes.tell(hint);
     }
 
     /// Nobody waits for this claim's turn any more.
@@ -77,9 +69,9 @@ impl Hub {
 
     /// The session is over: every claim of its may be gone.
     pub(crate) fn end_mailbox(&self) {
-        if let Some(mailbox) = self.lock().mailbox.take() {
-            let _ = mailbox.send(Hint { claim: None });
-        }
+        let inner = self.lock();
+        inner.mailboxes.tell(Hint::ANY);
+        inner.mailboxes.end();
     }
 
     /// Nobody will hear anything any more.

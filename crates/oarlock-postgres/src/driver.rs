@@ -20,7 +20,6 @@ use crate::answer::{
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::{Link, param};
-use crate::watch::Hub;
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
@@ -110,9 +109,9 @@ impl Driver for Postgres {
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         let session = match self.link.session().await {
             Ok(session) => session,
-            // There is no other, but it is heard that the last one ended.
+            // There is no other, but the last one ended: whoever listened to it looks after what it had.
             Err(_) if matches!(interest, Interest::Mailbox) && !self.link.ended_sessions().is_empty() => {
-                return Ok(Hub::default().mailbox(true));
+                return Ok(Watch::ended());
             }
             Err(error) => return Err(error.during("watch")),
         };
@@ -125,7 +124,7 @@ impl Driver for Postgres {
                 }
                 Ok(watch)
             }
-            Interest::Mailbox => Ok(session.hub.mailbox(!self.link.ended_sessions().is_empty())),
+            Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
                 let stored = self.link.stored(name.as_str());
                 let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, Watch};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
 
 /// Everyone who listens to one session. When it ends, so do their streams.
 #[derive(Debug, Default)]
@@ -14,9 +13,9 @@ pub(crate) struct Hub(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     ended: bool,
-    mailbox: Option<UnboundedSender<Hint>>,
-    turns: HashMap<ClaimId, UnboundedSender<Hint>>,
-    observers: HashMap<String, Vec<UnboundedSender<Hint>>>,
+    mailboxes: Listeners,
+    turns: HashMap<ClaimId, HintSender>,
+    observers: HashMap<String, Listeners>,
 }
 
 impl Hub {
@@ -24,39 +23,26 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever concerns the claims of this session, and its end; with something to look at already, if `now`.
-    pub(crate) fn mailbox(&self, now: bool) -> Watch {
-        let (hints, watch) = unbounded_channel();
-        let mut inner = self.lock();
-        if inner.ended || now {
-            let _ = hints.send(Hint { claim: None });
-        }
-        if !inner.ended {
-            inner.mailbox = Some(hints);
-        }
-        Watch::from_channel(watch)
+    /// Whatever concerns the claims of this session, and its end.
+    pub(crate) fn mailbox(&self) -> Watch {
+        let inner = self.lock();
+        if inner.ended { Watch::ended() } else { inner.mailboxes.watch() }
     }
 
     /// The turn of one claim.
     pub(crate) fn turn(&self, id: ClaimId) -> Watch {
-        let (hints, watch) = unbounded_channel();
+        let (hints, watch) = Watch::channel();
         let mut inner = self.lock();
         if !inner.ended {
             inner.turns.insert(id, hints);
         }
-        Watch::from_channel(watch)
+        watch
     }
 
     /// The next change of the name that is written so in hexadecimal.
     pub(crate) fn resource(&self, name: String) -> Watch {
-        let (hints, watch) = unbounded_channel();
         let mut inner = self.lock();
-        if !inner.ended {
-            let ears = inner.observers.entry(name).or_default();
-            ears.retain(|ear| !ear.is_closed());
-            ears.push(hints);
-        }
-        Watch::from_channel(watch)
+        if inner.ended { Watch::ended() } else { inner.observers.entry(name).or_default().watch() }
     }
 
     /// Passes on what the server sent: the id of a claim, or `r` and a name.
@@ -64,14 +50,13 @@ impl Hub {
         let mut inner = self.lock();
         if let Some(name) = news.strip_prefix('r') {
             // The server tells once, and each of these streams ends with it.
-            for ear in inner.observers.remove(name).into_iter().flatten() {
-                let _ = ear.send(Hint { claim: None });
+            if let Some(observers) = inner.observers.remove(name) {
+                observers.tell(Hint::ANY);
             }
         } else if let Ok(id) = news.parse() {
-            let hint = Hint { claim: Some(id) };
-            let heard = inner.turns.get(&id).is_some_and(|ear| ear.send(hint).is_ok());
-            if !heard && let Some(mailbox) = &inner.mailbox {
-                let _ = mailbox.send(hint);
+            let hint = Hint::about(id);
+            if !inner.turns.get(&id).is_some_and(|ear| ear.send(hint)) {
+                inner.mailboxes.tell(hint);
             }
         }
     }
@@ -89,9 +74,7 @@ impl Hub {
     /// The session is over: every claim of its may be gone.
     pub(crate) fn end(&self) {
         let mut inner = self.lock();
-        if let Some(mailbox) = &inner.mailbox {
-            let _ = mailbox.send(Hint { claim: None });
-        }
+        inner.mailboxes.tell(Hint::ANY);
         *inner = Inner { ended: true, ..Inner::default() };
     }
 }

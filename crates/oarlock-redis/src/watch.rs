@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::driver::{Hint, HintSender, Watch};
 
 use crate::turn::{Handed, Word};
 use redis::{Msg, PushInfo, PushKind, Value};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// What a watch listens for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,8 +46,6 @@ struct Ears {
     /// The connections that are open, and the channels that are heard on each.
     sources: HashMap<Source, HashSet<Arc<str>>>,
     by_topic: HashMap<Topic, Vec<Listener>>,
-    /// A connection has ended since a mailbox was last handed out: something may have been missed.
-    missed: bool,
     /// Claims that wait, from before they were sent: word for them is kept until somebody asks.
     expected: HashMap<ClaimId, Expected>,
 }
@@ -68,7 +65,7 @@ struct Listener {
     source: Source,
     /// The channel that it depends on.
     channel: Arc<str>,
-    hints: UnboundedSender<Hint>,
+    hints: HintSender,
 }
 
 impl Hub {
@@ -100,7 +97,6 @@ impl Hub {
         if ears.sources.remove(&source).is_none() {
             return;
         }
-        ears.missed = true;
         ears.by_topic.retain(|topic, listeners| {
             listeners.retain(|listener| *topic != Topic::Mailbox && listener.source != source);
             !listeners.is_empty()
@@ -188,21 +184,19 @@ impl Hub {
 
     /// A watch; it has ended already if the connection has.
     pub(crate) fn listen(self: &Arc<Self>, topic: Topic, channel: &str, source: Source) -> Watch {
-        let (hints, heard) = unbounded_channel();
+        let (hints, heard) = Watch::channel();
         let mut ears = self.lock();
         ears.last_key += 1;
         let key = ears.last_key;
         if ears.sources.contains_key(&source) {
             let unheard = match &topic {
-                // Nobody knows what was said meanwhile: look at everything.
-                Topic::Mailbox => std::mem::take(&mut ears.missed),
                 Topic::Turn(id) => {
                     ears.expected.get_mut(id).is_some_and(|expected| std::mem::take(&mut expected.called))
                 }
-                Topic::Channel(_) | Topic::Freed(_) => false,
+                Topic::Mailbox | Topic::Channel(_) | Topic::Freed(_) => false,
             };
             if unheard {
-                let _ = hints.send(Hint { claim: None });
+                hints.send(Hint::ANY);
             }
             ears.by_topic.entry(topic.clone()).or_default().push(Listener {
                 key,
@@ -247,7 +241,7 @@ impl Hub {
             let listeners = ears.by_topic.get(topic);
             // Whoever dropped the watch wants to hear no more.
             for listener in listeners.into_iter().flatten() {
-                let _ = listener.hints.send(hint);
+                listener.hints.send(hint);
             }
             listeners.is_some()
         };
@@ -269,7 +263,7 @@ impl Hub {
 struct Ear {
     key: u64,
     topic: Topic,
-    heard: UnboundedReceiver<Hint>,
+    heard: Watch,
     hub: Arc<Hub>,
 }
 
@@ -277,7 +271,7 @@ impl Stream for Ear {
     type Item = Hint;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        self.heard.poll_recv(cx)
+        self.heard.poll_changed(cx)
     }
 }
 

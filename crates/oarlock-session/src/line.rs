@@ -3,13 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::capabilities::WaiterView;
-use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::driver::{Hint, Listeners, Watch};
 use oarlock_core::{Label, ResourceName, Result};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// A server that keeps locks for connections.
 pub trait Server: fmt::Debug + Send + Sync + 'static {
@@ -84,23 +83,19 @@ pub struct Seen {
 
 /// Where a client hears that a connection has ended.
 #[derive(Clone, Debug, Default)]
-pub struct Mailbox(Arc<Mutex<Option<UnboundedSender<Hint>>>>);
+pub struct Mailbox(Arc<Listeners>);
 
 impl Mailbox {
     /// A connection has ended: look after everything.
     pub fn ring(&self) {
-        if let Some(ear) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = ear.send(Hint { claim: None });
-        }
+        self.0.tell(Hint::ANY);
     }
 
     pub(crate) fn watch(&self) -> Watch {
-        let (ear, watch) = unbounded_channel();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ear);
-        Watch::from_channel(watch)
+        self.0.watch()
     }
 
     pub(crate) fn end(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.end();
     }
 }

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::driver::{Hint, HintSender, Watch};
 use oarlock_core::{ClaimId, Result};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -22,7 +21,7 @@ pub(crate) struct Wait<S: Server> {
     pub(crate) seat: Arc<Seat<S>>,
     /// It is not to begin anew.
     stopped: AtomicBool,
-    ear: Mutex<Option<UnboundedSender<Hint>>>,
+    ear: Mutex<Option<HintSender>>,
     outcome: watch::Receiver<Outcome>,
 }
 
@@ -51,17 +50,17 @@ impl<S: Server> Wait<S> {
 
     /// Hears of its end, also if that was before.
     pub(crate) fn watch(&self) -> Watch {
-        let (ear, watch) = unbounded_channel();
+        let (ear, watch) = Watch::channel();
         *self.ear.lock().unwrap_or_else(PoisonError::into_inner) = Some(ear);
         if self.outcome().is_some() {
             self.ring();
         }
-        Watch::from_channel(watch)
+        watch
     }
 
     fn ring(&self) {
         if let Some(ear) = &*self.ear.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = ear.send(Hint { claim: Some(self.claim) });
+            ear.send(Hint::about(self.claim));
         }
     }
 

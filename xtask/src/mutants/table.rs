@@ -25,6 +25,9 @@ const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
 const REDIS_DRIVER: &str = "crates/oarlock-redis/src/driver.rs";
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
+const PROBE: &str = "crates/oarlock-core/src/engine/watchdog/probe.rs";
+const MAILBOX: &str = "crates/oarlock-core/src/engine/watchdog/mailbox.rs";
+const WATCH: &str = "crates/oarlock-core/src/driver/watch.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
 const ROUNDS: &str = "crates/oarlock-core/src/quorum/rounds.rs";
 const VOTE: &str = "crates/oarlock-core/src/quorum/vote.rs";
@@ -98,6 +101,7 @@ const ONCE: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "once::"];
 const COHORT_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "cohort::"];
 const COHORT_TESTS: &[&str] = &["-p", "oarlock-core", "--test", "cohort"];
 const HAND_OVER: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "hand_over::"];
+const PROMISES: &[&str] = &["-p", "oarlock-core", "--test", "promises"];
 const QUORUM: &[&str] = &["-p", "oarlock-core", "--lib", "quorum::tests::"];
 const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 const PLAIN: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "plain::"];
@@ -1020,6 +1024,78 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: REDISSON,
     },
     Mutant {
+        name: "waiter-passes-for-holder",
+        rule: "a holder that the store calls a waiter, or grants anew, has lost the lock",
+        file: WATCHDOG,
+        from: "if self.fence.is_some() && *fence != self.fence)",
+        to: "if false && *fence != self.fence)",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "any-grant-will-do",
+        rule: "a claim that the store granted anew is not the hold that is believed in",
+        file: WATCHDOG,
+        from: "if self.fence.is_some() && *fence != self.fence)",
+        to: "if self.fence.is_some() && fence.is_none())",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "adopts-any-grant",
+        rule: "a lock that was granted anew is not the one that was handed over",
+        file: HANDLE,
+        from: "fence.is_some_and(|fence| !handle.is_of(fence))",
+        to: "false",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "look-renews-explicit-lease",
+        rule: "an explicit lease is not extended by looking at it",
+        file: WATCHDOG,
+        from: "Who::Holder(_)) if !charge.renews => (true, None),",
+        to: "Who::Holder(_)) if !charge.renews && charge.again => (true, None),",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "shorter-belief-planned-late",
+        rule: "the token fires when belief ends, also when the end was brought forward",
+        file: PROBE,
+        from: "            self.plan_anew(claim.id);\n",
+        to: "",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "missed-turn-floods",
+        rule: "a waiter that is not polled does not flood the store",
+        file: WATCHDOG,
+        from: "const MOST_RENEWALS: u32 = 36;",
+        to: "const MOST_RENEWALS: u32 = 36_000_000;",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "work-after-the-loss",
+        rule: "no step of the caller's work begins after the loss",
+        file: GUARD,
+        from: "        if let Some(loss) = loss() {\n            return Poll::Ready(Err(loss));\n        }\n",
+        to: "",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "trusts-a-new-mailbox",
+        rule: "what happened before a mailbox was armed is looked for",
+        file: MAILBOX,
+        from: "if self.watch.is_some() {\n                    // What",
+        to: "if false {\n                    // What",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "one-mailbox-for-all",
+        rule: "clients that share a driver hear each of their own",
+        file: WATCH,
+        from: "senders.retain(|sender| !sender.is_closed());\n        senders.push(sender);",
+        to: "senders.clear();\n        senders.push(sender);",
+        test: PROMISES,
+    },
+    Mutant {
         name: "place-extends-grant",
         rule: "an answer about a waiter's place says nothing about its grant",
         file: WATCHDOG,
@@ -1215,8 +1291,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "quorum-counts-won-back",
         rule: "a node that lost a vote does not count for the fences of its holder any more",
         file: KEEPING,
-        from: "                self.hold.lost_on(node);\n                self.missing",
-        to: "                self.missing",
+        from: "        self.hold.lost_on(node);\n        self.missing",
+        to: "        self.missing",
         test: QUORUM,
     },
     Mutant {

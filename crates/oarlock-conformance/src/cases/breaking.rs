@@ -12,10 +12,13 @@ use oarlock_core::{Belief, Claim, Fence, LossReason};
 use super::cases;
 use crate::bench::{Bench, now, within};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
+use crate::faulty::Faulty;
 
 cases!("breaking":
     the_holder_hears_by_whom [Fences],
     a_push_tells_the_holder_at_once [Fences, Push],
+    a_break_before_the_mailbox_is_armed_is_told_at_once [Fences],
+    two_clients_over_one_driver_both_hear_of_breaks [Fences, Push],
     a_stale_fence_breaks_nothing [Fences],
     with_grace_the_holder_can_finish [Fences],
     after_the_grace_it_is_over [Fences],
@@ -48,6 +51,44 @@ async fn a_push_tells_the_holder_at_once(bench: Arc<Bench>) -> Outcome {
     operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
     let reason = bench.soon("the loss", guard.lost()).await?;
     ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    Ok(())
+}
+
+/// The first hold of a client arms its mailbox, and this one is broken while that is under way: only a look after the arming can tell.
+async fn a_break_before_the_mailbox_is_armed_is_told_at_once(bench: Arc<Bench>) -> Outcome {
+    for explicit in [false, true] {
+        let (operator, name) = (bench.peer().await?, bench.name()?);
+        let connection = bench.connection().await?;
+        let faulty = Arc::new(Faulty::new(connection.driver()));
+        faulty.hold_mailbox();
+        let peer = bench.peer_over(faulty.clone(), connection)?;
+        let lock = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60));
+        let lock = if explicit { lock.lease(Duration::from_secs(60)) } else { lock };
+        let guard = lock.lock().await?;
+        operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
+        faulty.arm_mailbox();
+        let reason = bench.soon("the loss", guard.lost()).await?;
+        ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    }
+    Ok(())
+}
+
+/// Each has its mailbox: none takes the place of the other's.
+async fn two_clients_over_one_driver_both_hear_of_breaks(bench: Arc<Bench>) -> Outcome {
+    let (connection, operator) = (bench.connection().await?, bench.peer().await?);
+    let peers = [(); 2].map(|()| bench.peer_over(connection.driver(), connection.clone()));
+    let [one, other] = peers;
+    let (one, other) = (one?, other?);
+    // Whoever holds anything listens.
+    let _held = (one.mutex(bench.name()?.as_str())?.lock().await?, other.mutex(bench.name()?.as_str())?.lock().await?);
+    tokio::time::sleep(bench.ttl()).await;
+    for peer in [&one, &other, &one] {
+        let name = bench.name()?;
+        let guard = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60)).lock().await?;
+        operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
+        let reason = bench.soon("the loss", guard.lost()).await?;
+        ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
+    }
     Ok(())
 }
 

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::clock::{Clock, Moment, TokioClock};
-use oarlock_core::driver::{Hint, Watch};
+use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
 use oarlock_core::model::{Calls, Now, Session};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
-use tokio::sync::mpsc;
 
 use super::plan::Plan;
 
@@ -18,8 +17,8 @@ use super::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) clock: TokioClock,
-    turns: BTreeMap<ClaimId, mpsc::UnboundedSender<Hint>>,
-    mailboxes: BTreeMap<Session, mpsc::UnboundedSender<Hint>>,
+    turns: BTreeMap<ClaimId, HintSender>,
+    mailboxes: BTreeMap<Session, Listeners>,
     rng: fastrand::Rng,
     lost_hint: f64,
 }
@@ -35,15 +34,13 @@ impl Hub {
     }
 
     pub(super) fn turn(&mut self, claim: ClaimId) -> Watch {
-        let (hints, watch) = mpsc::unbounded_channel();
+        let (hints, watch) = Watch::channel();
         self.turns.insert(claim, hints);
-        Watch::from_channel(watch)
+        watch
     }
 
     pub(super) fn mailbox(&mut self, session: Session) -> Watch {
-        let (hints, watch) = mpsc::unbounded_channel();
-        self.mailboxes.insert(session, hints);
-        Watch::from_channel(watch)
+        self.mailboxes.entry(session).or_default().watch()
     }
 
     /// Tells whom a step concerns, unless the hint is lost.
@@ -52,10 +49,13 @@ impl Hub {
             if self.rng.f64() < self.lost_hint {
                 continue;
             }
-            if let Some(listener) = self.turns.get(claim).or_else(|| self.mailboxes.get(session)) {
-                // A listener that has gone needs no hint.
-                let _ = listener.send(Hint { claim: Some(*claim) });
-            }
+            let hint = Hint::about(*claim);
+            // A listener that has gone needs no hint.
+            match (self.turns.get(claim), self.mailboxes.get(session)) {
+                (Some(turn), _) => turn.send(hint),
+                (None, Some(mailboxes)) => mailboxes.tell(hint),
+                (None, None) => false,
+            };
         }
     }
 }

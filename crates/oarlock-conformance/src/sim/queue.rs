@@ -246,6 +246,9 @@ impl Driver for QueueDriver {
             }
             let one = |renewal: &Renewal| {
                 let claim = &renewal.claim;
+                let nodes: Vec<_> =
+                    store.nodes.iter().filter(|node| node.resource == claim.resource).cloned().collect();
+                let fence = Self::decide(claim, &nodes).and_then(|(sequence, ahead)| (ahead == 0).then_some(sequence));
                 let Some(node) = store.nodes.iter_mut().find(|node| node.id == claim.id) else {
                     return Renewed::Gone(if ttl.is_some() { Gone::Session } else { Gone::Unknown });
                 };
@@ -255,7 +258,8 @@ impl Driver for QueueDriver {
                     // Kept by a session that is not ours any more: it will go, and must not be believed in.
                     return Renewed::Gone(Gone::Session);
                 }
-                Renewed::Alive { lease: Lease::of(ttl.unwrap_or(claim.ttl)), fence: None, ending: None }
+                let lease = Lease::of(ttl.unwrap_or(claim.ttl));
+                Renewed::Alive { lease, fence: fence.map(Fence::new), ending: None }
             };
             (beating, batch.iter().map(one).collect::<Vec<_>>())
         };

@@ -90,12 +90,20 @@ impl Driver for Flawed {
             }
             _ => {}
         }
+        if let Attempt::Granted(grant) = &answer {
+            self.notes().fences.insert(claim.id, grant.fence);
+        }
         Ok(answer)
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        let alive =
-            |renewal: &Renewal| Renewed::Alive { lease: Lease::of(renewal.claim.ttl), fence: None, ending: None };
+        // Each flaw is alone: a holder is always told the fence that it was given.
+        let fence = |renewal: &Renewal| self.notes().fences.get(&renewal.claim.id).copied();
+        let alive = |renewal: &Renewal| Renewed::Alive {
+            lease: Lease::of(renewal.claim.ttl),
+            fence: fence(renewal),
+            ending: None,
+        };
         if self.flaw == Flaw::RenewsNothing {
             // The question is heard, and that is all.
             let heard = Driver::inspect(&self.inner, &Query::live()).await;
@@ -109,6 +117,9 @@ impl Driver for Flawed {
         };
         let mut answers = Driver::renew(&self.inner, &kept).await;
         for (renewal, answer) in batch.iter().zip(&mut answers) {
+            if let Ok(Renewed::Alive { fence: told @ Some(_), .. }) = answer {
+                *told = fence(renewal).or(*told);
+            }
             match (answer, self.flaw) {
                 (Ok(Renewed::Alive { lease, .. }), Flaw::ExpiresEarly | Flaw::NeverExpires) => {
                     lease.ttl = renewal.claim.ttl;

@@ -1,5 +1,8 @@
 //! One task per client that keeps every holder and waiter alive, in batches, and ends belief on time.
 
+mod mailbox;
+mod probe;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +16,14 @@ use super::entropy::Entropy;
 use super::gate::Lane;
 use super::home::Home;
 use super::leaving::Leaving;
-use super::uncut::Uncut;
 use crate::belief::{BeliefCell, LossReason};
-use crate::claim::{Claim, ClaimId, Tether};
+use crate::claim::{Claim, ClaimId, Fence, Tether};
 use crate::clock::{Clock, Moment, sleep_until};
-use crate::driver::{DynDriver, End, Interest, Lease, Renewal, Renewed, Watch};
+use crate::driver::{DynDriver, End, Gone, Lease, Renewal, Renewed};
 use crate::error::{Error, Result};
 use crate::event::{Observers, Step};
-use crate::state::{Ending, Memo, Query};
+use crate::state::{Ending, Memo};
+use mailbox::Mailbox;
 
 /// The most claims in one request.
 const BATCH: usize = 1024;
@@ -30,6 +33,10 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// Renewals that fall due within this part of a lease go out together.
 const SLACK_DIVISOR: u32 = 12;
+
+/// A claim is renewed no more often than this many times in the life of a place, however short the lease that the store names: a turn
+/// that is not taken gets shorter with every answer.
+const MOST_RENEWALS: u32 = 36;
 
 /// What the watchdog needs, and what it watches over.
 #[derive(Clone)]
@@ -63,6 +70,8 @@ struct Kept {
 struct Charge {
     claim: Arc<Claim>,
     who: Who,
+    /// The fence of the grant that its holder believes in; `None` for a waiter.
+    fence: Option<Fence>,
     /// When to look at it next.
     look: Moment,
     /// The lease that the store gave last: it may differ from the one asked for.
@@ -73,6 +82,8 @@ struct Charge {
     renews: bool,
     /// A hint came while a renewal was under way: its answer may be older than the news.
     again: bool,
+    /// The store has lost its place, and it has not taken another yet.
+    misplaced: bool,
     /// To be told with the next renewal, and until one has got through.
     news: Option<News>,
     errors: Backoff,
@@ -123,28 +134,35 @@ impl Watchdog {
         }))
     }
 
-    /// Watches over a holder, and renews it unless its lease is explicit.
-    pub(crate) fn hold(&self, claim: Arc<Claim>, belief: Arc<BeliefCell>, lease: (Moment, Duration), renew: bool) {
+    /// Watches over the holder of the grant with this `fence`, and renews it unless its lease is explicit.
+    pub(crate) fn hold(
+        &self,
+        claim: Arc<Claim>,
+        fence: Fence,
+        belief: Arc<BeliefCell>,
+        lease: (Moment, Duration),
+        renew: bool,
+    ) {
         let (from, ttl) = lease;
         let at = from + self.0.entropy.jitter(ttl / 3);
         // Handed on with a part of its lease: the rest is asked for soon, unless it is released before.
         let is_part = ttl < claim.ttl / 2 && !self.0.leaving.outlasts_leases;
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
-        self.keep(claim, Who::Holder(belief), ttl, renew.then_some(at));
+        self.keep(claim, (Who::Holder(belief), Some(fence)), ttl, renew.then_some(at));
     }
 
     /// Keeps a waiter's place; `bell` rings when it should look again.
     pub(crate) fn wait(&self, claim: Arc<Claim>, bell: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
         let ttl = claim.place_ttl();
         let renew_at = Some(from + self.0.entropy.jitter(ttl / 3));
-        self.keep(claim, Who::Waiter { bell, lane }, ttl, renew_at);
+        self.keep(claim, (Who::Waiter { bell, lane }, None), ttl, renew_at);
     }
 
-    fn keep(&self, claim: Arc<Claim>, who: Who, ttl: Duration, renew_at: Option<Moment>) {
+    fn keep(&self, claim: Arc<Claim>, (who, fence): (Who, Option<Fence>), ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
-        let (look, renews, again, news) = (Moment::NEVER, renew_at.is_some(), false, None);
-        let mut charge = Charge { claim, who, look, ttl, renew_at, renews, again, news, errors };
+        let (look, renews, again, misplaced, news) = (Moment::NEVER, renew_at.is_some(), false, false, None);
+        let mut charge = Charge { claim, who, fence, look, ttl, renew_at, renews, again, misplaced, news, errors };
         charge.look = charge.next_look();
         let mut kept = self.0.lock();
         if !kept.started {
@@ -256,6 +274,12 @@ impl Charge {
         }
     }
 
+    /// Whether the store keeps this claim alive, but not by the grant that its holder believes in: it fell back to an earlier state, in
+    /// which the claim waits, or was granted again after that. Others may have held the lock in between.
+    fn is_of_another_grant(&self, answer: &Result<Renewed>) -> bool {
+        matches!(answer, Ok(Renewed::Alive { fence, .. }) if self.fence.is_some() && *fence != self.fence)
+    }
+
     /// The store has said yes to the renewal that carried news of this number.
     fn tell(&mut self, number: Option<u64>, ending: Option<&Ending>) {
         if let Some(news) = self.news.take_if(|news| number == Some(news.number) || ending.is_some()) {
@@ -327,43 +351,6 @@ struct Due {
     failed: bool,
 }
 
-/// The client's mailbox, armed anew whenever it ends.
-#[derive(Default)]
-struct Mailbox {
-    watch: Option<Watch>,
-    arming: Option<Uncut<Result<Watch>>>,
-    retry_at: Option<Moment>,
-}
-
-impl Mailbox {
-    /// The next hint.
-    ///
-    /// # Cancel safety
-    /// Whatever was under way goes on with the next call.
-    async fn hint(&mut self, shared: &Shared) -> Option<ClaimId> {
-        loop {
-            if let Some(watch) = &mut self.watch {
-                match watch.changed().await {
-                    Some(hint) => return hint.claim,
-                    None => self.watch = None,
-                }
-            }
-            if let Some(arming) = &mut self.arming {
-                // Renewals notice whatever a missing mailbox does not tell.
-                self.watch = arming.await.ok();
-                self.arming = None;
-                self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(Duration::from_secs(1)));
-                continue;
-            }
-            if let Some(retry_at) = self.retry_at {
-                sleep_until(&*shared.clock, retry_at).await;
-            }
-            let request = shared.driver.clone().watch(Interest::Mailbox);
-            self.arming = Some(Uncut::new(&shared.home, request));
-        }
-    }
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -386,27 +373,6 @@ impl Shared {
         let next = if planned > self.clock.now() { planned.min(first) } else { first };
         self.next_look.store(next.as_nanos(), Ordering::Relaxed);
         next
-    }
-
-    /// A hint: renew this claim (or all) now, and let waiters look for themselves.
-    fn look_again_at(self: &Arc<Self>, claim: Option<ClaimId>) {
-        let now = self.clock.now();
-        let mut kept = self.lock();
-        let ids: Vec<_> = claim.map_or_else(|| kept.by_id.keys().copied().collect(), |id| vec![id]);
-        for id in ids {
-            let Some(mut charge) = kept.remove(id) else { continue };
-            match &charge.who {
-                Who::Waiter { bell, .. } => bell.notify_one(),
-                Who::Holder(belief) if !charge.renews => {
-                    self.home.spawn_daemon(self.clone().probe(charge.claim.clone(), belief.clone()));
-                }
-                // Asked to end, it is not extended by being asked again.
-                Who::Holder(belief) if charge.renew_at.is_some() || belief.is_ending() => charge.renew_at = Some(now),
-                Who::Holder(_) => charge.again = true,
-            }
-            charge.look = charge.next_look();
-            self.put(&mut kept, id, charge);
-        }
     }
 
     /// Ends what is over and takes out what is to be renewed now: the claims to renew, and those that were lost.
@@ -450,24 +416,6 @@ impl Shared {
         (batch, lost.collect())
     }
 
-    /// Looks at a hold with an explicit lease, which a renewal would extend.
-    async fn probe(self: Arc<Self>, claim: Arc<Claim>, belief: Arc<BeliefCell>) {
-        let sent = self.clock.now();
-        let Ok(page) = self.driver.clone().inspect(Query::name(claim.resource.clone())).await else { return };
-        let holders = page.resources.into_iter().flat_map(|state| state.holders);
-        let Some(holder) = holders.into_iter().find(|holder| holder.id == claim.id) else {
-            // It is gone, so there is nothing left to extend: the answer says why.
-            let answers = self.driver.clone().renew(vec![Renewal::of(claim.clone())]).await;
-            return answers.into_iter().for_each(|answer| self.apply(claim.id, (true, None), sent, answer));
-        };
-        if let Some(ending) = holder.ending {
-            belief.end_by(sent, holder.lease_left, LossReason::Broken(ending.clone()));
-            self.wake.notify_one();
-            let left = belief.time_left();
-            self.observers.emit(&claim, || Step::Ending { ending, left });
-        }
-    }
-
     /// Gives back what was lost without the store's doing: nobody believes in it any more, so nobody should wait for it.
     async fn let_go(self: Arc<Self>, claim: Arc<Claim>) {
         // If it fails for good, the guard's own release or the end of the session is left to do it.
@@ -504,7 +452,7 @@ impl Shared {
     }
 
     /// What was asked, as a holder or not and with which news, has been answered.
-    fn apply(&self, id: ClaimId, (held, news): (bool, Option<u64>), sent: Moment, answer: Result<Renewed>) {
+    fn apply(self: &Arc<Self>, id: ClaimId, (held, news): (bool, Option<u64>), sent: Moment, answer: Result<Renewed>) {
         let mut kept = self.lock();
         // Granted meanwhile: what was said of its place, which may have lived longer than the grant does, means nothing now.
         if !held && kept.by_id.get(&id).is_some_and(|charge| charge.who.belief().is_some()) {
@@ -513,15 +461,19 @@ impl Shared {
         // Released meanwhile: whatever the answer is, it is nobody's any more.
         let Some(mut charge) = kept.remove(id) else { return };
         let claim = charge.claim.clone();
+        let other_grant = charge.is_of_another_grant(&answer);
+        let answer = if other_grant { Ok(Renewed::Gone(Gone::Unknown)) } else { answer };
         if let Ok(Renewed::Alive { ending, .. }) = &answer {
             charge.tell(news, ending.as_ref());
         }
         let (keep, step) = match (answer, charge.who.clone()) {
+            // An explicit lease is never extended, whatever was asked to learn what became of it.
+            (Ok(Renewed::Alive { ending: None, .. }), Who::Holder(_)) if !charge.renews => (true, None),
             (Ok(Renewed::Alive { lease, ending, .. }), Who::Holder(belief)) => {
                 self.extend(&mut charge, &belief, sent, lease, ending)
             }
             (Ok(Renewed::Alive { lease, .. }), Who::Waiter { .. }) => {
-                charge.ttl = lease.ttl.min(claim.place_ttl());
+                (charge.ttl, charge.misplaced) = (lease.ttl.min(claim.place_ttl()), false);
                 self.plan(&mut charge, lease.from.unwrap_or(sent));
                 (true, None)
             }
@@ -531,8 +483,10 @@ impl Shared {
             }
             (Ok(Renewed::Gone(_)), Who::Waiter { bell, .. }) => {
                 bell.notify_one();
+                // It stands nowhere until it asks again, which it may not do for long: there is no lease to keep.
+                charge.ttl = claim.place_ttl();
                 self.plan(&mut charge, sent);
-                (true, Some(Step::Requeued))
+                (true, (!std::mem::replace(&mut charge.misplaced, true)).then_some(Step::Requeued))
             }
             (Err(error), who) => {
                 charge.renew_at = Some(self.clock.now() + self.entropy.jitter(charge.errors.next()));
@@ -553,11 +507,25 @@ impl Shared {
         if let Some(step) = step {
             self.observers.emit(&claim, || step);
         }
+        if other_grant {
+            // What the store has of it now is believed in by no holder.
+            self.home.spawn(self.clone().let_go(claim));
+        }
     }
 
     fn plan(&self, charge: &mut Charge, from: Moment) {
         charge.errors.reset();
-        charge.renew_at = Some(from + self.entropy.jitter(charge.ttl / 3));
+        let pause = (charge.ttl / 3).max(charge.claim.place_ttl() / MOST_RENEWALS);
+        charge.renew_at = Some(from + self.entropy.jitter(pause));
+    }
+
+    /// Looks at a claim in time for the end of its belief, which has come nearer.
+    fn plan_anew(&self, id: ClaimId) {
+        let mut kept = self.lock();
+        if let Some(mut charge) = kept.remove(id) {
+            charge.look = charge.next_look();
+            self.put(&mut kept, id, charge);
+        }
     }
 
     fn extend(

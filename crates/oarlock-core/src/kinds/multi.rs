@@ -16,7 +16,7 @@ use crate::claim::ResourceName;
 use crate::driver::Released;
 use crate::engine::{Ask, Home, Wait};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held};
+use crate::guard::{Guard, Held, while_held};
 
 /// One lock of a [`Multi`], not taken yet. A [`Mutex`] is one; of other kinds it is made by
 /// [`RwLock::for_reading`](crate::RwLock::for_reading), [`RwLock::for_writing`](crate::RwLock::for_writing) and
@@ -286,7 +286,8 @@ impl MultiGuard {
         token.child_token()
     }
 
-    /// Runs `body` while all are held, and drops it where it stands when any is lost.
+    /// Runs `body` while all are held, and drops it where it stands when any is lost. As with [`Guard::with`], belief is looked at
+    /// before each step of `body`.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if one was lost before `body` was done.
@@ -294,16 +295,11 @@ impl MultiGuard {
     where
         F: Future<Output = T>,
     {
-        let lost = |(held, reason): (&Held, LossReason)| Err(Error::lost(reason).about(held.resource()));
-        let body = body(self.iter().cloned().collect());
-        tokio::select! {
-            biased;
-            loss = self.lost() => lost(loss),
-            done = body => match self.loss() {
-                None => Ok(done),
-                Some(loss) => lost(loss),
-            },
+        let lost = |(held, reason): (&Held, LossReason)| Error::lost(reason).about(held.resource());
+        if let Some(loss) = self.loss() {
+            return Err(lost(loss));
         }
+        while_held(self.lost(), || self.loss(), body(self.iter().cloned().collect())).await.map_err(lost)
     }
 
     /// Lets all go, one after the other, and waits for the stores to say so.

@@ -57,18 +57,25 @@ impl Keeping {
         renewal
     }
 
+    /// This node has lost the vote.
+    fn lose(&mut self, node: usize) {
+        self.hold.lost_on(node);
+        self.missing.push(node);
+    }
+
     fn add(&mut self, node: usize, answer: Result<Renewed>) {
         self.awaited.retain(|awaited| *awaited != node);
         match answer {
-            Ok(Renewed::Alive { lease, fence, ending }) => {
+            // A node never has a vote wait: without a fence it is not the vote that was given.
+            Ok(Renewed::Alive { fence: None, .. }) => self.lose(node),
+            Ok(Renewed::Alive { lease, fence: Some(fence), ending }) => {
                 self.alive.push((node, lease.ttl));
                 self.ending = self.ending.take().or(ending);
-                let has = self.goal.is_some_and(|(goal, _)| fence.is_some_and(|fence| fence >= goal));
+                let has = self.goal.is_some_and(|(goal, _)| fence >= goal);
                 self.raised.extend(has.then_some(node));
             }
             Ok(Renewed::Gone(gone)) => {
-                self.hold.lost_on(node);
-                self.missing.push(node);
+                self.lose(node);
                 if let Gone::Broken(ending) = gone {
                     self.broken = Some(ending);
                 }
@@ -137,7 +144,8 @@ impl Keeping {
             hold.trust();
         }
         self.missing.iter().for_each(|node| core.win_back(hold, *node));
-        Ok(Renewed::Alive { lease: Lease::of(lease), fence: Some(hold.top()), ending })
+        let fence = if self.goal.is_some() { hold.top() } else { hold.fence() };
+        Ok(Renewed::Alive { lease: Lease::of(lease), fence: Some(fence), ending })
     }
 }
 

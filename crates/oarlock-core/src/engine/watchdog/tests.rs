@@ -23,7 +23,7 @@ async fn a_look_that_was_planned_is_kept_when_its_claim_is_gone() {
         let claim = Arc::new(Claim::new(ClaimId::from_bits(id), ResourceName::new("r").unwrap()));
         let now = watchdog.0.clock.now();
         let belief = Arc::new(BeliefCell::new(watchdog.0.clock.clone(), now, ttl, None));
-        watchdog.hold(claim, belief, (now, ttl), true);
+        watchdog.hold(claim, Fence::new(1), belief, (now, ttl), true);
     };
     hold(1);
     let first = planned();

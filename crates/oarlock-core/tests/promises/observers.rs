@@ -1,0 +1,20 @@
+//! What observers cost, and what they are told.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::spy::{SECOND, world};
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_comes_back_late_looks_once() {
+    let world = world();
+    let mut leaders = world.spied.election("a").unwrap().observe();
+    assert!(leaders.changed().await.unwrap().is_none());
+    for _ in 0..10_000 {
+        world.honest.mutex("a").unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+    let before = world.hooks.inspects.load(SeqCst);
+    let unchanged = tokio::time::timeout(SECOND, leaders.changed()).await;
+    assert!(unchanged.is_err(), "a mutex is no leader");
+    let looks = world.hooks.inspects.load(SeqCst) - before;
+    assert!((1..=3).contains(&looks), "{looks} requests to catch up with 10,000 holds");
+}
