@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
-use oarlock_core::{Client, ErrorKind, Memory, Multi};
+use oarlock_core::{Client, ErrorKind, Held, Memory, Multi};
 use tokio::sync::oneshot;
 
 use crate::spy::SECOND;
@@ -30,8 +30,7 @@ where
     };
     let (kind, _theirs) = tokio::join!(work(ours, heard, ran.clone()), suspend);
     assert_eq!(kind, ErrorKind::Lost);
-    let ran = ran.lock().unwrap().clone();
-    ran
+    ran.lock().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +52,7 @@ async fn work_of_several_guards_is_not_polled_after_a_suspend() {
         let both = Multi::of(client.mutex("a").unwrap()).and(client.mutex("b").unwrap()).lock().await.unwrap();
         let work = both.with(|held| async move {
             heard.await.unwrap();
-            ran.lock().unwrap().extend(held.iter().map(|held| held.is_held()));
+            ran.lock().unwrap().extend(held.iter().map(Held::is_held));
         });
         work.await.unwrap_err().kind()
     });
@@ -83,6 +82,10 @@ async fn work_does_not_begin_after_the_loss() {
     let guard = client.mutex("a").unwrap().lock().await.unwrap();
     kit.step_clock(SECOND * 3600);
     let mut begun = false;
-    let done = guard.with(|_| std::future::ready(begun = true)).await;
+    let work = guard.with(|_| {
+        begun = true;
+        std::future::ready(())
+    });
+    let done = work.await;
     assert_eq!((done.unwrap_err().kind(), begun), (ErrorKind::Lost, false));
 }
