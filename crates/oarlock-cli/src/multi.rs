@@ -1,9 +1,10 @@
 //! What `run` and `hold` ask for, as one lock of the library.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use oarlock::{Error, Locks, Multi, MultiGuard, Part, ResourceName};
+use oarlock::{Error, LetGo, Locks, Multi, MultiGuard, Part, ResourceName};
 
+use crate::observe::Ear;
 use crate::settings::{Asking, Mode};
 
 /// Takes all of `names` before `until`, or none.
@@ -19,6 +20,27 @@ pub(crate) async fn acquire(
         None => Multi::all(parts).wait_forever(),
     };
     multi.lock().await
+}
+
+/// What a store that answers needs at most, also when the lease is over.
+const LEAST: Duration = Duration::from_millis(300);
+
+/// Releases all of them. A store that is silent is given until the end of the lease: from then on there is nothing to
+/// release.
+pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> LetGo {
+    let left = multi.iter().map(oarlock::Held::time_left).max().unwrap_or_default();
+    let done = match tokio::time::timeout(left.max(LEAST), multi.release()).await {
+        Ok(done) => done,
+        Err(_) => {
+            let mut done = LetGo::default();
+            done.errors.push(Error::unreachable("the store did not answer before the lease was over"));
+            done
+        }
+    };
+    if !done.errors.is_empty() {
+        ear.give_up();
+    }
+    done
 }
 
 /// The choices that every kind of lock has.

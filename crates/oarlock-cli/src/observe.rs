@@ -18,6 +18,7 @@ pub(crate) struct Ear(Arc<Inner>);
 struct Inner {
     words: Words,
     granted: AtomicBool,
+    given_up: AtomicBool,
     renewals: AtomicU64,
     waiting: Mutex<Waiting>,
     ending: watch::Sender<Option<Ending>>,
@@ -33,13 +34,19 @@ struct Waiting {
 impl Ear {
     pub(crate) fn new(words: Words) -> Self {
         let ending = watch::Sender::new(None);
-        let (granted, renewals) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(Inner { words, granted, renewals, waiting: Mutex::default(), ending }))
+        let (granted, given_up, renewals) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+        Self(Arc::new(Inner { words, granted, given_up, renewals, waiting: Mutex::default(), ending }))
     }
 
-    /// Whether any lock was ever granted.
-    pub(crate) fn was_granted(&self) -> bool {
-        self.0.granted.load(Ordering::Acquire)
+    /// Whether the store may still have a lock of ours that it can be told of: one was granted, and the store did not fail
+    /// to release it.
+    pub(crate) fn has_granted(&self) -> bool {
+        self.0.granted.load(Ordering::Acquire) && !self.0.given_up.load(Ordering::Acquire)
+    }
+
+    /// The store did not release what it had granted: waiting for it once more would only hold up whoever waits for us.
+    pub(crate) fn give_up(&self) {
+        self.0.given_up.store(true, Ordering::Release);
     }
 
     /// How often a lock was renewed.

@@ -105,9 +105,9 @@ impl Store {
 }
 
 /// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in
-/// a queue is left to be given up.
+/// a queue is left to be given up, and where the store did not answer the release, its lease ends the lock.
 pub(crate) async fn farewell(locks: &Locks, ear: &Ear) -> oarlock::Result<()> {
-    let patience = if ear.was_granted() { Duration::from_secs(5) } else { Duration::from_millis(500) };
+    let patience = if ear.has_granted() { Duration::from_secs(5) } else { Duration::from_millis(500) };
     let done = tokio::time::timeout(patience + Duration::from_millis(500), locks.shutdown(patience));
     done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not let us go in time")))
 }

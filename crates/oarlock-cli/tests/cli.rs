@@ -20,5 +20,6 @@ mod cli {
     mod report;
     mod signals;
     mod support;
+    mod surroundings;
     mod urls;
 }

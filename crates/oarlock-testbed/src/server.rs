@@ -51,6 +51,7 @@ pub use self::zookeeper::{ZooKeeperEnsemble, ZooKeeperProgram};
 
 use self::log::Log;
 use self::process::Tree;
+use crate::child::plain;
 use crate::ports::Port;
 
 /// A Redis that appends every write to a file before it answers, and leaves syncing to the kernel: it survives its
@@ -388,7 +389,7 @@ impl<P: Program> fmt::Debug for Server<P> {
 fn tethered(wanted: &Command, user: Option<(u32, u32)>) -> Command {
     use std::os::unix::process::CommandExt as _;
 
-    let mut command = Command::new("setpriv");
+    let mut command = plain("setpriv");
     if let Some((user, group)) = user {
         command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
     }

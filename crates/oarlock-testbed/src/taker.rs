@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,8 @@ use oarlock::Fence;
 use oarlock::clock::Moment;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
+
+use crate::child::plain;
 
 /// What a taker said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ impl Taker {
     /// If the program is not there, or cannot be started.
     pub fn spawn(url: &str, name: &str, ttl: Duration, fair: bool) -> Result<Self> {
         let program = program()?;
-        let mut command = Command::new(&program);
+        let mut command = plain(&program);
         command.arg(url).arg(name).arg(ttl.as_millis().to_string()).args(fair.then_some("fair"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;

@@ -201,8 +201,9 @@ fn servers_of_a_victim() {
 
 #[test]
 fn servers_end_with_a_process_that_is_killed() {
-    // The dead do not tidy up. Other users have to pass through.
-    let litter = tempfile::Builder::new().permissions(Permissions::from_mode(0o711)).tempdir().expect("a folder");
+    // The dead do not tidy up. Other users have to pass through, whatever the umask.
+    let litter = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(litter.path(), Permissions::from_mode(0o711)).expect("its mode");
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "servers_of_a_victim", "--nocapture"])
         .env(VICTIM, "1")

@@ -75,7 +75,7 @@ async fn hold(
     };
     let reason = multi.loss().map(|(_, reason)| reason.to_string());
     let name = multi.iter().next().map(|held| text::quoted(held.resource().as_str())).unwrap_or_default();
-    let done = multi.release().await;
+    let done = multi::release(multi, ear).await;
     for error in &done.errors {
         store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
     }

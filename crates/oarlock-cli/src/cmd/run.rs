@@ -111,14 +111,14 @@ async fn with_locks(
             Err(error) => return Err(error.into()),
         };
         if let Some(signal) = not_started(signals, job, &multi).await {
-            let _ = multi.release().await;
+            let _ = multi::release(multi, ear).await;
             return Ok(stopped(report, signal));
         }
         // Looked at once more: the grant may have been long on its way, or we asleep.
         if multi.is_held() {
             return command(settings, job, report, locks, ear, signals, multi).await;
         }
-        let _ = multi.release().await;
+        let _ = multi::release(multi, ear).await;
     }
 }
 
@@ -178,7 +178,7 @@ async fn command(
     let mut child = match Child::spawn(&settings.command, variables(settings, locks, &multi), job) {
         Ok(child) => child,
         Err(failure) => {
-            let _ = multi.release().await;
+            let _ = multi::release(multi, ear).await;
             return Err(failure);
         }
     };
@@ -200,7 +200,7 @@ async fn command(
     report.held_ms = millis(acquired.elapsed());
     let reason =
         multi.loss().map(|(held, reason)| format!("lost: {}: {reason}", text::quoted(held.resource().as_str())));
-    let done = multi.release().await;
+    let done = multi::release(multi, ear).await;
     for error in &done.errors {
         store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
     }

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
+use oarlock_testbed::plain;
 use rustix::process::Signal;
 
 use super::support::{Bench, Running, finish};
@@ -127,7 +128,7 @@ fn a_store_out_of_reach_is_69_and_who_waits_for_ever_is_told() {
         let done = finish(command);
         assert_eq!(done.code, Some(69), "{args:?}: {done:?}");
     }
-    let mut shell = Command::new("sh");
+    let mut shell = plain("sh");
     shell.args(["-c", r#"exec "$0" "$@" 2>&1"#, env!("CARGO_BIN_EXE_oarlock"), "run", "-u", url, "x", "--", "true"]);
     let mut waiting = Running::start(shell);
     let said = waiting.line();

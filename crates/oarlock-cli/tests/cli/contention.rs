@@ -13,22 +13,7 @@ fn a_counter_is_exact_and_fences_rise() {
     let add = format!("n=$(cat {counter}); echo $((n + 1)) > {counter}; echo $OARLOCK_FENCE >> {log}");
     let this = env!("CARGO_BIN_EXE_oarlock");
     let script = format!("for i in $(seq {ROUNDS}); do {this} run -w 60 x -c '{add}' || exit 1; done");
-    let start = |_| {
-        let mut command = bench.oarlock(["ls"]);
-        // The same session and environment, but a shell that runs the program again and again.
-        command = {
-            let mut shell = std::process::Command::new("setsid");
-            shell.args(["sh", "-c", &script]).stdin(std::process::Stdio::null());
-            for (key, value) in command.get_envs() {
-                match value {
-                    Some(value) => shell.env(key, value),
-                    None => shell.env_remove(key),
-                };
-            }
-            shell
-        };
-        Running::start(command)
-    };
+    let start = |_| Running::start(bench.shell(&script));
     let all: Vec<Running> = (0..PROCESSES).map(start).collect();
     for one in all {
         let done = one.finish();

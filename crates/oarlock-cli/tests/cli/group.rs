@@ -58,12 +58,9 @@ fn what_does_not_heed_term_is_killed() {
 fn signals_ignored_by_our_parent_stay_ignored() {
     let bench = Bench::new();
     let this = env!("CARGO_BIN_EXE_oarlock");
-    let mut command = bench.oarlock(["ls"]);
     let script = format!("trap '' HUP; exec {this} run x -- sh -c 'echo up; cat >/dev/null'");
-    let environment: Vec<_> = command.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
-    command = std::process::Command::new("setsid");
-    command.args(["sh", "-c", &script]).stdin(std::process::Stdio::piped());
-    command.envs(environment.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    let mut command = bench.shell(&script);
+    command.stdin(std::process::Stdio::piped());
     let mut running = Running::start(command);
     assert_eq!(running.line(), "up");
     running.signal(Signal::HUP);

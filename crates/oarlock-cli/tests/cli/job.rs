@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
+use oarlock_testbed::plain;
 use rustix::pty::OpenptFlags;
 
 use super::support::{Bench, PATIENCE};
@@ -35,7 +36,7 @@ impl Terminal {
         rustix::termios::tcsetwinsize(&master, size).unwrap();
         let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
         let slave = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        let shell = Command::new("setsid")
+        let shell = plain("setsid")
             .arg("--ctty")
             .args(command)
             .env("PS1", "ready> ")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
-use super::support::Bench;
+use super::support::{Bench, Running};
 
 /// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
 fn at(bench: &Bench, url: &str, args: &[&str]) -> (i32, String) {
@@ -100,4 +100,25 @@ fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
     let done = second.wait_with_output().unwrap();
     assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(first.wait().unwrap().success());
+}
+
+/// A lock whose lease is over cannot be released any more: there is nothing to wait for.
+#[test]
+fn a_silent_store_keeps_nobody_longer_than_the_lease() {
+    const LEASE: Duration = Duration::from_secs(5);
+    let bench = Bench::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    for (command, code) in [("echo up; exec sleep 100", 76), ("echo up; read go; true", 0)] {
+        let mut run = bench.bare(["run", "-t", "5s", "-k", "500ms", "x", "-c", command]);
+        run.env("OARLOCK_URL", server.url()).stdin(Stdio::piped());
+        let mut run = Running::start(run);
+        assert_eq!(run.line(), "up");
+        server.pause().unwrap();
+        let silent = Instant::now();
+        let done = run.finish();
+        let took = silent.elapsed();
+        server.resume().unwrap();
+        assert_eq!(done.code, Some(code), "{done:?}");
+        assert!(took < LEASE + Duration::from_secs(1), "{took:?} with a lease of {LEASE:?}: {done:?}");
+    }
 }

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use oarlock_testbed::plain;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -48,10 +49,24 @@ impl Bench {
 
     /// The same, without a store.
     pub(super) fn bare(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        let mut command = Command::new("setsid");
-        command.arg(env!("CARGO_BIN_EXE_oarlock")).args(args).stdin(Stdio::null());
+        let mut command = self.session(env!("CARGO_BIN_EXE_oarlock"));
+        command.args(args);
+        command
+    }
+
+    /// Any program in a session of its own, without a store, as from a fresh shell.
+    pub(super) fn session(&self, program: &str) -> Command {
+        let mut command = plain("setsid");
+        command.arg(program).stdin(Stdio::null());
         command.env_remove("OARLOCK_URL").env_remove("OARLOCK_LOCKS").env("HOME", self.dir.path());
         command.env_remove("XDG_STATE_HOME");
+        command
+    }
+
+    /// A shell that runs this script on this test's store, in a session of its own.
+    pub(super) fn shell(&self, script: &str) -> Command {
+        let mut command = self.session("sh");
+        command.args(["-c", script]).env("OARLOCK_URL", self.url());
         command
     }
 
