@@ -11,6 +11,7 @@ mod downgrade;
 mod election;
 mod exclusion;
 mod expiry;
+mod fall_back;
 mod fencing;
 mod gate;
 mod hand_over;
@@ -71,6 +72,7 @@ pub(crate) enum Need {
     DropReply,
     Restart,
     Pause,
+    FallBack,
 }
 
 impl Need {
@@ -98,6 +100,7 @@ impl Need {
             Self::DropReply => power(powers.drop_reply),
             Self::Restart => power(powers.restart),
             Self::Pause => power(powers.pause),
+            Self::FallBack => power(powers.fall_back),
         }
     }
 }
@@ -117,7 +120,7 @@ impl Case {
 
     /// Whether it disturbs the others.
     pub(crate) fn runs_alone(&self) -> bool {
-        self.needs.contains(&Need::Restart) || self.needs.contains(&Need::Pause)
+        self.needs.iter().any(|need| matches!(need, Need::Restart | Need::Pause | Need::FallBack))
     }
 
     /// Why it cannot run here.
@@ -181,6 +184,7 @@ pub(crate) fn all() -> Vec<Case> {
         belief::cases,
         pause::cases,
         restart::cases,
+        fall_back::cases,
         model_run::cases,
     ]
     .into_iter()

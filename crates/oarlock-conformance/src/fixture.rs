@@ -30,6 +30,8 @@ pub struct Powers {
     pub restart: Power,
     /// [`Fixture::pause`] and [`Fixture::resume`].
     pub pause: Power,
+    /// [`Fixture::remember`] and [`Fixture::fall_back`].
+    pub fall_back: Power,
 }
 
 impl Powers {
@@ -37,7 +39,7 @@ impl Powers {
     #[must_use]
     pub const fn none() -> Self {
         let lacks = Power::Lacks("this fixture cannot do that");
-        Self { kill: lacks, cut: lacks, drop_reply: lacks, restart: lacks, pause: lacks }
+        Self { kill: lacks, cut: lacks, drop_reply: lacks, restart: lacks, pause: lacks, fall_back: lacks }
     }
 
     /// These powers, with sessions that can be killed.
@@ -65,6 +67,13 @@ impl Powers {
     #[must_use]
     pub const fn pause(mut self, power: Power) -> Self {
         self.pause = power;
+        self
+    }
+
+    /// These powers, with a store that can fall back to an earlier state.
+    #[must_use]
+    pub const fn fall_back(mut self, power: Power) -> Self {
+        self.fall_back = power;
         self
     }
 
@@ -174,6 +183,18 @@ pub trait Fixture: Send + Sync + 'static {
     /// Ends a [`pause`](Self::pause).
     fn resume(&self) -> BoxFuture<Result<()>> {
         lacking("resume its server")
+    }
+
+    /// Remembers the state of the store, for [`fall_back`](Self::fall_back). It resolves when whatever comes after it will be
+    /// forgotten: a snapshot was taken, or the replica that is to be promoted applies nothing more.
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        lacking("remember a state")
+    }
+
+    /// Takes the store back to the state it had at the last [`remember`](Self::remember), as a restart from a snapshot or a
+    /// failover to a replica that is behind would. Clients reach it where they did before. Such cases run alone too.
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        lacking("fall back to an earlier state")
     }
 }
 

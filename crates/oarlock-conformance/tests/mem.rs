@@ -1,14 +1,18 @@
 //! The suite on the reference store, and an example of a fixture with every power but a restart.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::{Kit, Memory, Verb};
+use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
 use oarlock_core::{DynDriver, Result};
 
-struct Mem(Memory);
+#[derive(Default)]
+struct Mem {
+    store: Memory,
+    earlier: Mutex<Option<Snapshot>>,
+}
 
 struct Line {
     driver: Arc<Memory>,
@@ -28,6 +32,7 @@ impl Fixture for Mem {
             .drop_reply(Power::Has)
             .restart(restart)
             .pause(Power::Lacks("a store in memory stops only with its clients"))
+            .fall_back(Power::Has)
     }
 
     fn pace(&self) -> Pace {
@@ -35,9 +40,21 @@ impl Fixture for Mem {
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let driver = Arc::new(self.0.connect());
+        let driver = Arc::new(self.store.connect());
         let kit = driver.kit();
         Box::pin(async move { Ok(Arc::new(Line { driver, kit }) as Arc<dyn Connection>) })
+    }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        *self.earlier.lock().unwrap() = Some(self.store.kit().snapshot());
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        if let Some(earlier) = &*self.earlier.lock().unwrap() {
+            self.store.kit().fall_back(earlier);
+        }
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -71,5 +88,5 @@ impl Connection for Line {
 }
 
 fn main() {
-    oarlock_conformance::run(Mem(Memory::new()));
+    oarlock_conformance::run(Mem::default());
 }

@@ -266,6 +266,10 @@ impl State {
     }
 }
 
+/// What a store held at one moment, for [`Kit::fall_back`].
+#[derive(Clone, Debug)]
+pub struct Snapshot(BTreeMap<ResourceName, Resource>);
+
 /// What a test can do to a connection and its store.
 #[derive(Clone, Debug)]
 pub struct Kit {
@@ -328,6 +332,18 @@ impl Kit {
             });
         }
         self.store.lock().mailboxes.remove(&dead);
+    }
+
+    /// What the store holds now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.store.lock().resources.clone())
+    }
+
+    /// Takes the store back to what it held then, as a restart from a snapshot or a failover to a replica that is behind
+    /// would; no client is told.
+    pub fn fall_back(&self, to: &Snapshot) {
+        self.store.lock().resources.clone_from(&to.0);
     }
 
     /// Lets the store's clock jump ahead.
