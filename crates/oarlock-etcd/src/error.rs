@@ -23,6 +23,10 @@ pub(crate) fn failed(status: Status) -> Error {
         Code::Unavailable | Code::Unknown if mentions(&status, "fatal alert") => {
             Error::new(ErrorKind::Denied, "the server did not accept our certificate, or that there is none")
         }
+        Code::ResourceExhausted if message.contains("space exceeded") => {
+            let advice = "the database of the cluster is full: compact it, defragment its members and disarm the alarm";
+            Error::new(ErrorKind::Denied, advice)
+        }
         Code::InvalidArgument | Code::Unimplemented => Error::new(ErrorKind::Unsupported, message),
         _ => Error::unreachable(message),
     };
@@ -59,6 +63,14 @@ mod tests {
     use oarlock_core::Retry;
 
     use super::*;
+
+    #[test]
+    fn a_full_database_is_not_a_matter_of_waiting() {
+        let full = failed(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
+        assert_eq!((full.kind(), full.retry()), (ErrorKind::Denied, Retry::Never));
+        let busy = failed(Status::resource_exhausted("etcdserver: too many requests"));
+        assert_eq!((busy.kind(), busy.retry()), (ErrorKind::Unreachable, Retry::Later));
+    }
 
     #[test]
     fn what_was_compacted_is_read_again_at_once() {

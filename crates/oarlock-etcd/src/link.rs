@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::error::{SCHEME, closed, denied, failed, strange};
 use crate::keys::Space;
 use crate::lease::{Kept, Leased, Majority};
-use crate::login::{Login, Pass, is_stale};
+use crate::login::{Login, Pass, is_stale, is_without_users};
 use crate::members::{Members, Question};
 use crate::watch::Open;
 
@@ -104,7 +104,7 @@ impl Link {
         let path = "/etcdserverpb.Auth/Authenticate";
         let pass = match self.send::<_, AuthenticateResponse>(path, question, &Pass::NotNeeded).await {
             Ok(answer) => Pass::Token(answer.token.parse().map_err(|_| strange("a token"))?),
-            Err(status) if status.code() == Code::FailedPrecondition => Pass::NotNeeded,
+            Err(status) if is_without_users(&status) => Pass::NotNeeded,
             Err(status) if status.code() == Code::InvalidArgument => return Err(denied(status)),
             Err(status) => return Err(failed(status)),
         };
@@ -134,6 +134,7 @@ impl Link {
         let codec = ProstCodec::<Q, A>::default();
         let (path, to) = (PathAndQuery::from_static(path), self.members.question());
         let answer = self.client(&to).await?.unary(showing(question, pass), path, codec).await;
+        to.answered();
         answer.map(tonic::Response::into_inner).inspect_err(|status| left(&to, status))
     }
 
@@ -280,15 +281,15 @@ impl Link {
         Ok(Watching { answers, left, pass, member, open })
     }
 
-    /// What this member has of a key, without asking the others.
-    pub(crate) async fn peek(&self, member: &Channel, pass: &Pass, key: &Range) -> Result<Vec<KeyValue>, Status> {
+    /// What this member has of a key, without asking the others, and the revision at which it has it.
+    pub(crate) async fn peek(&self, member: &Channel, pass: &Pass, key: &Range) -> Result<RangeResponse, Status> {
         let (key, serializable, keys_only) = (key.key.clone(), true, true);
         let question = RangeRequest { key, serializable, keys_only, ..RangeRequest::default() };
         let mut client = Grpc::new(member.clone());
         client.ready().await.map_err(|error| Status::from_error(error.into()))?;
         let (path, codec) = (PathAndQuery::from_static("/etcdserverpb.KV/Range"), ProstCodec::default());
         let answer: tonic::Response<RangeResponse> = client.unary(showing(question, pass), path, codec).await?;
-        Ok(answer.into_inner().kvs)
+        Ok(answer.into_inner())
     }
 }
 
@@ -302,8 +303,14 @@ fn showing<T>(question: T, pass: &Pass) -> Request<T> {
 
 /// Leaves a member that could not do what it was asked, where another may.
 fn left(to: &Question<'_>, status: &Status) {
-    use Code::{Aborted, Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
-    if matches!(status.code(), Aborted | Cancelled | DeadlineExceeded | Internal | Unavailable | Unknown) {
+    use Code::{Aborted, Cancelled, DeadlineExceeded, FailedPrecondition, Internal, Unavailable, Unknown};
+    let elsewhere = match status.code() {
+        Aborted | Cancelled | DeadlineExceeded | Internal | Unavailable | Unknown => true,
+        // A learner, which takes part in nothing yet (from 3.6 on; before it said that it is unavailable).
+        FailedPrecondition => !is_without_users(status),
+        _ => false,
+    };
+    if elsewhere {
         to.failed();
     }
 }

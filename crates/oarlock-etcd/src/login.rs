@@ -55,13 +55,25 @@ impl fmt::Debug for Login {
 
 /// Whether a request was turned away because of its token. It has had no effect, and gets through with a new one.
 pub(crate) fn is_stale(status: &Status) -> bool {
-    let says = |text| status.message().contains(text);
     match status.code() {
         Code::Unauthenticated => true,
-        // Users were changed since the token was given; or there are users since then.
-        Code::InvalidArgument => says("revision of auth store is old") || says("user name is empty"),
+        Code::InvalidArgument => says_stale(status.message()),
         _ => false,
     }
+}
+
+/// The same in the words of a watch that was cancelled, which has no code. Servers from 3.6 on say why; those before say that a
+/// permission is missing.
+pub(crate) fn says_stale(text: &str) -> bool {
+    // The token has ended; or users were changed since it was given; or there are users since then.
+    ["invalid auth token", "revision of auth store is old", "user name is empty"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// Whether a password was refused because the cluster knows no users. The code is that of a learner, too.
+pub(crate) fn is_without_users(status: &Status) -> bool {
+    status.code() == Code::FailedPrecondition && status.message().contains("authentication is not enabled")
 }
 
 #[cfg(test)]
@@ -87,5 +99,15 @@ mod tests {
         assert!(is_stale(&Status::invalid_argument("etcdserver: revision of auth store is old")));
         assert!(!is_stale(&Status::invalid_argument("etcdserver: duplicate key given in txn request")));
         assert!(!is_stale(&Status::permission_denied("etcdserver: permission denied")));
+        assert!(says_stale("rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old"));
+        assert!(says_stale("rpc error: code = InvalidArgument desc = etcdserver: user name is empty"));
+        assert!(says_stale("rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"));
+        assert!(!says_stale("rpc error: code = PermissionDenied desc = etcdserver: permission denied"));
+    }
+
+    #[test]
+    fn a_learner_is_not_a_cluster_without_users() {
+        assert!(is_without_users(&Status::failed_precondition("etcdserver: authentication is not enabled")));
+        assert!(!is_without_users(&Status::failed_precondition("etcdserver: rpc not supported for learner")));
     }
 }

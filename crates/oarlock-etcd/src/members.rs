@@ -21,9 +21,13 @@ const PONG_WITHIN: Duration = Duration::from_secs(4);
 /// used up by small frames: every wait leaves one. This many outlast any connection.
 const WINDOW: u32 = 1 << 30;
 
-/// A member that has not answered a request for so long is not asked the next one while there are others. Well below a third
-/// of the shortest lease, after which a renewal is sent again.
+/// A member that has not answered a request for so long is not asked the next one while there are others, unless answers
+/// take that long in this cluster: see [`Asked::patience`]. Well below a third of the shortest lease, after which a renewal is
+/// sent again.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
+
+/// However slow the cluster is, a member that is silent for so long is left.
+const SILENT_AT_LAST: Duration = Duration::from_secs(5);
 
 /// Where requests go.
 #[derive(Debug)]
@@ -41,12 +45,27 @@ struct Asked {
     /// Requests under way, by number: to whom, and since when.
     open: BTreeMap<u64, (usize, Instant)>,
     next: u64,
+    /// The longest that an answer took of late. All members answer by the same majority.
+    latency: Duration,
 }
 
 impl Asked {
     fn silent(&self, member: usize, now: Instant) -> bool {
         let mut open = self.open.values().filter(|(to, _)| *to == member);
-        open.any(|(_, since)| now.duration_since(*since) >= SILENT_AFTER)
+        open.any(|(_, since)| now.duration_since(*since) >= self.patience())
+    }
+
+    /// How long a member may take to answer: twice the longest time of late. In a slow cluster the others are as slow, and
+    /// whoever listens to a member that is left has to begin anew.
+    fn patience(&self) -> Duration {
+        (self.latency * 2).clamp(SILENT_AFTER, SILENT_AT_LAST)
+    }
+
+    /// An answer came to the request of this number.
+    fn answered(&mut self, number: u64, now: Instant) {
+        if let Some((_, since)) = self.open.get(&number) {
+            self.latency = now.duration_since(*since).max(self.latency - self.latency / 8);
+        }
     }
 
     /// The one asked now, or the next that is not silent if it is.
@@ -72,6 +91,11 @@ pub(crate) struct Question<'a> {
 }
 
 impl Question<'_> {
+    /// The member has said something.
+    pub(crate) fn answered(&self) {
+        self.members.lock().answered(self.number, Instant::now());
+    }
+
     /// It could not be answered there; the next request goes elsewhere.
     pub(crate) fn failed(&self) {
         self.members.lock().leave(self.member, self.members.channels.len());
@@ -187,6 +211,29 @@ mod tests {
         assert_eq!(asked.choose(1, later), 0);
         asked.open.clear();
         assert_eq!(asked.choose(3, later), 0);
+    }
+
+    #[test]
+    fn a_slow_cluster_is_not_a_silent_member() {
+        let (mut asked, start) = (Asked::default(), Instant::now());
+        let slow = SILENT_AFTER * 2;
+        asked.open.insert(0, (0, start));
+        asked.answered(0, start + slow);
+        assert_eq!(asked.choose(3, start + slow), 0, "all answer so slowly");
+        assert_eq!(asked.choose(3, start + slow * 2), 1, "slower than any answer of late");
+        asked.open.clear();
+        asked.at = 0;
+        // Quick answers are what is expected again after a while.
+        for number in 1..64 {
+            asked.open.insert(number, (0, start));
+            asked.answered(number, start);
+            asked.open.remove(&number);
+        }
+        asked.open.insert(64, (0, start));
+        assert_eq!(asked.choose(3, start + SILENT_AFTER), 1);
+        // One answer that took for ever does not make the client wait for ever.
+        asked.answered(64, start + SILENT_AT_LAST * 10);
+        assert_eq!(asked.patience(), SILENT_AT_LAST);
     }
 
     #[test]

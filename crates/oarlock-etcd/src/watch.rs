@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use crate::api::{DELETED, KeyValue, NO_PUT, Range, WatchCreate, WatchRequest, WatchResponse};
+use crate::api::{DELETED, KeyValue, NO_PUT, Range, RangeResponse, WatchCreate, WatchRequest, WatchResponse};
 use crate::error::{SCHEME, failed, strange};
 use crate::keys::{claim_of, seat_of};
 use crate::link::{Link, Watching};
-use crate::login::Pass;
+use crate::login::{Pass, says_stale};
 
 /// What to look at, as the engine carries it about. It names no revision, so that it stays the same as long as the same
 /// thing is in the way; the revision is kept with the claim.
@@ -77,22 +77,31 @@ pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About, since: Si
     let mut hints = hints?;
     let changed = match (since, &ranges[..]) {
         (Since::Now, _) => false,
-        (Since::Revision(seen), _) if hints.revision <= seen => false,
-        (Since::Revision(seen), [key]) if key.end.is_empty() => {
-            let kvs = link.peek(&hints.member, &pass, key).await;
-            // One that was granted, or became lighter, is news to whoever does not wait for its end.
-            let is_news = |kv: &KeyValue| match about {
-                About::Ends => kv.create_revision > seen,
-                _ => kv.mod_revision > seen,
-            };
-            kvs.map_or(true, |kvs| kvs.iter().all(is_news))
+        // Nothing has happened since.
+        (Since::Revision(seen), _) if hints.revision == seen => false,
+        (Since::Revision(seen), [key]) if key.end.is_empty() && hints.revision > seen => {
+            let found = link.peek(&hints.member, &pass, key).await;
+            found.map_or(true, |found| is_news(&found, about, seen))
         }
+        // A revision before the one that was seen is another past: a member that lags, or a store that was restored.
         (Since::Revision(_) | Since::Unknown, _) => true,
     };
     if changed {
         hints.ready.push_back(Hint { claim: None });
     }
     Ok(Watch::new(hints))
+}
+
+/// Whether there is something to look at, by what a member has of the key that was seen at revision `seen`.
+fn is_news(found: &RangeResponse, about: About, seen: i64) -> bool {
+    // Read before what was seen, it says nothing of what came after.
+    let is_older = found.header.as_ref().is_none_or(|header| header.revision < seen);
+    // One that was granted, or became lighter, is news to whoever does not wait for its end.
+    let has_changed = |kv: &KeyValue| match about {
+        About::Ends => kv.create_revision > seen,
+        _ => kv.mod_revision > seen,
+    };
+    is_older || found.kvs.iter().all(has_changed)
 }
 
 async fn open(link: &Link, watches: Vec<WatchRequest>, about: About) -> Result<(Result<Hints>, Pass)> {
@@ -103,7 +112,7 @@ async fn open(link: &Link, watches: Vec<WatchRequest>, about: About) -> Result<(
     while unarmed > 0 {
         let answer = hints.answers.message().await.map_err(failed)?.ok_or_else(|| strange("a watch"))?;
         if answer.canceled {
-            let denied = answer.reason.contains("permission denied") || answer.reason.contains("auth token");
+            let denied = answer.reason.contains("permission denied") || says_stale(&answer.reason);
             let kind = if denied { ErrorKind::Denied } else { ErrorKind::Internal };
             return Ok((Err(Error::new(kind, answer.reason).on(SCHEME)), pass));
         }
@@ -187,6 +196,21 @@ impl Stream for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Header;
+
+    #[test]
+    fn a_peek_that_is_older_than_what_was_seen_is_news() {
+        let found = |revision, changed| RangeResponse {
+            header: Some(Header { revision, ..Header::default() }),
+            kvs: vec![KeyValue { create_revision: 3, mod_revision: changed, ..KeyValue::default() }],
+            ..RangeResponse::default()
+        };
+        assert!(!is_news(&found(9, 5), About::All, 7), "unchanged");
+        assert!(is_news(&found(9, 8), About::All, 7), "changed since");
+        assert!(!is_news(&found(9, 8), About::Ends, 7), "still there");
+        assert!(is_news(&found(6, 5), About::All, 7), "of a store that fell back");
+        assert!(is_news(&RangeResponse { kvs: Vec::new(), ..found(9, 5) }, About::Ends, 7), "gone");
+    }
 
     #[test]
     fn cursors_come_back() {

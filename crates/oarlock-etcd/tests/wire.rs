@@ -271,6 +271,38 @@ async fn a_silent_member_is_left() -> Outcome {
     Ok(())
 }
 
+/// All members take long: none of them is taken for silent, and whoever listens to one goes on listening.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_cluster_keeps_its_watches() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let second = Proxy::start(bed.server.addr())?;
+    let members = [bed.proxy.addr(), second.addr()].map(|addr| addr.to_string());
+    let store = Arc::new(Etcd::open(Config::new(members)).await?);
+    for proxy in [&bed.proxy, &second] {
+        proxy.delay(Direction::ToClient, Duration::from_millis(700));
+    }
+    // The first requests show how slow it is.
+    for id in 1..3 {
+        again(|| async { store.attempt(&claim(id, "warm")?).await }).await?;
+    }
+    let mut watch = store.watch(&Interest::Mailbox).await?;
+    let asked = second.seen().to_server;
+    for id in 3..6 {
+        // The second of two is sent when the first is older than what counts as silence elsewhere.
+        let (first, later) = (claim(id, &format!("first-{id}"))?, claim(id + 10, &format!("later-{id}"))?);
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            store.attempt(&later).await
+        };
+        let (first, later) = tokio::join!(store.attempt(&first), later);
+        assert!(matches!((first?, later?), (Attempt::Granted(_), Attempt::Granted(_))));
+    }
+    assert_eq!(second.seen().to_server, asked, "another member was asked, which is as slow");
+    let news = tokio::time::timeout(Duration::from_millis(100), watch.changed()).await;
+    assert!(news.is_err(), "the watch has ended: {news:?}");
+    Ok(())
+}
+
 /// One that refuses connections costs one failed request at most, and a store is opened through whoever is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_gone_is_left() -> Outcome {
@@ -283,6 +315,33 @@ async fn a_member_that_is_gone_is_left() -> Outcome {
     let first = store.attempt(&claim).await;
     assert!(first.is_err(), "the one in the middle was asked");
     assert!(matches!(store.attempt(&claim).await?, Attempt::Granted(_)));
+    Ok(())
+}
+
+/// A full database takes no lock: whoever asks for one is told at once, and what is held stays held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_is_told_at_once() -> Outcome {
+    let settings = [("quota-backend-bytes", "4000000")];
+    let Some(server) = oarlock_testbed::Etcd::start_with_or_skip(&settings)? else { return Ok(()) };
+    let client = Client::new(Etcd::open(Config::new([server.addr().to_string()])).await?)?;
+    let held = client.mutex("held")?.ttl(Duration::from_secs(2)).lock().await?;
+    let big = "x".repeat(60_000);
+    let full = (0..200).any(|number| server.ctl(&["put", &format!("big{number}"), &big]).is_err());
+    assert!(full, "it takes everything: nothing is tested");
+    let asked = Instant::now();
+    let refused = client.mutex("new")?.wait(Duration::from_secs(20)).lock().await.err().ok_or("granted")?;
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+    assert!(refused.to_string().contains("full"), "{refused}");
+    assert!(asked.elapsed() < Duration::from_secs(5), "after {:?}", asked.elapsed());
+    let ends_at = held.ends_at();
+    let renewed = async {
+        while held.is_held() && held.ends_at() == ends_at {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), renewed).await?;
+    assert!(held.is_held(), "{:?}", held.loss());
+    held.release().await?;
     Ok(())
 }
 

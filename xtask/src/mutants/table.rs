@@ -39,6 +39,7 @@ const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 const ETCD_ATTEMPT: &str = "crates/oarlock-etcd/src/attempt.rs";
 const ETCD_DRIVER: &str = "crates/oarlock-etcd/src/driver.rs";
 const ETCD_GLANCE: &str = "crates/oarlock-etcd/src/glance.rs";
+const ETCD_LINK: &str = "crates/oarlock-etcd/src/link.rs";
 const ETCD_LEASE: &str = "crates/oarlock-etcd/src/lease.rs";
 const ETCD_RENEW: &str = "crates/oarlock-etcd/src/renew.rs";
 const ZK_ATTEMPT: &str = "crates/oarlock-zookeeper/src/attempt.rs";
@@ -141,6 +142,9 @@ const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
 const REDLOCK_HISTORY: &[&str] = &["-p", "oarlock-redis", "--test", "redlock_failures", "history::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
 
+const ETCD_LEARNER: &[&str] = &["-p", "oarlock-etcd", "--test", "learner"];
+const ETCD_SLOW: &[&str] = &["-p", "oarlock-etcd", "--test", "wire", "a_slow_cluster"];
+const ETCD_WATCHES: &[&str] = &["-p", "oarlock-etcd", "--lib", "watch::tests::"];
 const ETCD_RENEWALS: &[&str] = &["-p", "oarlock-etcd", "--lib", "renew::tests::"];
 const ETCD_LEASES: &[&str] = &["-p", "oarlock-etcd", "--lib", "lease::tests::"];
 const ETCD_ATTEMPTS: &[&str] = &["-p", "oarlock-etcd", "--lib", "attempt::tests::"];
@@ -214,6 +218,38 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.from <= majority.after && majority.term <= term",
         to: "self.from <= majority.after",
         test: ETCD_RENEWALS,
+    },
+    Mutant {
+        name: "etcd-stays-with-a-learner",
+        rule: "a member that only learns is left for another",
+        file: ETCD_LINK,
+        from: "FailedPrecondition => !is_without_users(status),",
+        to: "FailedPrecondition => false,",
+        test: ETCD_LEARNER,
+    },
+    Mutant {
+        name: "etcd-learner-knows-no-users",
+        rule: "a learner does not say whether the cluster has users",
+        file: "crates/oarlock-etcd/src/login.rs",
+        from: "status.code() == Code::FailedPrecondition && status.message().contains(\"authentication is not enabled\")",
+        to: "status.code() == Code::FailedPrecondition",
+        test: ETCD_LEARNER,
+    },
+    Mutant {
+        name: "etcd-slow-is-silent",
+        rule: "in a slow cluster a slow member is not left",
+        file: "crates/oarlock-etcd/src/members.rs",
+        from: "(self.latency * 2).clamp(SILENT_AFTER, SILENT_AT_LAST)",
+        to: "SILENT_AFTER.min(SILENT_AT_LAST)",
+        test: ETCD_SLOW,
+    },
+    Mutant {
+        name: "etcd-old-peek-counts",
+        rule: "what a member has that is behind what was seen says nothing of what came after",
+        file: "crates/oarlock-etcd/src/watch.rs",
+        from: "is_older || found.kvs.iter().all(has_changed)",
+        to: "found.kvs.iter().all(has_changed)",
+        test: ETCD_WATCHES,
     },
     Mutant {
         name: "etcd-late-look-counts",

@@ -142,6 +142,19 @@ impl EtcdCluster {
         Ok(())
     }
 
+    /// Starts one more member that only learns: it has no vote, and answers hardly anything.
+    ///
+    /// # Errors
+    /// When the others do not agree, or members were started apart.
+    pub fn start_learner(&self) -> anyhow::Result<Server<EtcdProgram>> {
+        ensure!(self.peers.is_none(), "members that can be cut off have no learner");
+        let peer = Port::reserve()?;
+        self.members[0].ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={}", url(&peer))])?;
+        let voting = self.ports.iter().enumerate().map(|(number, port)| format!("m{number}={}", url(port)));
+        let cluster = voting.chain([format!("learner={}", url(&peer))]).collect::<Vec<_>>().join(",");
+        start("learner", &peer, &url(&peer), &cluster, &[("initial-cluster-state", "existing")])
+    }
+
     /// The URL that reaches it.
     #[must_use]
     pub fn url(&self) -> String {
