@@ -165,7 +165,7 @@ async fn alive(waiters: u64) -> Result<(), Failure> {
     let guard = first.mutex("deploy")?.fair().lock().await?;
     let tasks: Vec<_> = (0..waiters)
         .map(|_| {
-            let lock = second.mutex("deploy").map(oarlock_core::Mutex::fair);
+            let lock = second.mutex("deploy").map(|lock| lock.fair().wait_forever());
             tokio::spawn(async move { lock?.lock().await?.release().await })
         })
         .collect();

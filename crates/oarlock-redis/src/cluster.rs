@@ -67,7 +67,7 @@ impl Cluster {
         Err(Error::new(ErrorKind::Unreachable, format!("no node serves slot {slot}")).on(SCHEME).retry_later())
     }
 
-    /// The node at this address, which the cluster named.
+    /// The node at this address, which the cluster named. It may serve nothing yet.
     pub(crate) fn at(&self, target: Target) -> Arc<Node> {
         self.lock().nodes.entry(target.clone()).or_insert_with(|| (self.make)(target)).clone()
     }
@@ -153,12 +153,14 @@ impl Cluster {
         for master in &masters {
             state.nodes.entry(master.clone()).or_insert_with(|| (self.make)(master.clone()));
         }
-        // Who serves nothing any more has no news, either: watches there end, and are armed where the slots are.
         let gone: Vec<_> = state.nodes.extract_if(|target, _| !masters.contains(target)).collect();
-        state.ranges = ranges;
+        let served: HashSet<_> =
+            std::mem::replace(&mut state.ranges, ranges).into_iter().map(|range| range.master).collect();
         state.doubted.clear();
         drop(state);
-        for (_, node) in gone {
+        // Who serves nothing any more has no news, either: watches there end, and are armed where the slots are. One that never
+        // served anything is being filled, or was only asked: requests on their way to it are answered.
+        for (_, node) in gone.into_iter().filter(|(target, _)| served.contains(target)) {
             node.close();
         }
     }

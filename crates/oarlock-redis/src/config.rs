@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use oarlock_core::clock::{BootClock, Clock};
 
 /// A host and a port.
 pub type Host = (String, u16);
@@ -106,6 +109,9 @@ pub struct Config {
     /// Where to connect instead, for servers that announce addresses which cannot be reached from here: from what they
     /// say to what works. Certificates are checked against what they say.
     pub detours: HashMap<Host, Host>,
+    /// The clock of the clients that are built on this store, if they have one of their own: a grant that comes with a turn is
+    /// believed from the moment at which its claim last asked, by this clock.
+    pub clock: Arc<dyn Clock>,
     /// How long opening a connection may take, and how long sent data may stay unconfirmed by the other side's
     /// system before a connection counts as ended.
     pub connect_timeout: Duration,
@@ -130,6 +136,7 @@ impl Config {
             min_replicas: 0,
             allow_eviction: false,
             detours: HashMap::new(),
+            clock: Arc::new(BootClock),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
         }
@@ -152,7 +159,7 @@ impl fmt::Debug for Config {
             .field("detours", &self.detours)
             .field("connect_timeout", &self.connect_timeout)
             .field("silence_timeout", &self.silence_timeout)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

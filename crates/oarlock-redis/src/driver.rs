@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use futures_util::stream::{select_all, unfold};
 use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
+use oarlock_core::clock::Clock;
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Label, Limit, ResourceName, Result, Weight};
@@ -20,7 +21,7 @@ use crate::place;
 use crate::plain;
 use crate::redisson;
 use crate::scripts::Scripts;
-use crate::turn::{self, Handed};
+use crate::turn;
 use crate::watch::Topic;
 
 /// How many resources, and how many indexes, are asked for in one go at most: a server hangs up on a connection that listens
@@ -146,13 +147,14 @@ impl Driver for Redis {
         if !waits {
             return self.ask(claim, 0).await;
         }
-        if let Some(grant) = self.link.hub().handed(claim.id).and_then(Handed::grant) {
+        if let Some(grant) = self.link.hub().handed(claim.id).and_then(|handed| handed.grant(self.clock())) {
             self.link.hub().forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
         let expected = self.link.expect(claim).await;
-        let mut answer = self.ask(claim, turn::sent(claim, expected.is_some(), self.link.confirms())).await;
+        let mut answer =
+            self.ask(claim, turn::sent(self.clock(), claim, expected.is_some(), self.link.confirms())).await;
         match &mut answer {
             Ok(Attempt::Pending(pending)) => {
                 pending.watched = expected.is_some() && self.link.expect(claim).await == expected;
@@ -168,8 +170,10 @@ impl Driver for Redis {
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls = batch.iter().map(|renewal| self.renewal(renewal)).collect();
         let lease = |Renewal { claim, held, .. }: &Renewal| if *held { claim.ttl } else { claim.place_ttl() };
-        let shortest = batch.iter().map(lease).min().unwrap_or_default();
-        let patience = self.link.confirms().then(|| patience(shortest));
+        let (shortest, longest) = (batch.iter().map(lease).min(), batch.iter().map(lease).max());
+        let (shortest, longest) = (shortest.unwrap_or_default(), longest.unwrap_or_default());
+        // By the longest: a wait ends as soon as enough replicas have all of it, so that only those in vain are longer.
+        let patience = self.link.confirms().then(|| patience(longest));
         // What takes longer is asked again by itself, and then waited for.
         let rest = (shortest / 4).min(Duration::from_secs(2));
         let answers = self.link.run_apart(calls, patience, rest).await;
@@ -238,6 +242,10 @@ fn patience(ttl: Duration) -> Duration {
 }
 
 impl Redis {
+    fn clock(&self) -> &dyn Clock {
+        &*self.link.config.clock
+    }
+
     /// Refuses what the layout has no place for.
     fn check(&self, name: &ResourceName, claim: Option<&Claim>) -> Result<()> {
         match self.link.config.layout {
@@ -366,7 +374,7 @@ impl Redis {
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
             .arg(optional(memo.as_deref()))
             .arg(u8::from(*held))
-            .arg(turn::sent(claim, !held && self.link.hub().expects(claim.id), self.link.confirms()));
+            .arg(turn::sent(self.clock(), claim, !held && self.link.hub().expects(claim.id), self.link.confirms()));
         call
     }
 }

@@ -114,11 +114,22 @@ impl Link {
         Ok((link, facts))
     }
 
-    /// Reaches all servers there are, and gives what is true of each of them.
+    /// Reaches all servers there are, and gives what is true of each of them. Of a cluster those that can be reached: a master
+    /// that is dead until another takes its slots keeps nobody from the rest, and is looked at when it is back.
     async fn look(&self) -> Result<Facts> {
-        let mut facts: Option<Facts> = None;
-        for node in self.nodes().await? {
-            let told = node.reach().await?;
+        let (mut facts, mut missing): (Option<Facts>, _) = (None, unexpected());
+        let nodes = self.nodes().await?;
+        let told = join_all(nodes.iter().map(Node::reach)).await;
+        for (node, told) in nodes.iter().zip(told) {
+            let told = match told {
+                Ok(told) => told,
+                Err(error) if self.is_cluster() && error.kind() == ErrorKind::Unreachable => {
+                    self.doubt(node);
+                    missing = error;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if told.replica && matches!(self.route, Route::One(_)) {
                 let message =
                     format!("{} is a replica, which takes no writes: name its master, or its Sentinels", node.target);
@@ -126,7 +137,7 @@ impl Link {
             }
             facts = Some(facts.map_or(told.clone(), |facts| facts.weaker(told)));
         }
-        facts.ok_or_else(unexpected)
+        facts.ok_or(missing)
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -188,12 +199,13 @@ impl Link {
     /// Runs one call.
     pub(crate) async fn run_one(&self, call: Call) -> Result<Value> {
         let node = self.node(call.slot, &To::Home).await?;
-        match node.send_one(&call.command).await.inspect_err(|_| self.doubt(&node))? {
+        let error = match node.send_one(&call.command).await.inspect_err(|_| self.doubt(&node))? {
             Ok(answer) => return Ok(answer),
-            Err(error) if self.next(0, &error, &node, false).is_some() => {}
-            Err(error) => return Err(self.failure(error, &node)),
-        }
-        Box::pin(self.run(vec![call])).await.pop().unwrap_or_else(|| Err(unexpected()))
+            Err(error) => error,
+        };
+        let Some(next) = self.next(0, &error, &node, false) else { return Err(self.failure(error, &node)) };
+        let calls = [call];
+        Box::pin(self.run_from(&calls, vec![next], None)).await.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
     /// Runs calls in one go, those for different servers at once: an answer for each.
@@ -251,8 +263,18 @@ impl Link {
     }
 
     async fn run_on(&self, calls: &[Call], patience: Option<Duration>) -> Vec<Result<Value>> {
+        let open = (0..calls.len()).map(|at| (at, To::Home, false)).collect();
+        self.run_from(calls, open, patience).await
+    }
+
+    /// Runs those that are open: each a call, where to send it, and whether to teach its script there first.
+    async fn run_from(
+        &self,
+        calls: &[Call],
+        mut open: Vec<(usize, To, bool)>,
+        patience: Option<Duration>,
+    ) -> Vec<Result<Value>> {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
-        let mut open: Vec<(usize, To, bool)> = (0..calls.len()).map(|at| (at, To::Home, false)).collect();
         for round in 0..ROUNDS {
             let mut batches: Vec<Batch> = Vec::new();
             for (at, to, teach) in std::mem::take(&mut open) {

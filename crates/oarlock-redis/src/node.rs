@@ -238,27 +238,33 @@ impl Node {
                 return queued.into_iter().for_each(|queued| drop(queued.done.send(Err(error.clone()))));
             }
         };
-        let patience = queued.iter().map(|queued| queued.patience).min().unwrap_or_default();
-        let mut counts = Vec::with_capacity(queued.len());
-        let mut commands = Vec::new();
-        let mut waiting = Vec::with_capacity(queued.len());
-        for each in queued {
-            counts.push(each.commands.len());
-            commands.extend(each.commands);
-            waiting.push(each.done);
+        let (mut commands, mut waiting) = (Vec::new(), Vec::with_capacity(queued.len()));
+        for Queued { commands: sent, patience, done } in queued {
+            waiting.push((patience, sent.len(), Answers::new(), done));
+            commands.extend(sent);
         }
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(self.wanted.replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
-        commands.push(wait);
-        let mut answers = self.pipe(&self.confirmed, &line, commands).await;
-        let confirmed = match answers.pop() {
-            Some(Ok(Value::Int(count))) => u32::try_from(count).unwrap_or(0),
-            _ => 0,
-        };
-        let mut answers = answers.into_iter();
-        for (count, done) in counts.into_iter().zip(waiting) {
-            // Whoever went away does not want to know.
-            let _ = done.send(Ok((answers.by_ref().take(count).collect(), confirmed)));
+        let (mut waited, mut answered) = (Duration::ZERO, false);
+        // Whoever has the least patience is answered when it ends; for the others the same wait goes on.
+        while let Some(least) = waiting.iter().map(|(patience, ..)| *patience).min() {
+            let mut wait = redis::cmd("WAIT");
+            let span = u64::try_from(least.saturating_sub(waited).as_millis()).unwrap_or(u64::MAX);
+            wait.arg(self.wanted.replicas).arg(span.max(1));
+            commands.push(wait);
+            let mut said = self.pipe(&self.confirmed, &line, std::mem::take(&mut commands)).await;
+            let (confirmed, failed) = match said.pop() {
+                Some(Ok(Value::Int(count))) => (u32::try_from(count).unwrap_or(0), false),
+                _ => (0, true),
+            };
+            let mut said = said.into_iter();
+            for (_, count, answers, _) in waiting.iter_mut().filter(|_| !answered) {
+                *answers = said.by_ref().take(*count).collect();
+            }
+            (waited, answered) = (least, true);
+            let over = failed || self.is_confirmed(confirmed).is_ok();
+            for (_, _, answers, done) in waiting.extract_if(.., |(patience, ..)| over || *patience <= least) {
+                // Whoever went away does not want to know.
+                let _ = done.send(Ok((answers, confirmed)));
+            }
         }
     }
 

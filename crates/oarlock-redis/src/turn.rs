@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::clock::{Clock, Moment};
 use oarlock_core::driver::{Grant, Lease};
 use oarlock_core::state::Memo;
 use oarlock_core::{Claim, ClaimId, Fence, Tether};
@@ -15,7 +15,7 @@ pub(crate) struct Word {
 }
 
 /// A grant that was not asked for. It begins with the last request of its claim that the store had seen, by the clock of
-/// this machine: that was before the grant, so belief in it ends before the grant does.
+/// this client: that was before the grant, so belief in it ends before the grant does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handed {
     fence: Fence,
@@ -45,8 +45,8 @@ impl Word {
 
 impl Handed {
     /// The grant, if more than half of it is left: else it is better to ask, and be given all of it.
-    pub(crate) fn grant(self) -> Option<Grant> {
-        if BootClock.now().since(self.from) > self.ttl / 2 {
+    pub(crate) fn grant(self, clock: &dyn Clock) -> Option<Grant> {
+        if clock.now().since(self.from) > self.ttl / 2 {
             return None;
         }
         let mut grant = Grant::new(self.fence, Lease { from: Some(self.from), ttl: self.ttl });
@@ -58,16 +58,18 @@ impl Handed {
 /// What a request says of the time at which it left, in microseconds, for a claim whose turn will be heard of; 0 for others.
 /// It is negative for one that must not be handed its turn: a hold that is not renewed, or that is to outlive this process,
 /// must begin with its whole lease, and one that replicas must confirm has to be asked for.
-pub(crate) fn sent(claim: &Claim, expected: bool, confirms: bool) -> i64 {
+pub(crate) fn sent(clock: &dyn Clock, claim: &Claim, expected: bool, confirms: bool) -> i64 {
     if !expected {
         return 0;
     }
-    let now = i64::try_from(BootClock.now().as_nanos() / 1000).unwrap_or(0);
+    let now = i64::try_from(clock.now().as_nanos() / 1000).unwrap_or(0);
     if claim.renews && claim.tether == Tether::Process && !confirms { now } else { -now }
 }
 
 #[cfg(test)]
 mod tests {
+    use oarlock_core::clock::BootClock;
+
     use super::*;
 
     const ID: &str = "000000000000000000000000000000ff";
@@ -94,19 +96,19 @@ mod tests {
         };
         let fresh = at(500);
         let lease = Lease { from: Some(fresh.from), ttl: Duration::from_secs(2) };
-        assert_eq!(fresh.grant().unwrap().lease, lease);
-        assert_eq!(at(1001).grant(), None);
+        assert_eq!(fresh.grant(&BootClock).unwrap().lease, lease);
+        assert_eq!(at(1001).grant(&BootClock), None);
     }
 
     #[test]
     fn who_is_not_renewed_or_outlives_the_process_is_handed_nothing() {
         let mut claim = Claim::new(ClaimId::from_bits(1), oarlock_core::ResourceName::new("deploy").unwrap());
-        assert!(sent(&claim, true, false) > 0);
-        assert!(sent(&claim, true, true) < 0);
-        assert_eq!(sent(&claim, false, false), 0);
+        assert!(sent(&BootClock, &claim, true, false) > 0);
+        assert!(sent(&BootClock, &claim, true, true) < 0);
+        assert_eq!(sent(&BootClock, &claim, false, false), 0);
         claim.renews = false;
-        assert!(sent(&claim, true, false) < 0);
+        assert!(sent(&BootClock, &claim, true, false) < 0);
         (claim.renews, claim.tether) = (true, Tether::Lease);
-        assert!(sent(&claim, true, false) < 0);
+        assert!(sent(&BootClock, &claim, true, false) < 0);
     }
 }

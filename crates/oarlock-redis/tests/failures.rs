@@ -12,6 +12,8 @@ mod checked;
 mod clock;
 #[path = "failures/cluster.rs"]
 mod cluster;
+#[path = "failures/confirmed.rs"]
+mod confirmed;
 #[path = "failures/hung.rs"]
 mod hung;
 #[path = "shared/patient.rs"]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_conformance::end_of_belief;
-use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::clock::{BootClock, Clock as _, Moment, TokioClock};
 use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Claim, ClaimId, Client, ResourceName, Tether};
@@ -158,6 +158,28 @@ async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
     assert_eq!(bed.calls().await, before + 1, "whoever asks again hears what the store says");
     assert_eq!((asked.fence, asked.lease.ttl), (handed.fence, claim(2).ttl));
     release(&two, &claim(2)).await;
+}
+
+/// A client may have a clock of its own, and believes by that.
+#[tokio::test]
+async fn a_turn_counts_by_the_clock_of_the_client() {
+    let bed = bed!();
+    let one = bed.open().await;
+    let clock = Arc::new(TokioClock::new());
+    let mut config = bed.config();
+    config.clock = clock.clone();
+    let two = Redis::open(config).await.unwrap();
+    let _mailbox = two.watch(&Interest::Mailbox).await.unwrap();
+    granted(&one, &claim(1)).await;
+    let before = clock.now();
+    pending(&two, &claim(2)).await;
+    let after = clock.now();
+    let mut word = two.watch(&Interest::Mailbox).await.unwrap();
+    release(&one, &claim(1)).await;
+    assert_eq!(told(&mut word).await, Some(claim(2).id));
+    let from = granted(&two, &claim(2)).await.lease.from.expect("it was handed its turn");
+    // It is told in whole microseconds.
+    assert!(from + Duration::from_micros(1) > before && from <= after, "{before:?}, {from:?}, {after:?}");
 }
 
 #[tokio::test]

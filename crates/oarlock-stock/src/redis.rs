@@ -21,8 +21,11 @@ use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 /// milliseconds: without one, two takers may carry the same units to and fro.
 const ROUNDS: u32 = 64;
 const LONGEST: u64 = 32;
-/// How many reservations of one place one sweep gives back.
+/// How many reservations of one place one sweep gives back, and how many ended ones it forgets.
 const SWEPT: u32 = 500;
+/// For how long ids are remembered unless another time is chosen, and for how long at most.
+const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
+const LONGEST_MS: u128 = 1 << 45;
 
 macro_rules! scripts {
     ($($name:ident),*) => {
@@ -45,11 +48,16 @@ scripts!(take, look, settle, sweep, debit, credit, clear, forget, open, close, s
 ///
 /// `count` reads one segment after the other: while others take, its parts are of different moments.
 ///
+/// The id of a reservation that was sold or given back is remembered for a week, or as long as [`remember`](Self::remember) says,
+/// and then forgotten by the next `sweep`, `confirm` or `give_back`: an order that is tried again later than that takes again. Ids
+/// of deliveries are remembered for as long as the item.
+///
 /// # Guarantees
 /// As those of [`Stock`](crate::Stock), for as long as Redis forgets nothing that it acknowledged. **A failover can lose the
 /// last takes and sell their units again.** Let Redis be the gate and a database the book there, or wait for replicas.
 pub struct Redis<C> {
     conn: C,
+    remembered: Duration,
     maps: HashMap<String, Map>,
     /// The standing at which all places were empty.
     empty: HashMap<String, Standing>,
@@ -65,7 +73,19 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
     /// Over this connection.
     #[must_use]
     pub fn new(conn: C) -> Self {
-        Self { conn, maps: HashMap::new(), empty: HashMap::new() }
+        Self { conn, remembered: REMEMBERED, maps: HashMap::new(), empty: HashMap::new() }
+    }
+
+    /// Remembers ids for so long after their reservation was sold or given back: longer than any order may be tried again. Each
+    /// takes about 150 bytes of the server's memory meanwhile.
+    #[must_use]
+    pub fn remember(mut self, span: Duration) -> Self {
+        self.remembered = span;
+        self
+    }
+
+    fn remembered_ms(&self) -> u128 {
+        self.remembered.as_millis().min(LONGEST_MS)
     }
 
     async fn run<T: FromRedisValue>(
@@ -204,13 +224,13 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
     async fn settle(&mut self, sku: &str, id: &str, end: State) -> Result<Option<Reservation>, Error> {
         let map = self.read(sku).await?;
         let letter = if end == State::Sold { "s" } else { "r" };
-        let coming = anything();
+        let (coming, remembered) = (anything(), self.remembered_ms());
         if end == State::Returned {
             self.open(sku, &coming).await?;
         }
         let mut settled = None;
         for home in map.homes(id).collect::<Vec<_>>() {
-            settled = self.run::<Option<String>>(&settle, &home.keys(sku), &[&id, &letter]).await?;
+            settled = self.run::<Option<String>>(&settle, &home.keys(sku), &[&id, &letter, &remembered]).await?;
             if settled.is_some() {
                 break;
             }
@@ -226,11 +246,11 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
         self.mend(sku, &map).await?;
         let [key, _, notes] = keys::map(sku);
         self.run::<u64>(&stale, &[key, notes], &[]).await?;
-        let coming = anything();
+        let (coming, remembered) = (anything(), self.remembered_ms());
         self.open(sku, &coming).await?;
         let mut back = 0;
         for place in map.places().collect::<Vec<_>>() {
-            back += self.run::<u64>(&sweep, &place.keys(sku), &[&SWEPT]).await?;
+            back += self.run::<u64>(&sweep, &place.keys(sku), &[&SWEPT, &remembered]).await?;
         }
         self.close(sku, &coming).await?;
         Ok(back)

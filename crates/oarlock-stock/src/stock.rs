@@ -10,7 +10,7 @@ use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 const MOST: u64 = 1 << 40;
 
 /// The most segments of one item.
-const MOST_SEGMENTS: u32 = 1024;
+pub(crate) const MOST_SEGMENTS: u32 = 1024;
 
 /// The longest name of an item or an order line, in bytes.
 const LONGEST: usize = 190;

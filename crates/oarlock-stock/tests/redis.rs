@@ -190,7 +190,7 @@ async fn what_came_back_without_a_word_is_found() {
             .arg(SETTLE)
             .arg(5)
             .arg(&keys(segment))
-            .arg(&["first", "r"])
+            .arg(&["first", "r", "60000"])
             .exec_async(&mut raw)
             .await
             .unwrap();
@@ -219,6 +219,54 @@ async fn the_map_of_a_former_life_is_not_believed() {
     }
     let count = stock.count("hot").await.unwrap();
     assert_eq!((count.available, count.sold), (20, 20));
+}
+
+/// What was sold or given back is forgotten after its time, by sweeps and by others that end, so that ids do not become more and more.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_are_forgotten_some_time_after_their_end() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (stock, mut raw) = fresh(&bed, 1, 1000).await;
+    let connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let brief = Stock::new(Shelf::new(connection).remember(std::time::Duration::ZERO));
+    let known = async || redis::cmd("HLEN").arg(&keys(0)[1]).query_async::<usize>(&mut raw.clone()).await.unwrap();
+    for number in 0..200 {
+        let id = format!("sold {number}");
+        assert!(matches!(brief.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
+        assert!(brief.confirm("hot", &id).await.unwrap().is_some());
+        assert!(known().await <= 12, "{} ids", known().await);
+    }
+    // Those of others are remembered for their own time, and what is held until it ends.
+    for (id, hold) in [("kept", None), ("held", None), ("over", Some(std::time::Duration::ZERO))] {
+        assert!(matches!(stock.take(Order { hold, ..order(id, 1) }).await.unwrap(), Take::Reserved(_)));
+    }
+    assert!(stock.confirm("hot", "kept").await.unwrap().is_some());
+    assert_eq!(brief.sweep("hot").await.unwrap(), 1, "what was held for too long");
+    brief.sweep("hot").await.unwrap();
+    assert_eq!(known().await, 2, "kept and held");
+    assert!(matches!(stock.take(order("kept", 1)).await.unwrap(), Take::Reserved(_)));
+    let count = stock.count("hot").await.unwrap();
+    assert_eq!((count.available, count.held, count.sold), (798, 1, 201));
+    let left: usize = redis::cmd("ZCARD").arg(&keys(0)[2]).query_async(&mut raw).await.unwrap();
+    assert_eq!(left, 1, "the one that is remembered");
+}
+
+/// A number that another program wrote is not counted up to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_with_impossible_segments_is_refused() {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let bed = One(server.url());
+    let (_, mut raw) = fresh(&bed, 2, 10).await;
+    for (field, number) in [("segments", "4000000000"), ("past", "2 4000000000")] {
+        redis::cmd("HSET")
+            .arg(MAP)
+            .arg(&["segments", "2", "past", "", field, number])
+            .exec_async(&mut raw)
+            .await
+            .unwrap();
+        let error = bed.stock().await.sweep("hot").await.unwrap_err();
+        assert!(error.to_string().contains("4000000000 segments"), "{error}");
+    }
 }
 
 async fn generation(raw: &mut MultiplexedConnection) -> u64 {

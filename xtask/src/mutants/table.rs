@@ -23,6 +23,7 @@ const REDIS_RULE: &str = "crates/oarlock-redis/src/scripts/native/rule.lua";
 const REDIS_ATTEMPT: &str = "crates/oarlock-redis/src/scripts/native/attempt.lua";
 const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
 const REDIS_DRIVER: &str = "crates/oarlock-redis/src/driver.rs";
+const REDIS_CLUSTER: &str = "crates/oarlock-redis/src/cluster.rs";
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
 const PROBE: &str = "crates/oarlock-core/src/engine/watchdog/probe.rs";
@@ -138,6 +139,8 @@ const REDIS_FORMAT: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "what_b
 const REDIS_NUMBERS: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "numbers_of_a_stranger"];
 const REDIS_COST: &[&str] = &["-p", "oarlock-redis", "--test", "cost"];
 const REDIS_ALONE: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "alone::a_holder_whose_grant"];
+const REDIS_NODES: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "cluster::a_"];
+const REDIS_CONFIRMED: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "confirmed::"];
 const REDIS_LIB: &[&str] = &["-p", "oarlock-redis", "--lib", "driver::"];
 const REDLOCK_HISTORY: &[&str] = &["-p", "oarlock-redis", "--test", "redlock_failures", "history::"];
 const REDIS_CLOCK: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "clock::"];
@@ -1152,7 +1155,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         rule: "belief in a turn is counted from the waiter's last request",
         file: REDIS_TURN,
         from: "Lease { from: Some(self.from), ttl: self.ttl });\n        grant.memo",
-        to: "Lease { from: Some(BootClock.now()), ttl: self.ttl });\n        grant.memo",
+        to: "Lease { from: Some(oarlock_core::clock::BootClock.now()), ttl: self.ttl });\n        grant.memo",
+        test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "redis-turn-by-another-clock",
+        rule: "belief in a turn is counted by the clock of the client",
+        file: REDIS_TURN,
+        from: "i64::try_from(clock.now()",
+        to: "i64::try_from(oarlock_core::clock::BootClock.now()",
         test: REDIS_TURNS,
     },
     Mutant {
@@ -1210,6 +1221,30 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "PushKind::SUnsubscribe => self.unattended(channel, source),",
         to: "PushKind::SUnsubscribe => {}",
         test: REDIS_SLOT,
+    },
+    Mutant {
+        name: "redis-leaves-a-node-that-is-being-filled",
+        rule: "what a node of a cluster was asked is answered, though it serves no slot yet",
+        file: REDIS_CLUSTER,
+        from: ".filter(|(target, _)| served.contains(target))",
+        to: "",
+        test: REDIS_NODES,
+    },
+    Mutant {
+        name: "redis-needs-every-master",
+        rule: "a dead master keeps no client from the other masters of a cluster",
+        file: REDIS_LINK,
+        from: "Err(error) if self.is_cluster() && error.kind() == ErrorKind::Unreachable => {",
+        to: "Err(error) if false => {",
+        test: REDIS_NODES,
+    },
+    Mutant {
+        name: "redis-short-lease-cuts-the-wait",
+        rule: "replicas have as long to confirm a grant as its own lease allows",
+        file: "crates/oarlock-redis/src/node.rs",
+        from: "over || *patience <= least",
+        to: "over || *patience >= least",
+        test: REDIS_CONFIRMED,
     },
     Mutant {
         name: "redis-keeps-the-refused",
@@ -1578,6 +1613,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "'^(%d+) h$'",
         to: "'^(%d+) '",
         test: STOCK_ON_REDIS,
+    },
+    Mutant {
+        name: "stock-forgets-ids-at-once",
+        rule: "an id that was sold or given back is remembered for its time",
+        file: STOCK_SETTLE,
+        from: "-(now + tonumber(ARGV[3]))",
+        to: "-now",
+        test: STOCK_LEFTOVERS,
     },
     Mutant {
         name: "stock-procedure-takes-what-is-not-there",

@@ -9,7 +9,8 @@ if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return -1 end
   return stored
 end
-local last = tonumber(stored[1] or 0)
+-- Not 'nan', which is larger than nothing: every fence would pass.
+local last = string.find(stored[1] or '0', '^%d+$') and tonumber(stored[1] or 0)
 if not last or (not stored[1] and redis.call('EXISTS', KEYS[1]) == 1) then return -1 end
 if last > tonumber(ARGV[1]) then return last end
 redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])

@@ -21,7 +21,13 @@ async fn a_smaller_fence_is_refused_and_an_equal_one_is_not() {
     assert_eq!(values.set("balance", late, b"\x00\xff").await.unwrap(), Written::Stored);
     assert_eq!(values.get("balance").await.unwrap(), Some((late, b"\x00\xff".to_vec())));
     let mut raw = Raw::to(server.addr()).await;
-    for foreign in [&["SET", "theirs", "x"][..], &["HSET", "other", "name", "x"], &["HSET", "third", "fence", "none"]] {
+    for foreign in [
+        &["SET", "theirs", "x"][..],
+        &["HSET", "other", "name", "x"],
+        &["HSET", "third", "fence", "none"],
+        &["HSET", "fourth", "fence", "nan"],
+        &["HSET", "fifth", "fence", "-inf"],
+    ] {
         let _: Value = raw.ask(foreign).await;
         let before: Vec<u8> = raw.ask(&["DUMP", foreign[1]]).await;
         assert_eq!(values.set(foreign[1], late, b"1").await.unwrap_err().kind(), ErrorKind::Foreign);

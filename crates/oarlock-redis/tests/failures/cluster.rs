@@ -9,6 +9,7 @@ use oarlock_core::state::Ending;
 use oarlock_core::{Applied, Client};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisCluster;
+use oarlock_testbed::proxy::{Held, Proxy};
 use redis::Value;
 
 use crate::bed::{DONE, Raw, claim, client, fence, host, name, started, until};
@@ -128,6 +129,87 @@ async fn a_slot_on_its_way_to_a_node_without_scripts_is_found_there() {
     assert_eq!(fence(&store, &claim(2, "deploy")).await, None);
     let errors: String = new.ask(&["INFO", "errorstats"]).await;
     assert!(errors.contains("NOSCRIPT") && !errors.contains("MOVED"), "{errors}");
+}
+
+/// Others may come to a cluster one of whose masters is dead, until another takes its slots.
+#[tokio::test]
+async fn a_dead_master_keeps_nobody_from_the_others() {
+    let bed = started!(RedisCluster::start_or_skip());
+    for node in bed.masters.iter().chain(&bed.replicas) {
+        let mut raw = Raw::to(node.addr()).await;
+        let _: Value = raw.ask(&["CONFIG", "SET", "cluster-node-timeout", "60000"]).await;
+        let _: Value = raw.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+    }
+    let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
+    bed.masters[dead].kill().unwrap();
+    let mut config = config(&bed);
+    config.address = Address::Cluster(bed.masters.iter().map(|node| host(node.addr())).collect());
+    let store = Redis::open(config).await.unwrap();
+    let mut granted = 0;
+    for number in 0..20 {
+        granted += usize::from(store.attempt(&claim(number, &format!("job/{number}"))).await.is_ok());
+    }
+    assert!((1..20).contains(&granted), "{granted} of 20");
+    assert!(store.attempt(&claim(99, "deploy")).await.is_err(), "its slot is served by nobody");
+}
+
+/// A node that serves nothing yet, and to which a slot is on its way, is asked for that slot. What it was asked is answered, though
+/// who serves what is learnt anew meanwhile.
+#[tokio::test]
+async fn a_node_that_is_being_filled_is_not_left() {
+    let bed = started!(RedisCluster::start_or_skip());
+    let empty = oarlock_testbed::Redis::start_with(&[("cluster-enabled", "yes"), ("appendonly", "no")]).unwrap();
+    let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
+    let (from, slot) = serves(&bed, key).await;
+    let (source, target, other) = (bed.masters[from].addr(), empty.addr(), bed.masters[(from + 1) % 3].addr());
+    let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
+    let port = target.port().to_string();
+    let _: Value = old.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+    let new_id = id(target).await;
+    until("the nodes to meet", async || {
+        let (seen, back): (String, String) =
+            (old.ask(&["CLUSTER", "NODES"]).await, new.ask(&["CLUSTER", "NODES"]).await);
+        let known = seen.lines().any(|line| line.starts_with(&new_id) && !line.contains("handshake"));
+        let whole = new.ask::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok");
+        known
+            && whole
+            && back.lines().filter(|line| line.contains("connected") && !line.contains("handshake")).count() >= 7
+    })
+    .await;
+    let (proxy, way) = (Proxy::start(target).unwrap(), Proxy::start(other).unwrap());
+    let mut config = config(&bed);
+    config.detours = [(host(target), host(proxy.addr())), (host(other), host(way.addr()))].into();
+    let store = Arc::new(Redis::open(config).await.unwrap());
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+    let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
+    let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new_id]).await;
+    let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", key, index]).await;
+    assert_eq!(fence(&store, &claim(2, "deploy")).await, None, "asked of the new one");
+
+    // Its answer is late, and meanwhile another node fails, so that the map is in doubt and read again.
+    proxy.cut();
+    let late = tokio::spawn({
+        let store = store.clone();
+        async move { fence(&store, &claim(3, "deploy")).await }
+    });
+
+    until("the late one to be asked", async || proxy.seen().held_to_server > 0).await;
+    let elsewhere: Vec<_> = (0..60).map(|number| claim(100 + number, &format!("job/{number}"))).collect();
+    for _ in 0..2 {
+        let reads: String = old.ask(&["INFO", "commandstats"]).await;
+        way.refuse();
+        let slots = |told: &str| told.lines().find(|line| line.contains("cmdstat_cluster|slots")).map(str::to_owned);
+        until("the map to be read again", async || {
+            for claim in &elsewhere {
+                let _ = store.attempt(claim).await;
+            }
+            slots(&old.ask::<String>(&["INFO", "commandstats"]).await) != slots(&reads)
+        })
+        .await;
+        way.heal(Held::Reset).unwrap();
+    }
+    proxy.heal(Held::Deliver).unwrap();
+    assert_eq!(late.await.expect("answered"), None);
 }
 
 /// The node that a slot leaves ends the subscriptions to it. Those who wait must hear from the next one: otherwise the lock is

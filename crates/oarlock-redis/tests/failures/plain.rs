@@ -73,6 +73,11 @@ async fn another_kind_of_lock_under_the_name_is_an_error_and_is_left_alone() {
     assert_eq!(raw.ask::<usize>(&["HLEN", "deploy"]).await, 1);
     let _: Value = raw.ask(&["SET", "oarlock:beside:{other}", "theirs"]).await;
     assert_eq!(store.attempt(&claim(1, "other")).await.unwrap_err().kind(), ErrorKind::Foreign);
+    for fence in ["nan", "inf", "-inf", "1e300", "0.5", "none"] {
+        let _: Value = raw.ask(&["HSET", "oarlock:beside:{third}", "fence", fence]).await;
+        assert_eq!(store.attempt(&claim(1, "third")).await.unwrap_err().kind(), ErrorKind::Foreign, "{fence}");
+        assert_eq!(raw.ask::<usize>(&["EXISTS", "third"]).await, 0, "nothing is taken");
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use redis::Value;
 use super::ear::{Ear, JAVA, open, owner, redisson};
 use crate::bed::{DONE, claim, client, fence, name, started};
 
+const BESIDE: &str = "oarlock:beside:{deploy}";
 const TOKEN: &str = "redisson_lock_token:{deploy}";
 
 #[tokio::test]
@@ -221,8 +222,10 @@ async fn a_holder_of_theirs_cannot_be_asked() {
 async fn other_objects_under_the_name_are_refused_and_left_alone() {
     let server = started!(Server::start_or_skip());
     let (store, mut raw) = open(server.addr()).await;
-    let foreign: [&[&str]; 11] = [
+    let foreign: [&[&str]; 13] = [
         &["SET", "deploy", "3"],
+        &["SET", "deploy", "nan"],
+        &["SET", "deploy", "1e300"],
         &["SET", "deploy", "a token of redis-py"],
         &["HSET", "deploy", "mode", "read", JAVA, "1"],
         &["HSET", "deploy", "one", "1", "two", "2"],
@@ -243,8 +246,33 @@ async fn other_objects_under_the_name_are_refused_and_left_alone() {
         assert_eq!(raw.ask::<Vec<u8>>(&["DUMP", "deploy"]).await, before);
     }
     let _: Value = raw.ask(&["DEL", "deploy"]).await;
-    let _: Value = raw.ask(&["SET", TOKEN, "none"]).await;
-    assert_eq!(store.attempt(&claim(1, "deploy")).await.unwrap_err().kind(), ErrorKind::Foreign);
+    for token in ["none", "nan", "-inf", "1e300"] {
+        let _: Value = raw.ask(&["SET", TOKEN, token]).await;
+        assert_eq!(store.attempt(&claim(1, "deploy")).await.unwrap_err().kind(), ErrorKind::Foreign, "{token}");
+    }
+    let _: Value = raw.ask(&["DEL", TOKEN]).await;
+    for (field, number) in [("fence", "nan"), ("fence", "inf"), ("cap", "nan")] {
+        let _: Value = raw.ask(&["DEL", BESIDE]).await;
+        let _: Value = raw.ask(&["HSET", BESIDE, "format", "1", field, number]).await;
+        assert_eq!(
+            store.attempt(&claim(1, "deploy")).await.unwrap_err().kind(),
+            ErrorKind::Foreign,
+            "{field}: {number}"
+        );
+    }
+    let _: Value = raw.ask(&["DEL", BESIDE]).await;
+    // The weight of a claim that holds permits, as a stranger would have it.
+    for (fence, weight) in [("7", "1e300"), ("7", "0/0"), ("0/0", "1")] {
+        let script = format!(
+            "redis.call('HSET', KEYS[1], 'format', '1', 'ours', cmsgpack.pack({{ x = {{ fence = {fence}, till = 1, weight = \
+             {weight} }} }}))"
+        );
+        let _: Value = raw.ask(&["EVAL", &script, "1", BESIDE]).await;
+        let _: Value = raw.ask(&["SET", "deploy", "3"]).await;
+        let error = store.attempt(&claim(1, "deploy")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{fence}, {weight}");
+        assert!(error.to_string().contains("side key"), "{error}");
+    }
     let _: Value = raw.ask(&["HSET", "oarlock:beside:{other}", "format", "2"]).await;
     assert_eq!(store.attempt(&claim(1, "other")).await.unwrap_err().kind(), ErrorKind::NewerFormat);
 }

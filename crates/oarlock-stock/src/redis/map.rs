@@ -7,6 +7,7 @@ use redis::aio::ConnectionLike;
 use super::keys::{self, Place};
 use super::{Redis, raise, remap};
 use crate::Error;
+use crate::stock::MOST_SEGMENTS;
 
 /// How often a map is read again because somebody is changing it, and the pause in between.
 pub(super) const MAPS: usize = 100;
@@ -63,7 +64,12 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         let read: (Option<u64>, Option<u32>, Option<String>) =
             command.query_async(&mut self.conn).await.map_err(Error::store)?;
         let (Some(generation), Some(segments), past) = read else { return Err(Error::NoSuchItem(sku.to_owned())) };
-        let past = past.unwrap_or_default().split_whitespace().filter_map(|count| count.parse().ok()).collect();
+        let past: Vec<u32> =
+            past.unwrap_or_default().split_whitespace().filter_map(|count| count.parse().ok()).collect();
+        // All of them are gone through: more than there can be were written by another program.
+        if let Some(most) = past.iter().chain([&segments]).find(|count| **count > MOST_SEGMENTS) {
+            return Err(Error::answer(&format!("{most} segments")));
+        }
         let map = Map { generation, segments, past };
         self.maps.insert(sku.to_owned(), map.clone());
         Ok(map)

@@ -23,12 +23,16 @@ local function give()
     if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
     return stored
   end
+  if stored[1] and not string.find(stored[1], '^%d+$') then
+    call('DEL', key)
+    return { 'foreign', 'a fence that is no number, in its side key' }
+  end
   -- A fence that was proposed is the same on all servers that are asked at once: their clocks must not spoil that. Numbers are
   -- passed on as text, as they came, because to format them is dear.
   local time = call('TIME')
   local since = time[1] .. string.sub('00000' .. time[2], -6)
   local text = ARGV[3] ~= '' and ARGV[3] or since
-  local proposed, now, last = tonumber(text), tonumber(since), tonumber(stored[1] or 0) or 0
+  local proposed, now, last = tonumber(text), tonumber(since), tonumber(stored[1] or 0)
   -- But a client whose clock is wrong must not decide the fences of all: what is kept here may be forgotten, and they would fall.
   local fence = math.min(math.max(proposed, now - MINUTE), now + MINUTE)
   if fence <= last then fence = last + 1 end

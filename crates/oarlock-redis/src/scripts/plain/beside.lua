@@ -5,7 +5,9 @@ if stored.err then
   if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
   return stored
 end
-local last_fence, memo = tonumber(stored[1] or 0) or 0, stored[3]
+-- Not 'nan' or 'inf' either, which Lua takes for numbers.
+if stored[1] and not string.find(stored[1], '^%d+$') then return { 'foreign', 'a fence that is no number, in its side key' } end
+local last_fence, memo = tonumber(stored[1] or 0), stored[3]
 
 -- The fence of the holder, if it is the claim of ours that had the lock last; 0 if not.
 local held_id, held_own, held_since = string.match(stored[2] or '', '^(%S+) (%d+) (%d+)$')

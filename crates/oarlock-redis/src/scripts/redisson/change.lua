@@ -8,7 +8,8 @@ end
 
 -- Who is next in their fair queue. Whoever does not wait any more is taken out, as their own release does.
 local function fair_head()
-  while true do
+  -- A bound, because any list may be there. What is left is taken out next time.
+  for _ = 1, MOST do
     local head = redis.pcall('LINDEX', queue, 0)
     if type(head) ~= 'string' then return end
     local till = redis.pcall('ZSCORE', waits, head)

@@ -27,8 +27,8 @@
 
 local key, side, token_key, permits_key, queue, waits, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1]
 local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
--- More holds of one lock than anybody has.
-local MOST = 10000
+-- More holds of one lock than anybody has, and the most permits of one claim.
+local MOST, MOST_PERMITS = 10000, 1000
 -- How long their holds last after a renewal, unless a program of theirs was told otherwise.
 local THEIRS_MS = 30000
 
@@ -46,13 +46,27 @@ if stored.err then
   return stored
 end
 if stored[1] and stored[1] ~= FORMAT then return { 'newer', stored[1] } end
-local last_fence, memo, cap = tonumber(stored[2] or 0) or 0, stored[5], tonumber(stored[6] or nil)
+-- What is written in digits: not 'nan', which is smaller and larger than nothing, nor 'inf'.
+local function whole(text) return string.find(text, '^%-?%d+$') and tonumber(text) or nil end
+
+local last_fence, memo, cap = whole(stored[2] or '0'), stored[5], stored[6] and whole(stored[6])
+if not last_fence or (stored[6] and not cap) then return { 'foreign', 'a side key with a fence or capacity that is no number' } end
+cap = cap or nil
 local function unpacked(packed)
   if not packed then return {} end
   local read, value = pcall(cmsgpack.unpack, packed)
   return read and type(value) == 'table' and value or {}
 end
 local ours, graves = unpacked(stored[3]), unpacked(stored[4])
+-- Something is done as often as a weight says, and a fence is given to its holder again.
+for _, claim in pairs(ours) do
+  if type(claim) ~= 'table' then claim = {} end
+  local fence, till, weight = claim.fence, claim.till, claim.weight or 0
+  local sum = type(fence) == 'number' and type(till) == 'number' and type(weight) == 'number' and fence + till + weight
+  if not (sum and sum < 3 * FENCES and math.min(fence, till, weight) >= 0 and fence % 1 == 0 and weight <= MOST_PERMITS) then
+    return { 'foreign', 'a side key with numbers that no version of Oarlock writes' }
+  end
+end
 local dirty = false
 
 -- Tells whoever listens. In a cluster they listen to sharded news; their versions before 3.22 to the others, on this node.
@@ -77,13 +91,13 @@ local function id_of(owner)
   return string.sub(redis.sha1hex(owner), 1, 32)
 end
 
+-- 32 digits for 16 bytes, and back: a few calls for each, because there may be a thousand permits.
 local function unhex(digits)
-  return (string.gsub(digits, '%x%x', function(pair) return string.char(tonumber(pair, 16)) end))
+  local function part(from) return tonumber(string.sub(digits, from, from + 7), 16) end
+  return struct.pack('>I4I4I4I4', part(1), part(9), part(17), part(25))
 end
 
-local function hex(bytes)
-  return (string.gsub(bytes, '.', function(byte) return string.format('%02x', string.byte(byte)) end))
-end
+local function hex(bytes) return string.format('%08x%08x%08x%08x', struct.unpack('>I4I4I4I4', bytes)) end
 
 -- What stands for the permits of a claim of ours among those with a lease: the id itself for the first.
 local function permit(id, number)
@@ -134,7 +148,7 @@ if form == 'hash' then
     end
   end
 elseif form == 'string' or (form == 'none' and redis.call('EXISTS', permits_key) == 1) then
-  free = form == 'string' and tonumber(redis.call('GET', key)) or nil
+  free = form == 'string' and whole(redis.call('GET', key)) or nil
   if form == 'string' and not free then return { 'foreign', 'a string that is no number of permits' } end
   form = 'permits'
   local listed = redis.pcall('ZRANGE', permits_key, 0, -1, 'WITHSCORES')
@@ -177,7 +191,7 @@ end
 
 -- The next fence, and what it must be larger than: also than the token that a program of theirs was given.
 local token = redis.pcall('GET', token_key)
-if type(token) == 'table' or (token and not tonumber(token)) then return { 'foreign', 'a token that is no number' } end
+if type(token) == 'table' or (token and not whole(token)) then return { 'foreign', 'a token that is no number' } end
 token = tonumber(token or nil)
 local function raise(fence)
   last_fence = fence
