@@ -58,7 +58,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
     let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
-    root.query_drop("UPDATE oarlock_format SET version = 5").await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 6").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -305,4 +305,87 @@ async fn a_write_with_a_smaller_fence_is_undone() {
     // The same holder writes again.
     root.query_drop(write(9, 4)).await.unwrap();
     assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(4));
+}
+
+fn state_of<T>(answer: Result<T, mysql_async::Error>) -> Option<String> {
+    match answer {
+        Err(mysql_async::Error::Server(told)) => Some(told.state),
+        _ => None,
+    }
+}
+
+/// Rows of the protected side do not pile up, and a fence that was forgotten lets no older one in.
+#[tokio::test]
+async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let now = root.query_first::<i64, _>(now).await.unwrap().unwrap();
+    let old = now - 31 * 86_400_000_000;
+    let check = |name: &str, fence: i64| format!("CALL oarlock_check('{name}', {fence})");
+    for order in 0..45 {
+        root.query_drop(check(&format!("order/{order}"), old + order)).await.unwrap();
+    }
+    for (name, fence) in [("kept", old), ("counted", 7), ("young", now)] {
+        root.query_drop(check(name, fence)).await.unwrap();
+    }
+    let long_ago = "UPDATE oarlock_fence SET used = used - 31 * 86400000000 WHERE name <> 'kept'";
+    root.query_drop(long_ago).await.unwrap();
+    root.query_drop("START TRANSACTION; SELECT COUNT(*) FROM oarlock_fence").await.unwrap();
+    for bits in 0..6 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    // One that still sees the picture of before is not let in.
+    assert_eq!(state_of(root.query_drop(check("order/7", old)).await).as_deref(), Some("OAR02"));
+    root.query_drop("ROLLBACK").await.unwrap();
+    let left = "SELECT CAST(name AS CHAR) FROM oarlock_fence WHERE name <> '' ORDER BY name";
+    assert_eq!(root.query::<String, _>(left).await.unwrap(), ["counted", "kept", "young"]);
+    // Each twice: without a transaction nothing undoes what the first one did.
+    for fence in [old, old, old + 7, old + 44, old + 44] {
+        let state = state_of(root.query_drop(check("order/7", fence)).await);
+        assert_eq!(state.as_deref(), Some("OAR02"), "an old fence was let in");
+    }
+    // Newer ones are, also for a new name; and so are those in use, and those that no clock gave.
+    for (name, fence) in
+        [("order/7", old + 45), ("order/7", old + 45), ("fresh", now), ("kept", old), ("counted", 7), ("another", 3)]
+    {
+        root.query_drop(check(name, fence)).await.unwrap();
+    }
+    assert_eq!(state_of(root.query_drop(check("order/7", old + 44)).await).as_deref(), Some("OAR02"));
+    assert_eq!(state_of(root.query_drop(check("counted", 6)).await).as_deref(), Some("OAR02"));
+}
+
+/// What the format before this one made is raised by `oarlock init`, with all that it holds.
+#[tokio::test]
+async fn an_older_format_is_raised_with_what_it_holds() {
+    let Some((server, mut root)) = start().await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    root.query_drop(format!("CALL oarlock_check('account', {})", fence.get())).await.unwrap();
+    for older in [
+        "DELETE FROM oarlock_fence WHERE name = ''",
+        "ALTER TABLE oarlock_fence DROP COLUMN used",
+        "ALTER TABLE oarlock_claim DROP COLUMN lease",
+        "DROP PROCEDURE oarlock_forget_fences",
+        "UPDATE oarlock_format SET version = 4",
+    ] {
+        root.query_drop(older).await.unwrap();
+    }
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    // Twice: what is done is not in the way.
+    for _ in 0..2 {
+        oarlock_mysql::init(config(server.addr()), None).await.unwrap();
+    }
+    assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { .. }));
+    let new = MySql::connect(config(server.addr())).await.unwrap();
+    pending(&new, &claim(2, "held")).await;
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&new, &claim(2, "held")).await.unwrap().fence > fence);
+    let smaller = format!("CALL oarlock_check('account', {})", fence.get() - 1);
+    assert_eq!(state_of(root.query_drop(smaller).await).as_deref(), Some("OAR02"));
+    let kept = "SELECT used IS NOT NULL FROM oarlock_fence WHERE name = 'account'";
+    assert_eq!(root.query_first::<bool, _>(kept).await.unwrap(), Some(true), "it would be kept for ever");
 }

@@ -6,8 +6,10 @@
 #[path = "shared/store.rs"]
 mod store;
 
-use oarlock_core::driver::{Driver as _, End};
-use oarlock_core::{Claim, Fence};
+use std::time::{Duration, Instant};
+
+use oarlock_core::driver::{Attempt, Driver as _, End};
+use oarlock_core::{Claim, Fence, Tether};
 use oarlock_postgres::Postgres;
 use oarlock_testbed::PostgresClock;
 use tokio_postgres::NoTls;
@@ -61,4 +63,30 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
     look(&root, &store).await;
     assert_eq!(root.query_one(known, &[]).await.unwrap().get::<_, i64>(0), 0, "it is kept for ever");
     assert!(fence_of(&store, &claim(2, "nightly")).await > last);
+}
+
+/// Without a session that ends, only its lease frees what a dead client held: an hour more for a clock that was an hour ahead is too long.
+#[tokio::test]
+async fn a_clock_set_back_prolongs_no_lease_by_more_than_itself() {
+    let Some((server, _root, store)) = start().await else { return };
+    server.set_clock(HOUR).unwrap();
+    let mut dead = claim(1, "left");
+    (dead.ttl, dead.tether) = (Duration::from_secs(3), Tether::Lease);
+    let granted = Instant::now();
+    let fence = grant(&store, &dead).await.unwrap().fence;
+    server.set_clock(0).unwrap();
+    let rival = claim(2, "left");
+    let next = loop {
+        match store.attempt(&rival).await.unwrap() {
+            Attempt::Granted(grant) => break grant.fence,
+            Attempt::Pending(pending) => {
+                let recheck = pending.recheck_after.unwrap();
+                assert!(recheck <= dead.ttl, "to look again after {recheck:?}");
+                tokio::time::sleep(recheck).await;
+            }
+        }
+    };
+    // It may believe for as long as that.
+    assert!(granted.elapsed() >= dead.ttl, "ended early, after {:?}", granted.elapsed());
+    assert!(next > fence);
 }

@@ -45,7 +45,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 5").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 6").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -208,4 +208,77 @@ async fn a_write_with_a_smaller_fence_is_undone() {
     // The same holder writes again.
     root.batch_execute(&write(9, 4)).await.unwrap();
     assert_eq!(balance().await, 4);
+}
+
+fn state_of<T>(answer: Result<T, tokio_postgres::Error>) -> Option<String> {
+    answer.err().and_then(|error| error.code().map(|code| code.code().to_owned()))
+}
+
+/// Rows of the protected side do not pile up, and a fence that was forgotten lets no older one in.
+#[tokio::test]
+async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let now: i64 = root.query_one("SELECT oarlock.micros(clock_timestamp() - 'epoch')", &[]).await.unwrap().get(0);
+    let old = now - 31 * 86_400_000_000;
+    let check = |name: &str, fence: i64| format!("SELECT oarlock.check('{name}', {fence})");
+    for order in 0..45 {
+        root.batch_execute(&check(&format!("order/{order}"), old + order)).await.unwrap();
+    }
+    for (name, fence) in [("kept", old), ("counted", 7), ("young", now)] {
+        root.batch_execute(&check(name, fence)).await.unwrap();
+    }
+    root.batch_execute("UPDATE oarlock.fence SET used = used - interval '31 days' WHERE name <> 'kept'").await.unwrap();
+    root.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM oarlock.fence").await.unwrap();
+    for bits in 0..6 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    // One that still sees the picture of before is not let in.
+    let state = state_of(root.batch_execute(&check("order/7", old)).await);
+    assert!(matches!(state.as_deref(), Some("40001" | "OAR02")), "{state:?}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let left = root.query("SELECT name FROM oarlock.fence WHERE name <> '' ORDER BY name", &[]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, ["counted", "kept", "young"]);
+    for fence in [old, old + 7, old + 44] {
+        let state = state_of(root.batch_execute(&check("order/7", fence)).await);
+        assert_eq!(state.as_deref(), Some("OAR02"), "an old fence was let in");
+    }
+    // Newer ones are, also for a new name; and so are those in use, and those that no clock gave.
+    for (name, fence) in
+        [("order/7", old + 45), ("order/7", old + 45), ("fresh", now), ("kept", old), ("counted", 7), ("another", 3)]
+    {
+        root.batch_execute(&check(name, fence)).await.unwrap();
+    }
+    assert_eq!(state_of(root.batch_execute(&check("order/7", old + 44)).await).as_deref(), Some("OAR02"));
+    assert_eq!(state_of(root.batch_execute(&check("counted", 6)).await).as_deref(), Some("OAR02"));
+}
+
+/// What the format before this one made is raised by `oarlock init`, with all that it holds.
+#[tokio::test]
+async fn an_older_format_is_raised_with_what_it_holds() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    root.batch_execute(&format!("SELECT oarlock.check('account', {})", fence.get())).await.unwrap();
+    let older = "DELETE FROM oarlock.fence WHERE name = ''; ALTER TABLE oarlock.fence DROP used;
+        ALTER TABLE oarlock.claim DROP lease; DROP FUNCTION oarlock.forget_fences; UPDATE oarlock.format SET version = 4";
+    root.batch_execute(older).await.unwrap();
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    // Twice: what is done is not in the way.
+    for _ in 0..2 {
+        oarlock_postgres::init(config(server.addr()), None).await.unwrap();
+    }
+    assert!(matches!(renew(&store, &held).await, Renewed::Alive { .. }));
+    let new = Postgres::connect(config(server.addr())).await.unwrap();
+    assert!(matches!(new.attempt(&claim(2, "held")).await.unwrap(), Attempt::Pending(_)));
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&new, &claim(2, "held")).await.unwrap().fence > fence);
+    let smaller = format!("SELECT oarlock.check('account', {})", fence.get() - 1);
+    assert_eq!(state_of(root.batch_execute(&smaller).await).as_deref(), Some("OAR02"));
+    let kept = root.query_one("SELECT used IS NOT NULL FROM oarlock.fence WHERE name = 'account'", &[]).await.unwrap();
+    assert!(kept.get::<_, bool>(0), "it would be kept for ever");
 }

@@ -86,9 +86,11 @@ const MYSQL_LINK: &str = "crates/oarlock-mysql/src/link.rs";
 const MYSQL_NAMED: &str = "crates/oarlock-mysql/src/session.rs";
 const POSTGRES_LINK: &str = "crates/oarlock-postgres/src/link.rs";
 const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
+const MYSQL_CHECK: &str = "crates/oarlock-mysql/src/sql/check.sql";
 const MYSQL_STEP: &str = "crates/oarlock-mysql/src/sql/step.sql";
 const MYSQL_SESSION: &str = "crates/oarlock-mysql/src/sql/session.sql";
 const POSTGRES_ATTEMPT: &str = "crates/oarlock-postgres/src/sql/attempt.sql";
+const POSTGRES_CHECK: &str = "crates/oarlock-postgres/src/sql/check.sql";
 const POSTGRES_STEP: &str = "crates/oarlock-postgres/src/sql/step.sql";
 const POSTGRES_SESSION: &str = "crates/oarlock-postgres/src/sql/session.sql";
 const SESSION_DESK: &str = "crates/oarlock-session/src/desk.rs";
@@ -113,6 +115,7 @@ const MYSQL_QUEUES: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "of_man
 const NAMED: &[&str] = &["-p", "oarlock-mysql", "--test", "named", "a_holder_hears_at_once"];
 const POSTGRES_SILENT: &[&str] = &["-p", "oarlock-postgres", "--test", "sessions", "a_connection_that_fell_silent"];
 const MYSQL_WIRE: &[&str] = &["-p", "oarlock-mysql", "--test", "wire"];
+const MYSQL_PROTECTED: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "fences_of_the_protected_side"];
 const MYSQL_CLOCK: &[&str] = &["-p", "oarlock-mysql", "--test", "clock"];
 const MYSQL_EXPIRY: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "expiry::"];
 const MYSQL_BREAKING: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "breaking::"];
@@ -125,6 +128,7 @@ const MYSQL_IDLE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_co
 const MYSQL_OLD: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "old_connections"];
 const MYSQL_REPLACED: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_whose_listener"];
 const MYSQL_LATE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_has_only"];
+const POSTGRES_PROTECTED: &[&str] = &["-p", "oarlock-postgres", "--test", "wire", "fences_of_the_protected_side"];
 const POSTGRES_CLOCK: &[&str] = &["-p", "oarlock-postgres", "--test", "clock"];
 const POSTGRES_FULL: &[&str] = &["-p", "oarlock-postgres", "--test", "faults", "a_full_queue"];
 const POSTGRES_UNPOLLED: &[&str] = &["-p", "oarlock-postgres", "--test", "unpolled"];
@@ -1711,6 +1715,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: MYSQL_CLOCK,
     },
     Mutant {
+        name: "mysql-prolonged-by-its-clock",
+        rule: "a clock that is set back prolongs no lease by more than itself",
+        file: MYSQL_ATTEMPT,
+        from: "IF _too_long THEN",
+        to: "IF FALSE THEN",
+        test: MYSQL_CLOCK,
+    },
+    Mutant {
+        name: "mysql-lets-an-old-fence-in",
+        rule: "a fence that was forgotten lets no older one in",
+        file: MYSQL_CHECK,
+        from: "IF _fence <= _forgotten THEN",
+        to: "IF FALSE THEN",
+        test: MYSQL_PROTECTED,
+    },
+    Mutant {
         name: "mysql-forgets-the-clock",
         rule: "fences rise across a failover that loses grants",
         file: MYSQL_ATTEMPT,
@@ -1781,6 +1801,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "AND old.last_fence < oarlock.micros(clock_timestamp() - interval '24 hours' - 'epoch')",
         to: "",
         test: POSTGRES_CLOCK,
+    },
+    Mutant {
+        name: "postgres-prolonged-by-its-clock",
+        rule: "a clock that is set back prolongs no lease by more than itself",
+        file: POSTGRES_ATTEMPT,
+        from: "IF too_long THEN",
+        to: "IF false THEN",
+        test: POSTGRES_CLOCK,
+    },
+    Mutant {
+        name: "postgres-lets-an-old-fence-in",
+        rule: "a fence that was forgotten lets no older one in",
+        file: POSTGRES_CHECK,
+        from: "AND _fence <= forgotten THEN",
+        to: "AND false THEN",
+        test: POSTGRES_PROTECTED,
     },
     Mutant {
         name: "postgres-fills-the-queue",
@@ -1858,8 +1894,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "postgres-prolongs-a-grace",
         rule: "a waiter that was asked to end is given no more than its grace",
         file: POSTGRES_ATTEMPT,
-        from: "expires = CASE WHEN ending IS NULL THEN now + lease * interval '1 microsecond' ELSE expires END",
-        to: "expires = now + lease * interval '1 microsecond'",
+        from: "expires = CASE WHEN ending IS NULL THEN now + attempt.lease * interval '1 microsecond' ELSE expires END",
+        to: "expires = now + attempt.lease * interval '1 microsecond'",
         test: POSTGRES_BREAKING,
     },
     Mutant {

@@ -13,7 +13,7 @@ CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
     DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead, _grace BIGINT;
-    DECLARE _whole, _queue BOOLEAN;
+    DECLARE _whole, _queue, _too_long BOOLEAN;
     DECLARE _changed BOOLEAN DEFAULT FALSE;
     DECLARE _memo BLOB;
     DECLARE _outcome VARCHAR(16);
@@ -30,8 +30,15 @@ BEGIN
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     decide: LOOP
         SET _arrival = NULL, _fence = NULL, _grace = NULL, _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0;
-        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair
-        INTO _soonest, _queue FROM oarlock_claim WHERE resource = _head;
+        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair,
+            COALESCE(MAX(expires > _now + lease), FALSE)
+        INTO _soonest, _queue, _too_long FROM oarlock_claim WHERE resource = _head;
+        IF _too_long THEN
+            -- The clock was set back. Whoever holds does not believe for longer than a lease from now.
+            UPDATE oarlock_claim SET expires = _now + lease WHERE resource = _head AND expires > _now + lease;
+            SET _changed = TRUE;
+            ITERATE decide;
+        END IF;
         IF _soonest <= _now THEN
             CALL oarlock_sweep(_head, _stated, _now, NULL, _called);
             SET _changed = TRUE;
@@ -48,7 +55,8 @@ BEGIN
             IF _held = 0 OR _weight BETWEEN 1 AND _held THEN
                 SET _lease = COALESCE(_grace, _lease);
                 UPDATE oarlock_claim
-                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, expires = _now + _lease
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, expires = _now + _lease,
+                    lease = IF(ending IS NULL, _lease, lease)
                 WHERE resource = _head AND id = _id;
                 CALL oarlock_call(_head, _stated, _now, _called);
                 SET _outcome = 'granted';
@@ -94,16 +102,16 @@ BEGIN
             SET _changed = TRUE, _last_fence = _fence, _stated = COALESCE(_stated, _capacity);
             IF _arrival IS NULL THEN
                 INSERT INTO oarlock_claim (
-                    resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, expires
+                    resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, lease, expires
                 ) VALUES (
                     _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _fence, _now,
-                    _now + _lease
+                    _lease, _now + _lease
                 );
             ELSE
                 SET _lease = COALESCE(_grace, _lease);
                 UPDATE oarlock_claim
                 SET session = _session, tethered = _tethered, behind = _behind, fence = _fence, since = _now, turn = NULL,
-                    expires = _now + _lease
+                    expires = _now + _lease, lease = IF(ending IS NULL, _lease, lease)
                 WHERE resource = _head AND id = _id;
             END IF;
         END IF;
@@ -111,13 +119,15 @@ BEGIN
         SET _changed = TRUE, _stated = COALESCE(_stated, _capacity);
         IF _arrival IS NULL THEN
             INSERT INTO oarlock_claim (
-                resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, since, expires
+                resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, since, lease, expires
             ) VALUES (
-                _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _now, _now + _place
+                _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _now, _place,
+                _now + _place
             );
         ELSE
             UPDATE oarlock_claim
-            SET session = _session, tethered = _tethered, behind = _behind, expires = _now + COALESCE(_grace, _place)
+            SET session = _session, tethered = _tethered, behind = _behind, expires = _now + COALESCE(_grace, _place),
+                lease = IF(ending IS NULL, _place, lease)
             WHERE resource = _head AND id = _id;
         END IF;
         SET _waiting = 1;

@@ -84,7 +84,7 @@ BEGIN
                 SET _outcome = 'session', _ending = NULL, _fence = NULL;
             ELSEIF _fence IS NULL THEN
                 UPDATE oarlock_claim
-                SET behind = _behind, expires = IF(ending IS NULL, _now + _place, expires)
+                SET behind = _behind, expires = IF(ending IS NULL, _now + _place, expires), lease = IF(ending IS NULL, _place, lease)
                 WHERE resource = _head AND id = _id;
                 -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
                 SELECT LEAST(expires, COALESCE(turn, expires)) - _now INTO _left
@@ -100,7 +100,7 @@ BEGIN
                     SET _last_fence = GREATEST(_last_fence, _top), _kept = COALESCE(_memo, _kept);
                     UPDATE oarlock_claim
                     SET value = _value, fence = GREATEST(fence, COALESCE(_least, 0)),
-                        expires = IF(ending IS NULL, _now + _lease, expires)
+                        expires = IF(ending IS NULL, _now + _lease, expires), lease = IF(ending IS NULL, _lease, lease)
                     WHERE resource = _head AND id = _id;
                     IF _ending IS NULL THEN
                         SET _left = _lease;

@@ -1,4 +1,4 @@
--- Everything that is made once in a database, besides the procedures: format 4. Many may try at once.
+-- Everything that is made once in a database, besides the procedures: format 5. Many may try at once.
 -- Keys: none. Arguments: none. Answer: none.
 CREATE TABLE IF NOT EXISTS oarlock_format (
     one TINYINT NOT NULL PRIMARY KEY,
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS oarlock_claim (
     fence BIGINT,
     since BIGINT NOT NULL,
     expires BIGINT NOT NULL,
+    lease BIGINT, -- how long it was at its last renewal: it cannot end later than that from now
     turn BIGINT, -- a called waiter must come until then
     ending TEXT,
     PRIMARY KEY (resource, id)
@@ -56,10 +57,13 @@ CREATE TABLE IF NOT EXISTS oarlock_session (
     KEY (begun)
 ) ENGINE = InnoDB;
 
--- The largest fence that was seen on the protected side, for whatever is protected.
+-- The largest fence that was seen on the protected side, for whatever is protected. The row without a name has the largest one that was
+-- forgotten.
 CREATE TABLE IF NOT EXISTS oarlock_fence (
     name VARBINARY(1536) NOT NULL PRIMARY KEY,
-    fence BIGINT NOT NULL
+    fence BIGINT NOT NULL,
+    used BIGINT, -- to the day; NULL: never to be forgotten
+    KEY (used)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- The present run of each server. In memory on purpose: it is empty after a restart, for a server that has not seen a session
@@ -67,4 +71,26 @@ CREATE TABLE IF NOT EXISTS oarlock_fence (
 CREATE TABLE IF NOT EXISTS oarlock_server (
     name BINARY(16) NOT NULL PRIMARY KEY,
     boot BINARY(16) NOT NULL
-) ENGINE = MEMORY
+) ENGINE = MEMORY;
+
+-- What format 4 lacks. MySQL cannot add a column only if it is missing.
+SET @oarlock = IF(
+    EXISTS (
+        SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'oarlock_claim' AND column_name = 'lease'
+    ), 'DO 0', 'ALTER TABLE oarlock_claim ADD COLUMN lease BIGINT'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
+SET @oarlock = IF(
+    EXISTS (
+        SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'oarlock_fence' AND column_name = 'used'
+    ), 'DO 0', 'ALTER TABLE oarlock_fence ADD COLUMN used BIGINT, ADD KEY (used)'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
+DEALLOCATE PREPARE oarlock_raise;
+UPDATE oarlock_fence SET used = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+WHERE used IS NULL AND fence >= 1000000000000000 AND name <> '';
+INSERT INTO oarlock_fence (name, fence) VALUES ('', 0) ON DUPLICATE KEY UPDATE name = ''

@@ -21,6 +21,7 @@ DECLARE
     waiting bigint;
     in_the_way timestamptz;
     soonest timestamptz;
+    too_long boolean;
     queue boolean;
     place bigint;
     free integer;
@@ -41,8 +42,16 @@ BEGIN
         in_the_way := NULL;
         nearest := NULL;
         SELECT min(ends) FILTER (WHERE id IS NOT NULL), coalesce(bool_or(fair), false),
-            min(slot) FILTER (WHERE id IS NULL), max(slot)
-        INTO soonest, queue, free, last FROM oarlock.claim WHERE resource = head.key;
+            min(slot) FILTER (WHERE id IS NULL), max(slot),
+            coalesce(bool_or(expires > now + lease * interval '1 microsecond') FILTER (WHERE id IS NOT NULL), false)
+        INTO soonest, queue, free, last, too_long FROM oarlock.claim WHERE resource = head.key;
+        IF too_long THEN
+            -- The clock was set back. Whoever holds does not believe for longer than a lease from now.
+            UPDATE oarlock.claim SET expires = now + lease * interval '1 microsecond'
+            WHERE resource = head.key AND id IS NOT NULL AND expires > now + lease * interval '1 microsecond';
+            changed := true;
+            CONTINUE;
+        END IF;
         IF soonest <= now THEN
             head := oarlock.sweep(head, now, '{}');
             changed := true;
@@ -58,6 +67,7 @@ BEGIN
             IF mine.weight = 0 OR _weight BETWEEN 1 AND mine.weight THEN
                 UPDATE oarlock.claim
                 SET weight = _weight, kind = _kind, session = _session, tethered = _tethered,
+                    lease = CASE WHEN ending IS NULL THEN _lease ELSE lease END,
                     expires = CASE WHEN ending IS NULL THEN now + _lease * interval '1 microsecond' ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
                 PERFORM oarlock.call(head, now);
@@ -124,25 +134,27 @@ BEGIN
         IF mine.id IS NOT NULL THEN
             UPDATE oarlock.claim
             SET session = _session, tethered = _tethered, behind = _behind, fence = attempt.fence,
+                lease = CASE WHEN ending IS NULL THEN attempt.lease ELSE lease END,
                 since = CASE WHEN attempt.fence IS NULL THEN since ELSE now END,
                 turn = CASE WHEN attempt.fence IS NULL THEN turn END,
                 -- Whoever was asked to end is not given more time, waiting or holding.
-                expires = CASE WHEN ending IS NULL THEN now + lease * interval '1 microsecond' ELSE expires END
+                expires = CASE WHEN ending IS NULL THEN now + attempt.lease * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
             lease := oarlock.micros(mine.expires - now);
         ELSIF free IS NOT NULL THEN
             UPDATE oarlock.claim
             SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,
                 fair = _fair, behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
-                expires = now + lease * interval '1 microsecond'
+                lease = attempt.lease,
+                expires = now + attempt.lease * interval '1 microsecond'
             WHERE resource = head.key AND slot = free;
         ELSE
             INSERT INTO oarlock.claim (
-                resource, slot, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since,
+                resource, slot, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, lease,
                 expires
             ) VALUES (
                 head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _fair, _behind, _label,
-                _value, attempt.fence, now, now + lease * interval '1 microsecond'
+                _value, attempt.fence, now, attempt.lease, now + attempt.lease * interval '1 microsecond'
             );
         END IF;
         -- A grant may leave room for more, or take the turn away from one that was called.

@@ -62,7 +62,7 @@ BEGIN
             outcome := 'session';
         ELSIF mine.fence IS NULL THEN
             UPDATE oarlock.claim
-            SET behind = asked.behind,
+            SET behind = asked.behind, lease = CASE WHEN ending IS NULL THEN asked.place ELSE lease END,
                 expires = CASE WHEN ending IS NULL THEN now + asked.place * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
             outcome := 'alive';
@@ -79,6 +79,7 @@ BEGIN
                 head.memo := coalesce(asked.memo, head.memo);
                 UPDATE oarlock.claim
                 SET value = asked.value, fence = greatest(mine.fence, asked.least),
+                    lease = CASE WHEN ending IS NULL THEN asked.lease ELSE lease END,
                     expires = CASE WHEN ending IS NULL THEN now + asked.lease * interval '1 microsecond' ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
                 lease := oarlock.micros(mine.expires - now);

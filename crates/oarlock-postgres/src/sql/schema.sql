@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 4. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 5. Run under an advisory lock, so that many may try at once.
 -- Keys: none. Arguments: none. Answer: none.
 CREATE SCHEMA IF NOT EXISTS oarlock;
 
@@ -51,14 +51,25 @@ CREATE TABLE IF NOT EXISTS oarlock.claim (
     fence bigint,
     since timestamptz NOT NULL,
     expires timestamptz NOT NULL,
+    lease bigint, -- how long it was at its last renewal, in microseconds: it cannot end later than that from now
     turn timestamptz, -- a called waiter must come until then
     ending text,
     ends timestamptz GENERATED ALWAYS AS (least(expires, turn)) STORED,
     PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 50);
 
--- The largest fence that was seen on the protected side, for whatever is protected.
+-- The largest fence that was seen on the protected side, for whatever is protected. The row without a name has the largest one that was
+-- forgotten.
 CREATE TABLE IF NOT EXISTS oarlock.fence (
     name text PRIMARY KEY,
-    fence bigint NOT NULL
+    fence bigint NOT NULL,
+    used timestamptz -- to the day; NULL: never to be forgotten
 );
+
+-- What format 4 lacks.
+ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS lease bigint;
+ALTER TABLE oarlock.fence ADD COLUMN IF NOT EXISTS used timestamptz;
+UPDATE oarlock.fence SET used = clock_timestamp() WHERE used IS NULL AND fence >= 1000000000000000 AND name <> '';
+
+CREATE INDEX IF NOT EXISTS fence_used ON oarlock.fence (used);
+INSERT INTO oarlock.fence (name, fence) VALUES ('', 0) ON CONFLICT (name) DO NOTHING;

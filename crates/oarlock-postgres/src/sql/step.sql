@@ -49,6 +49,11 @@ BEGIN
             RETURNING key
         )
         DELETE FROM oarlock.claim USING gone WHERE resource = gone.key;
+        -- A role that only takes locks may lack the right.
+        IF has_table_privilege('oarlock.fence', 'SELECT') AND has_table_privilege('oarlock.fence', 'UPDATE')
+            AND has_table_privilege('oarlock.fence', 'DELETE') THEN
+            PERFORM oarlock.forget_fences(10);
+        END IF;
     END LOOP;
     IF head.format > 1 THEN
         RAISE EXCEPTION 'this name was written by a newer version' USING ERRCODE = 'OAR01';
