@@ -1,6 +1,6 @@
 //! The suite on the reference store, and an example of a fixture with every power but a restart.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
@@ -46,12 +46,12 @@ impl Fixture for Mem {
     }
 
     fn remember(&self) -> BoxFuture<Result<()>> {
-        *self.earlier.lock().unwrap() = Some(self.store.kit().snapshot());
+        *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.store.kit().snapshot());
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn fall_back(&self) -> BoxFuture<Result<()>> {
-        if let Some(earlier) = &*self.earlier.lock().unwrap() {
+        if let Some(earlier) = &*self.earlier.lock().unwrap_or_else(PoisonError::into_inner) {
             self.store.kit().fall_back(earlier);
         }
         Box::pin(std::future::ready(Ok(())))
