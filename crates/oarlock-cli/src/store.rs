@@ -1,8 +1,9 @@
 //! Which store, and the way to it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oarlock::{Connect, Error, ErrorKind, Home, Label, Locks, Observer, Url};
+use oarlock::{Connect, Error, ErrorKind, Home, Label, Locks, Observer, Url, text};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
@@ -12,6 +13,9 @@ use crate::words::Words;
 
 /// The variable that names the store where the command line does not.
 const VARIABLE: &str = "OARLOCK_URL";
+
+/// The store that is used where none is named.
+const EMBEDDED: &str = "local:";
 
 /// A store, and how to talk about it.
 #[derive(Clone, Debug)]
@@ -40,7 +44,7 @@ impl Store {
     pub(crate) fn from_environment() -> Result<(Url, bool), Failure> {
         match std::env::var(VARIABLE) {
             Ok(url) if !url.is_empty() => Ok((Url::parse(&url)?, false)),
-            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((Url::parse("local:")?, true)),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((Url::parse(EMBEDDED)?, true)),
             Err(_) => Err(Failure::new(Code::Config, format!("{VARIABLE} is not UTF-8"))),
         }
     }
@@ -48,8 +52,18 @@ impl Store {
     /// Says which store is used where nobody chose one.
     pub(crate) fn say_if_implied(&self) {
         if self.implied {
+            let dir = oarlock::local_dir().map_or_else(String::new, |dir| format!(" in {}", shown(&dir)));
             self.words.note(&format!(
-                "using the embedded store of this machine and user; name another with -u or {VARIABLE}"
+                "using the embedded store of this machine and user{dir}; name another with -u or {VARIABLE}"
+            ));
+        }
+        if self.url.to_string() == EMBEDDED
+            && let Some(other) = oarlock::other_local_dir()
+        {
+            let other = shown(&other);
+            self.words.warning(&format!(
+                "programs that are started without XDG_STATE_HOME, as from cron, use another store, {other}, and do not \
+                 share these locks: name one directory with -u local:/path or {VARIABLE}"
             ));
         }
     }
@@ -102,6 +116,10 @@ impl Store {
             }
         }
     }
+}
+
+fn shown(path: &Path) -> String {
+    text::plain(&path.display().to_string())
 }
 
 /// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in

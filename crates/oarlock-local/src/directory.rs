@@ -1,14 +1,17 @@
-//! The directory and its folders: made owner-only, and refused where others could interfere.
+//! The directory and its folders: made for their owner only, and refused where others could interfere; or made for a
+//! group, where that was asked for.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::error::{SCHEME, os_at};
+use crate::identity;
 use crate::mount;
 use crate::place::Place;
 
@@ -19,25 +22,115 @@ pub(crate) struct Directory {
     pub(crate) sessions: PathBuf,
     states: PathBuf,
     shards: PathBuf,
+    pub(crate) access: Access,
     protection: Mutex<Option<File>>,
+}
+
+/// For whom files are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// For their owner.
+    Owner,
+    /// For the group of the directory.
+    Group,
+}
+
+impl Access {
+    fn folder_mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o700,
+            // Files inside get the group of the folder, not that of their maker.
+            Self::Group => 0o2770,
+        }
+    }
+
+    fn file_mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+        }
+    }
+
+    /// How a file is made that nobody knows by its final name yet.
+    pub(crate) fn create(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+        let file = options.mode(self.file_mode()).open(path)?;
+        if self == Self::Group {
+            // The umask took the group's rights.
+            file.set_permissions(Permissions::from_mode(self.file_mode()))?;
+        }
+        Ok(file)
+    }
+
+    /// Gives a socket, which cannot be opened, the mode of a file.
+    pub(crate) fn open_up(self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::Owner => Ok(()),
+            Self::Group => std::fs::set_permissions(path, Permissions::from_mode(self.file_mode())),
+        }
+    }
+
+    /// Makes a folder, with what leads to it.
+    pub(crate) fn make(self, path: &Path) -> Result<()> {
+        let is_new = self == Self::Group && !path.exists();
+        let made = DirBuilder::new().recursive(true).mode(self.folder_mode()).create(path);
+        let made = made.and_then(|()| match is_new {
+            true => std::fs::set_permissions(path, Permissions::from_mode(self.folder_mode())),
+            false => Ok(()),
+        });
+        made.map_err(|error| {
+            Error::new(ErrorKind::CannotCreate, format!("cannot create {}", path.display())).on(SCHEME).because(error)
+        })
+    }
+
+    /// Opens a file for writing: made if missing, never emptied. In a group it has its mode before it is found.
+    pub(crate) fn open_or_create(self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if self == Self::Owner {
+            return options.create(true).truncate(false).mode(self.file_mode()).open(path);
+        }
+        for _ in 0..identity::REOPENS {
+            match options.open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+            let own = path.with_extension(format!("{}-{:x}.new", std::process::id(), random()));
+            drop(self.create(OpenOptions::new().write(true).create_new(true), &own)?);
+            let linked = std::fs::hard_link(&own, path);
+            std::fs::remove_file(&own)?;
+            if let Err(error) = linked
+                && error.kind() != io::ErrorKind::AlreadyExists
+            {
+                return Err(error);
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::NotFound))
+    }
+}
+
+fn random() -> u64 {
+    // Two threads of one process must not use one name; others have another process id.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Directory {
     /// Makes what is missing and checks who else could write there.
-    pub(crate) fn prepare(root: &Path) -> Result<Self> {
+    pub(crate) fn prepare(root: &Path, access: Access) -> Result<Self> {
         let root = std::path::absolute(root).map_err(|error| os_at("find", root, error))?;
-        make(&root)?;
-        check(&root)?;
+        access.make(&root)?;
+        check(&root, access)?;
         mount::check(&root)?;
         let dir = Self {
             sessions: root.join("session"),
             states: root.join("state"),
             shards: root.join("shard"),
             protection: Mutex::default(),
+            access,
             root,
         };
         for folder in [&dir.sessions, &dir.states, &dir.shards] {
-            make(folder)?;
+            access.make(folder)?;
         }
         dir.protect();
         Ok(dir)
@@ -80,32 +173,33 @@ impl Directory {
     }
 }
 
-/// Makes a folder for its owner only, with what leads to it.
-pub(crate) fn make(path: &Path) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        Error::new(ErrorKind::CannotCreate, format!("cannot create {}", path.display())).on(SCHEME).because(error)
-    })
-}
-
-/// How every file of the store is opened for writing: owner-only, made if missing, never emptied.
-pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
-fn check(root: &Path) -> Result<()> {
+fn check(root: &Path, access: Access) -> Result<()> {
     let stat = std::fs::metadata(root).map_err(|error| os_at("look at", root, error))?;
     let me = rustix::process::geteuid().as_raw();
     let dir = root.display();
     let denied = |message: String| Err(Error::new(ErrorKind::Denied, message).on(SCHEME));
+    if access == Access::Group {
+        if stat.mode() & 0o002 != 0 {
+            return denied(format!(
+                "{dir} can be written by everyone, who could take or free any lock. Run: chmod o-w {dir}"
+            ));
+        }
+        if stat.mode() & 0o2070 != 0o2070 {
+            let why = "is not for its group, as group=yes asks. Its owner has to run";
+            return denied(format!("{dir} {why}: chmod 2770 {dir}"));
+        }
+        return Ok(());
+    }
+    let group = "or add ?group=yes to its URL if its group is meant to share its locks";
     if stat.uid() != me {
         let owner = stat.uid();
         return denied(format!(
-            "{dir} belongs to user {owner}, who could take or free any lock. Name a directory that belongs to you (user {me})"
+            "{dir} belongs to user {owner}, who could take or free any lock. Name a directory that belongs to you (user {me}), {group}"
         ));
     }
     if stat.mode() & 0o022 != 0 {
         return denied(format!(
-            "{dir} can be written by others, who could take or free any lock. Run: chmod go-w {dir}"
+            "{dir} can be written by others, who could take or free any lock. Run: chmod go-w {dir}, {group}"
         ));
     }
     Ok(())

@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::blockers::{from_cursor, suspects, to_cursor, watched};
 use crate::config::Config;
-use crate::directory;
 use crate::error::SCHEME;
 use crate::link::{Link, Needs, offload};
 use crate::place::Place;
@@ -27,7 +26,7 @@ const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
 /// The embedded store: one directory, no server. See the [crate](crate) for what it promises.
 #[derive(Debug)]
 pub struct Local {
-    link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
 }
 
 impl Local {
@@ -93,10 +92,11 @@ impl Driver for Local {
         let mut late = JoinSet::new();
         for (name, places) in by_name {
             let renewals: Vec<_> = places.iter().filter_map(|at| batch.get(*at).cloned()).collect();
+            let needs = if renewals.iter().any(|it| it.memo.is_some()) { Needs::Disk } else { Needs::Nothing };
             let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
                 renewals.iter().map(|renewal| resource.renew(renewal, now, calls)).collect::<Vec<_>>()
             };
-            let mut step = Box::pin(self.link.clone().step(name.clone(), Needs::Nothing, run));
+            let mut step = Box::pin(self.link.clone().step(name.clone(), needs, run));
             match std::future::poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
                 Poll::Ready(renewed) => settle(&mut answers, &places, renewed),
                 Poll::Pending => {
@@ -131,9 +131,10 @@ impl Driver for Local {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let needs = if matches!(end, End::Done { memo: Some(_) }) { Needs::Disk } else { Needs::Nothing };
         let end = end.clone();
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
-        let answer = self.link.clone().step(resource.clone(), Needs::Nothing, run).await;
+        let answer = self.link.clone().step(resource.clone(), needs, run).await;
         if answer.as_ref().is_ok_and(|release| release.outcome != Released::Asked) {
             self.link.session.fell(id);
         }
@@ -149,7 +150,7 @@ impl Driver for Local {
             Interest::Resource(name) => {
                 let place = Place::of(name);
                 let folder = self.link.dir.states(place.shard);
-                directory::make(&folder).map_err(|error| error.during("watch").about(name))?;
+                self.link.dir.access.make(&folder).map_err(|error| error.during("watch").about(name))?;
                 Ok(hub.file(&folder, &place.file))
             }
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),

@@ -10,7 +10,7 @@ use oarlock_core::driver::BoxFuture;
 use oarlock_core::floor::{Floor, Rival};
 
 use crate::config::Config;
-use crate::directory::{make, open_or_create};
+use crate::directory::Access;
 use crate::error::{os, os_at};
 
 /// flock(2) of one open file for each name.
@@ -25,7 +25,7 @@ struct Flock {
 /// When a folder for its files cannot be made in the store's directory.
 pub async fn open(config: Config) -> Result<Arc<dyn Floor>> {
     let dir = config.dir.join(format!("floor-{}", std::process::id()));
-    make(&dir)?;
+    Access::Owner.make(&dir)?;
     Ok(Arc::new(Flock { dir, files: Mutex::default() }))
 }
 
@@ -36,7 +36,7 @@ impl Flock {
             return Ok(file.clone());
         }
         let path = self.dir.join(files.len().to_string());
-        let file = Arc::new(open_or_create(&path).map_err(|error| os_at("open", &path, error))?);
+        let file = Arc::new(Access::Owner.open_or_create(&path).map_err(|error| os_at("open", &path, error))?);
         files.insert(name.clone(), file.clone());
         Ok(file)
     }

@@ -4,14 +4,14 @@
 //! open. A lock on such a file excludes no process that comes later, so it is looked at after it was had; and files that
 //! are locked but never written are touched now and then, so that they do not look unused.
 
-use std::fs::{File, FileTimes};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use oarlock_core::{Error, ErrorKind};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, futimens, utimensat};
 
 use crate::error::{SCHEME, closed};
 
@@ -39,15 +39,18 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Makes a file look used.
 pub(crate) fn touch(file: &File) -> io::Result<()> {
-    let now = SystemTime::now();
-    file.set_times(FileTimes::new().set_accessed(now).set_modified(now))
+    Ok(futimens(file, &now())?)
+}
+
+/// The kernel's own now: whoever may write to a file may set that, any other time only its owner.
+fn now() -> Timestamps {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    Timestamps { last_access: now, last_modification: now }
 }
 
 /// Makes what is found by this name look used, also if it cannot be opened.
 pub(crate) fn touch_path(path: &Path) -> io::Result<()> {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    let times = Timestamps { last_access: now, last_modification: now };
-    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(utimensat(CWD, path, &now(), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// What is answered once the whole store is gone.

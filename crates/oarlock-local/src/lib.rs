@@ -20,5 +20,5 @@ mod state;
 mod sweep;
 mod watch;
 
-pub use config::{Config, default_dir};
+pub use config::{Config, default_dir, other_default_dir};
 pub use driver::Local;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::model::{Calls, Now, Resource};
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::blockers::Watches;
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::{Access, Directory};
 use crate::error::{SCHEME, foreign, os};
 use crate::listen::Listener;
 use crate::place::Place;
@@ -31,6 +32,8 @@ pub(crate) enum Needs {
     Session,
     /// Any store, also a closed one.
     Nothing,
+    /// The same, and what is written must be on the disk before it is answered.
+    Disk,
 }
 
 /// What is open.
@@ -45,6 +48,8 @@ pub(crate) struct Link {
     pub(crate) shards: Shards,
     pub(crate) next_sweep: sweep::Next,
     post: Post,
+    /// How often the disk was waited for.
+    syncs: AtomicU64,
 }
 
 impl Link {
@@ -55,8 +60,9 @@ impl Link {
     /// Opens the store on a clock that tests can move.
     pub(crate) async fn open_on(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         offload(move || {
-            let dir = Arc::new(Directory::prepare(&config.dir)?);
-            let sessions = Arc::new(Sessions::open(&dir.sessions)?);
+            let access = if config.group { Access::Group } else { Access::Owner };
+            let dir = Arc::new(Directory::prepare(&config.dir, access)?);
+            let sessions = Arc::new(Sessions::open(&dir.sessions, access)?);
             let (session, socket) = Session::start(sessions.clone(), config.inherit)?;
             let listener = Listener::new(socket).map_err(|error| os("cannot open a pipe", error))?;
             let post = Post::open(sessions.clone()).map_err(|error| os("cannot open a socket", error))?;
@@ -69,6 +75,7 @@ impl Link {
                 clock,
                 shards: Shards::new(dir.clone()),
                 post,
+                syncs: AtomicU64::new(0),
                 session,
                 sessions,
                 dir,
@@ -94,7 +101,10 @@ impl Link {
         sweep::now_and_then(&self);
         let place = Place::of(&name);
         let mut shard = self.shards.enter(place.shard).await;
-        if let Some(locked) = shard.try_take()? {
+        // A disk takes milliseconds.
+        if needs != Needs::Disk
+            && let Some(locked) = shard.try_take()?
+        {
             return self.finish(&mut shard, locked, &place, (&name, needs), run);
         }
         // Another process is at it, for microseconds or, if it is stopped, for long: not on the runtime's time.
@@ -116,6 +126,14 @@ impl Link {
         let mut calls = Calls::new();
         let answer = self.locked_step(shard, place, (name, needs), run, &mut calls);
         drop(locked);
+        let answer = match &shard.last {
+            // Others need not wait for the disk: they see what was written all the same.
+            Some((_, file)) if needs == Needs::Disk && answer.is_ok() => {
+                self.syncs.fetch_add(1, Ordering::Relaxed);
+                file.sync().and(answer)
+            }
+            _ => answer,
+        };
         shard.tidy();
         if !calls.is_empty() {
             let mine = self.post.send(&calls, self.session.id);
@@ -151,7 +169,7 @@ impl Link {
         }
         let next = Next { name: name.clone(), boot: self.boot.clone(), resource };
         let path = || self.dir.state(place);
-        let written = StateFile::write(file, path, version, next, &mut shard.buffer);
+        let written = StateFile::write(file, path, version, next, &mut shard.buffer, self.dir.access);
         match written {
             Ok(file) => shard.last = Some((place.file.clone(), file)),
             Err(error) => {
@@ -239,5 +257,33 @@ pub(crate) fn offload<T: Send + 'static>(
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.dir.root.display().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::driver::{Driver as _, End};
+    use oarlock_core::{Claim, ClaimId};
+
+    use super::*;
+    use crate::Local;
+
+    /// After a power loss no process is left that could remember what was done.
+    #[tokio::test]
+    async fn a_memo_is_on_the_disk_before_it_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Local::open(Config::new(dir.path())).await.unwrap();
+        let claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("x").unwrap());
+        let syncs = || store.link.syncs.load(Ordering::Relaxed);
+        store.attempt(&claim).await.unwrap();
+        store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap();
+        assert_eq!(syncs(), 0);
+        store.attempt(&claim).await.unwrap();
+        let mut renewal = oarlock_core::driver::Renewal::of(Arc::new(claim.clone()));
+        renewal.memo = Some(b"slot 7".as_slice().into());
+        store.renew(&[renewal]).await.remove(0).unwrap();
+        assert_eq!(syncs(), 1);
+        store.release(&claim.resource, claim.id, &End::Done { memo: Some(b"slot 8".as_slice().into()) }).await.unwrap();
+        assert_eq!(syncs(), 2);
     }
 }

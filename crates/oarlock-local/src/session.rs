@@ -13,7 +13,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use std::time::Duration;
 use oarlock_core::model::Session as SessionId;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Tether};
 
+use crate::directory::Access;
 use crate::error::{SCHEME, closed, os, os_at};
 use crate::identity;
 
@@ -38,6 +39,7 @@ pub(crate) struct Sessions {
     path: PathBuf,
     folder: File,
     opened_by: u32,
+    access: Access,
 }
 
 /// What is known of the process of a session.
@@ -52,9 +54,9 @@ pub(crate) enum Life {
 }
 
 impl Sessions {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path, access: Access) -> Result<Self> {
         let folder = File::open(path).map_err(|error| os_at("open", path, error))?;
-        Ok(Self { path: path.to_owned(), folder, opened_by: std::process::id() })
+        Ok(Self { path: path.to_owned(), folder, opened_by: std::process::id(), access })
     }
 
     /// Whether this is the process that opened the store. A forked child shares the descriptors of its parent, and with
@@ -187,8 +189,12 @@ impl Session {
             let id = random_id()?;
             let mut socket = None;
             let bound = |sessions: &Sessions| {
-                socket = bind(&sessions.socket_address(id))?;
-                Ok(())
+                let address = sessions.socket_address(id);
+                socket = bind(&address)?;
+                // By its own path: a mode is not set through a link in /proc.
+                let path = sessions.socket(id);
+                let opened = if socket.is_some() { sessions.access.open_up(&path) } else { Ok(()) };
+                opened.map_err(|error| os_at("open up", &path, error))
             };
             if let Some(file) = announce(&sessions, id, inherit, 0, bound)? {
                 let session = Self {
@@ -330,7 +336,7 @@ fn announce(
             os_at("create", &path, error)
         }
     };
-    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unannounced);
+    let created = sessions.access.create(OpenOptions::new().write(true).create_new(true), &unannounced);
     let file = match created {
         // Left by a restoration that a sweep has not noticed yet.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

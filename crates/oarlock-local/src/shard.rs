@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use oarlock_core::Result;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::directory::{Directory, make, open_or_create};
+use crate::directory::Directory;
 use crate::error::os_at;
 use crate::identity;
 use crate::state::StateFile;
@@ -219,13 +219,14 @@ impl Shard {
     /// Opens a file of the shards' folder. A cleaner removes folders that are empty, but the directory itself has a live
     /// session in it: without it the whole store was removed.
     fn open(&self, path: &Path) -> Result<File> {
-        match open_or_create(path) {
+        let access = self.dir.access;
+        match access.open_or_create(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !self.dir.root.exists() {
                     return Err(identity::directory_removed());
                 }
-                path.parent().map_or(Ok(()), make)?;
-                open_or_create(path).map_err(|error| self.failed(error))
+                path.parent().map_or(Ok(()), |folder| access.make(folder))?;
+                access.open_or_create(path).map_err(|error| self.failed(error))
             }
             opened => opened.map_err(|error| self.failed(error)),
         }

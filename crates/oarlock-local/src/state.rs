@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use oarlock_core::model::Resource;
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::directory;
+use crate::directory::Access;
 use crate::error::{SCHEME, foreign, newer, os_at};
 use crate::slot::{self, Newest, Trouble};
 
@@ -120,6 +120,7 @@ impl StateFile {
         before: Option<Version>,
         next: Next,
         buffer: &mut Vec<u8>,
+        access: Access,
     ) -> Result<Self> {
         let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
         let sequence = before.map_or(1, |before| before.sequence + 1);
@@ -143,13 +144,24 @@ impl StateFile {
             _ => {
                 let size = slot::size_for(length);
                 buffer.resize(2 * size, 0);
-                let file = replace(&path, buffer).map_err(|error| os_at("write", &path, error).applied_unknown())?;
+                let file =
+                    replace(&path, buffer, access).map_err(|error| os_at("write", &path, error).applied_unknown())?;
                 (file, 0, size)
             }
         };
         let newest = Newest { sequence, crc, slot, payload: slot::payload_at(slot * slot_size, length) };
         let Next { name, boot, resource } = next;
         Ok(Self { file, path, written: Some(Record { name, boot, resource, newest, slot_size }) })
+    }
+}
+
+impl StateFile {
+    /// Waits until the disk has what was written: a memo outlives the machine, unlike claims.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let folder = self.path.parent().map(File::open).transpose();
+        // The folder too: the file may have come to its name just now.
+        let synced = self.file.sync_data().and_then(|()| folder?.map_or(Ok(()), |folder| folder.sync_all()));
+        synced.map_err(|error| os_at("sync", &self.path, error).applied_unknown())
     }
 }
 
@@ -200,13 +212,13 @@ fn parse(payload: &[u8], path: &Path) -> Result<Record> {
 }
 
 /// Puts a whole new file in the place of `path`. The rename is the moment it counts.
-fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
+fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<File> {
     let new = path.with_extension("new");
-    let create = || OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let create = || access.create(OpenOptions::new().read(true).write(true).create(true).truncate(true), &new);
     let mut file = match create() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {
-                directory::make(folder).map_err(io::Error::other)?;
+                access.make(folder).map_err(io::Error::other)?;
             }
             create()?
         }

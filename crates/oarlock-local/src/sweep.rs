@@ -9,12 +9,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use oarlock_core::clock::Moment;
 use oarlock_core::model::{Calls, FORGET_AFTER};
 
-use crate::directory::open_or_create;
 use crate::identity;
 use crate::link::Link;
 use crate::place::Place;
@@ -88,8 +87,8 @@ fn begin(link: &Link) -> Option<(File, u8)> {
     if std::fs::metadata(&path).is_ok_and(|mark| age(&mark).is_some_and(|age| age < EVERY)) {
         return None;
     }
-    let mut mark = open_or_create(&path).ok()?;
-    let _ = mark.set_modified(SystemTime::now());
+    let mut mark = link.dir.access.open_or_create(&path).ok()?;
+    let _ = identity::touch(&mark);
     let mut first = [0];
     let _ = mark.read(&mut first);
     let _ = link.sessions.sweep(SPARE);
@@ -141,6 +140,7 @@ fn forget_locked(link: &Link, locks: &mut Shard, place: &Place, path: &Path) -> 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::SystemTime;
 
     use oarlock_core::clock::{BootClock, Clock};
     use oarlock_core::driver::{Attempt, End};

@@ -314,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn an_end_is_told_once_the_lock_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Arc::new(Sessions::open(dir.path()).unwrap());
+        let sessions = Arc::new(Sessions::open(dir.path(), crate::directory::Access::Owner).unwrap());
         let (session, _socket) = Own::start(sessions.clone(), false).unwrap();
         let hub = Hub::new(sessions.clone(), Listener::new(None).unwrap());
         let (ear, mut ears) = hub.ear(None);
@@ -333,7 +333,7 @@ mod tests {
     #[tokio::test]
     async fn without_inotify_an_end_is_told_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Arc::new(Sessions::open(dir.path()).unwrap());
+        let sessions = Arc::new(Sessions::open(dir.path(), crate::directory::Access::Owner).unwrap());
         let (session, _socket) = Own::start(sessions.clone(), false).unwrap();
         let (other, _other_socket) = Own::start(sessions.clone(), false).unwrap();
         let listener = Listener::new(None).unwrap();

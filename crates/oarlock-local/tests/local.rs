@@ -16,6 +16,8 @@ mod exclusion;
 mod files;
 #[path = "local/forked.rs"]
 mod forked;
+#[path = "local/group.rs"]
+mod group;
 #[path = "local/helper.rs"]
 mod helper;
 #[path = "local/names.rs"]

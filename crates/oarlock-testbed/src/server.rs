@@ -404,6 +404,14 @@ fn tethered(wanted: &Command, user: Option<(u32, u32)>) -> Command {
     command
 }
 
+/// Writes a file that the user of a server can read, whatever the umask.
+fn write_for_all(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+}
+
 /// Sends `question` and reads until `answered` is content with what has come so far.
 fn ask(addr: SocketAddr, timeout: Duration, question: &[u8], answered: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&addr, timeout)?;

@@ -23,7 +23,7 @@ pub mod url;
 pub use init::{init, init_script};
 pub use locks::{Connect, Locks};
 pub use oarlock_core::*;
-pub use registry::{bare_of, built_in, floor_of};
+pub use registry::{bare_of, built_in, floor_of, local_dir, other_local_dir};
 pub use url::Url;
 
 /// The README's program is compiled, so that it stays true.

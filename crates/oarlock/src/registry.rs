@@ -128,7 +128,28 @@ fn local_config(url: &Url) -> Result<oarlock_local::Config> {
         // A name space of its own is a store of its own.
         dir.push(format!("prefix-{}", url.prefix().replace('%', "%25").replace('/', "%2F")));
     }
-    Ok(oarlock_local::Config::new(canonical(dir)))
+    let mut config = oarlock_local::Config::new(canonical(dir));
+    config.group = url.option("group") == Some("yes");
+    Ok(config)
+}
+
+/// The directory that `local:` means for this process, if there is one.
+#[must_use]
+pub fn local_dir() -> Option<std::path::PathBuf> {
+    #[cfg(feature = "local")]
+    return oarlock_local::default_dir().ok();
+    #[cfg(not(feature = "local"))]
+    None
+}
+
+/// Another directory of this user's embedded store, which programs use that are started without `XDG_STATE_HOME`, as from
+/// cron. Locks in the one exclude nothing in the other.
+#[must_use]
+pub fn other_local_dir() -> Option<std::path::PathBuf> {
+    #[cfg(feature = "local")]
+    return oarlock_local::other_default_dir();
+    #[cfg(not(feature = "local"))]
+    None
 }
 
 /// One address for one directory, whichever way leads to it. What does not exist yet has no other names.

@@ -55,6 +55,8 @@ const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
 
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
+const LOCAL_LINK: &str = "crates/oarlock-local/src/link.rs";
+const LOCAL_DIRECTORY: &str = "crates/oarlock-local/src/directory.rs";
 const SLOT: &str = "crates/oarlock-local/src/slot.rs";
 
 const PLAIN_FREE: &str = "crates/oarlock-redis/src/scripts/plain/attempt.free.lua";
@@ -721,6 +723,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if self.found != round {",
         to: "if false {",
         test: &["-p", "oarlock-local", "--lib", "sweep::"],
+    },
+    Mutant {
+        name: "memo-not-synced",
+        rule: "a memo in the embedded store is on the disk before it is answered",
+        file: LOCAL_LINK,
+        from: "Some((_, file)) if needs == Needs::Disk && answer.is_ok() => {",
+        to: "Some((_, file)) if false => {",
+        test: &["-p", "oarlock-local", "--lib", "link::"],
+    },
+    Mutant {
+        name: "group-keeps-umask",
+        rule: "the users of a group can use each other's files, whatever the umask",
+        file: LOCAL_DIRECTORY,
+        from: "file.set_permissions(Permissions::from_mode(self.file_mode()))?;",
+        to: "",
+        test: &["-p", "oarlock-local", "--test", "local", "group::"],
     },
     Mutant {
         name: "child-ends-parent",

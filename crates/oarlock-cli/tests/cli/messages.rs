@@ -42,6 +42,7 @@ fn the_embedded_store_is_announced_unless_named() {
     assert_eq!(implied.code, Some(0), "{implied:?}");
     assert_eq!(implied.err.lines().count(), 1, "{implied:?}");
     assert!(implied.err.contains("embedded store of this machine and user"), "{implied:?}");
+    assert!(implied.err.contains(&bench.path(".local/state/oarlock")), "it says where: {implied:?}");
     for args in [&["run", "-q", "x", "--", "true"][..], &["run", "-u", "local:", "x", "--", "true"]] {
         assert_eq!(finish(bench.bare(args)).err, "", "{args:?}");
     }
@@ -148,4 +149,21 @@ fn hostile_names_and_reasons_do_not_reach_the_terminal() {
         assert!(format!("{}{}", done.out, done.err).contains("evil"), "{done:?}");
     }
     assert_eq!(bench.show(name)["name"], name, "programs see it as it is");
+}
+
+/// A login shell sets `XDG_STATE_HOME`, cron does not: two stores, and each command takes its lock.
+#[test]
+fn two_stores_of_one_user_are_told() {
+    let bench = Bench::new();
+    let run = |state: Option<String>| {
+        let mut command = bench.bare(["run", "x", "--", "true"]);
+        command.envs(state.map(|dir| ("XDG_STATE_HOME", dir)));
+        finish(command)
+    };
+    let alone = run(Some(bench.path("state")));
+    assert!(alone.code == Some(0) && !alone.err.contains("warning"), "{alone:?}");
+    assert!(!run(None).err.contains("warning"), "cron cannot know");
+    let both = run(Some(bench.path("state")));
+    assert!(both.err.contains("warning") && both.err.contains("XDG_STATE_HOME"), "{both:?}");
+    assert!(both.err.contains(&bench.path(".local/state/oarlock")), "{both:?}");
 }

@@ -9,7 +9,7 @@ use oarlock_core::Label;
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_local::{Config, Local};
 
-use crate::{claim, forked, granted, release, take_turn, waiting};
+use crate::{claim, forked, granted, hint, release, take_turn, turn, waiting};
 
 const ROLE: &str = "OARLOCK_LOCAL_TEST_ROLE";
 const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
@@ -18,7 +18,7 @@ const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
 pub(crate) struct Helper {
     child: Child,
     /// Kept until the end of the test: a helper, or its heir, that waits for input ends then at the latest.
-    _input: Option<ChildStdin>,
+    input: Option<ChildStdin>,
     output: BufReader<std::process::ChildStdout>,
 }
 
@@ -27,12 +27,28 @@ impl Helper {
         Self::start_with(role, dir, Stdio::piped())
     }
 
+    /// As another user and group, from a copy of this program.
+    pub(crate) fn start_as(program: &Path, user: u32, group: u32, role: &str, dir: &Path) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()]);
+        command.arg(program).current_dir("/");
+        Self::spawn(command, role, dir, Stdio::piped())
+    }
+
+    /// Lets it read a line.
+    pub(crate) fn go_on(&mut self) {
+        self.input.as_mut().expect("an input").write_all(b"\n").unwrap();
+    }
+
     fn start_with(role: &str, dir: &Path, input: Stdio) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::spawn(Command::new(std::env::current_exe().unwrap()), role, dir, input)
+    }
+
+    fn spawn(mut command: Command, role: &str, dir: &Path, input: Stdio) -> Self {
         command.args(["--exact", "helper::play", "--ignored", "--nocapture"]).env(ROLE, role).env(DIR, dir);
         let mut child = command.stdin(input).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self { _input: child.stdin.take(), child, output }
+        Self { input: child.stdin.take(), child, output }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -95,6 +111,7 @@ async fn play_role(role: &str, dir: &Path, rest: &str) {
         "wait" => wait(dir, rest).await,
         "update" => update(dir, rest).await,
         "count" => count(dir, rest).await,
+        "share" => share(dir, rest).await,
         "sleep" => sleep(),
         other => panic!("{other}"),
     }
@@ -120,6 +137,25 @@ async fn hold(dir: &Path, name: &str, start: bool) {
         say("held");
     }
     sleep();
+}
+
+/// Takes a name in a directory for a group when its turn has come, and releases it when it is told to.
+async fn share(dir: &Path, name: &str) {
+    let mut config = Config::new(dir);
+    config.group = true;
+    let store = Local::open(config).await.unwrap();
+    let claim = waiting(name);
+    if let Attempt::Pending(pending) = store.attempt(&claim).await.unwrap() {
+        let mut watch = turn(&store, &claim, pending.cursor).await;
+        assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));
+        say("waiting");
+        hint(&mut watch).await;
+        granted(&store, &claim).await;
+    }
+    say("held");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    release(&store, &claim).await;
+    say("released");
 }
 
 /// Queues for a name without taking its turn, until it is killed.

@@ -183,7 +183,8 @@ fn follow(folder: &Path, primary: SocketAddr) -> anyhow::Result<Vec<String>> {
     if !begin.exists() {
         let (host, port) = (primary.ip(), primary.port());
         let change = format!("CHANGE MASTER TO master_host = '{host}', master_port = {port}, master_user = 'root'");
-        fs::write(&begin, format!("{change}, master_use_gtid = slave_pos, master_connect_retry = 1;\nSTART SLAVE;\n"))?;
+        let text = format!("{change}, master_use_gtid = slave_pos, master_connect_retry = 1;\nSTART SLAVE;\n");
+        super::write_for_all(&begin, &text)?;
         arguments.push(format!("--init-file={}", begin.display()));
     }
     if !arguments.is_empty() || remembered.exists() {

@@ -78,7 +78,7 @@ impl Program for PgBouncerProgram {
             writeln!(text, "{name} = {value}")?;
         }
         let file = folder.join("pgbouncer.ini");
-        fs::write(&file, text)?;
+        super::write_for_all(&file, &text)?;
         let mut command = Command::new(&self.program);
         command.arg(file);
         Ok(command)

@@ -132,6 +132,8 @@ const CERTIFICATES: &[Own] = &[TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
 const DATABASE: &[Own] =
     &[("sslmode", Says::Encryption, "disable"), ("sslrootcert", Says::File, ""), ("key", Says::Keys, "named")];
 
+const SHARING: &[Own] = &[("group", Says::YesOrNo, "no")];
+
 // Each server of a Redlock is alone: it has no replicas that could count.
 const EVICTION: &[Own] = &[SAFETY[1]];
 const TLS_EVICTION: &[Own] = &[SAFETY[1], TLS_SAFETY[2], TLS_SAFETY[3], TLS_SAFETY[4]];
@@ -167,7 +169,7 @@ const fn etcd(name: &'static str) -> Scheme {
 }
 
 static SCHEMES: &[Scheme] = &[
-    Scheme::new("local", "the embedded store", "local").path(PathIs::Directory),
+    Scheme::new("local", "the embedded store", "local").path(PathIs::Directory).own(SHARING),
     Scheme::new("mem", "the memory of one process, for tests", "mem"),
     redis("redis").alias(&["valkey"]),
     redis("rediss").alias(&["valkeys"]).tls().own(TLS_SAFETY),
