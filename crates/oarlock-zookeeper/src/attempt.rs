@@ -69,7 +69,8 @@ impl ZooKeeper {
             if strangers.is_empty() {
                 break (at, holds);
             }
-            standing.queue = queue.without(&strangers);
+            let rest = queue.without(&strangers);
+            standing.queue = if holds { rest } else { session.without_strangers(parent, rest).await? };
         };
         let queue = &standing.queue;
         if holds {
@@ -135,7 +136,7 @@ impl ZooKeeper {
             let Some(asked) = capacity.filter(|asked| queue.disputes(at, *asked)) else { break };
             let strangers = session.unmask(parent, &[by]).await.map_err(Error::applied_unknown)?;
             if !strangers.is_empty() {
-                queue = queue.without(&strangers);
+                queue = session.without_strangers(parent, queue).await.map_err(Error::applied_unknown)?;
                 continue;
             }
             // The first claim decides; others that say something else are about to leave.
@@ -279,12 +280,13 @@ async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Opti
         (Capacity::Any, Weight::Units(_)) => UNSTATED,
         (Capacity::Adopt(limit), _) => limit,
     };
+    let mut queue = session.look(parent).await?;
     loop {
-        let queue = session.look(parent).await?;
         let Some((by, stated)) = queue.stated_before(queue.entries.len()) else { return Ok(Some(otherwise)) };
         if session.unmask(parent, &[by]).await?.is_empty() {
             return Ok(Some(stated));
         }
+        queue = session.without_strangers(parent, queue).await?;
     }
 }
 

@@ -93,6 +93,13 @@ impl Session {
         Ok(strangers)
     }
 
+    /// A queue in which one stranger was found, without all others: a tree that was copied has many of them, and they are asked
+    /// for at once instead of one after the other.
+    pub(crate) async fn without_strangers(&self, parent: &str, queue: Queue) -> Result<Queue> {
+        let suspects: Vec<_> = queue.entries.iter().collect();
+        Ok(queue.without(&self.unmask(parent, &suspects).await?))
+    }
+
     /// Those that would make one of these claims lighter and do not belong to it.
     pub(crate) async fn unmask_marks<'a>(
         &self,
