@@ -3,17 +3,8 @@
 #[path = "shared/fixture.rs"]
 mod fixture;
 
-use std::sync::Arc;
-
-use oarlock_testbed::Postgres;
-
 fn main() -> anyhow::Result<()> {
-    let Some(server) = Postgres::start_or_skip()? else { return Ok(()) };
-    let entrance = server.addr();
-    oarlock_conformance::run(fixture::Server {
-        name: "postgres",
-        server: Arc::new(server),
-        entrance,
-        mode: fixture::Mode::Lease,
-    })
+    let Some(bed) = fixture::Bed::start_or_skip()? else { return Ok(()) };
+    let entrance = bed.addr();
+    oarlock_conformance::run(fixture::Server { name: "postgres", bed, entrance, mode: fixture::Mode::Lease })
 }

@@ -3,12 +3,8 @@
 #[path = "shared/fixture.rs"]
 mod fixture;
 
-use std::sync::Arc;
-
-use oarlock_testbed::Postgres;
-
 fn main() -> anyhow::Result<()> {
-    let Some(server) = Postgres::start_or_skip()? else { return Ok(()) };
-    let (entrance, mode) = (server.addr(), fixture::Mode::Session);
-    oarlock_conformance::run(fixture::Server { name: "postgres/session", server: Arc::new(server), entrance, mode })
+    let Some(bed) = fixture::Bed::start_or_skip()? else { return Ok(()) };
+    let (entrance, mode) = (bed.addr(), fixture::Mode::Session);
+    oarlock_conformance::run(fixture::Server { name: "postgres/session", bed, entrance, mode })
 }

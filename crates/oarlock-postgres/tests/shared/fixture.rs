@@ -1,5 +1,8 @@
 //! What the suite does to a PostgreSQL server; every client comes through a proxy of its own.
 
+#[path = "bed.rs"]
+mod bed;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +16,12 @@ use oarlock_postgres::{Advisory, Config, Postgres, PostgresSession};
 use oarlock_testbed::Postgres as Postgresql;
 use oarlock_testbed::proxy::{Held, Proxy};
 
-/// A server, and what clients connect to: itself, or a pooler in front of it.
+pub(crate) use self::bed::Bed;
+
+/// A server, and what clients connect to: its door, or a pooler in front of that.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
-    pub(crate) server: Arc<Postgresql>,
+    pub(crate) bed: Arc<Bed>,
     pub(crate) entrance: SocketAddr,
     pub(crate) mode: Mode,
 }
@@ -42,7 +47,7 @@ impl Fixture for Server {
 
     fn powers(&self) -> Powers {
         let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
-        powers.restart(Power::Has).pause(Power::Has)
+        powers.restart(Power::Has).pause(Power::Has).fall_back(Power::Has)
     }
 
     fn pace(&self) -> Pace {
@@ -76,11 +81,21 @@ impl Fixture for Server {
     fn resume(&self) -> BoxFuture<Result<()>> {
         self.control(Postgresql::resume)
     }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        let bed = self.bed.clone();
+        Box::pin(async move { bed.remember().await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        let (bed, entrance) = (self.bed.clone(), self.entrance);
+        Box::pin(async move { bed.fall_back(entrance).await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+    }
 }
 
 impl Server {
     fn control(&self, what: fn(&Postgresql) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
-        let server = self.server.clone();
+        let server = self.bed.server();
         Box::pin(async move {
             let done = tokio::task::spawn_blocking(move || what(&server)).await;
             let done = done.unwrap_or_else(|error| Err(error.into()));
