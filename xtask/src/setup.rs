@@ -1,5 +1,6 @@
 //! Installs what the tests need, and only what is missing.
 
+mod mysql;
 mod quiet;
 
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ pub(crate) fn run(workspace: &Workspace, parts: &[Part]) -> Result<(), Failure> 
     }
     if parts.iter().any(|part| part.needs_packages()) {
         install_packages()?;
+        mysql::unpack(workspace);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ pub mod taker;
 pub use child::plain;
 pub use proxy::Proxy;
 pub use server::{
-    Etcd, EtcdCluster, EtcdTls, MariaDb, MariaDbClock, PgBouncer, Postgres, PostgresClock, Redis, RedisClock,
-    RedisCluster, RedisSentinel, RedisTls, ZooKeeper, ZooKeeperEnsemble,
+    Etcd, EtcdCluster, EtcdTls, Flavour, MariaDb, MariaDbClock, MySql, PgBouncer, Postgres, PostgresClock, Redis,
+    RedisClock, RedisCluster, RedisSentinel, RedisTls, SqlServer, ZooKeeper, ZooKeeperEnsemble,
 };
 pub use taker::{Said, Taker};

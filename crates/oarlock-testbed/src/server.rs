@@ -9,9 +9,11 @@ mod etcd;
 mod etcd_cluster;
 mod etcd_peers;
 mod etcd_tls;
+mod flavour;
 mod log;
 mod mariadb;
 mod missing;
+mod mysql;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -38,8 +40,10 @@ pub use self::clocked::Clocked;
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;
+pub use self::flavour::{Flavour, SqlServer};
 pub use self::mariadb::MariaDbProgram;
 pub use self::missing::Missing;
+pub use self::mysql::MySqlProgram;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
@@ -87,6 +91,9 @@ pub type MariaDb = Server<MariaDbProgram>;
 /// The same with a wall clock that can be moved.
 pub type MariaDbClock = Server<Clocked<MariaDbProgram>>;
 
+/// A MySQL with the same.
+pub type MySql = Server<MySqlProgram>;
+
 /// A PgBouncer in transaction mode that trusts everyone, in front of a PostgreSQL: see [`PgBouncer::in_front_of`].
 pub type PgBouncer = Server<PgBouncerProgram>;
 
@@ -121,6 +128,9 @@ pub trait Program: Sized + fmt::Debug {
 
     /// Ends it in good order, without waiting for its clients.
     const STOP: Signal = Signal::TERM;
+
+    /// Whether it is killed when it is dropped: it leaves nothing behind outside its folder, and takes its time to end in good order.
+    const KILLABLE: bool = false;
 
     /// Finds its files.
     ///
@@ -369,7 +379,7 @@ impl<P: Program> Server<P> {
 impl<P: Program> Drop for Server<P> {
     fn drop(&mut self) {
         if let Some(tree) = self.tree().take()
-            && let Err(error) = tree.stop(P::STOP, STOP_GRACE)
+            && let Err(error) = if P::KILLABLE { tree.kill() } else { tree.stop(P::STOP, STOP_GRACE) }
         {
             eprintln!("{} may still run: {error}", P::NAME);
         }

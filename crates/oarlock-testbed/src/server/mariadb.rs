@@ -71,6 +71,7 @@ impl Server<MariaDbProgram> {
 impl Program for MariaDbProgram {
     const NAME: &'static str = "mariadb";
     const SCHEME: &'static str = "mysql";
+    const KILLABLE: bool = true;
 
     fn find() -> Result<Self, Missing> {
         let folders = FOLDERS.map(PathBuf::from);
