@@ -15,6 +15,7 @@ use oarlock_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
 use crate::error::{NOT_ALLOWED_IN_GROUP, SCHEME, failed, is_killed};
+use crate::flavour::Flavour;
 use crate::link::{Link, random};
 
 /// The named locks of a session. More than there are connections: the server may still have some that we have given up.
@@ -167,13 +168,14 @@ pub(crate) enum Begun {
 }
 
 /// Writes a session down for all others, once its end would be heard of.
-pub(crate) async fn begin(conn: &mut Conn, session: &Session) -> Result<Begun> {
+pub(crate) async fn begin(conn: &mut Conn, flavour: Flavour, session: &Session) -> Result<Begun> {
     let before = session.run.get();
     if before.is_some() && run(conn).await?.as_ref() != before {
         return Ok(Begun::Elsewhere);
     }
     let random = random::<16>()?;
-    match conn.exec_drop("CALL oarlock_begin(?, ?)", (session.number, random.as_slice())).await {
+    let kills = flavour.kills(conn).await.map_err(failed)?;
+    match conn.exec_drop("CALL oarlock_begin(?, ?, ?)", (session.number, random.as_slice(), kills)).await {
         // Group replication takes no changes to what is not replicated.
         Err(mysql_async::Error::Server(told)) if told.code == NOT_ALLOWED_IN_GROUP => return Ok(Begun::Dark),
         begun => begun.map_err(failed)?,

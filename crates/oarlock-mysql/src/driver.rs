@@ -32,7 +32,7 @@ const RENEWALS: usize = 128;
 pub(crate) const ATTEMPT: &str =
     "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :fair, :wait,
     :behind, :lease, :place, :label, :value)";
-pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?)";
+pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?, ?)";
 pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
 pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
 
@@ -41,6 +41,12 @@ pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
 pub struct MySql {
     link: Arc<Link>,
     queues: Queues,
+}
+
+impl Drop for MySql {
+    fn drop(&mut self) {
+        self.link.abandon();
+    }
 }
 
 impl MySql {
@@ -153,7 +159,7 @@ impl MySql {
         let rows = self.link.ask(ATTEMPT, asked).await?;
         let row = first(&rows)?;
         self.tell(row)?;
-        let stored = || get::<Option<i64>>(row, "stored").map(|stored| to_limit(stored.unwrap_or(1)));
+        let stored = || get::<Option<i64>>(row, "limits").map(|stored| to_limit(stored.unwrap_or(1)));
         match get::<String>(row, "outcome")?.as_str() {
             "granted" => {
                 self.link.hub.forget(claim.id);
@@ -232,7 +238,7 @@ impl MySql {
         }
         asked.sort_by(|(one, _), (other, _)| one.cmp(other));
         let asked = serde_json::Value::from_iter(asked.into_iter().map(|(_, one)| one)).to_string();
-        let rows = self.link.keep(RENEW, (session, wait, asked)).await?;
+        let rows = self.link.keep(session, wait, asked).await?;
         let row = first(&rows)?;
         self.tell(row)?;
         let mut answers = vec![None; batch.len()];

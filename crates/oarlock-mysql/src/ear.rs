@@ -31,6 +31,11 @@ impl Ear {
         Arc::new(Self { config, mailbox, runtime, task: Mutex::default(), deaf: Arc::default() })
     }
 
+    /// Where the connections live.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// Listens, unless it does already.
     pub(crate) fn listen(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,9 @@ pub(crate) const SCHEME: &str = "mysql";
 /// The state that our own procedures raise for a row of a newer format.
 const NEWER: &str = "OAR01";
 
+/// The state that our own procedures raise where the client has to count who was killed.
+pub(crate) const DOUBT: &str = "OAR03";
+
 /// A table that is not there.
 pub(crate) const NO_SUCH_TABLE: u16 = 1146;
 
@@ -18,8 +21,8 @@ pub(crate) const NOT_NULL: u16 = 1048;
 /// A setting that this server does not have.
 pub(crate) const UNKNOWN_VARIABLE: u16 = 1193;
 
-/// A name that is longer than the server allows, and what MySQL says of one that it does not allow for a lock.
-pub(crate) const NO_NAME: [u16; 2] = [1059, 3057];
+/// A name that is longer than the server allows, and what MySQL 8 and 9 say of one that they do not allow for a lock.
+pub(crate) const NO_NAME: [u16; 3] = [1059, 3057, 4163];
 
 /// A change that group replication does not take.
 pub(crate) const NOT_ALLOWED_IN_GROUP: u16 = 3098;
@@ -37,6 +40,7 @@ pub(crate) fn failed(error: mysql_async::Error) -> Error {
     let refused = if is_doubtful(told.code) { refused.applied_unknown() } else { refused };
     let refused = match (kind, told.code) {
         (ErrorKind::Unreachable, DEADLOCK) => refused.retry_now(),
+        (ErrorKind::Unreachable, _) if told.state == DOUBT => refused.retry_now(),
         (ErrorKind::Unreachable, _) => refused.retry_later(),
         _ => refused,
     };
@@ -67,6 +71,9 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
     if told.state == NEWER {
         return (ErrorKind::NewerFormat, "this server's locks are newer");
     }
+    if told.state == DOUBT {
+        return (ErrorKind::Unreachable, "others ended meanwhile");
+    }
     match told.code {
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused"),
         1049 => (ErrorKind::Config, "there is no such database"),
@@ -81,9 +88,16 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
     }
 }
 
-/// A connection that was not made: nothing was asked yet.
-pub(crate) fn no_connection(error: mysql_async::Error) -> Error {
+/// A user that the server does not let in.
+const ACCESS_DENIED: u16 = 1045;
+
+/// A connection that was not made, `encrypted` or not: nothing was asked yet.
+pub(crate) fn no_connection(error: mysql_async::Error, encrypted: bool) -> Error {
     let (kind, what) = match &error {
+        // MySQL says the same of a wrong password, of a user who must encrypt, and of a password that it could not be sent.
+        mysql_async::Error::Server(told) if told.code == ACCESS_DENIED && !encrypted => {
+            (ErrorKind::Denied, "the server refused, which may be for want of encryption (sslmode=require)")
+        }
         mysql_async::Error::Server(told) => meaning(told),
         // Today as tomorrow.
         mysql_async::Error::Io(IoError::Tls(_)) => (ErrorKind::Config, "the server's certificate is not trusted"),

@@ -6,6 +6,7 @@ mod config;
 mod driver;
 mod ear;
 mod error;
+mod flavour;
 pub mod floor;
 mod link;
 mod queue;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, Row, params};
+use oarlock_core::reconnect::SharedTask;
 use oarlock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -14,7 +15,8 @@ use tokio::sync::Semaphore;
 use crate::beacon::{Begun, SETTLED, Session, Standing, begin, read, stand};
 use crate::config::{Config, Encryption};
 use crate::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
-use crate::error::{NOT_NULL, SCHEME, closed, ended, failed, no_answer, no_connection, silent};
+use crate::error::{NOT_NULL, SCHEME, closed, ended, failed, no_answer, no_connection, silent, strange};
+use crate::flavour::Flavour;
 use crate::schema;
 use crate::watch::Hub;
 
@@ -41,8 +43,8 @@ pub(crate) struct Link {
     /// Where the connections live, whoever asks for a new one.
     runtime: Handle,
     session: Mutex<Option<Arc<Session>>>,
-    /// One at a time begins a session.
-    beginning: tokio::sync::Mutex<()>,
+    /// One task begins a session for all requests that need one.
+    beginning: SharedTask,
     /// The numbers of sessions that have ended.
     ended: Mutex<Vec<i64>>,
     lit: AtomicBool,
@@ -58,9 +60,30 @@ struct Lanes {
     idle: Mutex<Vec<Wire>>,
 }
 
+/// What is asked on a connection.
+enum Request {
+    /// A statement, and what it is given.
+    Step(&'static str, Params),
+    /// The session that renews, whether it waits for names that others have locked, and the batch.
+    Renewal(i64, bool, String),
+}
+
+impl Request {
+    async fn ask(self, conn: &mut Conn, flavour: Flavour) -> mysql_async::Result<Vec<Row>> {
+        match self {
+            Self::Step(sql, params) => flavour.ask(conn, sql, params).await,
+            Self::Renewal(session, wait, batch) => {
+                let kills = flavour.kills(conn).await?;
+                conn.exec(RENEW, (session, kills, wait, batch)).await
+            }
+        }
+    }
+}
+
 /// A connection of a session.
 struct Wire {
     conn: Conn,
+    flavour: Flavour,
     /// `None` where nobody sees sessions end.
     standing: Option<Standing>,
     made: Instant,
@@ -113,20 +136,27 @@ impl Link {
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
         let link = Arc::new(Self {
             config,
-            runtime,
             session: Mutex::default(),
-            beginning: tokio::sync::Mutex::default(),
+            beginning: SharedTask::new(SCHEME).on(runtime.clone()),
             ended: Mutex::default(),
             lit: AtomicBool::new(true),
             requests: Lanes::new(REQUESTS),
             renewals: Lanes::new(1),
             closed: AtomicBool::new(false),
             hub: Hub::default(),
+            runtime,
         });
         let session = link.session().await?;
-        let wire = link.dial(&session).await?;
+        let opened = link.clone();
+        let wire = link.apart(async move { opened.dial(&session).await }).await?;
         link.requests.put(wire);
         Ok(link)
+    }
+
+    /// Does this in a task of its own, where the connections live: it goes on whether or not its caller does, and holds up no other request.
+    async fn apart<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        self.runtime.spawn(work).await.map_err(gone)?
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -148,16 +178,22 @@ impl Link {
         if let Some(session) = self.living_session() {
             return Ok(session);
         }
-        let _alone = self.beginning.lock().await;
-        if let Some(session) = self.living_session() {
-            return Ok(session);
+        let link = self.clone();
+        self.beginning.join(|| async move { link.begin().await }).done().await?;
+        self.living_session().ok_or_else(ended)
+    }
+
+    async fn begin(self: &Arc<Self>) -> Result<()> {
+        // Another task may have begun one since the caller looked.
+        if self.living_session().is_some() {
+            return Ok(());
         }
         let session = Arc::new(Session::new()?);
-        // Whoever listens for its end would light it again.
+        // The connection that listens for its end would light it again.
         let wire = self.light(&session).await.inspect_err(|_| session.end())?;
-        *lock(&self.session) = Some(session.clone());
+        *lock(&self.session) = Some(session);
         self.renewals.put(wire);
-        Ok(session)
+        Ok(())
     }
 
     /// Whether this is a session of ours that has ended.
@@ -187,27 +223,29 @@ impl Link {
     }
 
     /// A request, one round trip.
-    pub(crate) async fn ask(self: &Arc<Self>, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
-        let params = params.into();
-        self.on(&self.requests, async |conn| conn.exec(sql, params).await).await
+    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
+        let (link, params) = (self.clone(), params.into());
+        self.apart(async move { link.on(Request::Step(sql, params)).await }).await
     }
 
-    /// A renewal, which waits for no other request, and lights the beacon again if it went out.
-    pub(crate) async fn keep(self: &Arc<Self>, sql: &str, params: impl Into<Params>) -> Result<Vec<Row>> {
-        let params = params.into();
-        self.on(&self.renewals, async |conn| conn.exec(sql, params).await).await
+    /// A renewal of what a session has, which waits for no other request, and lights the beacon again if it went out.
+    pub(crate) async fn keep(self: &Arc<Self>, session: i64, wait: bool, batch: String) -> Result<Vec<Row>> {
+        let link = self.clone();
+        self.apart(async move { link.on(Request::Renewal(session, wait, batch)).await }).await
     }
 
-    async fn on<F>(self: &Arc<Self>, lanes: &Lanes, request: F) -> Result<Vec<Row>>
-    where
-        F: AsyncFnOnce(&mut Conn) -> mysql_async::Result<Vec<Row>>,
-    {
+    async fn on(self: &Arc<Self>, request: Request) -> Result<Vec<Row>> {
         self.check()?;
+        let lanes = match request {
+            Request::Step(..) => &self.requests,
+            Request::Renewal(..) => &self.renewals,
+        };
         let gone = |error| closed().because(error);
         let _permit = lanes.permits.acquire().await.map_err(gone)?;
         let mut wire = self.line(lanes).await?;
         // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
-        let answer = tokio::time::timeout(self.config.silence_timeout, request(&mut wire.conn)).await;
+        let asked = request.ask(&mut wire.conn, wire.flavour);
+        let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open in the
         // server, which ends with the connection.
         let rows = answer.map_err(|_| silent())?.map_err(failed)?;
@@ -276,7 +314,7 @@ impl Link {
             let mut ear = dial(&config).await?;
             let (standing, _) = stand(&mut ear, &session).await?;
             read(link.clone(), ear, standing, beacon);
-            match begin(&mut wire.conn, &session).await? {
+            match begin(&mut wire.conn, wire.flavour, &session).await? {
                 Begun::Here => {}
                 Begun::Dark => {
                     session.put_out();
@@ -308,15 +346,22 @@ impl Link {
         Ok(wire)
     }
 
-    async fn in_time(&self, opening: impl Future<Output = Result<Wire>> + Send + 'static) -> Result<Wire> {
+    async fn in_time(&self, opening: impl Future<Output = Result<Wire>>) -> Result<Wire> {
         self.check()?;
-        let limit = self.config.connect_timeout;
         // Nobody else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
-        let opened = self
-            .runtime
-            .spawn(async move { tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| Err(no_answer())) });
-        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
-        opened.await.map_err(gone)?
+        tokio::time::timeout(self.config.connect_timeout, opening).await.unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    /// Ends the session at once, also while a request is under way.
+    pub(crate) fn abandon(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.hub.end();
+        if let Some(session) = lock(&self.session).take() {
+            session.stop_reading();
+        }
+        for lanes in [&self.requests, &self.renewals] {
+            lanes.idle().clear();
+        }
     }
 
     /// A name as it is stored.
@@ -353,11 +398,12 @@ const LEAVE: &str =
 
 /// A connection that stands for nobody yet.
 pub(crate) async fn dial(config: &Config) -> Result<Conn> {
-    if config.encryption != Encryption::Disable {
+    let encrypted = config.encryption != Encryption::Disable;
+    if encrypted {
         // The client crate takes whichever provider the process has; without one it would panic.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    let mut conn = Conn::new(config.to_client()).await.map_err(no_connection)?;
+    let mut conn = Conn::new(config.to_client()).await.map_err(|error| no_connection(error, encrypted))?;
     conn.query_drop(SETTINGS).await.map_err(failed)?;
     Ok(conn)
 }
@@ -366,7 +412,8 @@ pub(crate) async fn dial(config: &Config) -> Result<Conn> {
 async fn open(config: &Config, session: &Arc<Session>) -> Result<(Wire, Option<String>)> {
     let mut conn = dial(config).await?;
     schema::prepare(&mut conn).await?;
-    if !is_alone(&mut conn).await? {
+    let (is_alone, flavour) = look(&mut conn).await?;
+    if !is_alone {
         session.put_out();
     }
     let (mut standing, mut beacon) = (None, None);
@@ -376,15 +423,16 @@ async fn open(config: &Config, session: &Arc<Session>) -> Result<(Wire, Option<S
     }
     warm(&mut conn).await?;
     let now = Instant::now();
-    Ok((Wire { conn, standing, made: now, used: now }, beacon))
+    Ok((Wire { conn, flavour, standing, made: now, used: now }, beacon))
 }
 
-/// Whether named locks mean something here: it is one server, and the connection is ours.
-pub(crate) async fn is_alone(conn: &mut Conn) -> Result<bool> {
-    let id: Option<u32> = conn.query_first("SELECT CONNECTION_ID()").await.map_err(failed)?;
+/// Whether named locks mean something here: it is one server, and the connection is ours. And which kind of server it is.
+pub(crate) async fn look(conn: &mut Conn) -> Result<(bool, Flavour)> {
+    let told: Option<(u32, String)> = conn.query_first("SELECT CONNECTION_ID(), VERSION()").await.map_err(failed)?;
+    let (id, version) = told.ok_or_else(|| strange("no answer"))?;
     let galera: Option<(String, String)> = conn.query_first("SHOW VARIABLES LIKE 'wsrep_on'").await.map_err(failed)?;
     // A pooler does not know yet which connection will serve us when it greets us.
-    Ok(id == Some(conn.id()) && !is_cluster(galera.as_ref().map(|(_, on)| on.as_str())))
+    Ok((id == conn.id() && !is_cluster(galera.as_ref().map(|(_, on)| on.as_str())), Flavour::of(&version)))
 }
 
 /// Named locks are not those of a Galera cluster, whatever else is.
@@ -404,7 +452,7 @@ async fn warm(conn: &mut Conn) -> Result<()> {
         refused.map_err(failed)?;
     }
     conn.exec_drop(RELEASE, (nothing, nothing, nothing, nothing, 0)).await.map_err(failed)?;
-    conn.exec_drop(RENEW, (0, false, "[]")).await.map_err(failed)?;
+    conn.exec_drop(RENEW, (0, nothing, false, "[]")).await.map_err(failed)?;
     conn.exec_drop(INSPECT, ("", "", nothing, 1)).await.map_err(failed)
 }
 

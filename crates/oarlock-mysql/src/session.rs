@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::config::{Config, Keys};
 use crate::ear::Ear;
 use crate::error::{NO_NAME, SCHEME, UNKNOWN_VARIABLE, closed, failed, no_answer, silent, strange};
-use crate::link::{dial, is_alone};
+use crate::link::{dial, look};
 
 /// A wait is one statement: after so long it begins anew.
 const QUEUE_FOR: Duration = Duration::from_secs(60);
@@ -99,18 +99,25 @@ fn hashed(prefix: &str, name: &str) -> String {
 #[derive(Debug)]
 pub struct Connection {
     config: Config,
+    open: Arc<Open>,
+    id: u32,
+    ear: Arc<Ear>,
+}
+
+/// What the requests of a connection share.
+#[derive(Debug)]
+struct Open {
     /// One request at a time; `None` once it was closed.
     conn: Mutex<Option<Conn>>,
-    id: u32,
     over: AtomicBool,
     mailbox: Mailbox,
-    ear: Arc<Ear>,
 }
 
 async fn connect(config: Config, mailbox: Mailbox, ear: Arc<Ear>) -> Result<Connection> {
     config.check()?;
     let mut conn = dial_patient(&config).await?;
-    if !is_alone(&mut conn).await? {
+    let (is_alone, _) = look(&mut conn).await?;
+    if !is_alone {
         let message =
             "named locks are those of one server and one connection: here is a cluster, or a pooler in between";
         return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME));
@@ -118,7 +125,7 @@ async fn connect(config: Config, mailbox: Mailbox, ear: Arc<Ear>) -> Result<Conn
     let seconds = config.session_ttl.as_secs_f64().ceil();
     conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
     let (id, over) = (conn.id(), AtomicBool::new(false));
-    Ok(Connection { config, conn: Mutex::new(Some(conn)), id, over, mailbox, ear })
+    Ok(Connection { config, open: Arc::new(Open { conn: Mutex::new(Some(conn)), over, mailbox }), id, ear })
 }
 
 /// A connection whose statements may take as long as they like.
@@ -133,12 +140,12 @@ pub(crate) async fn dial_patient(config: &Config) -> Result<Conn> {
     Ok(conn)
 }
 
-impl Connection {
-    /// One request that has one answer. Whatever fails in another way than by a refusal is the end of the connection.
+impl Open {
+    /// Whatever fails in another way than by a refusal is the end of the connection.
     async fn ask<T: mysql_async::prelude::FromValue + Send + 'static>(
         &self,
         sql: &str,
-        params: impl Into<Params> + Send,
+        params: Params,
         limit: Duration,
     ) -> Result<Option<T>> {
         let mut open = self.conn.lock().await;
@@ -169,6 +176,31 @@ impl Connection {
         Err(answer)
     }
 
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        // Under way with a request: that will see to it.
+        if let Ok(mut conn) = self.conn.try_lock() {
+            conn.take();
+        }
+        // Whoever holds something on it does so no longer.
+        self.mailbox.ring();
+    }
+}
+
+impl Connection {
+    /// One request that has one answer, in a task of its own: it goes on whether or not its caller does, and so do the others on this
+    /// connection.
+    async fn ask<T: mysql_async::prelude::FromValue + Send + 'static>(
+        &self,
+        sql: &'static str,
+        params: impl Into<Params> + Send,
+        limit: Duration,
+    ) -> Result<Option<T>> {
+        let (open, params) = (self.open.clone(), params.into());
+        let gone = |error| closed().because(error);
+        self.ear.runtime().spawn(async move { open.ask(sql, params, limit).await }).await.map_err(gone)?
+    }
+
     fn patience(&self) -> Duration {
         self.config.silence_timeout.min(self.config.session_ttl)
     }
@@ -178,6 +210,16 @@ impl Connection {
         self.ear.listen();
         let clock = self.ask::<u64>(CLOCK, (), self.patience()).await?;
         clock.ok_or_else(|| strange("no clock"))
+    }
+}
+
+impl Drop for Connection {
+    /// Closed at once, also while a request is under way.
+    fn drop(&mut self) {
+        self.open.over.store(true, Ordering::Release);
+        if let Ok(mut conn) = self.open.conn.try_lock() {
+            conn.take();
+        }
     }
 }
 
@@ -259,17 +301,11 @@ impl Line for Connection {
     }
 
     fn end(&self) {
-        self.over.store(true, Ordering::Release);
-        // Under way with a request: that will see to it.
-        if let Ok(mut conn) = self.conn.try_lock() {
-            conn.take();
-        }
-        // Whoever holds something on it does so no longer.
-        self.mailbox.ring();
+        self.open.end();
     }
 
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.open.over.load(Ordering::Acquire)
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/store.rs"]
+#[macro_use]
 mod store;
 
 use std::io::{BufRead as _, BufReader};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::Client;
 use oarlock_mysql::MySql;
+use oarlock_testbed::Flavour;
 
 use self::store::{config, start, until};
 
@@ -40,9 +42,8 @@ fn spawn_victim(addr: SocketAddr) -> Child {
 }
 
 /// With leases of half a minute, and a look every quarter of a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_in_line_gets_past_a_killed_holder_at_its_next_look() {
-    let Some((server, mut root)) = start().await else { return };
+async fn the_next_in_line_gets_past_a_killed_holder_at_its_next_look(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
     let mut waits = Vec::new();
     for _ in 0..5 {
@@ -64,3 +65,5 @@ async fn the_next_in_line_gets_past_a_killed_holder_at_its_next_look() {
     let bound = if std::env::var_os("OARLOCK_LONG").is_some() { 1000 } else { 3000 };
     assert!(waits[2] < Duration::from_millis(bound), "{waits:?}");
 }
+
+on_both!(the_next_in_line_gets_past_a_killed_holder_at_its_next_look,);

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/store.rs"]
+#[macro_use]
 mod store;
 
 use std::net::SocketAddr;
@@ -18,8 +19,9 @@ use oarlock_core::error::{Applied, Retry};
 use oarlock_core::{Client, ErrorKind, Guard, LossReason, Tether};
 use oarlock_mysql::{Config, MySql, MySqlSession, Named};
 use oarlock_testbed::proxy::Proxy;
+use oarlock_testbed::{Flavour, SqlServer};
 
-use self::store::{Server, claim, grant, pending, raw, renew, until};
+use self::store::{claim, grant, pending, raw, renew, until};
 
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -35,8 +37,8 @@ const WAITING: &str = "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL";
 
 /// A primary, a replica that follows it, and the address that leads to whichever of them is in charge.
 struct Pair {
-    primary: Arc<Server>,
-    replica: Arc<Server>,
+    primary: Arc<SqlServer>,
+    replica: Arc<SqlServer>,
     /// What the replica follows the primary through.
     line: Proxy,
     door: Proxy,
@@ -46,15 +48,15 @@ struct Pair {
 
 impl Pair {
     /// With this way of writing changes down for the replica.
-    async fn start(format: &str) -> Option<Self> {
-        let primary = tokio::task::spawn_blocking(Server::primary_or_skip).await.unwrap().unwrap()?;
+    async fn start(on: Flavour, format: &str) -> Option<Self> {
+        let primary = tokio::task::spawn_blocking(move || SqlServer::primary_or_skip(on)).await.unwrap().unwrap()?;
         let mut root = raw(primary.addr()).await;
         root.query_drop(format!("SET GLOBAL binlog_format = {format}")).await.unwrap();
         // Unlike root, it may not write to a server that only reads.
         root.query_drop("CREATE USER app; GRANT ALL ON locks.* TO app").await.unwrap();
         let (line, door) = (Proxy::start(primary.addr()).unwrap(), Proxy::start(primary.addr()).unwrap());
         let addr = line.addr();
-        let replica = tokio::task::spawn_blocking(move || Server::replica_of(addr)).await.unwrap().unwrap();
+        let replica = tokio::task::spawn_blocking(move || SqlServer::replica_of(on, addr)).await.unwrap().unwrap();
         let theirs = raw(replica.addr()).await;
         let (primary, replica) = (Arc::new(primary), Arc::new(replica));
         let mut pair = Self { primary, replica, line, door, root, theirs };
@@ -64,8 +66,8 @@ impl Pair {
 
     /// Waits until the replica has all that was committed.
     async fn catch_up(&mut self) {
-        let there: String = self.root.query_first("SELECT @@gtid_binlog_pos").await.unwrap().unwrap();
-        let waited = format!("SELECT MASTER_GTID_WAIT('{there}', {})", BOUND.as_secs());
+        let there: String = self.root.query_first(self.primary.flavour().position()).await.unwrap().unwrap();
+        let waited = self.primary.flavour().catch_up(&there, BOUND.as_secs());
         assert_eq!(self.theirs.query_first::<i64, _>(waited).await.unwrap(), Some(0), "the replica does not follow");
     }
 
@@ -84,7 +86,7 @@ impl Pair {
     }
 
     async fn promote(&mut self) {
-        self.theirs.query_drop(Server::PROMOTE).await.unwrap();
+        self.theirs.query_drop(self.replica.flavour().promote()).await.unwrap();
     }
 }
 
@@ -108,9 +110,8 @@ async fn reason(guard: &Guard) -> LossReason {
 }
 
 /// The replica has not seen the last grants when its primary dies: those are forgotten, and their fences are not given again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
-    let Some(mut pair) = Pair::start("MIXED").await else { return };
+async fn after_a_failover_belief_ends_first_and_fences_still_rise(on: Flavour) {
+    let Some(mut pair) = Pair::start(on, "MIXED").await else { return };
     let far = Proxy::start(pair.primary.addr()).unwrap();
     let (holder, steady) = (connect(pair.door.addr(), SHORT).await, connect(pair.door.addr(), LONG).await);
     let (cut_off, next) = (connect(far.addr(), SHORT).await, connect(pair.door.addr(), SHORT).await);
@@ -170,9 +171,8 @@ async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
 }
 
 /// A claim that is not tied to its session goes on if the replica has it, and is known to be gone if not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lives_by_its_lease_is_there_after_a_failover_if_the_replica_had_it() {
-    let Some(mut pair) = Pair::start("ROW").await else { return };
+async fn what_lives_by_its_lease_is_there_after_a_failover_if_the_replica_had_it(on: Flavour) {
+    let Some(mut pair) = Pair::start(on, "ROW").await else { return };
     let store = MySql::connect(config(pair.door.addr())).await.unwrap();
     let (mut kept, mut lost) = (claim(1, "kept"), claim(2, "lost"));
     for claim in [&mut kept, &mut lost] {
@@ -206,9 +206,8 @@ async fn what_lives_by_its_lease_is_there_after_a_failover_if_the_replica_had_it
 }
 
 /// With leases of minutes: only a word of the server's end can be in time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_in_mode_session_hears_of_a_failover_at_once() {
-    let Some(mut pair) = Pair::start("MIXED").await else { return };
+async fn a_holder_in_mode_session_hears_of_a_failover_at_once(on: Flavour) {
+    let Some(mut pair) = Pair::start(on, "MIXED").await else { return };
     let mut config = config(pair.door.addr());
     config.session_ttl = LONG;
     let ours = MySqlSession::connect(Named::new(config.clone())).await.unwrap();
@@ -231,9 +230,8 @@ async fn a_holder_in_mode_session_hears_of_a_failover_at_once() {
 }
 
 /// A server that goes down in good order ends its connections one by one, and may tell others meanwhile that their client is dead.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_does_not_go_on_at_another_server() {
-    let Some(mut pair) = Pair::start("MIXED").await else { return };
+async fn a_session_does_not_go_on_at_another_server(on: Flavour) {
+    let Some(mut pair) = Pair::start(on, "MIXED").await else { return };
     let holder = connect(pair.door.addr(), LONG).await;
     let guard = lock(&holder, "held").await;
     pair.catch_up().await;
@@ -251,3 +249,10 @@ async fn a_session_does_not_go_on_at_another_server() {
     guard.release().await.unwrap();
     grant(&rival, &claim(1, "held")).await.unwrap();
 }
+
+on_both!(
+    after_a_failover_belief_ends_first_and_fences_still_rise,
+    what_lives_by_its_lease_is_there_after_a_failover_if_the_replica_had_it,
+    a_holder_in_mode_session_hears_of_a_failover_at_once,
+    a_session_does_not_go_on_at_another_server,
+);

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/store.rs"]
+#[macro_use]
 mod store;
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex};
 use oarlock_mysql::{Config, Keys, MySqlSession, Named};
+use oarlock_testbed::Flavour;
 use tokio::task::JoinHandle;
 
 use self::store::{Server, config, start, until};
@@ -84,9 +86,8 @@ impl Drop for Plain {
 /// How many wait for a named lock.
 const WAITING: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_are_shared_with_the_plain_client() {
-    let Some((server, mut root)) = start().await else { return };
+async fn locks_are_shared_with_the_plain_client(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let mut named = config(server.addr());
     named.prefix = "team:".into();
     for (config, name, key) in [(named, "nightly", "SHA2('team:nightly', 256)"), (raw(&server), "nightly", "'nightly'")]
@@ -124,9 +125,8 @@ async fn locks_are_shared_with_the_plain_client() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_connection_holds_many_and_only_waiters_get_their_own() {
-    let Some((server, mut root)) = start().await else { return };
+async fn one_connection_holds_many_and_only_waiters_get_their_own(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let (ours, theirs) = (connect(raw(&server)).await, connect(raw(&server)).await);
     let connections =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'locks'";
@@ -154,9 +154,8 @@ async fn one_connection_holds_many_and_only_waiters_get_their_own() {
     until(&mut root, holder, 0).await;
 }
 
-#[tokio::test]
-async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
-    let Some((server, mut root)) = start().await else { return };
+async fn the_end_of_a_connection_is_the_loss_of_what_it_held(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let mut config = raw(&server);
     config.session_ttl = Duration::from_secs(6);
     let client = connect(config).await;
@@ -172,9 +171,8 @@ async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
 }
 
 /// With leases of minutes: only a word of the server's end can be in time, and there is nobody left to ask.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_hears_at_once_that_the_server_went_down() {
-    let Some((server, mut root)) = start().await else { return };
+async fn a_holder_hears_at_once_that_the_server_went_down(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let mut config = raw(&server);
     let long = Duration::from_secs(300);
     config.session_ttl = long;
@@ -201,9 +199,8 @@ async fn a_holder_hears_at_once_that_the_server_went_down() {
 }
 
 /// Whoever is stopped, or cut off without a word, does not hold for ever.
-#[tokio::test]
-async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
-    let Some((server, _root)) = start().await else { return };
+async fn the_server_ends_a_silent_session_and_not_before_its_lease(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
     let proxy = oarlock_testbed::proxy::Proxy::start(server.addr()).unwrap();
     let mut config = raw(&server);
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
@@ -219,9 +216,8 @@ async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
 }
 
 /// Locks that need no order share a connection, and one that the server refuses must not cost the others theirs.
-#[tokio::test]
-async fn a_name_that_is_refused_costs_no_other() {
-    let Some((server, _root)) = start().await else { return };
+async fn a_name_that_is_refused_costs_no_other(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
     let (client, rival) = (connect(raw(&server)).await, connect(raw(&server)).await);
     let held = client.mutex("1").unwrap().lock().await.unwrap();
     let error = client.mutex("x".repeat(300)).unwrap().try_lock().await.unwrap_err();
@@ -231,9 +227,8 @@ async fn a_name_that_is_refused_costs_no_other() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
-async fn what_they_cannot_do_is_refused() {
-    let Some((server, _root)) = start().await else { return };
+async fn what_they_cannot_do_is_refused(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
     let client = connect(raw(&server)).await;
     let unsupported = |error: oarlock_core::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     unsupported(client.mutex("1").unwrap().fair().lock().await.unwrap_err());
@@ -242,3 +237,13 @@ async fn what_they_cannot_do_is_refused() {
     let error = client.mutex("x".repeat(300)).unwrap().lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
 }
+
+on_both!(
+    locks_are_shared_with_the_plain_client,
+    one_connection_holds_many_and_only_waiters_get_their_own,
+    the_end_of_a_connection_is_the_loss_of_what_it_held,
+    a_holder_hears_at_once_that_the_server_went_down,
+    the_server_ends_a_silent_session_and_not_before_its_lease,
+    a_name_that_is_refused_costs_no_other,
+    what_they_cannot_do_is_refused,
+);

@@ -3,11 +3,8 @@
 #[path = "shared/fixture.rs"]
 mod fixture;
 
-use std::sync::Arc;
-
-use oarlock_testbed::MariaDb;
+use oarlock_testbed::Flavour;
 
 fn main() -> anyhow::Result<()> {
-    let Some(server) = MariaDb::start_or_skip()? else { return Ok(()) };
-    oarlock_conformance::run(fixture::Server(Arc::new(server), fixture::Mode::Session))
+    fixture::run(Flavour::MariaDb, fixture::Mode::Session)
 }

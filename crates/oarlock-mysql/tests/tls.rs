@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/store.rs"]
+#[macro_use]
 mod store;
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,8 +15,9 @@ use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Driver as _, End, Released};
 use oarlock_core::{Error, ErrorKind};
 use oarlock_mysql::{Config, Encryption, MySql, MySqlSession, Named};
+use oarlock_testbed::{Flavour, SqlServer};
 
-use self::store::{Server, claim, config, grant, raw};
+use self::store::{Server, claim, config, grant, raw, start_with};
 
 /// Makes a key and a certificate for 127.0.0.1, and the authority that has signed it.
 const MAKE: &str = "for name in server stranger; do
@@ -28,7 +30,7 @@ const MAKE: &str = "for name in server stranger; do
 done; chmod 644 *";
 
 /// A server that speaks TLS, and a folder with two authorities: its own, and one that has signed nothing of it.
-async fn encrypting() -> Option<(Server, tempfile::TempDir)> {
+async fn encrypting(on: Flavour) -> Option<(Server, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let made = Command::new("sh").args(["-c", MAKE]).current_dir(folder.path()).output().unwrap();
@@ -36,9 +38,9 @@ async fn encrypting() -> Option<(Server, tempfile::TempDir)> {
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (cert, key) = (file("server.crt"), file("server.key"));
     let server = tokio::task::spawn_blocking(move || {
-        Server::start_with_or_skip(&[("ssl-cert", cert.as_str()), ("ssl-key", key.as_str())])
+        SqlServer::start_with_or_skip(on, &[("ssl-cert", cert.as_str()), ("ssl-key", key.as_str())])
     });
-    Some((server.await.unwrap().unwrap()?, folder))
+    Some((Server::from(server.await.unwrap().unwrap()?), folder))
 }
 
 fn encrypted(server: &Server, encryption: Encryption, root_certificate: Option<PathBuf>) -> Config {
@@ -51,9 +53,8 @@ async fn refused(config: Config) -> Error {
     MySql::connect(config).await.map(drop).unwrap_err()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_are_taken_over_encrypted_connections() {
-    let Some((server, folder)) = encrypting().await else { return };
+async fn locks_are_taken_over_encrypted_connections(on: Flavour) {
+    let Some((server, folder)) = encrypting(on).await else { return };
     let ours = Some(folder.path().join("server-ca.crt"));
     let mut root = raw(server.addr()).await;
     root.query_drop("CREATE USER secret REQUIRE SSL; GRANT ALL ON locks.* TO secret").await.unwrap();
@@ -76,9 +77,8 @@ async fn locks_are_taken_over_encrypted_connections() {
     assert_eq!(refused(plain).await.kind(), ErrorKind::Denied);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_cannot_prove_itself_is_refused() {
-    let Some((server, folder)) = encrypting().await else { return };
+async fn a_server_that_cannot_prove_itself_is_refused(on: Flavour) {
+    let Some((server, folder)) = encrypting(on).await else { return };
     let stranger = Some(folder.path().join("stranger-ca.crt"));
     for encryption in [Encryption::Require, Encryption::VerifyFull] {
         let error = refused(encrypted(&server, encryption, stranger.clone())).await;
@@ -91,10 +91,58 @@ async fn a_server_that_cannot_prove_itself_is_refused() {
     assert_eq!(refused(misnamed).await.kind(), ErrorKind::Config);
 }
 
-#[tokio::test]
-async fn a_server_that_cannot_encrypt_is_refused_where_it_must() {
-    let server = tokio::task::spawn_blocking(|| Server::start_with_or_skip(&[("ssl", "0")])).await.unwrap().unwrap();
-    let Some(server) = server else { return };
+async fn a_server_that_cannot_encrypt_is_refused_where_it_must(on: Flavour) {
+    let settings: &[_] = match on {
+        Flavour::MariaDb => &[("ssl", "0")],
+        Flavour::MySql => &[("tls-version", "")],
+    };
+    let Some((server, _root)) = start_with(on, settings).await else { return };
     let error = refused(encrypted(&server, Encryption::Require, None)).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
 }
+
+/// `caching_sha2_password`, what MySQL checks passwords with: the first time it has to see the password itself, over TLS or under its own
+/// RSA key; after that it knows the user by a digest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_checked_with_and_without_encryption() {
+    const NO_KEY: [(&str, &str); 2] = [
+        ("caching-sha2-password-private-key-path", "nowhere.pem"),
+        ("caching-sha2-password-public-key-path", "nowhere.pem"),
+    ];
+    for (settings, has_key) in [(&[] as &[_], true), (&NO_KEY, false)] {
+        let Some((server, mut root)) = start_with(Flavour::MySql, settings).await else { return };
+        root.query_drop(
+            "CREATE USER app IDENTIFIED WITH caching_sha2_password BY 'secret'; GRANT ALL ON locks.* TO app",
+        )
+        .await
+        .unwrap();
+        let mut plain = config(server.addr()).password("secret");
+        plain.user = Some("app".into());
+        let mut encrypted = plain.clone();
+        encrypted.encryption = Encryption::Require;
+        for known in [false, true] {
+            root.query_drop("FLUSH PRIVILEGES").await.unwrap();
+            if known {
+                MySql::connect(encrypted.clone()).await.unwrap();
+            }
+            if known || has_key {
+                let store = MySql::connect(plain.clone()).await.unwrap();
+                grant(&store, &claim(1, "job")).await.unwrap();
+                MySqlSession::connect(Named::new(plain.clone())).await.unwrap();
+            } else {
+                let error = refused(plain.clone()).await;
+                assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+                assert!(error.to_string().contains("sslmode"), "{error}");
+            }
+        }
+        for config in [plain, encrypted] {
+            assert_eq!(refused(config.password("wrong")).await.kind(), ErrorKind::Denied);
+        }
+    }
+}
+
+on_both!(
+    locks_are_taken_over_encrypted_connections,
+    a_server_that_cannot_prove_itself_is_refused,
+    a_server_that_cannot_encrypt_is_refused_where_it_must,
+);

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
 #[path = "shared/store.rs"]
+#[macro_use]
 mod store;
 
 use std::num::NonZeroU32;
@@ -16,13 +17,13 @@ use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
 use oarlock_core::{Capacity, Client, ErrorKind, Limit, Weight};
 use oarlock_mysql::MySql;
+use oarlock_testbed::Flavour;
 use oarlock_testbed::proxy::{Proxy, Then};
 
-use self::store::{claim, config, grant, pending, renew, start, until};
+use self::store::{claim, config, counted, grant, pending, renew, start, until};
 
-#[tokio::test]
-async fn a_reply_lost_on_the_wire_takes_no_second_place() {
-    let Some((server, mut root)) = start().await else { return };
+async fn a_reply_lost_on_the_wire_takes_no_second_place(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let proxy = Proxy::start(server.addr()).unwrap();
     let store = MySql::connect(config(proxy.addr())).await.unwrap();
     // Statements are prepared on their first use.
@@ -46,9 +47,8 @@ async fn a_reply_lost_on_the_wire_takes_no_second_place() {
     assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
 }
 
-#[tokio::test]
-async fn many_clients_can_make_the_tables_at_once() {
-    let Some((server, mut root)) = start().await else { return };
+async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let connecting: Vec<_> = (0..12).map(|_| tokio::spawn(MySql::connect(config(server.addr())))).collect();
     for connected in connecting {
         connected.await.unwrap().unwrap();
@@ -63,9 +63,8 @@ async fn many_clients_can_make_the_tables_at_once() {
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
 
-#[tokio::test]
-async fn another_claim_has_no_part_in_a_hold() {
-    let Some((server, _root)) = start().await else { return };
+async fn another_claim_has_no_part_in_a_hold(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let (mine, other) = (claim(1, "mine"), claim(2, "mine"));
     let fence = grant(&store, &mine).await.unwrap().fence;
@@ -77,9 +76,8 @@ async fn another_claim_has_no_part_in_a_hold() {
     assert_eq!(grant(&store, &mine).await.unwrap().fence, fence);
 }
 
-#[tokio::test]
-async fn an_older_format_is_named_and_raised_with_what_it_holds() {
-    let Some((server, mut root)) = start().await else { return };
+async fn an_older_format_is_named_and_raised_with_what_it_holds(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let held = claim(1, "held");
     let fence = grant(&store, &held).await.unwrap().fence;
@@ -104,17 +102,14 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds() {
 
 /// How many procedures the server was asked for in a second.
 async fn calls(root: &mut mysql_async::Conn) -> u64 {
-    let count = "SELECT CAST(variable_value AS UNSIGNED) FROM information_schema.global_status
-        WHERE variable_name = 'COM_STMT_EXECUTE'";
-    let before: u64 = root.query_first(count).await.unwrap().unwrap();
+    let before = counted(root, "Com_stmt_execute").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    root.query_first::<u64, _>(count).await.unwrap().unwrap() - before
+    counted(root, "Com_stmt_execute").await - before
 }
 
 /// Each of them by itself would look four times in a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_in_a_queue_of_one_process_one_asks() {
-    let Some((server, mut root)) = start().await else { return };
+async fn of_many_in_a_queue_of_one_process_one_asks(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let holder = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
     let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
     let guard = holder.mutex("queue").unwrap().lock().await.unwrap();
@@ -141,9 +136,8 @@ async fn of_many_in_a_queue_of_one_process_one_asks() {
     assert_eq!(fences.len(), 20);
 }
 
-#[tokio::test]
-async fn few_rights_are_enough_and_missing_ones_are_named() {
-    let Some((server, mut root)) = start().await else { return };
+async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     root.query_drop("CREATE USER app IDENTIFIED BY 'secret'; GRANT USAGE ON *.* TO app").await.unwrap();
     let mut app = config(server.addr()).password("secret");
     app.user = Some("app".into());
@@ -171,9 +165,8 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     assert_eq!(MySql::connect(nowhere).await.unwrap_err().kind(), ErrorKind::Config);
 }
 
-#[tokio::test]
-async fn names_are_bytes_whatever_the_server_thinks_of_letters() {
-    let Some((server, _root)) = start().await else { return };
+async fn names_are_bytes_whatever_the_server_thinks_of_letters(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let names = ["a", "A", "a ", "ä", "Ä", "a\0", "ß", "ss", "\u{1f512}", "'; DROP TABLE oarlock_claim; --"];
     for (bits, name) in names.iter().enumerate() {
@@ -187,9 +180,8 @@ async fn names_are_bytes_whatever_the_server_thinks_of_letters() {
     assert_eq!(shown, names);
 }
 
-#[tokio::test]
-async fn names_that_nobody_uses_are_forgotten_after_a_day() {
-    let Some((server, mut root)) = start().await else { return };
+async fn names_that_nobody_uses_are_forgotten_after_a_day(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let mut held = claim(0, "in use");
     held.ttl = Duration::from_secs(100 * 3600);
@@ -221,9 +213,8 @@ async fn names_that_nobody_uses_are_forgotten_after_a_day() {
 }
 
 /// Nobody asks again for what they held or waited for.
-#[tokio::test]
-async fn names_that_only_the_dead_hold_are_forgotten() {
-    let Some((server, mut root)) = start().await else { return };
+async fn names_that_only_the_dead_hold_are_forgotten(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     for bits in 0..50 {
         grant(&store, &claim(bits, &format!("old {bits}"))).await.unwrap();
@@ -249,9 +240,8 @@ async fn names_that_only_the_dead_hold_are_forgotten() {
 }
 
 /// As on servers with group replication.
-#[tokio::test]
-async fn where_a_session_cannot_be_written_down_leases_count_alone() {
-    let Some((server, mut root)) = start().await else { return };
+async fn where_a_session_cannot_be_written_down_leases_count_alone(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     MySql::connect(config(server.addr())).await.unwrap();
     let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON oarlock_server FOR EACH ROW
         SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3098, MESSAGE_TEXT = 'not here'";
@@ -265,9 +255,8 @@ async fn where_a_session_cannot_be_written_down_leases_count_alone() {
     assert_eq!(root.query_first::<i64, _>(tethered).await.unwrap(), Some(0));
 }
 
-#[tokio::test]
-async fn an_odd_row_hides_no_other() {
-    let Some((server, mut root)) = start().await else { return };
+async fn an_odd_row_hides_no_other(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     for (bits, name) in ["good", "kind", "label", "name"].iter().enumerate() {
         grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
@@ -286,9 +275,8 @@ async fn an_odd_row_hides_no_other() {
     assert!(store.inspect(&Query::name(claim(1, "kind").resource)).await.is_err());
 }
 
-#[tokio::test]
-async fn a_write_with_a_smaller_fence_is_undone() {
-    let Some((server, mut root)) = start().await else { return };
+async fn a_write_with_a_smaller_fence_is_undone(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     MySql::connect(config(server.addr())).await.unwrap();
     root.query_drop("CREATE TABLE account (balance BIGINT NOT NULL); INSERT INTO account VALUES (0)").await.unwrap();
     let write = |fence: i64, value: i64| {
@@ -315,9 +303,8 @@ fn state_of<T>(answer: Result<T, mysql_async::Error>) -> Option<String> {
 }
 
 /// Rows of the protected side do not pile up, and a fence that was forgotten lets no older one in.
-#[tokio::test]
-async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
-    let Some((server, mut root)) = start().await else { return };
+async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
     let now = root.query_first::<i64, _>(now).await.unwrap().unwrap();
@@ -356,9 +343,8 @@ async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
 }
 
 /// What the format before this one made is raised by `oarlock init`, with all that it holds.
-#[tokio::test]
-async fn an_older_format_is_raised_with_what_it_holds() {
-    let Some((server, mut root)) = start().await else { return };
+async fn an_older_format_is_raised_with_what_it_holds(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
     let held = claim(1, "held");
     let fence = grant(&store, &held).await.unwrap().fence;
@@ -389,3 +375,20 @@ async fn an_older_format_is_raised_with_what_it_holds() {
     let kept = "SELECT used IS NOT NULL FROM oarlock_fence WHERE name = 'account'";
     assert_eq!(root.query_first::<bool, _>(kept).await.unwrap(), Some(true), "it would be kept for ever");
 }
+
+on_both!(
+    a_reply_lost_on_the_wire_takes_no_second_place,
+    many_clients_can_make_the_tables_at_once,
+    another_claim_has_no_part_in_a_hold,
+    an_older_format_is_named_and_raised_with_what_it_holds,
+    of_many_in_a_queue_of_one_process_one_asks,
+    few_rights_are_enough_and_missing_ones_are_named,
+    names_are_bytes_whatever_the_server_thinks_of_letters,
+    names_that_nobody_uses_are_forgotten_after_a_day,
+    names_that_only_the_dead_hold_are_forgotten,
+    where_a_session_cannot_be_written_down_leases_count_alone,
+    an_odd_row_hides_no_other,
+    a_write_with_a_smaller_fence_is_undone,
+    fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in,
+    an_older_format_is_raised_with_what_it_holds,
+);

@@ -129,6 +129,7 @@ const MYSQL_BEGUN: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_s
 const MYSQL_IDLE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_connection_that_ended_while_it_was_idle"];
 const MYSQL_OLD: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "old_connections"];
 const MYSQL_REPLACED: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_whose_listener"];
+const MYSQL_UNPOLLED: &[&str] = &["-p", "oarlock-mysql", "--test", "unpolled"];
 const MYSQL_LATE: &[&str] = &["-p", "oarlock-mysql", "--test", "failures", "a_session_that_has_only"];
 const POSTGRES_PROTECTED: &[&str] = &["-p", "oarlock-postgres", "--test", "wire", "fences_of_the_protected_side"];
 const POSTGRES_CLOCK: &[&str] = &["-p", "oarlock-postgres", "--test", "clock"];
@@ -1720,9 +1721,25 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "mysql-killed-is-dead",
         rule: "a client whose connections were killed is not dead",
         file: MYSQL_SESSION,
-        from: "SET _over = _kills = _then;",
+        from: "SET _over = COALESCE(_kills = _then, FALSE);",
         to: "SET _over = TRUE;",
         test: MYSQL_FAILURES,
+    },
+    Mutant {
+        name: "mysql-counts-no-kills",
+        rule: "on MySQL, where no table has it, the client counts who was killed after it has seen that a session is dark",
+        file: MYSQL_SESSION,
+        from: "SET _kills = IF(FIND_IN_SET(_session, @oarlock_dark), @oarlock_kills, NULL);",
+        to: "SET _kills = _then;",
+        test: MYSQL_FAILURES,
+    },
+    Mutant {
+        name: "mysql-request-needs-its-caller",
+        rule: "a request that its caller stops polling holds up no other",
+        file: MYSQL_LINK,
+        from: "self.runtime.spawn(work).await.map_err(gone)?",
+        to: "self.runtime.spawn(async {}).await.map_err(gone)?;\n        work.await",
+        test: MYSQL_UNPOLLED,
     },
     Mutant {
         name: "mysql-fence-ahead-forgotten",
@@ -1760,7 +1777,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "mysql-replica-is-its-source",
         rule: "a promoted replica does not take those for dead whom it never saw",
         file: MYSQL_SESSION,
-        from: "FROM oarlock_server\n    WHERE name = UNHEX(MD5(CONCAT_WS('|', @@hostname, @@port, @@server_id, @@datadir)));",
+        from: "FROM oarlock_server\n    WHERE name = UNHEX(LEFT(SHA2(CONCAT_WS('|', @@hostname, @@port, @@server_id, @@datadir), 256), 32));",
         to: "FROM oarlock_server LIMIT 1;",
         test: MYSQL_FAILOVER,
     },

@@ -147,5 +147,5 @@ BEGIN
     END IF;
     COMMIT;
     SELECT _outcome AS outcome, _fence AS fence, _lease AS lease, _memo AS memo, _ahead AS ahead, _recheck AS recheck,
-        _stored AS stored, IF(_wait AND _fence IS NULL, _position, NULL) AS arrival, _called AS called;
+        _stored AS limits, IF(_wait AND _fence IS NULL, _position, NULL) AS arrival, _called AS called;
 END

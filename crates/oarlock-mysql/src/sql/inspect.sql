@@ -59,4 +59,5 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE suspects;
+    CALL oarlock_doubts();
 END

@@ -3,19 +3,20 @@
 -- batches cannot wait for each other.
 -- Keys: oarlock_resource by name, locked one after the other until the end; oarlock_claim by resource;
 --   oarlock_session by number.
--- Arguments: the session that asks (0: none); whether to wait for locked names; a JSON array with an object per claim, in the order of names: a number, name and id in hexadecimal, lease and place
+-- Arguments: the session that asks (0: none); how many connections were killed (null: look); whether to wait for locked names; a JSON array with an object per claim, in the order of names: a number, name and id in hexadecimal, lease and place
 --   in microseconds, behind, value and memo in hexadecimal, the least fence, how many fences to reserve.
 -- Answer: a JSON array with an object per claim: its number; outcome (alive, gone, broken, session, exhausted, busy, newer); lease in
 --   microseconds; the largest fence of a holder; by whom and why it was asked to end. And who was called.
-CREATE PROCEDURE IF NOT EXISTS oarlock_renew(_session BIGINT, _wait BOOLEAN, _batch LONGTEXT CHARACTER SET utf8mb4)
-MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE IF NOT EXISTS oarlock_renew(
+    _session BIGINT, _kills BIGINT, _wait BOOLEAN, _batch LONGTEXT CHARACTER SET utf8mb4
+) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _at, _lease, _place, _behind, _least, _reserve BIGINT;
     DECLARE _name VARBINARY(1536);
     DECLARE _id BINARY(16);
     DECLARE _value, _memo LONGBLOB;
     DECLARE _value_hex, _memo_hex LONGTEXT CHARACTER SET utf8mb4;
-    DECLARE _head, _capacity, _arrivals, _last_fence, _now, _soonest, _fence, _left, _top, _kills BIGINT;
+    DECLARE _head, _capacity, _arrivals, _last_fence, _now, _soonest, _fence, _left, _top BIGINT;
     DECLARE _tether, _there BIGINT;
     DECLARE _format SMALLINT;
     DECLARE _kept BLOB;

@@ -184,4 +184,7 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE suspects;
+    IF _dead IS NULL THEN
+        CALL oarlock_doubts();
+    END IF;
 END
