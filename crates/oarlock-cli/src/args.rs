@@ -284,6 +284,9 @@ pub(crate) struct UrlArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum UrlCommand {
     /// Say what a URL means, without its password
+    #[command(
+        after_help = "Every URL takes the keys prefix, ttl, connect_timeout, op_timeout and max_waiters; some stores have more."
+    )]
     Explain {
         /// The URL; without it, the one that would be used
         url: Option<String>,

@@ -24,7 +24,7 @@ pub(crate) enum Code {
 impl Code {
     pub(crate) fn of(kind: ErrorKind) -> Self {
         match kind {
-            ErrorKind::Busy | ErrorKind::SelfDeadlock => Self::Busy,
+            ErrorKind::Busy | ErrorKind::SelfDeadlock | ErrorKind::TooManyWaiters => Self::Busy,
             ErrorKind::Lost => Self::Lost,
             ErrorKind::InvalidName | ErrorKind::InvalidClaim | ErrorKind::TooHeavy => Self::Usage,
             ErrorKind::Config
@@ -118,6 +118,7 @@ mod tests {
         let cases = [
             (ErrorKind::Busy, 75),
             (ErrorKind::SelfDeadlock, 75),
+            (ErrorKind::TooManyWaiters, 75),
             (ErrorKind::Lost, 76),
             (ErrorKind::Unreachable, 69),
             (ErrorKind::Denied, 77),

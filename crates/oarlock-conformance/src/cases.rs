@@ -30,6 +30,7 @@ mod pause;
 mod reentrant;
 mod renewal;
 mod restart;
+mod silence;
 mod spec;
 mod spin;
 mod takeover;
@@ -173,6 +174,7 @@ pub(crate) fn all() -> Vec<Case> {
         cohort::cases,
         close::cases,
         busy::cases,
+        silence::cases,
         owner::cases,
         reentrant::cases,
         spin::cases,

@@ -18,6 +18,8 @@ pub struct Faulty {
 struct Faults {
     cut: bool,
     mailbox_held: bool,
+    attempts_muted: bool,
+    looks_muted: bool,
     drop_reply: Option<Verb>,
 }
 
@@ -48,9 +50,25 @@ impl Faulty {
         self.faults.send_modify(|faults| faults.mailbox_held = false);
     }
 
+    /// Answers no attempt any more, but renews and releases.
+    pub fn mute_attempts(&self) {
+        self.faults.send_modify(|faults| faults.attempts_muted = true);
+    }
+
+    /// Arms no watch and shows nothing any more, but answers attempts.
+    pub fn mute_looks(&self) {
+        self.faults.send_modify(|faults| faults.looks_muted = true);
+    }
+
     /// Lets the next `verb` take effect, but loses the answer.
     pub fn drop_reply(&self, verb: Verb) {
         self.faults.send_modify(|faults| faults.drop_reply = Some(verb));
+    }
+
+    /// Waits until requests that are not even heard would be.
+    async fn hearing(&self, hears: impl FnMut(&Faults) -> bool) {
+        // The sender lives in `self`.
+        let _ = self.faults.subscribe().wait_for(hears).await;
     }
 
     async fn call<T>(self: Arc<Self>, verb: Option<Verb>, request: BoxFuture<T>) -> Result<T> {
@@ -85,7 +103,10 @@ impl DynDriver for Faulty {
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>) -> BoxFuture<Result<Attempt>> {
         let request = self.inner.clone().attempt(claim);
-        Box::pin(async move { self.call(Some(Verb::Attempt), request).await? })
+        Box::pin(async move {
+            self.hearing(|faults| !faults.attempts_muted).await;
+            self.call(Some(Verb::Attempt), request).await?
+        })
     }
 
     fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>> {
@@ -105,16 +126,17 @@ impl DynDriver for Faulty {
         let is_mailbox = matches!(interest, Interest::Mailbox);
         let request = self.inner.clone().watch(interest);
         Box::pin(async move {
-            if is_mailbox {
-                let _ = self.faults.subscribe().wait_for(|faults| !faults.mailbox_held).await;
-            }
+            self.hearing(|faults| !(faults.looks_muted || is_mailbox && faults.mailbox_held)).await;
             self.call(None, request).await?
         })
     }
 
     fn inspect(self: Arc<Self>, query: Query) -> BoxFuture<Result<Page>> {
         let request = self.inner.clone().inspect(query);
-        Box::pin(async move { self.call(None, request).await? })
+        Box::pin(async move {
+            self.hearing(|faults| !faults.looks_muted).await;
+            self.call(None, request).await?
+        })
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     NewerFormat,
     /// Fences reached 2^53.
     FenceExhausted,
+    /// As many claims of this client wait for the name as [may](crate::ClientBuilder::max_waiters).
+    TooManyWaiters,
     /// The client was shut down.
     Closed,
     /// The operating system failed us.
@@ -90,7 +92,7 @@ pub struct Busy {
     pub waited: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Detail {
     #[default]
     None,
@@ -99,6 +101,7 @@ enum Detail {
     Stored(Limit),
 }
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
@@ -108,7 +111,7 @@ struct Inner {
     operation: Option<&'static str>,
     resource: Option<ResourceName>,
     detail: Detail,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The one error of this library.
@@ -160,10 +163,8 @@ impl Error {
     }
 
     fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // Only called while the error is being made, before anybody else can have a share of it.
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            change(inner);
-        }
+        // A clone of it keeps what it says.
+        change(Arc::make_mut(&mut self.0));
         self
     }
 
@@ -207,7 +208,7 @@ impl Error {
     #[must_use]
     pub fn because(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let source = source.into();
-        self.edit(|inner| inner.source = Some(source))
+        self.edit(|inner| inner.source = Some(Arc::from(source)))
     }
 
     /// What went wrong.
@@ -283,6 +284,7 @@ impl Error {
             ErrorKind::Foreign => "Something else wrote there; use another name or prefix.",
             ErrorKind::NewerFormat => "Upgrade this program.",
             ErrorKind::FenceExhausted => "Use a fresh name.",
+            ErrorKind::TooManyWaiters => "Wait in fewer tasks at once, or raise max_waiters.",
             ErrorKind::Closed => "Connect again.",
             ErrorKind::InvalidClaim | ErrorKind::Os | ErrorKind::Internal => "",
         }
@@ -342,6 +344,16 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clone_can_be_told_more_and_leaves_the_first_alone() {
+        let name = ResourceName::new("job").unwrap();
+        let first = Error::unreachable("no answer").because(std::io::Error::other("broken pipe"));
+        let clone = first.clone().during("renew").about(&name);
+        assert_eq!(clone.to_string(), r#"renew "job": no answer: broken pipe"#);
+        assert_eq!(first.to_string(), "no answer: broken pipe");
+        assert!(std::error::Error::source(&clone).is_some());
+    }
 
     #[test]
     fn an_error_says_what_where_and_why_on_one_line() {

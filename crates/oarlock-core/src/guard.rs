@@ -217,6 +217,8 @@ pub struct Guard {
     /// Requests under way, owned here so that they can be handed over whole.
     changing: UnderWay<Attempt>,
     leaving: UnderWay<Release>,
+    /// How the hold ends, whoever has to say so to the store in the end.
+    end: End,
     done: bool,
 }
 
@@ -250,7 +252,8 @@ impl Guard {
 
     fn of(core: Arc<Core>, held: Held, renewed: bool, owner: Option<Owner>) -> Self {
         let (changing, leaving) = (Mutex::default(), Mutex::default());
-        Self { held, core, owner, renewed, baton: None, changing, leaving, done: false }
+        let end = End::Done { memo: None };
+        Self { held, core, owner, renewed, baton: None, changing, leaving, end, done: false }
     }
 
     /// A lock that was handed on, which the watchdog keeps already.
@@ -264,8 +267,11 @@ impl Guard {
         self.baton = baton;
     }
 
-    /// Hands the lock to the next task of this process, if it may and one waits.
+    /// Hands the lock to the next task of this process, if it may and one waits. A memo has to go to the store.
     fn hand_on(&mut self) -> Option<Release> {
+        if self.end != (End::Done { memo: None }) {
+            return None;
+        }
         let release = cohort::hand_on(&self.core, &self.held, self.baton.take()?)?;
         self.done = true;
         Some(release)
@@ -315,30 +321,13 @@ impl Guard {
     ///
     /// # Errors
     /// What the store says; the release is then tried again in the background for as long as the lease could last.
-    pub async fn release(self) -> Result<Release> {
-        self.release_with(None).await
-    }
-
-    /// Lets the lock go and leaves a memo on the resource for the next holder.
-    ///
-    /// # Cancel safety
-    /// As [`release`](Self::release).
-    ///
-    /// # Errors
-    /// As [`release`](Self::release).
-    pub async fn release_leaving(self, memo: impl Into<Memo>) -> Result<Release> {
-        self.release_with(Some(memo.into())).await
-    }
-
-    async fn release_with(mut self, memo: Option<Memo>) -> Result<Release> {
-        if memo.is_none()
-            && let Some(release) = self.hand_on()
-        {
+    pub async fn release(mut self) -> Result<Release> {
+        if let Some(release) = self.hand_on() {
             return Ok(release);
         }
         self.stop_keeping();
         let claim = self.held.claim();
-        let request = slot(&mut self.leaving).insert(self.core.release(&claim, End::Done { memo }));
+        let request = slot(&mut self.leaving).insert(self.core.release(&claim, self.end.clone()));
         match tokio::time::timeout(self.core.op_timeout, request).await {
             Ok(Ok(release)) => {
                 self.done = true;
@@ -362,17 +351,36 @@ impl Guard {
         }
     }
 
-    /// Makes the hold lighter without a gap; the fence stays.
+    /// Lets the lock go and leaves a memo on the resource for the next holder.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Self::release). The memo is left whoever ends the hold: also if the future is dropped before it was polled, and if
+    /// the first request fails and another is sent in the background.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub fn release_leaving(mut self, memo: impl Into<Memo>) -> impl Future<Output = Result<Release>> + Send {
+        self.end = End::Done { memo: Some(memo.into()) };
+        self.release()
+    }
+
+    /// Makes the hold lighter without a gap; the fence stays. It takes no longer than a request may: the hold that is left without an
+    /// answer is let go in the background.
     pub(crate) async fn lighten(mut self, kind: Kind, weight: Weight) -> Result<Self> {
         let lighter = Arc::new(Claim { kind, weight, ..Claim::clone(&self.held.claim()) });
         let mut errors = crate::engine::error_backoff(lighter.ttl);
+        let give_up = self.core.clock.now() + self.core.op_timeout;
         loop {
             let sent = self.core.clock.now();
             let request = slot(&mut self.changing).insert(self.core.driver.clone().attempt(lighter.clone()));
             let answer = tokio::select! {
                 biased;
-                answer = request => answer,
+                answer = tokio::time::timeout(give_up.since(sent), request) => answer,
                 reason = self.held.lost() => return Err(Error::lost(reason).about(&lighter.resource)),
+            };
+            let Ok(answer) = answer else {
+                let error = Error::unreachable("no answer in time; the lock is let go in the background");
+                return Err(error.on(self.core.info.scheme).during("downgrade").about(&lighter.resource));
             };
             *slot(&mut self.changing) = None;
             match answer {
@@ -396,8 +404,11 @@ impl Guard {
                     return Err(Error::lost(LossReason::Gone).about(&lighter.resource));
                 }
                 Err(error) if error.retry() == Retry::Never => return Err(error),
-                Err(_) => {
+                Err(error) => {
                     let pause = self.core.entropy.jitter(errors.next());
+                    if self.core.clock.now() + pause >= give_up {
+                        return Err(error);
+                    }
                     sleep_until(&*self.core.clock, self.core.clock.now() + pause).await;
                 }
             }
@@ -513,7 +524,8 @@ impl Drop for Guard {
             claim: self.held.claim(),
             attempt: slot(&mut self.changing).take(),
             release: slot(&mut self.leaving).take(),
-            end: End::Done { memo: None },
+            end: self.end.clone(),
+            held_for: Some(self.held.held_for(self.core.clock.now())),
         }
         .adopt(&self.core);
     }

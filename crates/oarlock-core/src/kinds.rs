@@ -155,6 +155,7 @@ impl Client {
             max_hold: None,
             patience: Patience::Hint,
             owner: None,
+            answer_by: crate::clock::Moment::NEVER,
             cohort: None,
             client: self.clone(),
         })

@@ -4,8 +4,14 @@
 
 #[path = "promises/belief.rs"]
 mod belief;
+#[path = "promises/bounds.rs"]
+mod bounds;
 #[path = "promises/breaks.rs"]
 mod breaks;
+#[path = "promises/choices.rs"]
+mod choices;
+#[path = "promises/ends.rs"]
+mod ends;
 #[path = "promises/fall_back.rs"]
 mod fall_back;
 #[path = "promises/observers.rs"]

@@ -59,6 +59,7 @@ pub struct Connect {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     op_timeout: Option<Duration>,
+    max_waiters: Option<usize>,
     opening: Opening,
 }
 
@@ -74,6 +75,7 @@ impl Connect {
             ttl: None,
             wait: None,
             op_timeout: None,
+            max_waiters: None,
             opening: Opening::default(),
         }
     }
@@ -117,6 +119,12 @@ impl Connect {
     /// How long one request to the store may take.
     pub fn op_timeout(mut self, op_timeout: Duration) -> Self {
         self.op_timeout = Some(op_timeout);
+        self
+    }
+
+    /// How many claims of this client may stand in the store's queue for one name; 10,000 unless said otherwise.
+    pub fn max_waiters(mut self, max_waiters: usize) -> Self {
+        self.max_waiters = Some(max_waiters);
         self
     }
 
@@ -165,6 +173,9 @@ impl Connect {
         }
         if let Some(op_timeout) = self.op_timeout.or(self.url.op_timeout()) {
             builder = builder.op_timeout(op_timeout);
+        }
+        if let Some(max_waiters) = self.max_waiters.or(self.url.max_waiters()) {
+            builder = builder.max_waiters(max_waiters);
         }
         for observer in self.observers {
             builder = builder.observer(move |event: &crate::LockEvent| observer.observe(event));

@@ -256,7 +256,7 @@ fn redis_config_at(url: &Url, address: oarlock_redis::Address) -> Result<oarlock
     config.prefix = url.prefix().to_owned();
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
-        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+        config.silence_timeout = config.silence_timeout.max(op_timeout.saturating_mul(4));
     }
     Ok(config)
 }
@@ -335,7 +335,7 @@ pub(crate) fn mysql_config(url: &Url) -> Result<oarlock_mysql::Config> {
     config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
-        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+        config.silence_timeout = config.silence_timeout.max(op_timeout.saturating_mul(4));
     }
     Ok(config)
 }
@@ -377,7 +377,7 @@ pub(crate) fn postgres_config(url: &Url) -> Result<oarlock_postgres::Config> {
     config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
     config.connect_timeout = url.connect_timeout();
     if let Some(op_timeout) = url.op_timeout() {
-        config.silence_timeout = config.silence_timeout.max(op_timeout * 4);
+        config.silence_timeout = config.silence_timeout.max(op_timeout.saturating_mul(4));
     }
     Ok(config)
 }

@@ -167,6 +167,12 @@ impl Url {
         self.options.op_timeout
     }
 
+    /// How many claims of one client may stand in the store's queue for one name.
+    #[must_use]
+    pub fn max_waiters(&self) -> Option<usize> {
+        self.options.max_waiters
+    }
+
     /// How names are laid out in the store, where there is a choice.
     #[must_use]
     pub fn layout(&self) -> Option<&str> {

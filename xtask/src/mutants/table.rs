@@ -26,6 +26,7 @@ const REDIS_DRIVER: &str = "crates/oarlock-redis/src/driver.rs";
 const REDIS_CLUSTER: &str = "crates/oarlock-redis/src/cluster.rs";
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
 const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
+const ENGINE_RS: &str = "crates/oarlock-core/src/engine.rs";
 const PROBE: &str = "crates/oarlock-core/src/engine/watchdog/probe.rs";
 const MAILBOX: &str = "crates/oarlock-core/src/engine/watchdog/mailbox.rs";
 const WATCH: &str = "crates/oarlock-core/src/driver/watch.rs";
@@ -1158,6 +1159,78 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: PROMISES,
     },
     Mutant {
+        name: "hints-pile-up",
+        rule: "hints that are not read are merged",
+        file: WATCH,
+        from: "Some(claim) if !self.any && self.claims.len() < MOST_NAMED => {",
+        to: "Some(claim) if !self.any => {",
+        test: &["-p", "oarlock-core", "--lib", "driver::watch::"],
+    },
+    Mutant {
+        name: "reaper-forgets-the-memo",
+        rule: "a memo is left whoever ends the hold",
+        file: GUARD,
+        from: "            end: self.end.clone(),",
+        to: "            end: End::Done { memo: None },",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "arming-without-end",
+        rule: "a wait ends in time, whatever the store does",
+        file: ACQUIRE,
+        from: "core.by(give_up, core.driver.clone().watch(interest), \"watch\")",
+        to: "core.by(Moment::NEVER, core.driver.clone().watch(interest), \"watch\")",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "downgrade-without-end",
+        rule: "a downgrade ends in time, whatever the store does",
+        file: GUARD,
+        from: "tokio::time::timeout(give_up.since(sent), request)",
+        to: "tokio::time::timeout(Duration::MAX, request)",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "shutdown-without-end",
+        rule: "a shutdown ends in time, whatever the store does",
+        file: ENGINE_RS,
+        from: "let left = end.since(self.core.clock.now()).max(LAST_CHANCE);",
+        to: "let left = Duration::MAX;",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "shortest-lease-decides",
+        rule: "a short lease makes no long one suspect",
+        file: WATCHDOG,
+        from: "self.op_timeout.min(due.lease / 3);",
+        to: "self.op_timeout.min(due.lease / 3).min(Duration::from_millis(120));",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "watchdog-ends-with-its-client",
+        rule: "belief ends on time after a shutdown",
+        file: WATCHDOG,
+        from: "() = shared.stop.cancelled() => break,",
+        to: "() = shared.stop.cancelled() => return,",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "ids-of-the-seed",
+        rule: "two clients of one seed do not share a lock",
+        file: "crates/oarlock-core/src/engine/entropy.rs",
+        from: "(u128::from(drawn) << 64) | (random >> 64)",
+        to: "(u128::from(drawn) << 64) | (random & 0)",
+        test: PROMISES,
+    },
+    Mutant {
+        name: "waiters-not-counted",
+        rule: "no more than max_waiters stand in the store's queue",
+        file: "crates/oarlock-core/src/engine/crowd.rs",
+        from: "        *count += 1;\n",
+        to: "",
+        test: PROMISES,
+    },
+    Mutant {
         name: "place-extends-grant",
         rule: "an answer about a waiter's place says nothing about its grant",
         file: WATCHDOG,
@@ -1379,6 +1452,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: VOTE,
         from: "_ => return None,",
         to: "_ => missing -= 1,",
+        test: QUORUM,
+    },
+    Mutant {
+        name: "quorum-counts-waiting-votes",
+        rule: "a vote that waits on its node is no vote",
+        file: KEEPING,
+        from: "Ok(Renewed::Alive { fence: None, .. }) => self.lose(node),",
+        to: "Ok(Renewed::Alive { fence: None, lease, .. }) => self.alive.push((node, lease.ttl)),",
         test: QUORUM,
     },
     Mutant {

@@ -1,6 +1,7 @@
 //! The tasks that contend in a simulated world, and the judgement over what they did.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use oarlock_core::clock::{Clock, Moment, TokioClock};
-use oarlock_core::{Client, DynDriver, ErrorKind, Guard, Limit, LockEvent, Result, Step, Weight};
+use oarlock_core::{ClaimId, Client, DynDriver, ErrorKind, Guard, Limit, LockEvent, Result, Step, Weight};
 use tokio::task::JoinSet;
 
 use super::line::{Hub, Line};
@@ -148,6 +149,8 @@ struct Log {
     tally: Tally,
     complaints: Vec<String>,
     trace: String,
+    /// The claims of the trace, in the order in which they came.
+    claims: HashMap<ClaimId, usize>,
 }
 
 /// One simulated process.
@@ -325,8 +328,11 @@ impl Log {
     fn observe(&mut self, process: u64, now: Moment, event: &LockEvent) {
         let LockEvent { resource, claim, step, .. } = event;
         let millis = now.as_nanos() / 1_000_000;
+        // A number of its own: ids are never the same twice, also of one seed.
+        let numbered = self.claims.len();
+        let claim = *self.claims.entry(*claim).or_insert(numbered);
         // Writing to a string does not fail.
-        let _ = writeln!(self.trace, "{millis} ms, process {process}: {resource} {claim} {step:?}");
+        let _ = writeln!(self.trace, "{millis} ms, process {process}: {resource} claim {claim} {step:?}");
         match event.step {
             Step::Lost { .. } => self.tally.lost += 1,
             Step::Suspect { .. } => self.tally.suspect += 1,

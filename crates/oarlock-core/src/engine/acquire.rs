@@ -7,6 +7,7 @@ use tokio::sync::Notify as Bell;
 
 use super::backoff::{Backoff, Patience};
 use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
+use super::crowd::Stand;
 use super::gate::Pass;
 use super::{Client, Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
@@ -18,9 +19,10 @@ use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 use crate::event::Step;
 use crate::guard::{Guard, Held};
 use crate::owner::{Holds, Owner};
+use crate::state::Query;
 
-/// What the last request of a bounded wait may take beyond it.
-const LAST_CHANCE: Duration = Duration::from_secs(1);
+/// What the last requests of a bounded wait may take beyond it, all together.
+pub(crate) const LAST_CHANCE: Duration = Duration::from_secs(1);
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub(crate) struct Ask {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) patience: Patience,
     pub(crate) owner: Option<Owner>,
+    /// When an attempt that does not wait must have been answered, where that is sooner than for other requests.
+    pub(crate) answer_by: Moment,
     /// Whether the lock may go from task to task of this process, and how far.
     pub(crate) cohort: Option<Bounds>,
 }
@@ -82,9 +86,13 @@ impl Ask {
         let core = self.client.core.clone();
         let claim = self.claim.clone();
         let started = core.clock.now();
+        let give_up = self.wait.until(started);
         match self.acquire().await? {
             Some(guard) => Ok(guard),
-            None => Err(busy(&core, &claim, started).await),
+            None => {
+                let give_up = if give_up > started { give_up } else { core.clock.now() };
+                Err(busy(&core, &claim, started, give_up + LAST_CHANCE).await)
+            }
         }
     }
 
@@ -105,7 +113,9 @@ impl Ask {
             Some(Entry::Handed(guard)) => return Ok(Some(guard)),
             Some(Entry::Store(pass)) => pass,
         };
+        let place = self.check_crowd(&core, pass.as_ref())?;
         let mut granted = self.stand_in_line(&core, pass, started, give_up).await?;
+        drop(place);
         if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
             let left = give_up.since(core.clock.now()).max(LAST_CHANCE);
             let baton = Baton::reserve(&core, guard, bounds, left.min(self.claim.ttl / 6)).await;
@@ -138,6 +148,14 @@ impl Ask {
         Err(Error::new(ErrorKind::Unsupported, message).on(core.info.scheme).about(&self.claim.resource))
     }
 
+    /// A place among those of this client that stand in the store's queue for this name. Whoever passed the gate alone is the only one.
+    fn check_crowd(&self, core: &Core, pass: Option<&Pass>) -> Result<Option<Stand>> {
+        if !self.claim.wait || (pass.is_some() && self.claim.weight == Weight::All) {
+            return Ok(None);
+        }
+        core.crowds.enter(&self.claim.resource).map(Some).map_err(|error| error.on(core.info.scheme))
+    }
+
     /// What cannot be asked for together, or at all.
     fn contradiction(&self) -> Option<String> {
         if self.max_hold.is_some_and(|span| span.is_zero()) {
@@ -153,7 +171,7 @@ impl Ask {
         }
         // Whoever stands before the store for this process waits while the lock goes round.
         match self.wait {
-            Wait::AtMost(wait) if wait <= span * 2 => {
+            Wait::AtMost(wait) if wait <= span.saturating_mul(2) => {
                 Some(format!("a wait of {wait:?} is too short for a lock that goes round for {span:?}"))
             }
             _ => None,
@@ -208,9 +226,12 @@ impl Ask {
         let mut pauses = Backoff::for_waiting(self.patience, notify, self.claim.ttl);
         let mut slow = Backoff::for_waiting(self.patience, Notify::Push, self.claim.ttl);
         let mut errors = Backoff::for_errors(self.claim.ttl);
+        let mut may_repeat_at_once = true;
         let mut turn = Turn::default();
+        // Everything has ended by then, whatever the store does.
+        let end = if self.claim.wait { give_up + LAST_CHANCE } else { self.answer_by };
         loop {
-            let answer = place.attempt(give_up).await;
+            let answer = place.attempt(end).await;
             let pause = match answer {
                 Ok(Attempt::Granted(grant)) => match self.granted(core, &mut place, &grant, started) {
                     // Of a client that was shut down meanwhile it is already lost, and let go by being dropped.
@@ -224,8 +245,9 @@ impl Ask {
                 }
                 Ok(Attempt::Pending(pending)) => {
                     errors.reset();
+                    may_repeat_at_once = true;
                     place.queue(pending.ahead, pass.as_ref());
-                    if self.patience == Patience::Hint && turn.arm(core, &place.claim, &pending).await {
+                    if self.patience == Patience::Hint && turn.arm(core, &place.claim, &pending, give_up).await {
                         // Whatever changed before the watch was armed is seen by looking once more.
                         continue;
                     }
@@ -240,12 +262,26 @@ impl Ask {
                 }
                 Err(error) if error.retry() == Retry::Never => return Err(place.fail(error)),
                 Err(error) => {
-                    let pause = if error.retry() == Retry::Now { Duration::ZERO } else { errors.next() };
-                    if !self.claim.wait || core.clock.now() + pause >= give_up {
+                    let is_quick = error.retry() == Retry::Now;
+                    // Once; an error that comes again and again is no better for being met sooner.
+                    let at_once = is_quick && std::mem::take(&mut may_repeat_at_once);
+                    let pause = if at_once { Duration::ZERO } else { core.entropy.jitter(errors.next()) };
+                    let until = match self.claim.wait {
+                        true => give_up,
+                        // Whoever does not wait is not told of what another try mends.
+                        false if is_quick => (started + LAST_CHANCE).min(end),
+                        false => started,
+                    };
+                    let again = core.clock.now() + pause;
+                    if again >= until {
                         return Err(place.fail(error));
                     }
                     core.observers.emit(&place.claim, || Step::Retrying { error });
-                    core.entropy.jitter(pause)
+                    if !self.claim.wait {
+                        nap_until(&*core.clock, again).await;
+                        continue;
+                    }
+                    pause
                 }
             };
             if place.is_spent() {
@@ -254,7 +290,7 @@ impl Ask {
             }
             let now = core.clock.now();
             if now >= give_up {
-                place.withdraw().await;
+                place.withdraw(end).await;
                 return Ok(None);
             }
             // Whoever spins goes by the timer, whatever the mailbox says.
@@ -327,15 +363,13 @@ impl Place {
     }
 
     /// One attempt. If the store does not answer in time the claim is given up, because its answer may still come.
-    async fn attempt(&mut self, give_up: Moment) -> Result<Attempt> {
+    async fn attempt(&mut self, end: Moment) -> Result<Attempt> {
         if self.standing == Standing::Clean {
             self.standing = Standing::Known;
         }
         self.sent = self.core.clock.now();
         let request = self.under_way.insert(self.core.driver.clone().attempt(self.claim.clone()));
-        // A bounded wait also bounds its last request, but gives it a fair chance.
-        let left = give_up.since(self.sent).max(LAST_CHANCE);
-        let patience = if self.claim.wait { self.core.op_timeout.min(left) } else { self.core.op_timeout };
+        let patience = self.core.op_timeout.min(end.since(self.sent));
         match tokio::time::timeout(patience, request).await {
             Ok(answer) => {
                 self.under_way = None;
@@ -366,13 +400,13 @@ impl Place {
     }
 
     /// Leaves the queue and waits for the store to say so, so that whoever looks next does not see it there.
-    async fn withdraw(&mut self) {
+    async fn withdraw(&mut self, end: Moment) {
         if !matches!(self.standing, Standing::Known | Standing::Queued) {
             return;
         }
         self.core.watchdog.forget(self.claim.id);
         let request = self.leaving.insert(self.core.release(&self.claim, End::Withdrawn));
-        let patience = self.core.op_timeout.min(LAST_CHANCE);
+        let patience = self.core.op_timeout.min(end.since(self.core.clock.now()));
         let Ok(answer) = tokio::time::timeout(patience, request).await else { return };
         self.leaving = None;
         if answer.is_ok() {
@@ -403,6 +437,7 @@ impl Place {
             attempt: self.under_way.take(),
             release: self.leaving.take(),
             end: End::Withdrawn,
+            held_for: None,
         }
         .adopt(&self.core);
     }
@@ -433,7 +468,7 @@ impl Default for Turn {
 
 impl Turn {
     /// Arms a watch unless one for this cursor is armed; true if the store must be asked once more because of that.
-    async fn arm(&mut self, core: &Core, claim: &Arc<Claim>, pending: &Pending) -> bool {
+    async fn arm(&mut self, core: &Core, claim: &Arc<Claim>, pending: &Pending, give_up: Moment) -> bool {
         if self.watch.as_ref().is_some_and(|(cursor, _)| *cursor == pending.cursor) {
             return false;
         }
@@ -441,7 +476,7 @@ impl Turn {
             return false;
         }
         let interest = Interest::Turn(claim.clone(), pending.cursor.clone());
-        let armed = core.in_time(core.driver.clone().watch(interest), "watch").await;
+        let armed = core.by(give_up, core.driver.clone().watch(interest), "watch").await;
         // Without a watch the pauses still bring us back.
         self.watch = armed.ok().map(|watch| (pending.cursor.clone(), watch));
         if self.watch.is_none() {
@@ -486,10 +521,11 @@ impl Turn {
 }
 
 /// The error of a wait that ended: who holds it, since when, how many wait.
-pub(crate) async fn busy(core: &Arc<Core>, claim: &Claim, started: Moment) -> Error {
-    let client = Client { core: core.clone() };
-    // If the store does not tell, the wait has still ended.
-    let state = client.inspect(&claim.resource).await.ok();
+pub(crate) async fn busy(core: &Arc<Core>, claim: &Claim, started: Moment, end: Moment) -> Error {
+    let look = core.driver.clone().inspect(Query::name(claim.resource.clone()));
+    // If the store does not tell in time, the wait has still ended.
+    let page = core.by(end, look, "inspect").await.ok();
+    let state = page.and_then(|page| page.resources.into_iter().next());
     let busy = Busy {
         holders: state.as_ref().map_or(0, |state| state.holders.len()),
         ahead: state.as_ref().and_then(|state| state.waiters.count()),

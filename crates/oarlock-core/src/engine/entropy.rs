@@ -19,14 +19,16 @@ impl Entropy {
     }
 
     pub(crate) fn claim_id(&self) -> Result<ClaimId> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
+        let random = u128::from_ne_bytes(bytes);
         let bits = match self {
-            Self::Seeded(rng) => rng.lock().unwrap_or_else(PoisonError::into_inner).u128(..),
-            Self::Os => {
-                let mut bytes = [0; 16];
-                getrandom::fill(&mut bytes)
-                    .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
-                u128::from_ne_bytes(bytes)
+            // The order of ids is replayed. Two clients of one seed still draw different ones: they would share a lock.
+            Self::Seeded(rng) => {
+                let drawn = rng.lock().unwrap_or_else(PoisonError::into_inner).u64(..);
+                (u128::from(drawn) << 64) | (random >> 64)
             }
+            Self::Os => random,
         };
         Ok(ClaimId::from_bits(bits))
     }

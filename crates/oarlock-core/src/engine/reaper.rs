@@ -4,6 +4,7 @@
 //! request runs to its end and the claim is released.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Core;
 use super::leaving::Leaving;
@@ -20,6 +21,8 @@ pub(crate) struct Orphan {
     /// The release that was under way.
     pub(crate) release: Option<BoxFuture<Result<Release>>>,
     pub(crate) end: End,
+    /// How long it was held; `None` for one that was never handed out.
+    pub(crate) held_for: Option<Duration>,
 }
 
 impl Orphan {
@@ -29,13 +32,16 @@ impl Orphan {
     }
 
     async fn reap(self, leaving: Leaving, observers: Observers) {
-        let Self { claim, attempt, release, end } = self;
+        let Self { claim, attempt, release, end, held_for } = self;
         if let Some(attempt) = attempt {
             // Whatever it answers, the claim is not wanted any more.
             let _ = attempt.await;
         }
         match leaving.release(&claim, &end, release).await {
-            Ok(_) => observers.emit(&claim, || Step::Withdrawn),
+            Ok(Release { outcome, .. }) => observers.emit(&claim, || match held_for {
+                Some(held_for) => Step::Released { outcome, held_for },
+                None => Step::Withdrawn,
+            }),
             Err(error) => observers.emit(&claim, || Step::ReleaseFailed { error }),
         }
     }

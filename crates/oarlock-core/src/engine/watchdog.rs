@@ -3,12 +3,13 @@
 mod mailbox;
 mod probe;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
@@ -315,7 +316,7 @@ async fn run(shared: Arc<Shared>) {
         let next = shared.note_next_look();
         tokio::select! {
             biased;
-            () = shared.stop.cancelled() => return,
+            () = shared.stop.cancelled() => break,
             () = shared.wake.notified() => {}
             claim = mailbox.hint(&shared) => shared.look_again_at(claim),
             () = sleep_until(&*shared.clock, next) => {}
@@ -334,6 +335,19 @@ async fn run(shared: Arc<Shared>) {
                 shared.home.spawn_daemon(shared.clone().renew(batch));
             }
         }
+    }
+    // What lives by its lease alone is not renewed after a shutdown, and belief in it ends when its time has come.
+    loop {
+        let next = shared.note_next_look();
+        if next == Moment::NEVER {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = shared.wake.notified() => {}
+            () = sleep_until(&*shared.clock, next) => {}
+        }
+        drop(shared.due());
     }
 }
 
@@ -425,27 +439,28 @@ impl Shared {
     /// Sends one batch and applies the answers. A slow answer is given up on for the plan, but not thrown away:
     /// it counts from when its question left.
     async fn renew(self: Arc<Self>, due: Vec<Due>) {
-        let sent = self.clock.now();
-        let shortest = due.iter().map(|due| due.lease).min().unwrap_or(self.op_timeout);
-        let patience = self.op_timeout.min(shortest / 3);
+        let (sent, begun) = (self.clock.now(), Instant::now());
         let renewal = |due: &Due| Renewal { memo: due.memo.clone(), held: due.held, ..Renewal::of(due.claim.clone()) };
         let batch = due.iter().map(renewal).collect();
         let mut request = self.driver.clone().renew(batch);
-        let in_time = tokio::time::timeout(patience, &mut request).await;
-        let late = in_time.is_err();
-        if late {
-            for due in &due {
-                let late = Error::unreachable("no answer to a renewal in time");
-                self.apply(due.claim.id, (due.held, due.news), sent, Err(late));
+        // Each is waited for as long as its own lease bears it: a short one makes no other suspect.
+        let patience = |due: &Due| self.op_timeout.min(due.lease / 3);
+        let mut waiting: Vec<&Due> = due.iter().collect();
+        waiting.sort_by_key(|due| std::cmp::Reverse(patience(due)));
+        let mut late = HashSet::new();
+        let answers = loop {
+            let Some(next) = waiting.pop() else { break request.await };
+            let left = patience(next).saturating_sub(begun.elapsed());
+            if let Ok(answers) = tokio::time::timeout(left, &mut request).await {
+                break answers;
             }
-        }
-        let answers = match in_time {
-            Ok(answers) => answers,
-            Err(_) => request.await,
+            late.insert(next.claim.id);
+            let error = Error::unreachable("no answer to a renewal in time");
+            self.apply(next.claim.id, (next.held, next.news), sent, Err(error));
         };
         for (due, answer) in due.iter().zip(answers) {
             // A late failure has counted already, and a later renewal may have worked since.
-            if !late || answer.is_ok() {
+            if answer.is_ok() || !late.contains(&due.claim.id) {
                 self.apply(due.claim.id, (due.held, due.news), sent, answer);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::kept;
 use crate::claim::ResourceName;
-use crate::engine::{Ask, Looks};
+use crate::engine::{Ask, LAST_CHANCE, Looks, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::state::Memo;
@@ -137,14 +137,25 @@ impl Once {
 
     /// Takes the lock for a slot that is not done, or sees that it is.
     async fn enter(&self, slot: &str) -> Result<Slot<Guard>> {
+        let clock = &self.ask.client.core.clock;
+        let (started, mut ask) = (clock.now(), self.ask.clone());
+        let give_up = ask.wait.until(started);
+        if give_up > started {
+            ask.answer_by = give_up + LAST_CHANCE;
+        }
         // Not a mere look: stores forget names that nobody uses, and with them what is done.
-        let guard = match self.ask.clone().attempt().await? {
+        let guard = match ask.clone().attempt().await? {
             Some(guard) => guard,
-            None => tokio::select! {
-                biased;
-                done = self.written_down(slot) => return done.map(|slot| Slot::AlreadyDone { slot }),
-                guard = self.ask.clone().lock() => guard?,
-            },
+            None => {
+                if let Wait::AtMost(_) = ask.wait {
+                    ask.wait = Wait::AtMost(give_up.since(clock.now()));
+                }
+                tokio::select! {
+                    biased;
+                    done = self.written_down(slot) => return done.map(|slot| Slot::AlreadyDone { slot }),
+                    guard = ask.lock() => guard?,
+                }
+            }
         };
         // What counts is the memo that came with the grant: nobody else can have written one since.
         match guard.memo().map(|memo| read(memo, guard.resource())).transpose()? {

@@ -132,7 +132,9 @@ impl WriteGuard {
     /// If the future is dropped the lock is let go.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before it was done.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before it was done;
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if the store did not answer in the time that a request may take. The lock is
+    /// let go then.
     pub async fn downgrade(self) -> Result<Guard> {
         self.0.lighten(Kind::Read, Weight::ONE).await
     }

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::claim::{Claim, ResourceName, Weight};
 use crate::clock::{Moment, nap_until};
-use crate::engine::{Ask, Core, Wait, busy};
+use crate::engine::{Ask, Core, LAST_CHANCE, Wait, busy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 
@@ -87,9 +87,13 @@ impl Seat {
     pub(crate) async fn lock(self: Arc<Self>, ask: Ask) -> Result<Share> {
         let (core, claim) = (ask.client.core.clone(), ask.claim.clone());
         let started = core.clock.now();
+        let give_up = ask.wait.until(started);
         match self.enter(ask, started).await? {
             Some(share) => Ok(share),
-            None => Err(busy(&core, &claim, started).await),
+            None => {
+                let give_up = if give_up > started { give_up } else { core.clock.now() };
+                Err(busy(&core, &claim, started, give_up + LAST_CHANCE).await)
+            }
         }
     }
 

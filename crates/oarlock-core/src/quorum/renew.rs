@@ -163,14 +163,15 @@ impl Core {
         let mut open: Vec<&mut Keeping> =
             known.iter_mut().filter_map(|keeping| keeping.as_mut().ok()?.as_mut()).collect();
         if !open.is_empty() {
-            let shortest = asked.iter().map(|renewal| renewal.claim.ttl).min().unwrap_or_default();
+            // A short lease makes no other fail: whoever cannot wait for so long does not, in the engine.
+            let longest = asked.iter().map(|renewal| renewal.claim.ttl).max().unwrap_or_default();
             let holds: Vec<_> = open.iter().map(|keeping| keeping.hold.clone()).collect();
             let (core, request) = (self.clone(), request(asked));
             let late = move |node, answers| {
                 core.late_renewal(node, &holds, answers);
                 Box::pin(std::future::ready(())) as BoxFuture<()>
             };
-            let mut calls = Calls::send(self, self.all(), self.patience(shortest), request, late);
+            let mut calls = Calls::send(self, self.all(), self.patience(longest), request, late);
             while !open.iter().all(|keeping| keeping.is_decided(self)) {
                 let Some((node, answers)) = calls.next().await else { break };
                 let mut answers = answers.into_iter().flatten();

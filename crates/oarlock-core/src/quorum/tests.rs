@@ -286,6 +286,29 @@ async fn only_confirmed_nodes_count_for_more_fences() {
     assert_eq!(released.outcome, Released::Released);
 }
 
+/// Nodes that fell back to a state in which our claim waits behind another keep it alive, and vote for that other.
+#[tokio::test]
+async fn a_vote_that_waits_is_no_vote() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    let quorum = over(&nodes);
+    let mine = Arc::new(claim(1));
+    let Attempt::Granted(grant) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+    for _ in 0..1000 {
+        // The last vote comes in the background.
+        tokio::task::yield_now().await;
+    }
+    let renew = async || quorum.renew(&[Renewal::of(mine.clone())]).await.pop().unwrap().unwrap();
+    assert!(matches!(renew().await, Renewed::Alive { fence: Some(fence), .. } if fence == grant.fence));
+    for node in &nodes[..2] {
+        Driver::release(node, &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
+        assert!(matches!(Driver::attempt(node, &claim(2)).await.unwrap(), Attempt::Granted(_)));
+        let mut waits = claim(1);
+        waits.wait = true;
+        assert!(matches!(Driver::attempt(node, &waits).await.unwrap(), Attempt::Pending(_)));
+    }
+    assert_eq!(renew().await, Renewed::Gone(Gone::Unknown));
+}
+
 #[test]
 fn fewer_than_three_nodes_are_refused() {
     let two = (0..2).map(|_| Arc::new(Memory::default()) as Arc<dyn DynDriver>).collect();

@@ -1,9 +1,12 @@
 //! How often the store is asked to keep claims alive.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use crate::spy::{SECOND, world};
+use oarlock_core::{LockEvent, Step};
+
+use crate::spy::{SECOND, world, world_with};
 
 /// A turn that is not taken gets shorter with every answer, and then the place is gone: neither is a reason to ask more often.
 #[tokio::test(start_paused = true)]
@@ -27,4 +30,27 @@ async fn a_waiter_that_is_not_polled_does_not_flood_the_store() {
         let guard = waiting.await.unwrap();
         assert!(guard.is_held(), "it takes another place once it is polled");
     }
+}
+
+/// Each is waited for as long as its own lease bears it. 150 ms are too long for a third of 360 ms, and nothing for a third of 30 s.
+#[tokio::test(start_paused = true)]
+async fn a_short_lease_makes_no_long_one_suspect() {
+    let suspects = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let [long, short] = suspects.clone();
+    let world = world_with(|builder| {
+        builder.observer(move |event: &LockEvent| {
+            if let Step::Suspect { .. } = event.step {
+                if event.resource.as_str() == "long" { &long } else { &short }.fetch_add(1, SeqCst);
+            }
+        })
+    });
+    *world.hooks.renewal_delay.lock().unwrap() = Duration::from_millis(150);
+    let long = world.spied.mutex("long").unwrap().ttl(SECOND * 30).lock().await.unwrap();
+    let short = world.spied.mutex("short").unwrap().ttl(Duration::from_millis(360)).lock().await.unwrap();
+    tokio::time::sleep(SECOND * 300).await;
+    let [long_ones, short_ones] = suspects.map(|count| count.load(SeqCst));
+    assert!(long.is_held() && long_ones == 0, "the long one was suspect {long_ones} times in 300 s");
+    // Else there was nothing to be spared from.
+    assert!(short_ones > 0, "the short one was never suspect");
+    drop(short);
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::options::COMMON;
 use super::scheme::PathIs;
 use super::{DEFAULT_CONNECT_TIMEOUT, Url};
-use crate::engine::{DEFAULT_OP_TIMEOUT, DEFAULT_TTL};
+use crate::engine::{DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL};
 use crate::span;
 
 /// One option of a URL.
@@ -104,6 +104,7 @@ impl Url {
             "connect_timeout" => {
                 setting(key, span::write(self.options.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT)))
             }
+            "max_waiters" => setting(key, self.max_waiters().unwrap_or(DEFAULT_MAX_WAITERS).to_string()),
             _ => setting(key, span::write(self.op_timeout().unwrap_or(DEFAULT_OP_TIMEOUT))),
         });
         let own = self.scheme.choices.iter().map(|&(key, _)| {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::bad;
 use super::scheme::{Says, Scheme, nearest};
-use crate::engine::{MAX_TTL, MIN_TTL};
+use crate::engine::{MAX_OP_TIMEOUT, MAX_TTL, MIN_TTL};
 use crate::{Result, span, text};
 
 /// The keys that every scheme has.
-pub(super) const COMMON: &[&str] = &["prefix", "ttl", "connect_timeout", "op_timeout"];
+pub(super) const COMMON: &[&str] = &["prefix", "ttl", "connect_timeout", "op_timeout", "max_waiters"];
 
 /// What was said; `None` where the default stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub(super) struct Options {
     pub(super) ttl: Option<Duration>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) op_timeout: Option<Duration>,
+    pub(super) max_waiters: Option<usize>,
     pub(super) layout: Option<String>,
     pub(super) mode: Option<String>,
     /// The keys that only some schemes have.
@@ -43,12 +44,18 @@ impl Options {
             "ttl" => {
                 let ttl = duration()?;
                 if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
-                    return Err(bad(format!("ttl: a lease is at least {} long", text::span(MIN_TTL))));
+                    let (least, days) = (text::span(MIN_TTL), MAX_TTL.as_secs() / 86_400);
+                    return Err(bad(format!("ttl: a lease is between {least} and {days} days long")));
                 }
                 self.ttl = Some(ttl);
             }
-            "connect_timeout" => self.connect_timeout = Some(positive(key, duration()?)?),
-            "op_timeout" => self.op_timeout = Some(positive(key, duration()?)?),
+            "connect_timeout" => self.connect_timeout = Some(time_out(key, duration()?)?),
+            "op_timeout" => self.op_timeout = Some(time_out(key, duration()?)?),
+            "max_waiters" => {
+                let most = value.parse().ok().filter(|most| *most > 0);
+                let wrong = || bad(format!("max_waiters is a whole number from 1 on, not {}", text::quoted(value)));
+                self.max_waiters = Some(most.ok_or_else(wrong)?);
+            }
             "layout" if scheme.choice(key).is_some() => self.layout = Some(chosen(scheme, key, value)?),
             "mode" if scheme.choice(key).is_some() => self.mode = Some(chosen(scheme, key, value)?),
             _ if scheme.own.iter().any(|(name, ..)| *name == key) => self.set_own(scheme, key, value)?,
@@ -88,8 +95,12 @@ impl Options {
     }
 }
 
-fn positive(key: &str, span: Duration) -> Result<Duration> {
-    if span.is_zero() { Err(bad(format!("{key} must be more than nothing"))) } else { Ok(span) }
+fn time_out(key: &str, span: Duration) -> Result<Duration> {
+    if !span.is_zero() && span <= MAX_OP_TIMEOUT {
+        return Ok(span);
+    }
+    let days = MAX_OP_TIMEOUT.as_secs() / 86_400;
+    Err(bad(format!("{key} is more than nothing and at most {days} days")))
 }
 
 fn chosen(scheme: &Scheme, key: &str, value: &str) -> Result<String> {

@@ -46,7 +46,10 @@ fn every_scheme_is_known() {
         let explained = url.explain();
         assert_eq!(explained.scheme, scheme);
         let keys: Vec<_> = explained.options.iter().map(|option| option.key.as_str()).collect();
-        assert!(keys.starts_with(&["prefix", "ttl", "connect_timeout", "op_timeout"]), "{text}: {keys:?}");
+        let common = ["prefix", "ttl", "connect_timeout", "op_timeout", "max_waiters"];
+        assert!(keys.starts_with(&common), "{text}: {keys:?}");
+        let bounded = Url::parse(&format!("{text}{}max_waiters=7", if text.contains('?') { '&' } else { '?' }));
+        assert_eq!(bounded.unwrap().max_waiters(), Some(7), "{text}");
     }
 }
 
@@ -126,6 +129,31 @@ fn options_have_defaults() {
     for bad in ["mem:?ttl=0", "mem:?ttl=1ms", "mem:?op_timeout=0", "mem:?connect_timeout=x", "mem:?ttl=99999d"] {
         refusal(bad);
     }
+    for bad in ["mem:?max_waiters=0", "mem:?max_waiters=-1", "mem:?max_waiters=many"] {
+        assert!(refusal(bad).contains("a whole number from 1 on"));
+    }
+}
+
+#[test]
+fn a_number_out_of_bounds_is_refused_with_its_bounds() {
+    for bad in ["mem:?ttl=31d", "mem:?ttl=49ms"] {
+        let refused = refusal(bad);
+        assert!(refused.contains("between 50 ms and 30 days"), "{refused}");
+    }
+    for bad in ["mem:?op_timeout=31d", "mem:?op_timeout=9999999999999s", "mem:?connect_timeout=31d"] {
+        let refused = refusal(bad);
+        assert!(refused.contains("at most 30 days"), "{refused}");
+    }
+}
+
+/// It was dropped with all that follows it, so that a password with one in it made another host of its first half.
+#[test]
+fn a_fragment_is_refused() {
+    for bad in ["redis://user:1234#x@host", "redis://host#x", "local:/var/lib#1", "redis://host?ttl=5s#x"] {
+        assert!(refusal(bad).contains("%23"), "{bad}");
+    }
+    let url = url("redis://user:1234%23x@host");
+    assert_eq!(url.password().unwrap().reveal(), "1234#x");
 }
 
 #[test]
