@@ -3,7 +3,7 @@
 //! `OARLOCK_REDIS=cluster` runs it on that one alone.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use oarlock_conformance::faulty::Faulty;
@@ -24,7 +24,11 @@ struct Store {
     addrs: Vec<SocketAddr>,
     /// The one server, where there is only one to be stopped.
     alone: Option<Arc<oarlock_testbed::Redis>>,
+    remembered: Arc<Mutex<Vec<Kept>>>,
 }
+
+/// A key, when it ends, and what is in it.
+type Kept = (Vec<u8>, i64, Vec<u8>);
 
 /// Replies are lost above the driver, where verbs are known; everything else happens on the wire.
 struct Line {
@@ -46,7 +50,13 @@ impl Fixture for Store {
             Some(_) => Power::Has,
             None => Power::Lacks("stopping a server is a failover here, which has tests of its own"),
         };
-        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(power).pause(power)
+        Powers::none()
+            .kill(Power::Has)
+            .cut(Power::Has)
+            .drop_reply(Power::Has)
+            .restart(power)
+            .pause(power)
+            .fall_back(power)
     }
 
     fn pace(&self) -> Pace {
@@ -78,6 +88,59 @@ impl Fixture for Store {
     fn resume(&self) -> BoxFuture<Result<()>> {
         done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(os))
     }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        let (server, remembered) = (self.alone.clone(), self.remembered.clone());
+        Box::pin(async move {
+            if let Some(server) = server {
+                let kept = all_keys(&server).await.map_err(os)?;
+                *remembered.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+            }
+            Ok(())
+        })
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        let (server, remembered) = (self.alone.clone(), self.remembered.clone());
+        Box::pin(async move {
+            let kept = remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match server {
+                Some(server) => restore(&server, &kept).await.map_err(os),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// A plain connection.
+async fn raw(server: &oarlock_testbed::Redis) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
+    redis::Client::open(server.url())?.get_multiplexed_async_connection().await
+}
+
+async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<Kept>> {
+    let mut raw = raw(server).await?;
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut raw).await?;
+    let mut all = redis::pipe();
+    all.atomic();
+    for key in &keys {
+        all.cmd("PEXPIRETIME").arg(key).cmd("DUMP").arg(key);
+    }
+    let told: Vec<redis::Value> = all.query_async(&mut raw).await?;
+    let mut kept = Vec::new();
+    for (key, told) in keys.into_iter().zip(told.chunks(2)) {
+        let (ends, dump): (i64, Option<Vec<u8>>) = redis::from_redis_value(redis::Value::Array(told.to_vec()))?;
+        kept.extend(dump.map(|dump| (key, ends.max(0), dump)));
+    }
+    Ok(kept)
+}
+
+async fn restore(server: &oarlock_testbed::Redis, kept: &[Kept]) -> redis::RedisResult<()> {
+    let mut all = redis::pipe();
+    all.atomic().cmd("FLUSHALL");
+    for (key, ends, dump) in kept {
+        all.cmd("RESTORE").arg(key).arg(ends).arg(dump).arg("ABSTTL");
+    }
+    all.exec_async(&mut raw(server).await?).await
 }
 
 fn os(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
@@ -133,7 +196,7 @@ fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let addr = server.addr();
     let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
     config.layout = layout;
-    Ok(run(Store { name, config, addrs: vec![addr], alone: Some(Arc::new(server)) }))
+    Ok(run(Store { name, config, addrs: vec![addr], alone: Some(Arc::new(server)), remembered: Arc::default() }))
 }
 
 fn tls() -> Result<bool, Failure> {
@@ -143,7 +206,7 @@ fn tls() -> Result<bool, Failure> {
     let mut tls = Tls::default();
     tls.ca = Some(server.ca());
     config.tls = Some(tls);
-    Ok(run(Store { name: "redis/tls", config, addrs: vec![addr], alone: None }))
+    Ok(run(Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered: Arc::default() }))
 }
 
 fn sentinel() -> Result<bool, Failure> {
@@ -155,7 +218,7 @@ fn sentinel() -> Result<bool, Failure> {
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
     let addrs = bed.machines.iter().map(|machine| machine.link.addr()).collect();
-    Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None }))
+    Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() }))
 }
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
@@ -166,7 +229,7 @@ fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;
-    Ok(run(Store { name, config, addrs, alone: None }))
+    Ok(run(Store { name, config, addrs, alone: None, remembered: Arc::default() }))
 }
 
 fn main() -> Result<(), Failure> {

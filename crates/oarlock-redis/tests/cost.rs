@@ -7,12 +7,13 @@
 #[path = "shared/patient.rs"]
 mod patient;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, ClaimId, ResourceName};
+use oarlock_core::{Capacity, Claim, ClaimId, Limit, ResourceName, Weight};
 use oarlock_redis::{Address, Config, Redis};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -193,4 +194,65 @@ async fn whoever_gives_up_leaves_the_others_as_they_were() {
     }
     bed.store.release(&deploy(), ClaimId::from_bits(holder), &End::Done { memo: None }).await.unwrap();
     assert!(bed.store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());
+}
+
+/// One of two permits of a pool.
+fn permit(id: u128, fair: bool) -> Claim {
+    let mut claim = waiting(id);
+    claim.fair = fair;
+    claim.resource = ResourceName::new("pool").unwrap();
+    claim.weight = Weight::ONE;
+    claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::new(2).unwrap()));
+    claim
+}
+
+/// Those who wait for shares look again without reading the others.
+#[tokio::test]
+async fn another_look_for_a_share_costs_the_same_however_many_wait() {
+    let bed = bed!();
+    let (mut costs, mut last) = (Vec::new(), 0);
+    for waiters in [40, 600] {
+        while last < waiters {
+            last += 1;
+            bed.store.attempt(&permit(last, false)).await.unwrap();
+        }
+        let mut cost = u64::MAX;
+        for id in last - 8..last {
+            let look = async || assert!(matches!(bed.store.attempt(&permit(id, false)).await, Ok(Attempt::Pending(_))));
+            cost = cost.min(bed.cost(look).await);
+        }
+        costs.push(cost);
+    }
+    assert!(costs[1] <= RATIO * costs[0], "{costs:?} µs with 40 and 600 waiters");
+}
+
+/// Whoever has waited gets its share, never more than two have one, and whoever is told of its turn gets it with its next look.
+#[tokio::test]
+async fn shares_pass_through_a_crowd() {
+    for fair in [false, true] {
+        let bed = bed!();
+        let (all, mut held) = (60, Vec::new());
+        let mut open: Vec<u128> = Vec::new();
+        for id in 1..=all {
+            match bed.store.attempt(&permit(id, fair)).await.unwrap() {
+                Attempt::Granted(_) => held.push(id),
+                Attempt::Pending(_) => open.push(id),
+            }
+        }
+        assert_eq!(held, [1, 2]);
+        while let Some(done) = held.pop() {
+            let name = permit(done, fair).resource;
+            bed.store.release(&name, ClaimId::from_bits(done), &End::Done { memo: None }).await.unwrap();
+            let mut left = Vec::new();
+            for id in open {
+                match bed.store.attempt(&permit(id, fair)).await.unwrap() {
+                    Attempt::Granted(_) => held.push(id),
+                    Attempt::Pending(_) => left.push(id),
+                }
+            }
+            assert!(held.len() == 2 || left.is_empty(), "{held:?} hold, {} wait", left.len());
+            open = left;
+        }
+        assert!(open.is_empty());
+    }
 }

@@ -17,9 +17,11 @@ if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not
   return { 'pending', ahead, soonest - now }
 end
 
--- The same for one that has its place already and looks again, where many wait. How many of those with smaller numbers are still
--- there is not counted: there are no more than this.
-if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and count > CROWD then
+-- The same for one that has its place already and looks again, where many wait: it does not fit where another holds and it wants
+-- everything; nor where nobody has been told of a turn, because then all who fit had been told. How many of those with smaller
+-- numbers are still there is not counted: there are no more than this.
+local is_blocked = weight == 0 and holders > 0 and said == 'any' or soon > now + TURN and (said == 'any' or cap == asked)
+if wait and is_blocked and soon > now and count > CROWD then
   local place = place_of(id)
   if place then
     local ahead, soonest = holders + math.min(place.seq - head, count) - 1, soon

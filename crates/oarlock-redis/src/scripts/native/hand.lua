@@ -2,8 +2,6 @@
 -- without asking again, but only for as long as a turn lasts, until it says so. What it is told is the time at which it sent
 -- its last request, by its own clock: it believes from there on, and so not for longer than the server does.
 
-local TURN = 2000000
-
 -- Whoever was silent for so long may be dead; and if no more than so many wait, nobody would notice soon.
 local SILENT, FEW = 200000, 32
 

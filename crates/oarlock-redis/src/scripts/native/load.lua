@@ -18,6 +18,9 @@ local FORMAT, FENCES = '2', 9007199254740992
 -- Numbers of claims stay below this: Lua writes larger ones with an exponent, in which they are not told apart.
 local NUMBERS = 70368744177664
 
+-- How long a turn may go untaken.
+local TURN = 2000000
+
 -- last_fence  the largest fence given or reserved so far
 -- ends        the millisecond at which the key ends by itself
 -- cap         the capacity, if somebody stated one, else -1
