@@ -204,6 +204,10 @@ async fn steps(waiters: u64) -> Result<(), Failure> {
     let _mailbox = store.watch(&Interest::Mailbox).await?;
     let mut told = vec![waiters.to_string()];
     for of in [claim, permit] {
+        // Each that comes for a share reads all who wait: ten thousand would take minutes.
+        if told.len() > 1 && waiters > 1000 {
+            continue;
+        }
         let name = if told.len() == 1 { "deploy" } else { "pool" };
         store.attempt(&of(1, name)?).await?;
         for id in 2..2 + waiters {
