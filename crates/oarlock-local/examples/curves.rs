@@ -49,11 +49,16 @@ async fn row(number: u32) -> Result<Vec<Option<Duration>>, Failure> {
         (waiter.wait, waiter.fair) = (true, true);
         store.attempt(&waiter).await?;
         waiters.push(waiter);
+        if at % 250 == 0 {
+            keep(&store, &waiters).await?;
+        }
     }
+    keep(&store, &waiters).await?;
     let renewal = Renewal::of(std::sync::Arc::new(holder.clone()));
     let renewed = median(async || Ok(store.renew(std::slice::from_ref(&renewal)).await.remove(0)?)).await?;
     let stranger = claim(u128::MAX, "queue")?;
     let refused = median(async || Ok(store.attempt(&stranger).await?)).await?;
+    keep(&store, &waiters).await?;
     let mut held = holder;
     let mut next = waiters.into_iter();
     let handed = median(async || {
@@ -67,6 +72,13 @@ async fn row(number: u32) -> Result<Vec<Option<Duration>>, Failure> {
     .ok();
     let (sessions, opened) = sessions.unzip();
     Ok(vec![Some(names), sessions, opened, Some(list), Some(renewed), Some(refused), handed])
+}
+
+/// A waiter that is not renewed loses its place.
+async fn keep(store: &Local, waiters: &[Claim]) -> Result<(), Failure> {
+    let batch: Vec<_> = waiters.iter().map(|waiter| Renewal::of(std::sync::Arc::new(waiter.clone()))).collect();
+    store.renew(&batch).await.into_iter().try_for_each(|renewed| renewed.map(drop))?;
+    Ok(())
 }
 
 /// Beside so many open stores: a pair, and opening one more. Each has three descriptors, so thousands may be refused.
