@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, ZooKeeper};
+use oarlock_testbed::{Etcd, MariaDb, MySql, Postgres, Redis, ZooKeeper};
 use serde_json::Value;
 
 type Failure = Box<dyn std::error::Error>;
@@ -36,6 +36,11 @@ fn main() -> Result<(), Failure> {
         all.push(bench(&server.url())?);
     }
     if let Some(server) = MariaDb::start_or_skip()? {
+        let mut found = bench(&server.url())?;
+        found["store"] = "mariadb".into();
+        all.push(found);
+    }
+    if let Some(server) = MySql::start_or_skip()? {
         all.push(bench(&server.url())?);
     }
     print!("{}", table(&all));

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use oarlock_stock::{Order, State, Stock, Take};
-use oarlock_testbed::{MariaDb, Postgres, RedisCluster};
+use oarlock_testbed::{MariaDb, MySql, Postgres, RedisCluster};
 
 use self::beds::{Bed, Lite, Many, Maria, One, Pg};
 
@@ -133,6 +133,17 @@ async fn postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb() {
     let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    let url = server.url();
+    account(&Maria(url.clone()), &url, || {
+        server.kill().unwrap();
+        server.restart().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() {
+    let Some(server) = MySql::start_or_skip().unwrap() else { return };
     let url = server.url();
     account(&Maria(url.clone()), &url, || {
         server.kill().unwrap();

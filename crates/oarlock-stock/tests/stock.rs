@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_stock::{Count, Error, Order, Sql, State, Stock, Take};
-use oarlock_testbed::{MariaDb, Postgres, RedisCluster};
+use oarlock_testbed::{MariaDb, MySql, Postgres, RedisCluster};
 
 use self::beds::{Bed, Lite, Many, Maria, One, Pg};
 
@@ -283,6 +283,13 @@ async fn postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb() {
     if let Some(server) = MariaDb::start_or_skip().unwrap() {
+        all(&Maria(server.url())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() {
+    if let Some(server) = MySql::start_or_skip().unwrap() {
         all(&Maria(server.url())).await;
     }
 }

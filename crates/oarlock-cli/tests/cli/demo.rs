@@ -1,6 +1,6 @@
 //! `oarlock demo`: what should go wrong does, what should help does, and either failing is noticed.
 
-use oarlock_testbed::{MariaDb, Postgres, Redis, RedisCluster};
+use oarlock_testbed::{MariaDb, MySql, Postgres, Redis, RedisCluster};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -75,6 +75,12 @@ fn on_postgres() {
 #[test]
 fn on_mariadb() {
     let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    all(&Bench::new(), &server.url(), true, true);
+}
+
+#[test]
+fn on_mysql() {
+    let Some(server) = MySql::start_or_skip().unwrap() else { return };
     all(&Bench::new(), &server.url(), true, true);
 }
 

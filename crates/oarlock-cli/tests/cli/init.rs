@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use oarlock_testbed::{MariaDb, Postgres};
+use oarlock_testbed::{Flavour, Postgres, SqlServer};
 
 use super::support::{Bench, Done, finish};
 
@@ -59,8 +59,17 @@ fn a_user_with_few_rights_locks_on_postgres() {
 
 #[test]
 fn a_user_with_few_rights_locks_on_mariadb() {
+    a_user_with_few_rights_locks(Flavour::MariaDb);
+}
+
+#[test]
+fn a_user_with_few_rights_locks_on_mysql() {
+    a_user_with_few_rights_locks(Flavour::MySql);
+}
+
+fn a_user_with_few_rights_locks(flavour: Flavour) {
     let bench = Bench::new();
-    let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    let Some(server) = SqlServer::start_with_or_skip(flavour, &[]).unwrap() else { return };
     let (root, port) = (server.url(), server.addr().port().to_string());
     let client = ["--no-defaults", "-h127.0.0.1", "-P", &port, "-uroot", "locks"];
     let Some(()) = feed("mariadb", &client, "CREATE USER app; CREATE USER other;") else { return };

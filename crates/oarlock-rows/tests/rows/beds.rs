@@ -2,7 +2,7 @@
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::Client;
-use oarlock_testbed::{MariaDb, Postgres};
+use oarlock_testbed::{Flavour, Postgres, SqlServer};
 
 /// A database that tests can run on.
 pub(crate) trait Bed: Sized {
@@ -64,13 +64,18 @@ impl Bed for Pg {
     }
 }
 
-pub(crate) struct Maria(MariaDb);
+/// MariaDB, or MySQL.
+pub(crate) struct Sql<const IS_MYSQL: bool>(SqlServer);
 
-impl Bed for Maria {
+pub(crate) type Maria = Sql<false>;
+pub(crate) type My = Sql<true>;
+
+impl<const IS_MYSQL: bool> Bed for Sql<IS_MYSQL> {
     type Conn = mysql_async::Conn;
 
     async fn start() -> Option<Self> {
-        MariaDb::start_or_skip().unwrap().map(Self)
+        let flavour = if IS_MYSQL { Flavour::MySql } else { Flavour::MariaDb };
+        SqlServer::start_with_or_skip(flavour, &[]).unwrap().map(Self)
     }
 
     async fn conn(&self) -> mysql_async::Conn {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oarlock_rows::{Change, Client, Dialect, Error, Outcome, Retry, Trouble, Troubled, Version, Versioned};
 
-use crate::beds::{Bed, Lite, Maria, Pg, restock};
+use crate::beds::{Bed, Lite, Maria, My, Pg, restock};
 
 type Value<B> = <<B as Bed>::Conn as Client>::Value;
 type Row<B> = <<B as Bed>::Conn as Client>::Row;
@@ -209,6 +209,11 @@ async fn postgres() {
 #[tokio::test]
 async fn mariadb() {
     all::<Maria>(&[Version::integer("version"), Version::timestamp("changed")]).await;
+}
+
+#[tokio::test]
+async fn mysql() {
+    all::<My>(&[Version::integer("version"), Version::timestamp("changed")]).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::{Client, Error, Locked, Mode, Retry, Trouble, Troubled, Wait, mysql, postgres, sqlite};
 
-use crate::beds::{Bed, Lite, Maria, Pg, restock, stocks};
+use crate::beds::{Bed, Lite, Maria, My, Pg, Sql, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -81,14 +81,14 @@ async fn has_four_modes(bed: &Pg) {
     }
 }
 
-async fn mariadb_keeps_others_out(bed: &Maria) {
+async fn mariadb_keeps_others_out<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
     restock(&mut ours, 10).await;
     let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
     let rows = items().lock(&mut tx, [2_i64, 1, 99], Mode::NoKeyUpdate, Wait::No).await.unwrap();
-    assert_eq!(ids::<Maria>(&rows), [1, 2]);
+    assert_eq!(ids::<Sql<IS_MYSQL>>(&rows), [1, 2]);
     let mut rival = theirs.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
-    others(&mut rival, |row| Maria::int(row, "id")).await;
+    others(&mut rival, |row| Sql::<IS_MYSQL>::int(row, "id")).await;
     busy(&mut rival, Wait::No).await;
     let waited = busy(&mut rival, Wait::UpTo(Duration::from_millis(300))).await;
     assert!(waited >= Duration::from_millis(900), "a whole second: {waited:?}");
@@ -166,7 +166,7 @@ async fn postgres_reruns_the_victim_of_a_deadlock(bed: &Pg) {
     assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [2, 2, 0, 0]);
 }
 
-async fn mariadb_reruns_the_victim_of_a_deadlock(bed: &Maria) {
+async fn mariadb_reruns_the_victim_of_a_deadlock<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     restock(&mut bed.conn().await, 0).await;
     let meet = tokio::sync::Barrier::new(2);
     let one = async |order: [i64; 2]| {
@@ -183,11 +183,11 @@ async fn mariadb_reruns_the_victim_of_a_deadlock(bed: &Maria) {
     };
     let (one, other) = tokio::join!(one([1, 2]), one([2, 1]));
     assert!(one + other >= 1, "one of them was the victim");
-    assert_eq!(stocks::<Maria>(&mut bed.conn().await).await, [2, 2, 0, 0]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut bed.conn().await).await, [2, 2, 0, 0]);
 }
 
 /// The server ends only the statement then: without a rollback the first half would be kept.
-async fn keeps_nothing_of_what_had_to_wait_too_long(bed: &Maria) {
+async fn keeps_nothing_of_what_had_to_wait_too_long<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
     restock(&mut ours, 0).await;
     let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
@@ -200,7 +200,7 @@ async fn keeps_nothing_of_what_had_to_wait_too_long(bed: &Maria) {
     let failed = failed.await.unwrap_err();
     assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Busy), 1), "{}", failed.error);
     drop(tx);
-    assert_eq!(stocks::<Maria>(&mut theirs).await, [0, 0, 0, 0]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut theirs).await, [0, 0, 0, 0]);
 }
 
 async fn reruns_what_could_not_be_put_in_order(bed: &Pg) {
@@ -251,7 +251,7 @@ async fn the_order_of_names_makes_no_deadlock(bed: &Pg) {
 }
 
 /// The same on MariaDB, which locks what it passes on its way.
-async fn nor_does_it_on_mariadb(bed: &Maria) {
+async fn nor_does_it_on_mariadb<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     restock(&mut bed.conn().await, 0).await;
     let many = async |order: [i64; 4]| {
         let mut conn = bed.conn().await;
@@ -268,11 +268,11 @@ async fn nor_does_it_on_mariadb(bed: &Maria) {
     };
     let (one, two, three) = tokio::join!(many([1, 2, 3, 4]), many([4, 3, 2, 1]), many([2, 4, 1, 3]));
     assert_eq!(one + two + three, 0);
-    assert_eq!(stocks::<Maria>(&mut bed.conn().await).await, [150; 4]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut bed.conn().await).await, [150; 4]);
 }
 
 /// A picture that is too old to be written on, where the server looks for that.
-async fn reruns_what_was_read_from_an_old_picture(bed: &Maria) {
+async fn reruns_what_was_read_from_an_old_picture<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
     restock(&mut ours, 1).await;
     if let Err(error) = ours.query_drop("set session innodb_snapshot_isolation = on").await {
@@ -290,7 +290,7 @@ async fn reruns_what_was_read_from_an_old_picture(bed: &Maria) {
     });
     let done = done.await.unwrap();
     assert_eq!(done.conflicts, 1, "1020, and once");
-    assert_eq!(stocks::<Maria>(&mut theirs).await[0], 11);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut theirs).await[0], 11);
 }
 
 /// A dropped transaction is rolled back, and its rows are free.
@@ -338,4 +338,13 @@ async fn on_mariadb() {
     keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
     nor_does_it_on_mariadb(&bed).await;
     reruns_what_was_read_from_an_old_picture(&bed).await;
+}
+
+#[tokio::test]
+async fn on_mysql() {
+    let Some(bed) = My::start().await else { return };
+    mariadb_keeps_others_out(&bed).await;
+    mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
+    keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
+    nor_does_it_on_mariadb(&bed).await;
 }

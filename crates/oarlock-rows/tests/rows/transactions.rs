@@ -9,7 +9,7 @@ use oarlock_rows::{
 };
 use tokio::sync::oneshot;
 
-use crate::beds::{Bed, Lite, Maria, Pg, restock, stocks};
+use crate::beds::{Bed, Lite, Maria, My, Pg, Sql, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -24,9 +24,7 @@ fn one_more<B: Bed>(row: &<B::Conn as Client>::Row) -> Change<<B::Conn as Client
 }
 
 /// Changes row 1, then modifies row 2, while another one wants them the other way round and is not the victim.
-#[tokio::test]
-async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
-    let Some(bed) = Maria::start().await else { return };
+async fn a_victim_that_modifies_is_rerun_from_the_beginning<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
     restock(&mut ours, 0).await;
     let (changed, is_changed) = oneshot::channel();
@@ -39,7 +37,7 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
             changed.send(()).unwrap();
             is_locked.await?;
         }
-        items().modify(tx, 2, &PATIENT, one_more::<Maria>).await?;
+        items().modify(tx, 2, &PATIENT, one_more::<Sql<IS_MYSQL>>).await?;
         Ok::<_, Boxed>(())
     });
     let other = async {
@@ -56,8 +54,20 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
     };
     let both = async { tokio::join!(victim, other).0 };
     tokio::time::timeout(Duration::from_secs(60), both).await.unwrap().unwrap();
-    assert_eq!(stocks::<Maria>(&mut theirs).await[..2], [11, 11]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut theirs).await[..2], [11, 11]);
     assert_eq!(runs, 2);
+}
+
+#[tokio::test]
+async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
+    let Some(bed) = Maria::start().await else { return };
+    a_victim_that_modifies_is_rerun_from_the_beginning(&bed).await;
+}
+
+#[tokio::test]
+async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mysql() {
+    let Some(bed) = My::start().await else { return };
+    a_victim_that_modifies_is_rerun_from_the_beginning(&bed).await;
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ impl Bed for Pg {
     }
 }
 
+/// MariaDB or MySQL.
 pub(crate) struct Maria(pub(crate) String);
 
 impl Bed for Maria {
