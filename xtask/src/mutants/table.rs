@@ -647,6 +647,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: RULE,
     },
     Mutant {
+        name: "redisson-fence-ahead-forgotten",
+        rule: "a fence that is ahead of the clock is not forgotten",
+        file: REDISSON_CHANGE,
+        from: "math.max(last, last_fence) - now",
+        to: "last - now",
+        test: REDIS_CLOCK,
+    },
+    Mutant {
         name: "expired-waiter-stays",
         rule: "an expired waiter is evicted",
         file: MODEL,

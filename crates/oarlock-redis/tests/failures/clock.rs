@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use oarlock_core::LossReason;
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::Driver as _;
 use oarlock_core::state::Query;
+use oarlock_core::{Kind, LossReason};
 use oarlock_redis::{Layout, Redis};
 use oarlock_testbed::RedisClock;
 use redis::Value;
@@ -128,4 +128,35 @@ async fn a_lock_beside_redisson_is_shown_when_the_clock_was_set_back() {
     let seen = store.inspect(&Query::name(name("deploy"))).await.unwrap();
     let holder = &seen.resources[0].holders[0];
     assert_eq!((holder.id, holder.held_for), (long.id, Duration::ZERO));
+}
+
+/// What is kept of a name ends a day after its last use: the next fence then comes from the clock alone, which must have passed the last one.
+#[tokio::test]
+async fn fences_do_not_fall_after_a_clock_was_ahead() {
+    let server = started!(RedisClock::start_or_skip());
+    for (layout, kind) in [
+        (Layout::Native, Kind::Mutex),
+        (Layout::Plain, Kind::Mutex),
+        (Layout::Redisson, Kind::Mutex),
+        (Layout::Redisson, Kind::Write),
+    ] {
+        server.set_clock(0).unwrap();
+        let mut config = config(server.addr());
+        config.layout = layout;
+        if layout != Layout::Native {
+            config.prefix = String::new();
+        }
+        let store = Redis::open(config).await.unwrap();
+        let mut last = None;
+        // A week ahead, set right, and then as the days go by.
+        for (id, hours) in [(1, 168), (2, 0), (3, 26), (4, 52), (5, 169), (6, 195)] {
+            server.set_clock(hours * HOUR * 1_000_000).unwrap();
+            let mut claim = claim(id, &format!("nightly {layout:?} {kind:?}"));
+            claim.kind = kind;
+            let next = fence(&store, &claim).await;
+            assert!(next > last, "{layout:?}, {kind:?}: {next:?} after {last:?}, {hours} hours ahead");
+            store.release(&claim.resource, claim.id, &DONE).await.unwrap();
+            last = next;
+        }
+    }
 }

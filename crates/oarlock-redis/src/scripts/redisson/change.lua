@@ -120,7 +120,8 @@ local function finish(answer)
   put('cap', cap, stored[6])
   redis.call('HSET', side, unpack(fields))
   if gone[1] then redis.call('HDEL', side, unpack(gone)) end
-  redis.call('PEXPIRE', side, math.ceil((last - now) / 1000) + KEEP_MS)
+  -- A fence that was given while the clock was ahead is kept until the clock has passed it: else the next one would be smaller.
+  redis.call('PEXPIRE', side, math.ceil((math.max(last, last_fence) - now) / 1000) + KEEP_MS)
   return answer
 end
 
