@@ -76,14 +76,14 @@ async fn who_does_not_read_an_answer_holds_up_no_other(on: Flavour) {
     grant(&store, &held).await.unwrap();
     let claims: Vec<_> = (10..14).map(|bits| claim(bits, &format!("stuck {bits}"))).collect();
     proxy.cut();
-    let mut stuck = Vec::new();
-    for claim in &claims {
-        let mut attempt = Box::pin(store.attempt(claim));
-        let is_pending = poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx).is_pending())).await;
-        assert!(is_pending, "it was answered");
-        stuck.push(attempt);
-    }
-    poll_until(stuck[0].as_mut(), &proxy, |seen| seen.held_to_server > 0).await;
+    let before = proxy.seen().accepted;
+    // Three of them need connections of their own, and each has got so far.
+    let mut stuck: Vec<_> = claims.iter().map(|claim| Box::pin(store.attempt(claim))).collect();
+    let mut all = pin!(poll_fn(|cx| {
+        let answers = stuck.iter_mut().map(|attempt| usize::from(attempt.as_mut().poll(cx).is_ready())).sum::<usize>();
+        if answers > 0 { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    poll_until(all.as_mut(), &proxy, |seen| seen.accepted >= before + 3 && seen.held_to_server > 0).await;
     proxy.heal(Held::Deliver).unwrap();
     assert!(answered(grant(&store, &claim(2, "free"))).await.is_ok());
     renews(&store, &held).await;
