@@ -55,15 +55,11 @@ pub fn script(grant: Option<&str>) -> String {
 pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     config.check()?;
     let mut conn = dial(&config).await.map_err(|error| error.during("init"))?;
-    if version(&mut conn).await?.is_some_and(|found| found < FORMAT) {
-        // What replaces them may answer in another way; tables stay, with what they hold.
-        let granted = granted(&mut conn).await;
-        for procedure in procedures() {
-            conn.query_drop(drop_of(procedure)).await.map_err(failed)?;
-        }
-        make(&mut conn).await?;
-        for (name, user, host) in granted {
-            conn.query_drop(format!("GRANT EXECUTE ON PROCEDURE {name} TO {user}@{host}")).await.map_err(failed)?;
+    if is_older(&mut conn).await? {
+        // One at a time: another would drop what was just made, and the rights to it. The lock ends with the connection.
+        conn.query_drop(ALONE).await.map_err(failed)?;
+        if is_older(&mut conn).await? {
+            raise(&mut conn).await?;
         }
     }
     prepare(&mut conn).await?;
@@ -73,19 +69,41 @@ pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Waits for its turn to raise the format of this database: a minute at most, after which it goes on.
+const ALONE: &str = "DO GET_LOCK(CONCAT('oarlock_init_', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
+
+async fn is_older(conn: &mut Conn) -> Result<bool> {
+    Ok(version(conn).await?.is_some_and(|found| found < FORMAT))
+}
+
+/// Makes the procedures of this format in place of older ones, which may answer in another way. Tables stay, with what they hold.
+async fn raise(conn: &mut Conn) -> Result<()> {
+    let granted = granted(conn).await;
+    for procedure in procedures() {
+        conn.query_drop(drop_of(procedure)).await.map_err(failed)?;
+    }
+    make(conn).await?;
+    for (procedure, user) in granted {
+        conn.query_drop(format!("GRANT EXECUTE ON PROCEDURE {procedure} TO {user}")).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
 fn drop_of(procedure: &str) -> String {
     format!("DROP PROCEDURE IF EXISTS {procedure}")
 }
 
-/// Who may call which of the procedures: those rights go with them. Nobody, if the server does not let us look.
-async fn granted(conn: &mut Conn) -> Vec<(&'static str, String, String)> {
-    let rights = "SELECT LOWER(routine_name), QUOTE(user), QUOTE(host) FROM mysql.procs_priv WHERE db = DATABASE()";
-    let rights: Vec<(String, String, String)> = conn.query(rights).await.unwrap_or_default();
-    let ours = |(name, user, host): (String, String, String)| {
-        let name = procedures().find(|procedure| *procedure == name)?;
-        Some((name, user, host))
+/// Which users are to call which of the procedures: the rights to a procedure go with it. A user who could take locks needs all of
+/// today's, also those that the older format did not have. Empty if the server does not let us look.
+async fn granted(conn: &mut Conn) -> Vec<(&'static str, String)> {
+    let rights =
+        "SELECT LOWER(routine_name), CONCAT(QUOTE(user), '@', QUOTE(host)) FROM mysql.procs_priv WHERE db = DATABASE()";
+    let rights: Vec<(String, String)> = conn.query(rights).await.unwrap_or_default();
+    let of = |(had, user): (String, String)| {
+        let needed = procedures().filter(move |procedure| *procedure == had || had == "oarlock_attempt");
+        needed.map(move |procedure| (procedure, user.clone()))
     };
-    rights.into_iter().filter_map(ours).collect()
+    rights.into_iter().flat_map(of).collect()
 }
 
 /// The fewest rights that a client needs, once somebody has made the tables.

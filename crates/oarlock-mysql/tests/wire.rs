@@ -87,17 +87,27 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds(on: Flavour) {
     root.query_drop("UPDATE oarlock_format SET version = 1; DROP PROCEDURE oarlock_release").await.unwrap();
     root.query_drop("CREATE PROCEDURE oarlock_release(_name INT) SELECT 1").await.unwrap();
     root.query_drop("GRANT EXECUTE ON PROCEDURE oarlock_release TO app").await.unwrap();
+    // Procedures that the older format did not have.
+    root.query_drop("DROP PROCEDURE oarlock_doubts; DROP PROCEDURE oarlock_forget_some_fences").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
     assert!(error.to_string().contains("oarlock init"), "{error}");
-    oarlock_mysql::init(config(server.addr()), None).await.unwrap();
-    // With the rights of whoever had them.
+    // Two at once: neither takes away what the other gave.
+    let inits = [(); 2].map(|()| tokio::spawn(oarlock_mysql::init(config(server.addr()), None)));
+    for init in inits {
+        init.await.unwrap().unwrap();
+    }
+    // The user who could lock before can lock, also where another client is in the way, and look.
     let mut app = config(server.addr()).password("secret");
     app.user = Some("app".into());
     let store = MySql::connect(app).await.unwrap();
     assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
     store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
     assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
+    let rival = MySql::connect(config(server.addr())).await.unwrap();
+    grant(&rival, &claim(3, "busy")).await.unwrap();
+    pending(&store, &claim(4, "busy")).await;
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 2);
 }
 
 /// How many procedures the server was asked for in a second.
@@ -306,8 +316,7 @@ fn state_of<T>(answer: Result<T, mysql_async::Error>) -> Option<String> {
 async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let store = MySql::connect(config(server.addr())).await.unwrap();
-    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-    let now = root.query_first::<i64, _>(now).await.unwrap().unwrap();
+    let now = now(&mut root).await;
     let old = now - 31 * 86_400_000_000;
     let check = |name: &str, fence: i64| format!("CALL oarlock_check('{name}', {fence})");
     for order in 0..45 {
@@ -340,6 +349,93 @@ async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in(on: 
     }
     assert_eq!(state_of(root.query_drop(check("order/7", old + 44)).await).as_deref(), Some("OAR02"));
     assert_eq!(state_of(root.query_drop(check("counted", 6)).await).as_deref(), Some("OAR02"));
+}
+
+/// The server's clock in microseconds.
+async fn now(root: &mut mysql_async::Conn) -> i64 {
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    root.query_first(now).await.unwrap().unwrap()
+}
+
+/// Without a transaction around it each statement of a procedure commits by itself.
+async fn no_older_fence_is_let_in_while_fences_are_forgotten(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    let old = now(&mut root).await - 31 * 86_400_000_000;
+    let slow = "CREATE TRIGGER slow AFTER DELETE ON oarlock_fence FOR EACH ROW
+        IF OLD.name LIKE 'second%' THEN SET @slept = SLEEP(2); END IF";
+    root.query_drop(slow).await.unwrap();
+    let asleep = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    for interrupted in [false, true] {
+        let [first, second, third] = ["first", "second", "third"].map(|name| format!("{name} {interrupted}"));
+        for (order, name) in (1_i64..).zip([&first, &second, &third]) {
+            let row = format!("INSERT INTO oarlock_fence (name, fence, used) VALUES ('{name}', {old}, {order})");
+            root.query_drop(row).await.unwrap();
+        }
+        let mut cleaner = store::raw(server.addr()).await;
+        let number = cleaner.id();
+        let cleaning = tokio::spawn(async move {
+            let cleaned = cleaner.query_drop("CALL oarlock_forget_fences(1000)").await;
+            // An interruption may leave a transaction open, which the next one of the same connection commits.
+            cleaner.query_drop("START TRANSACTION; COMMIT").await.unwrap();
+            cleaned
+        });
+        until(&mut root, asleep, 1).await;
+        if interrupted {
+            root.query_drop(format!("KILL QUERY {number}")).await.unwrap();
+            assert!(cleaning.await.unwrap().is_err(), "it was not interrupted");
+            let older = root.query_drop(format!("CALL oarlock_check('{first}', {})", old - 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "an old fence was let in");
+        } else {
+            let mut writer = store::raw(server.addr()).await;
+            let newer = format!("CALL oarlock_check('{third}', {})", old + 2);
+            let newer = tokio::spawn(async move { writer.query_drop(newer).await });
+            let older = root.query_drop(format!("CALL oarlock_check('{first}', {})", old - 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "an old fence was let in");
+            cleaning.await.unwrap().unwrap();
+            let left = "SELECT COUNT(*) FROM oarlock_fence WHERE name IN ('first false', 'second false')";
+            assert_eq!(root.query_first::<i64, _>(left).await.unwrap(), Some(0), "not forgotten");
+            // What is written meanwhile is not forgotten with what was there before.
+            newer.await.unwrap().unwrap();
+            let older = root.query_drop(format!("CALL oarlock_check('{third}', {})", old + 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "a fence that was just written is forgotten");
+        }
+        root.query_drop("DELETE FROM oarlock_fence WHERE name <> ''; UPDATE oarlock_fence SET fence = 0")
+            .await
+            .unwrap();
+    }
+}
+
+/// A call in the middle of another transaction would commit that one.
+async fn a_transaction_is_not_committed_by_forgetting_fences(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    root.query_drop("CREATE TABLE account (balance BIGINT NOT NULL); INSERT INTO account VALUES (1)").await.unwrap();
+    root.query_drop("START TRANSACTION; UPDATE account SET balance = 2").await.unwrap();
+    assert!(root.query_drop("CALL oarlock_forget_fences(10)").await.is_err(), "called within a transaction");
+    // It goes on.
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(2));
+    root.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(1));
+}
+
+/// An application that checked a fence which was not used for long, and has not committed.
+async fn an_open_transaction_of_the_protected_side_holds_up_no_new_name(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let now = now(&mut root).await;
+    for (name, fence) in [("old", now - 31 * 86_400_000_000), ("older", now - 32 * 86_400_000_000)] {
+        root.query_drop(format!("CALL oarlock_check('{name}', {fence})")).await.unwrap();
+    }
+    root.query_drop("UPDATE oarlock_fence SET used = used - 31 * 86400000000").await.unwrap();
+    root.query_drop(format!("START TRANSACTION; CALL oarlock_check('old', {now})")).await.unwrap();
+    // The bound of the server is ten seconds.
+    let new = claim(1, "new");
+    let granted = tokio::time::timeout(Duration::from_secs(5), grant(&store, &new)).await;
+    granted.expect("it waits for the application").unwrap();
+    root.query_drop("COMMIT").await.unwrap();
+    let left = "SELECT CAST(name AS CHAR) FROM oarlock_fence WHERE name <> ''";
+    assert_eq!(root.query::<String, _>(left).await.unwrap(), ["old"], "what is in use is kept, and nothing else");
 }
 
 /// What the format before this one made is raised by `oarlock init`, with all that it holds.
@@ -390,5 +486,8 @@ on_both!(
     an_odd_row_hides_no_other,
     a_write_with_a_smaller_fence_is_undone,
     fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in,
+    no_older_fence_is_let_in_while_fences_are_forgotten,
+    a_transaction_is_not_committed_by_forgetting_fences,
+    an_open_transaction_of_the_protected_side_holds_up_no_new_name,
     an_older_format_is_raised_with_what_it_holds,
 );

@@ -119,6 +119,8 @@ const NAMED: &[&str] = &["-p", "oarlock-mysql", "--test", "named", "a_holder_hea
 const POSTGRES_SILENT: &[&str] = &["-p", "oarlock-postgres", "--test", "sessions", "a_connection_that_fell_silent"];
 const MYSQL_WIRE: &[&str] = &["-p", "oarlock-mysql", "--test", "wire"];
 const MYSQL_PROTECTED: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "fences_of_the_protected_side"];
+const MYSQL_FORGETTING: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "no_older_fence_is_let_in"];
+const MYSQL_OPEN: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "an_open_transaction"];
 const MYSQL_CLOCK: &[&str] = &["-p", "oarlock-mysql", "--test", "clock"];
 const MYSQL_EXPIRY: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "expiry::"];
 const MYSQL_BREAKING: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "breaking::"];
@@ -1853,6 +1855,30 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "IF _fence <= _forgotten THEN",
         to: "IF FALSE THEN",
         test: MYSQL_PROTECTED,
+    },
+    Mutant {
+        name: "mysql-forgets-before-it-notes",
+        rule: "no older fence is let in while fences are forgotten",
+        file: MYSQL_CHECK,
+        from: "            UPDATE oarlock_fence SET fence = GREATEST(fence, _fence) WHERE name = '';\n            DELETE FROM oarlock_fence WHERE name = _name;\n        END LOOP;",
+        to: "            DELETE FROM oarlock_fence WHERE name = _name;\n        END LOOP;\n        UPDATE oarlock_fence SET fence = GREATEST(fence, COALESCE(_fence, 0)) WHERE name = '';",
+        test: MYSQL_FORGETTING,
+    },
+    Mutant {
+        name: "mysql-forgets-what-was-just-written",
+        rule: "a fence that is written while others are forgotten is not",
+        file: MYSQL_CHECK,
+        from: "        START TRANSACTION;\n",
+        to: "",
+        test: MYSQL_FORGETTING,
+    },
+    Mutant {
+        name: "mysql-waits-for-the-protected-side",
+        rule: "an open transaction of the protected side holds up no new name",
+        file: MYSQL_CHECK,
+        from: "SELECT COUNT(*) INTO _old FROM (SELECT 1 FROM oarlock_fence WHERE used < _before LIMIT 1) AS one;",
+        to: "SET _old = EXISTS (SELECT 1 FROM oarlock_fence WHERE used < _before);",
+        test: MYSQL_OPEN,
     },
     Mutant {
         name: "mysql-forgets-the-clock",

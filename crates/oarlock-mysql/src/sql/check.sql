@@ -31,13 +31,32 @@ BEGIN
     END IF;
 END;
 
--- Forgets fences of the protected side that were not used for 30 days and are as old themselves. The row without a name keeps the largest of
--- them: a fence up to that one is refused where its own row is gone. Only fences from a clock (microseconds since 1970, so above 10^15)
--- are forgotten: small numbers, from stores that count, would all be refused. It waits for no other transaction.
--- Keys: oarlock_fence by name, the one without a name first. Arguments: how many at most. Answer: none.
+-- Forgets fences of the protected side that were not used for 30 days and are as old themselves: to be called from time to time where
+-- locks are rarely taken under new names. Within a transaction it is refused, because it would commit that one.
+-- Keys: as for oarlock_forget_some_fences. Arguments: how many at most. Answer: none.
 CREATE PROCEDURE IF NOT EXISTS oarlock_forget_fences(_most BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE _floor, _fence BIGINT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    BEGIN
+        DECLARE EXIT HANDLER FOR SQLEXCEPTION
+        BEGIN
+            ROLLBACK;
+            RESIGNAL;
+        END;
+        START TRANSACTION;
+        CALL oarlock_forget_some_fences(_most);
+        COMMIT;
+    END;
+END;
+
+-- The part of it that runs in the transaction of its caller, so that every row stays locked until all of it is committed. The row without
+-- a name keeps the largest fence that was forgotten: a fence up to that one is refused where its own row is gone. Only fences from a clock
+-- (microseconds since 1970, so above 10^15) are forgotten: small numbers, from stores that count, would all be refused. It waits for no
+-- other transaction.
+-- Keys: oarlock_fence by name, the one without a name first. Arguments: how many at most. Answer: none.
+CREATE PROCEDURE IF NOT EXISTS oarlock_forget_some_fences(_most BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE _floor, _fence, _old BIGINT;
     DECLARE _name VARBINARY(1536);
     DECLARE _done BOOLEAN DEFAULT FALSE;
     DECLARE _before BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 2592000000000;
@@ -46,7 +65,9 @@ BEGIN
         WHERE used < _before AND fence >= 1000000000000000 AND fence < _before
         ORDER BY used LIMIT _most FOR UPDATE SKIP LOCKED;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
-    IF EXISTS (SELECT 1 FROM oarlock_fence WHERE used < _before) THEN
+    -- Not IF EXISTS: in a procedure that locks what it reads, and waits for an application that has checked an old fence and not committed.
+    SELECT COUNT(*) INTO _old FROM (SELECT 1 FROM oarlock_fence WHERE used < _before LIMIT 1) AS one;
+    IF _old > 0 THEN
         SELECT fence INTO _floor FROM oarlock_fence WHERE name = '' FOR UPDATE SKIP LOCKED;
     END IF;
     IF _floor IS NOT NULL THEN
@@ -57,10 +78,10 @@ BEGIN
             IF _done THEN
                 LEAVE next_one;
             END IF;
+            -- In this order: KILL QUERY leaves the transaction open, and the next statement of that client may commit it.
+            UPDATE oarlock_fence SET fence = GREATEST(fence, _fence) WHERE name = '';
             DELETE FROM oarlock_fence WHERE name = _name;
-            SET _floor = GREATEST(_floor, _fence);
         END LOOP;
         CLOSE old;
-        UPDATE oarlock_fence SET fence = _floor WHERE name = '';
     END IF;
 END

@@ -59,7 +59,7 @@ BEGIN
     BEGIN
         -- A user that only takes locks may lack the right to the table or the procedure.
         DECLARE EXIT HANDLER FOR 1142, 1370 BEGIN END;
-        CALL oarlock_forget_fences(10);
+        CALL oarlock_forget_some_fences(10);
     END;
 END;
 
