@@ -94,8 +94,13 @@ impl Access {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => return opened,
             }
-            let own = path.with_extension(format!("{}-{:x}.new", std::process::id(), random()));
-            drop(self.create(OpenOptions::new().write(true).create_new(true), &own)?);
+            let own = path.with_extension(format!("{}-{:x}.new", std::process::id(), next_number()));
+            match self.create(OpenOptions::new().write(true).create_new(true), &own) {
+                Ok(file) => drop(file),
+                // Left by an earlier process of this number, or of another container: the next name is tried.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
             let linked = std::fs::hard_link(&own, path);
             std::fs::remove_file(&own)?;
             if let Err(error) = linked
@@ -108,8 +113,8 @@ impl Access {
     }
 }
 
-fn random() -> u64 {
-    // Two threads of one process must not use one name; others have another process id.
+/// Two threads of one process must not use one name.
+fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -106,8 +106,13 @@ impl Sessions {
 
     /// What is known of the process of this session.
     pub(crate) fn life(&self, id: SessionId) -> Life {
-        match File::open(self.file(id)) {
-            Ok(file) if is_free(&file) => Life::Dead,
+        let path = self.file(id);
+        match File::open(&path) {
+            // A file that was removed and made again meanwhile is unlocked for another reason.
+            Ok(file) if is_free(&file) => match identity::is_at(&file, &path) {
+                Ok(true) => Life::Dead,
+                Ok(false) | Err(_) => Life::Unknown,
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Life::Unknown,
             Ok(_) | Err(_) => Life::Alive,
         }
@@ -133,7 +138,7 @@ impl Sessions {
                 continue;
             }
             let Ok(file) = File::open(&path) else { continue };
-            if is_free(&file) {
+            if is_free(&file) && identity::is_at(&file, &path).unwrap_or(false) {
                 let _ = std::fs::remove_file(path.with_extension("sock"));
                 if path.extension().is_some() || !is_needed(&file, spare) {
                     // Still locked: whoever made a session but did not announce it yet finds that it has to start over.
