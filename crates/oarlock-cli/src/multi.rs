@@ -6,6 +6,7 @@ use oarlock::{Error, LetGo, Locks, Multi, MultiGuard, Part, ResourceName};
 
 use crate::observe::Ear;
 use crate::settings::{Asking, Mode};
+use crate::store::FAREWELL;
 
 /// Takes all of `names` before `until`, or none.
 pub(crate) async fn acquire(
@@ -29,7 +30,7 @@ const LEAST: Duration = Duration::from_millis(300);
 /// release.
 pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> LetGo {
     let left = multi.iter().map(oarlock::Held::time_left).max().unwrap_or_default();
-    let done = match tokio::time::timeout(left.max(LEAST), multi.release()).await {
+    let done = match tokio::time::timeout(left.saturating_sub(FAREWELL).max(LEAST), multi.release()).await {
         Ok(done) => done,
         Err(_) => {
             let mut done = LetGo::default();

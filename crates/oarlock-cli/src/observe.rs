@@ -38,13 +38,17 @@ impl Ear {
         Self(Arc::new(Inner { words, granted, given_up, renewals, waiting: Mutex::default(), ending }))
     }
 
-    /// Whether the store may still have a lock of ours that it can be told of: one was granted, and the store did not fail
-    /// to release it.
+    /// Whether the store granted a lock to this process.
     pub(crate) fn has_granted(&self) -> bool {
-        self.0.granted.load(Ordering::Acquire) && !self.0.given_up.load(Ordering::Acquire)
+        self.0.granted.load(Ordering::Acquire)
     }
 
-    /// The store did not release what it had granted: waiting for it once more would only hold up whoever waits for us.
+    /// Whether the store failed to release what it had granted.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.0.given_up.load(Ordering::Acquire)
+    }
+
+    /// The store did not release what it had granted: waiting for it once more would only hold up the caller.
     pub(crate) fn give_up(&self) {
         self.0.given_up.store(true, Ordering::Release);
     }

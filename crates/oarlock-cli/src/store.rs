@@ -122,11 +122,20 @@ fn shown(path: &Path) -> String {
     text::plain(&path.display().to_string())
 }
 
+/// What is left for the farewell to a store that did not answer a release.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(200);
+
 /// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in
-/// a queue is left to be given up, and where the store did not answer the release, its lease ends the lock.
+/// a queue is left to be given up; a store that did not answer the release is not asked again, because the lease ends the lock.
 pub(crate) async fn farewell(locks: &Locks, ear: &Ear) -> oarlock::Result<()> {
-    let patience = if ear.has_granted() { Duration::from_secs(5) } else { Duration::from_millis(500) };
-    let done = tokio::time::timeout(patience + Duration::from_millis(500), locks.shutdown(patience));
+    let (patience, grace) = if ear.has_given_up() {
+        (Duration::ZERO, FAREWELL)
+    } else if ear.has_granted() {
+        (Duration::from_secs(5), Duration::from_millis(500))
+    } else {
+        (Duration::from_millis(500), Duration::from_millis(500))
+    };
+    let done = tokio::time::timeout(patience + grace, locks.shutdown(patience));
     done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not let us go in time")))
 }
 
