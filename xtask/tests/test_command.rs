@@ -240,7 +240,9 @@ fn root_gets_installed_what_is_missing_and_nothing_else() {
     );
     let output = scene.run_without_procps(&["setup"]);
     assert!(output.status.success(), "{}", stdout(&output));
-    let asked = scene.calls("apt-get");
+    // Where MySQL could be had from is only asked: nothing of it is installed.
+    let is_question = |call: &String| call.starts_with("indextargets ");
+    let asked: Vec<_> = scene.calls("apt-get").into_iter().filter(|call| !is_question(call)).collect();
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked[0].starts_with("update "), "{asked:?}");
     assert!(asked[1].contains(" install -y --no-install-recommends procps long="), "{asked:?}");
