@@ -25,6 +25,7 @@ pub use acquire::Wait;
 pub(crate) use acquire::{Ask, LAST_CHANCE, busy};
 pub(crate) use backoff::Patience;
 use cohort::Cohorts;
+pub(crate) use cohort::MAX_HAND_OFFS;
 use crowd::Crowds;
 use entropy::Entropy;
 use gate::Gate;
@@ -470,7 +471,7 @@ fn check_op_timeout(op_timeout: Duration) -> Result<()> {
         return Ok(());
     }
     let days = MAX_OP_TIMEOUT.as_secs() / 86_400;
-    let message = format!("op_timeout is more than nothing and at most {days} days, not {op_timeout:?}");
+    let message = format!("op_timeout must be greater than 0 and at most {days} days, not {op_timeout:?}");
     Err(Error::new(ErrorKind::Config, message))
 }
 

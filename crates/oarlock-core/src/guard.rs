@@ -214,6 +214,8 @@ pub struct Guard {
     renewed: bool,
     /// The right to hand the lock on within this process.
     baton: Option<Baton>,
+    /// Fences may have been reserved for it, whatever was answered.
+    reserves: bool,
     /// Requests under way, owned here so that they can be handed over whole.
     changing: UnderWay<Attempt>,
     leaving: UnderWay<Release>,
@@ -253,7 +255,7 @@ impl Guard {
     fn of(core: Arc<Core>, held: Held, renewed: bool, owner: Option<Owner>) -> Self {
         let (changing, leaving) = (Mutex::default(), Mutex::default());
         let end = End::Done { memo: None };
-        Self { held, core, owner, renewed, baton: None, changing, leaving, end, done: false }
+        Self { held, core, owner, renewed, baton: None, reserves: false, changing, leaving, end, done: false }
     }
 
     /// A lock that was handed on, which the watchdog keeps already.
@@ -264,7 +266,7 @@ impl Guard {
     }
 
     pub(crate) fn set_baton(&mut self, baton: Option<Baton>) {
-        self.baton = baton;
+        (self.baton, self.reserves) = (baton, true);
     }
 
     /// Hands the lock to the next task of this process, if it may and one waits. A memo has to go to the store.
@@ -379,7 +381,7 @@ impl Guard {
                 reason = self.held.lost() => return Err(Error::lost(reason).about(&lighter.resource)),
             };
             let Ok(answer) = answer else {
-                let error = Error::unreachable("no answer in time; the lock is let go in the background");
+                let error = Error::unreachable("no answer in time; the lock is released in the background");
                 return Err(error.on(self.core.info.scheme).during("downgrade").about(&lighter.resource));
             };
             *slot(&mut self.changing) = None;
@@ -448,7 +450,7 @@ impl Guard {
     /// The fence that the store granted the lock with, where it may be handed on within this process.
     pub(crate) fn granted_in_a_cohort(&self) -> Option<Fence> {
         let granted = self.held.0.granted;
-        (self.baton.is_some() || granted != self.fence()).then_some(granted)
+        (self.reserves || granted != self.fence()).then_some(granted)
     }
 
     /// False for an explicit lease.

@@ -9,7 +9,7 @@ use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, ResourceName, Tether, Weight};
 use crate::clock::Moment;
 use crate::driver::{Grant, Lease, Renewal, Renewed};
-use crate::engine::{Client, Core, check_ttl};
+use crate::engine::{Client, Core, MAX_HAND_OFFS, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::state::{Ending, Query};
@@ -58,7 +58,10 @@ impl Handle {
 
     /// Whether a grant with this fence is the one that was handed over.
     fn is_of(&self, fence: Fence) -> bool {
-        self.granted.map_or(fence == self.fence, |granted| fence >= granted)
+        let Some(granted) = self.granted else { return fence == self.fence };
+        // Stores may reserve more fences than they were asked for; a later grant is ahead by the time that has passed, in µs.
+        let last = granted.get().saturating_add(2 * u64::from(MAX_HAND_OFFS));
+        (granted.get()..=last).contains(&fence.get())
     }
 
     /// The claim, on behalf of its new holder.

@@ -149,10 +149,8 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
                     return Ok(());
                 }
                 let opened = Arc::new(open.await?);
-                let mut slot = lock(&current);
-                if !matches!(*slot, Slot::Closed) {
-                    *slot = Slot::Open(opened);
-                }
+                // A client that was shut down meanwhile has no use for it.
+                drop(put(&current, opened));
                 Ok(())
             }
         });
@@ -175,12 +173,7 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
     /// # Errors
     /// The `T` itself, which its caller has to end.
     pub fn put(&self, opened: Arc<T>) -> std::result::Result<(), Arc<T>> {
-        let mut slot = lock(&self.current);
-        if matches!(*slot, Slot::Closed) {
-            return Err(opened);
-        }
-        *slot = Slot::Open(opened);
-        Ok(())
+        put(&self.current, opened)
     }
 
     /// Lets go of this one, unless another has taken its place.
@@ -210,6 +203,17 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
         }
         Ok(())
     }
+}
+
+/// Puts one in place; the one before it is let go of after the lock.
+fn put<T>(current: &Mutex<Slot<T>>, opened: Arc<T>) -> std::result::Result<(), Arc<T>> {
+    let _before;
+    let mut slot = lock(current);
+    if matches!(*slot, Slot::Closed) {
+        return Err(opened);
+    }
+    _before = std::mem::replace(&mut *slot, Slot::Open(opened));
+    Ok(())
 }
 
 /// What is open. What has ended is let go of, after the lock: its `Drop` may do anything.

@@ -117,7 +117,7 @@ impl Ask {
         let mut granted = self.stand_in_line(&core, pass, started, give_up).await?;
         drop(place);
         if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
-            let left = give_up.since(core.clock.now()).max(LAST_CHANCE);
+            let left = (give_up + LAST_CHANCE).since(core.clock.now());
             let baton = Baton::reserve(&core, guard, bounds, left.min(self.claim.ttl / 6)).await;
             guard.set_baton(baton);
         }

@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// Renewals that fall due within this part of a lease go out together.
 const SLACK_DIVISOR: u32 = 12;
 
-/// A claim is renewed no more often than this many times in the life of a place, however short the lease that the store names: a turn
+/// A waiter is renewed no more often than this many times in the life of a place, however short the lease that the store names: a turn
 /// that is not taken gets shorter with every answer.
 const MOST_RENEWALS: u32 = 36;
 
@@ -530,7 +530,10 @@ impl Shared {
 
     fn plan(&self, charge: &mut Charge, from: Moment) {
         charge.errors.reset();
-        let pause = (charge.ttl / 3).max(charge.claim.place_ttl() / MOST_RENEWALS);
+        let pause = match charge.who {
+            Who::Holder(_) => charge.ttl / 3,
+            Who::Waiter { .. } => (charge.ttl / 3).max(charge.claim.place_ttl() / MOST_RENEWALS),
+        };
         charge.renew_at = Some(from + self.entropy.jitter(pause));
     }
 

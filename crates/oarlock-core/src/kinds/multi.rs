@@ -14,7 +14,7 @@ use super::mutex::Mutex;
 use crate::belief::LossReason;
 use crate::claim::ResourceName;
 use crate::driver::Released;
-use crate::engine::{Ask, Home, Wait};
+use crate::engine::{Ask, Home, LAST_CHANCE, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held, while_held};
 
@@ -151,7 +151,7 @@ impl Multi {
                 match next {
                     Ok(guard) => taken.push(at, guard, &home),
                     Err(error) => {
-                        taken.let_go().await;
+                        taken.let_go((give_up + LAST_CHANCE).since(clock.now()).min(LAST_CHANCE)).await;
                         return Err(error);
                     }
                 }
@@ -162,7 +162,7 @@ impl Multi {
             }
             // One was lost while the others were waited for: all over again, as long as there is time.
             let loss = taken.loss().map(|(held, reason)| Error::lost(reason).about(held.resource()));
-            taken.let_go().await;
+            taken.let_go((give_up + LAST_CHANCE).since(clock.now()).min(LAST_CHANCE)).await;
             match loss {
                 Some(error) if clock.now() >= give_up => return Err(error),
                 _ => {}
@@ -213,9 +213,9 @@ impl MultiGuard {
         self.home.get_or_insert_with(|| home.clone());
     }
 
-    /// Lets those go that are of no use without the others. What takes too long goes on in the background.
-    async fn let_go(self) {
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.release()).await;
+    /// Releases those that are of no use without the others. What is not done within `patience` goes on in the background.
+    async fn let_go(self, patience: Duration) {
+        let _ = tokio::time::timeout(patience, self.release()).await;
     }
 
     /// Each of them.

@@ -100,7 +100,7 @@ fn time_out(key: &str, span: Duration) -> Result<Duration> {
         return Ok(span);
     }
     let days = MAX_OP_TIMEOUT.as_secs() / 86_400;
-    Err(bad(format!("{key} is more than nothing and at most {days} days")))
+    Err(bad(format!("{key} must be greater than 0 and at most {days} days")))
 }
 
 fn chosen(scheme: &Scheme, key: &str, value: &str) -> Result<String> {

@@ -59,7 +59,7 @@ pub(super) struct Parts {
 /// Takes apart what follows `scheme:`. No error repeats more than a host, a port or a key: the rest may be secret.
 pub(super) fn split(scheme: &Scheme, rest: &str) -> Result<Parts> {
     if rest.contains('#') {
-        return Err(bad("a # ends what servers see of a URL: write it as %23".to_owned()));
+        return Err(bad("# is not allowed in a URL: write it as %23".to_owned()));
     }
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut parts = Parts { query: pairs(query)?, ..Parts::default() };

@@ -9,12 +9,24 @@ use crate::driver::{Interest, Watch};
 use crate::engine::uncut::Uncut;
 use crate::error::Result;
 
+/// The shortest pause between two armings.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest: each arming makes every claim ask the store, which may be in trouble.
+const LONGEST_PAUSE: Duration = Duration::from_secs(16);
+
 /// The client's mailbox, armed anew whenever it ends.
-#[derive(Default)]
 pub(super) struct Mailbox {
     watch: Option<Watch>,
     arming: Option<Uncut<Result<Watch>>>,
     retry_at: Option<Moment>,
+    pause: Duration,
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self { watch: None, arming: None, retry_at: None, pause: PAUSE }
+    }
 }
 
 impl Mailbox {
@@ -27,14 +39,18 @@ impl Mailbox {
             if let Some(watch) = &mut self.watch {
                 match watch.changed().await {
                     Some(hint) => return hint.claim,
-                    None => self.watch = None,
+                    None => {
+                        self.watch = None;
+                        let is_early = self.retry_at.is_some_and(|retry_at| shared.clock.now() < retry_at);
+                        self.pause = if is_early { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+                    }
                 }
             }
             if let Some(arming) = &mut self.arming {
                 // Renewals notice whatever a missing mailbox does not tell.
                 self.watch = arming.await.ok();
                 self.arming = None;
-                self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(Duration::from_secs(1)));
+                self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(self.pause));
                 if self.watch.is_some() {
                     // What happened before it was armed is seen by looking at everything once.
                     return None;
