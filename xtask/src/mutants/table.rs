@@ -1140,8 +1140,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "missed-turn-floods",
         rule: "a waiter that is not polled does not flood the store",
         file: WATCHDOG,
-        from: "const MOST_RENEWALS: u32 = 36;",
-        to: "const MOST_RENEWALS: u32 = 36_000_000;",
+        from: "                charge.ttl = claim.place_ttl();\n                self.plan",
+        to: "                self.plan",
         test: PROMISES,
     },
     Mutant {
