@@ -23,10 +23,28 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const USELESS: [&str; 5] =
     ["usr/share/doc", "usr/share/man", "usr/share/perl", "usr/share/locale", "usr/share/lintian"];
 
+/// The program itself, in what is unpacked.
+const PROGRAM: &str = "usr/sbin/mysqld";
+
+/// How the folders begin in which it is unpacked; then follows the number of the process.
+const UNPACKING: &str = "unpacking-";
+
+/// Programs that the machine has apt run. They are about its own packages, of which these are none. All else that is set there stays, such as a proxy.
+const HOOKS: [&str; 8] = [
+    "APT::Update::Pre-Invoke",
+    "APT::Update::Post-Invoke",
+    "APT::Update::Post-Invoke-Success",
+    "APT::Update::Post-Invoke-Stats",
+    "DPkg::Pre-Invoke",
+    "DPkg::Post-Invoke",
+    "DPkg::Pre-Install-Pkgs",
+    "AptCli::Hooks",
+];
+
 /// Unpacks it if it is not there. Where it cannot be had, that is said, and the tests that need it are skipped.
 pub(super) fn unpack(workspace: &Workspace) {
     let home = workspace.target().join(HOME);
-    let state = if home.join("usr/sbin/mysqld").is_file() {
+    let state = if home.join(PROGRAM).is_file() {
         "there".to_owned()
     } else {
         match unpack_to(&home) {
@@ -39,11 +57,23 @@ pub(super) fn unpack(workspace: &Workspace) {
 
 fn unpack_to(home: &Path) -> anyhow::Result<()> {
     let above = home.parent().context("no folder for it")?;
-    let work = above.join(format!("unpacking-{}", std::process::id()));
+    forget_killed(above);
+    let work = above.join(format!("{UNPACKING}{}", std::process::id()));
     let unpacked = unpack_in(&work, home);
     // Whatever came of it, nothing else needs this.
     let _ = fs::remove_dir_all(&work);
     unpacked
+}
+
+/// Removes what runs that were killed have left there.
+fn forget_killed(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(UNPACKING)?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
@@ -55,6 +85,7 @@ fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
     let source = source(&listed).context("none of apt's sources is Debian's")?;
     let keys = if Path::new(KEYS).is_file() { format!("[signed-by={KEYS}] ") } else { String::new() };
     fs::write(work.join("sources.list"), format!("deb {keys}{source} {SUITE} main\n"))?;
+    fs::write(work.join("apt.conf"), HOOKS.map(|hook| format!("#clear {hook};\n")).concat())?;
     told(apart(work).arg("update"))?;
     told(apart(work).args(["--download-only", "install", PACKAGE]))?;
     for entry in fs::read_dir(work.join("cache/archives"))? {
@@ -66,17 +97,24 @@ fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
     for folder in USELESS {
         let _ = fs::remove_dir_all(root.join(folder));
     }
-    match fs::rename(&root, home) {
-        Err(error) if !home.is_dir() => Err(error.into()),
-        // Another was faster.
-        _ => Ok(()),
+    put(&root, home)
+}
+
+/// Moves what is unpacked to its place, unless another process was faster.
+fn put(root: &Path, home: &Path) -> anyhow::Result<()> {
+    let moved = fs::rename(root, home);
+    if !home.join(PROGRAM).is_file() {
+        moved.with_context(|| format!("cannot replace {}", home.display()))?;
+        bail!("{PACKAGE} has no {PROGRAM}");
     }
+    Ok(())
 }
 
 /// `apt-get` with lists, packages and a state of its own, in which nothing is installed.
 fn apart(work: &Path) -> Command {
     let mut command = super::apt_get();
     let folder = |part: &str| work.join(part).display().to_string();
+    command.arg("-c").arg(work.join("apt.conf"));
     for (name, value) in [
         ("Dir::Etc::sourcelist", folder("sources.list")),
         ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
@@ -88,9 +126,10 @@ fn apart(work: &Path) -> Command {
         ("Dir::Cache", folder("cache")),
         ("Dir::Cache::archives", folder("cache/archives/")),
         ("Debug::NoLocking", "1".to_owned()),
+        ("Acquire::Retries", "0".to_owned()),
         ("Acquire::Languages", "none".to_owned()),
-        ("Acquire::http::Timeout", "20".to_owned()),
-        ("Acquire::https::Timeout", "20".to_owned()),
+        ("Acquire::http::Timeout", "10".to_owned()),
+        ("Acquire::https::Timeout", "10".to_owned()),
         // The user that apt downloads as otherwise may have no way to the folder.
         ("APT::Sandbox::User", "root".to_owned()),
         ("APT::Keep-Downloaded-Packages", "1".to_owned()),
@@ -146,12 +185,49 @@ mod tests {
 
     #[test]
     fn apt_is_kept_away_from_what_is_installed() {
-        let work = PathBuf::from("/work");
+        let work = PathBuf::from("/unpacking");
         let command = apart(&work);
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        for wanted in ["Dir::State=/work/state", "Dir::State::status=/dev/null", "Dir::Cache=/work/cache"] {
+        for wanted in ["Dir::State=/unpacking/state", "Dir::State::status=/dev/null", "Dir::Cache=/unpacking/cache"] {
             assert!(args.iter().any(|arg| arg == wanted), "{wanted}: {args:?}");
         }
+    }
+
+    fn folder(test: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("oarlock-setup-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    #[test]
+    fn half_a_server_in_its_place_is_told() {
+        let above = folder("half");
+        let (root, home) = (above.join("root"), above.join("home"));
+        for part in [root.join("usr/sbin"), home.join("usr")] {
+            fs::create_dir_all(part).expect("made");
+        }
+        fs::write(root.join(PROGRAM), "").expect("written");
+        assert!(put(&root, &home).is_err(), "no program, and no word of it");
+        fs::remove_dir_all(&home).expect("removed");
+        assert!(put(&root, &home).is_ok());
+        // Another process was faster.
+        fs::create_dir_all(&root).expect("made");
+        assert!(put(&root, &home).is_ok());
+        fs::remove_dir_all(above).expect("removed");
+    }
+
+    #[test]
+    fn what_a_killed_run_has_left_is_removed() {
+        let above = folder("killed");
+        // No process has so large a number.
+        let (killed, alive) =
+            (above.join("unpacking-4294967295"), above.join(format!("{UNPACKING}{}", std::process::id())));
+        for work in [&killed, &alive] {
+            fs::create_dir_all(work.join("root")).expect("made");
+        }
+        forget_killed(&above);
+        assert_eq!((killed.exists(), alive.exists()), (false, true));
+        fs::remove_dir_all(above).expect("removed");
     }
 
     #[test]

@@ -26,13 +26,13 @@ const NO_LOG: &str = "disable-log-bin";
 /// What the data is made with, which later starts have to say too.
 const FILES: [&str; 2] = ["--innodb-redo-log-capacity=8M", "--innodb-doublewrite=0"];
 
-/// The users and the database that every server has. With names of hosts left alone, nobody comes from `localhost`.
+/// The users and the database that every server has. With names of hosts left alone, no user comes from `localhost`.
 const MAKE: &str = "CREATE USER 'root'@'%';
 GRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;
 CREATE DATABASE locks;
 ";
 
-/// Tables of measurements that nobody here reads: most of what a server takes of memory.
+/// Tables of measurements that no test reads: most of what a server takes of memory.
 const UNREAD: [&str; 7] = [
     "digests-size",
     "error-size",
@@ -140,7 +140,7 @@ impl Program for MySqlProgram {
 }
 
 impl MySqlProgram {
-    /// The server with this data, as whoever asks.
+    /// The server with this data, as the user that runs the tests.
     fn server(&self, data: &Path) -> Command {
         let mut command = Command::new(&self.loader);
         command.arg("--library-path").arg(self.loader.parent().unwrap_or(&self.home));
