@@ -110,7 +110,7 @@ impl Driver for MySql {
         match interest {
             Interest::Turn(claim, _) => Ok(self.link.hub.turn(claim.id)),
             Interest::Mailbox => {
-                // Whoever listens wants a session whose end is heard of; if there is none, but one ended, it looks after what that had.
+                // A client that listens wants a session whose end is heard of; if there is none, but one ended, it looks after what that had.
                 match self.link.session().await {
                     Ok(_) => Ok(self.link.hub.mailbox()),
                     Err(_) if self.link.has_ended_sessions() => Ok(Watch::ended()),

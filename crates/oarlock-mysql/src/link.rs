@@ -193,7 +193,12 @@ impl Link {
         let wire = self.light(&session).await.inspect_err(|_| session.end())?;
         *lock(&self.session) = Some(session);
         self.renewals.put(wire);
-        Ok(())
+        self.still_open()
+    }
+
+    /// Closed while a session or connection was put in its place: `close` may have looked before, and would not let go of it.
+    fn still_open(&self) -> Result<()> {
+        self.check().inspect_err(|_| self.abandon())
     }
 
     /// Whether this is a session of ours that has ended.
@@ -301,7 +306,7 @@ impl Link {
         }
         self.renewals.idle().clear();
         self.renewals.put(wire);
-        Ok(())
+        self.still_open()
     }
 
     /// A new connection for renewals, whose end is heard of, as is that of the session.

@@ -106,7 +106,7 @@ async fn granted(conn: &mut Conn) -> Vec<(&'static str, String)> {
     rights.into_iter().flat_map(of).collect()
 }
 
-/// The fewest rights that a client needs, once somebody has made the tables.
+/// The fewest rights that a client needs, once the tables are made.
 fn rights(user: &str) -> Vec<String> {
     let user = user.replace('\\', "\\\\").replace('\'', "''");
     let mut rights = vec![format!("GRANT SELECT ON oarlock_format TO '{user}'")];
@@ -160,7 +160,7 @@ async fn version(conn: &mut Conn) -> Result<Option<i64>> {
     }
 }
 
-/// Every part can be repeated, and the version comes last: whoever was interrupted leaves nothing that is in the way.
+/// Every part can be repeated, and the version comes last: a run that was interrupted leaves nothing that is in the way.
 async fn make(conn: &mut Conn) -> Result<()> {
     conn.query_drop(MODE).await.map_err(failed)?;
     for part in PARTS {

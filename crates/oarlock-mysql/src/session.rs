@@ -1,6 +1,5 @@
 //! The server's own named locks (`GET_LOCK`), for sharing locks with programs that use them: each is held by a connection.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
 use oarlock_session::{Line, Mailbox, Seen, Server, SessionLocks};
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::config::{Config, Keys};
 use crate::ear::Ear;
@@ -109,7 +108,8 @@ pub struct Connection {
 struct Open {
     /// One request at a time; `None` once it was closed.
     conn: Mutex<Option<Conn>>,
-    over: AtomicBool,
+    /// Also ends the request that is under way.
+    over: watch::Sender<bool>,
     mailbox: Mailbox,
 }
 
@@ -124,7 +124,7 @@ async fn connect(config: Config, mailbox: Mailbox, ear: Arc<Ear>) -> Result<Conn
     }
     let seconds = config.session_ttl.as_secs_f64().ceil();
     conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
-    let (id, over) = (conn.id(), AtomicBool::new(false));
+    let (id, over) = (conn.id(), watch::Sender::new(false));
     Ok(Connection { config, open: Arc::new(Open { conn: Mutex::new(Some(conn)), over, mailbox }), id, ear })
 }
 
@@ -148,12 +148,21 @@ impl Open {
         params: Params,
         limit: Duration,
     ) -> Result<Option<T>> {
+        let mut over = self.over.subscribe();
         let mut open = self.conn.lock().await;
-        if self.over.load(Ordering::Acquire) {
+        if self.is_over() {
             open.take();
         }
         let conn = open.as_mut().ok_or_else(closed)?;
-        let answer = tokio::time::timeout(limit, conn.exec_first::<Option<T>, _, _>(sql, params)).await;
+        let asked = tokio::time::timeout(limit, conn.exec_first::<Option<T>, _, _>(sql, params));
+        let answer = tokio::select! {
+            answer = asked => answer,
+            // The server has to see that the client is gone: it may be in the middle of a wait for a lock.
+            _ = over.wait_for(|is_over| *is_over) => {
+                open.take();
+                return Err(Error::unreachable("the connection was closed").on(SCHEME));
+            }
+        };
         let answer = match answer {
             Ok(Ok(answer)) => return answer.ok_or_else(|| strange("no answer")),
             Ok(Err(mysql_async::Error::Server(told))) if NO_NAME.contains(&told.code) => {
@@ -177,13 +186,21 @@ impl Open {
     }
 
     fn end(&self) {
-        self.over.store(true, Ordering::Release);
-        // Under way with a request: that will see to it.
+        self.close();
+        // Claims that were held on it are lost.
+        self.mailbox.ring();
+    }
+
+    /// At once, also while a request is under way: that one lets go of the connection.
+    fn close(&self) {
+        self.over.send_replace(true);
         if let Ok(mut conn) = self.conn.try_lock() {
             conn.take();
         }
-        // Whoever holds something on it does so no longer.
-        self.mailbox.ring();
+    }
+
+    fn is_over(&self) -> bool {
+        *self.over.borrow()
     }
 }
 
@@ -205,7 +222,7 @@ impl Connection {
         self.config.silence_timeout.min(self.config.session_ttl)
     }
 
-    /// Asked whenever something is taken or kept: then somebody wants to hear of the end.
+    /// Asked whenever something is taken or kept: then the client wants to hear of the end.
     async fn clock(&self) -> Result<u64> {
         self.ear.listen();
         let clock = self.ask::<u64>(CLOCK, (), self.patience()).await?;
@@ -214,12 +231,8 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// Closed at once, also while a request is under way.
     fn drop(&mut self) {
-        self.open.over.store(true, Ordering::Release);
-        if let Ok(mut conn) = self.open.conn.try_lock() {
-            conn.take();
-        }
+        self.open.close();
     }
 }
 
@@ -238,7 +251,7 @@ impl Line for Connection {
         // A name that the server refuses cannot have been taken, and it would refuse to let go of it as well.
         let refused = |error: &Error| error.kind() == ErrorKind::InvalidName;
         if clock.as_ref().is_err_and(|error| !refused(error)) && !self.is_over() {
-            // It may have been taken before the statement failed, and nobody would know.
+            // It may have been taken before the statement failed, and the client would not know.
             self.give(key).await.inspect_err(|_| self.end())?;
         }
         clock
@@ -305,7 +318,7 @@ impl Line for Connection {
     }
 
     fn is_over(&self) -> bool {
-        self.open.over.load(Ordering::Acquire)
+        self.open.is_over()
     }
 }
 

@@ -374,7 +374,7 @@ async fn locker(server: &Server, name: &str) -> Conn {
 /// The connection that is in the middle of `verb`, where it waits for the row of a name.
 async fn in_the_middle_of(on: Flavour, root: &mut Conn, verb: &str) -> u64 {
     let waiting = match on {
-        // Not from the picture of transactions, which is an old one if somebody keeps looking.
+        // Not from the picture of transactions, which is an old one if a client keeps looking.
         Flavour::MariaDb => {
             "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND time_ms > 20
             AND info LIKE '%FROM oarlock_resource WHERE name%FOR UPDATE%'"
@@ -390,7 +390,7 @@ async fn in_the_middle_of(on: Flavour, root: &mut Conn, verb: &str) -> u64 {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("nobody is in the middle of {verb}");
+    panic!("no connection is in the middle of {verb}");
 }
 
 async fn a_connection_killed_in_the_middle_of_a_verb_leaves_nothing_half_done(on: Flavour) {

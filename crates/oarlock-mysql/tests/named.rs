@@ -9,15 +9,16 @@ mod store;
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
+use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex};
 use oarlock_mysql::{Config, Keys, MySqlSession, Named};
 use oarlock_testbed::Flavour;
 use tokio::task::JoinHandle;
 
-use self::store::{Server, config, start, until};
+use self::store::{Server, claim, config, start, until};
 
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -227,6 +228,28 @@ async fn a_name_that_is_refused_costs_no_other(on: Flavour) {
     held.release().await.unwrap();
 }
 
+/// Otherwise the server might grant a lock to a client that is gone, and keep it from all others until the wait ends.
+async fn a_client_that_goes_does_not_go_on_waiting(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    root.query_drop("DO GET_LOCK('1', 0)").await.unwrap();
+    for close in [false, true] {
+        let store = MySqlSession::connect(Named::new(raw(&server))).await.unwrap();
+        let mut waits = claim(1, "1");
+        waits.wait = true;
+        assert!(matches!(store.attempt(&waits).await.unwrap(), Attempt::Pending(_)));
+        until(&mut root, WAITING, 1).await;
+        let gone = Instant::now();
+        if close {
+            store.close().await.unwrap();
+        } else {
+            drop(store);
+        }
+        until(&mut root, WAITING, 0).await;
+        // The server looks every second or so, and the wait itself would go on for a minute.
+        assert!(gone.elapsed() < Duration::from_secs(10), "it waits for {:?}", gone.elapsed());
+    }
+}
+
 async fn what_they_cannot_do_is_refused(on: Flavour) {
     let Some((server, _root)) = start(on).await else { return };
     let client = connect(raw(&server)).await;
@@ -245,5 +268,6 @@ on_both!(
     a_holder_hears_at_once_that_the_server_went_down,
     the_server_ends_a_silent_session_and_not_before_its_lease,
     a_name_that_is_refused_costs_no_other,
+    a_client_that_goes_does_not_go_on_waiting,
     what_they_cannot_do_is_refused,
 );

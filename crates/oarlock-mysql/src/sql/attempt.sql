@@ -34,7 +34,7 @@ BEGIN
             COALESCE(MAX(expires > _now + lease), FALSE)
         INTO _soonest, _queue, _too_long FROM oarlock_claim WHERE resource = _head;
         IF _too_long THEN
-            -- The clock was set back. Whoever holds does not believe for longer than a lease from now.
+            -- The clock was set back. A holder does not believe for longer than a lease from now.
             UPDATE oarlock_claim SET expires = _now + lease WHERE resource = _head AND expires > _now + lease;
             SET _changed = TRUE;
             ITERATE decide;
