@@ -134,7 +134,10 @@ impl Link {
         let codec = ProstCodec::<Q, A>::default();
         let (path, to) = (PathAndQuery::from_static(path), self.members.question());
         let answer = self.client(&to).await?.unary(showing(question, pass), path, codec).await;
-        to.answered();
+        // A connection that failed after a silence says nothing of how long answers take.
+        if answer.as_ref().map_or_else(is_said, |_| true) {
+            to.answered();
+        }
         answer.map(tonic::Response::into_inner).inspect_err(|status| left(&to, status))
     }
 
@@ -299,6 +302,11 @@ fn showing<T>(question: T, pass: &Pass) -> Request<T> {
         request.metadata_mut().insert("token", token.clone());
     }
     request
+}
+
+/// Whether the member itself said so. What the client made of a failed connection has that failure as its cause.
+fn is_said(status: &Status) -> bool {
+    std::error::Error::source(status).is_none()
 }
 
 /// Leaves a member that could not do what it was asked, where another may.

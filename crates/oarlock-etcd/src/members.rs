@@ -56,7 +56,7 @@ impl Asked {
     }
 
     /// How long a member may take to answer: twice the longest time of late. In a slow cluster the others are as slow, and
-    /// whoever listens to a member that is left has to begin anew.
+    /// a watch at a member that is left has to begin anew.
     fn patience(&self) -> Duration {
         (self.latency * 2).clamp(SILENT_AFTER, SILENT_AT_LAST)
     }

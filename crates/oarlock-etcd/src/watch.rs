@@ -96,7 +96,7 @@ pub(crate) async fn arm(link: &Link, ranges: Vec<Range>, about: About, since: Si
 fn is_news(found: &RangeResponse, about: About, seen: i64) -> bool {
     // Read before what was seen, it says nothing of what came after.
     let is_older = found.header.as_ref().is_none_or(|header| header.revision < seen);
-    // One that was granted, or became lighter, is news to whoever does not wait for its end.
+    // One that was granted, or became lighter, is news to a waiter that does not wait for its end.
     let has_changed = |kv: &KeyValue| match about {
         About::Ends => kv.create_revision > seen,
         _ => kv.mod_revision > seen,

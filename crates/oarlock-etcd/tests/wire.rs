@@ -271,7 +271,37 @@ async fn a_silent_member_is_left() -> Outcome {
     Ok(())
 }
 
-/// All members take long: none of them is taken for silent, and whoever listens to one goes on listening.
+/// A member falls silent and its connection is given up after seconds: that is not how long answers take, and the next silent member
+/// is left as soon as the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_connection_is_no_slow_answer() -> Outcome {
+    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let second = Proxy::start(bed.server.addr())?;
+    let members = [bed.proxy.addr(), second.addr()].map(|addr| addr.to_string());
+    let store = Arc::new(Etcd::open(Config::new(members)).await?);
+    bed.proxy.cut();
+    let stuck = claim(1, "stuck")?;
+    let failed = tokio::time::timeout(Duration::from_secs(30), store.attempt(&stuck)).await?;
+    assert!(failed.is_err(), "it was answered: nothing is tested");
+    bed.proxy.heal(Held::Reset)?;
+    assert!(matches!(store.attempt(&claim(2, "second")?).await?, Attempt::Granted(_)));
+    second.cut();
+    let held = second.seen().held_to_server;
+    let stuck = tokio::spawn({
+        let (store, claim) = (store.clone(), claim(3, "stuck again")?);
+        async move { store.attempt(&claim).await }
+    });
+    second.until(|seen| seen.held_to_server > held).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let other = claim(4, "other")?;
+    let granted = tokio::time::timeout(Duration::from_secs(3), again(|| store.attempt(&other))).await;
+    assert!(matches!(granted, Ok(Ok(Attempt::Granted(_)))), "asked the silent member: {granted:?}");
+    assert!(!stuck.is_finished(), "nothing was stuck: nothing is tested");
+    stuck.abort();
+    Ok(())
+}
+
+/// All members take long: none of them is taken for silent, and a watch at one of them goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_cluster_keeps_its_watches() -> Outcome {
     let Some(bed) = Bed::start()? else { return Ok(()) };
@@ -318,7 +348,7 @@ async fn a_member_that_is_gone_is_left() -> Outcome {
     Ok(())
 }
 
-/// A full database takes no lock: whoever asks for one is told at once, and what is held stays held.
+/// A full database takes no lock: a client that asks for one is told at once, and what is held stays held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_told_at_once() -> Outcome {
     let settings = [("quota-backend-bytes", "4000000")];
