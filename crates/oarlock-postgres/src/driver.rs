@@ -109,7 +109,7 @@ impl Driver for Postgres {
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
         let session = match self.link.session().await {
             Ok(session) => session,
-            // There is no other, but the last one ended: whoever listened to it looks after what it had.
+            // There is no other, but the last one ended: the client that listened to it looks after what it had.
             Err(_) if matches!(interest, Interest::Mailbox) && !self.link.ended_sessions().is_empty() => {
                 return Ok(Watch::ended());
             }

@@ -10,13 +10,16 @@ pub(crate) const SCHEME: &str = "postgres";
 /// The state that our own functions raise for a row of a newer format.
 const NEWER: &str = "OAR01";
 
+const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot do it now");
+
 /// A request that failed. What the server refused had no effect; what it did not answer may have had one.
 pub(crate) fn failed(error: tokio_postgres::Error) -> Error {
     let Some(code) = error.code() else {
         return Error::unreachable("the connection failed").on(SCHEME).because(error);
     };
     let doubtful = is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity));
-    let (kind, what) = meaning(code);
+    let (kind, what) =
+        error.as_db_error().filter(|told| is_full_queue(told)).map_or_else(|| meaning(code), |_| NOT_NOW);
     let at_once = matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED);
     let refused = Error::new(kind, what).on(SCHEME).because(told(error));
     let refused = if doubtful { refused.applied_unknown() } else { refused };
@@ -41,6 +44,13 @@ fn is_doubtful(code: &SqlState, severity: Option<Severity>) -> bool {
         || code.code().starts_with("57P")
 }
 
+/// Whether the queue of notices is full, which passes. Its state is also that of what never goes well, such as a row too long for
+/// an index; and its words depend on the language, which the file that it comes from does not.
+fn is_full_queue(told: &DbError) -> bool {
+    *told.code() == SqlState::PROGRAM_LIMIT_EXCEEDED
+        && (told.file() == Some("async.c") || told.message().contains("NOTIFY"))
+}
+
 fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
         ref state if state.code() == NEWER => (ErrorKind::NewerFormat, "this server's locks are newer"),
@@ -50,15 +60,13 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
             (ErrorKind::Foreign, "the tables of the schema oarlock are missing or another's")
         }
-        // Such as a full queue of notices.
-        SqlState::PROGRAM_LIMIT_EXCEEDED => (ErrorKind::Unreachable, "the server cannot do it now"),
         SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "a right is missing"),
         ref state => match state.code().get(..2) {
             Some("28") => (ErrorKind::Denied, "the server refused the credentials"),
             Some("08") => (ErrorKind::Unreachable, "the connection failed"),
             Some("40") => (ErrorKind::Unreachable, "the server undid it"),
             // Out of connections or memory, cancelled or shutting down, a lock not to be had.
-            Some("53" | "55" | "57" | "58") => (ErrorKind::Unreachable, "the server cannot do it now"),
+            Some("53" | "55" | "57" | "58") => NOT_NOW,
             _ => (ErrorKind::Internal, "the server refused"),
         },
     }

@@ -256,7 +256,7 @@ impl Link {
             let link = self.clone();
             async move {
                 let opening = T::open(link.config.clone());
-                // Nobody else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
+                // Nothing else bounds this: a server that accepts a connection and says nothing would be waited for for ever.
                 let opened = tokio::time::timeout(link.config.connect_timeout, opening).await;
                 let (opened, run) = opened.unwrap_or_else(|_| Err(no_answer()))?;
                 link.arrive(run);

@@ -7,15 +7,16 @@ use std::time::Duration;
 use oarlock_core::capabilities::WaiterView;
 use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
 use oarlock_session::{Line, Mailbox, Seen, Server, SessionLocks};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use crate::config::Config;
-use crate::error::{SCHEME, failed, no_answer, no_connection, silent, strange};
+use crate::error::{SCHEME, closed, failed, no_answer, no_connection, silent, strange};
 use crate::key::Key;
-use crate::link::{Param, is_our_own};
+use crate::link::{Owned, Param, is_our_own, param};
 use crate::tls::Tls;
 
 /// A wait is one statement, whose snapshot keeps dead rows from being removed: after so long it begins anew.
@@ -84,11 +85,55 @@ impl Server for Advisory {
 #[derive(Debug)]
 pub struct Connection {
     config: Config,
-    client: Client,
+    open: Arc<Open>,
     pid: i32,
+    runtime: Handle,
+}
+
+/// What the requests of a connection share.
+#[derive(Debug)]
+struct Open {
+    client: Client,
     over: AtomicBool,
-    /// Without it the server would keep the locks for as long as somebody has a share in the connection.
+    /// Without it the server would keep the locks for as long as a request has a share in the connection.
     task: AbortHandle,
+}
+
+impl Open {
+    /// A server that is silent for longer than it keeps a session has let go of it.
+    async fn ask(&self, sql: &str, params: &[Owned], limit: Duration) -> Result<Vec<Row>, Failure> {
+        let params: Vec<Param<'_>> = params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();
+        match tokio::time::timeout(limit, self.client.query_typed(sql, &params)).await {
+            Ok(answer) => answer.map_err(Failure::Told),
+            Err(_) => {
+                self.end();
+                Err(Failure::Silent)
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.task.abort();
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    Told(tokio_postgres::Error),
+    Silent,
+    /// The runtime of the connection is gone.
+    Gone,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Told(error) => failed(error),
+            Failure::Silent => silent(),
+            Failure::Gone => closed(),
+        }
+    }
 }
 
 async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
@@ -108,7 +153,8 @@ async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     let settings = [(&idle as _, Type::TEXT), (&queue as _, Type::TEXT), (&seconds as _, Type::TEXT)];
     let rows = client.query_typed(SETTINGS, &settings).await.map_err(failed)?;
     let pid = first(&rows)?.try_get("pid").map_err(failed)?;
-    Ok(Connection { config, client, pid, over: AtomicBool::new(false), task })
+    let open = Arc::new(Open { client, over: AtomicBool::new(false), task });
+    Ok(Connection { config, open, pid, runtime: Handle::current() })
 }
 
 struct Ring(Mailbox);
@@ -120,15 +166,11 @@ impl Drop for Ring {
 }
 
 impl Connection {
-    /// One request. A server that is silent for longer than it keeps a session has let go of it.
-    async fn ask(&self, sql: &str, params: &[Param<'_>], limit: Duration) -> Result<Vec<Row>> {
-        match tokio::time::timeout(limit, self.client.query_typed(sql, params)).await {
-            Ok(answer) => answer.map_err(failed),
-            Err(_) => {
-                self.end();
-                Err(silent())
-            }
-        }
+    /// One request, in a task of its own: it goes on whether or not its caller does, and so do the others on this connection.
+    async fn ask(&self, sql: impl Into<String>, params: Vec<Owned>, limit: Duration) -> Result<Vec<Row>, Failure> {
+        let (open, sql) = (self.open.clone(), sql.into());
+        let asked = self.runtime.spawn(async move { open.ask(&sql, &params, limit).await });
+        asked.await.unwrap_or(Err(Failure::Gone))
     }
 
     fn patience(&self) -> Duration {
@@ -136,12 +178,12 @@ impl Connection {
     }
 
     /// Calls a function of the server on `key`.
-    async fn call(&self, sql: &str, key: &Key, limit: Duration) -> Result<Vec<Row>> {
+    async fn call(&self, sql: &str, key: &Key, limit: Duration) -> Result<Vec<Row>, Failure> {
         match key {
-            Key::One(one) => self.ask(&sql.replace("KEY", "$1"), &[(one, Type::INT8)], limit).await,
+            Key::One(one) => self.ask(sql.replace("KEY", "$1"), vec![param(*one, Type::INT8)], limit).await,
             Key::Two(one, two) => {
-                let params = [(one as _, Type::INT4), (two as _, Type::INT4)];
-                self.ask(&sql.replace("KEY", "$1, $2"), &params, limit).await
+                let params = vec![param(*one, Type::INT4), param(*two, Type::INT4)];
+                self.ask(sql.replace("KEY", "$1, $2"), params, limit).await
             }
         }
     }
@@ -166,7 +208,7 @@ impl Line for Connection {
         // The clock is read once it is taken, and not before.
         let take = format!("SELECT CASE WHEN pg_try_advisory_lock(KEY) THEN {CLOCK} END");
         let taken = self.call(&take, key, self.patience()).await;
-        let taken = taken.and_then(|rows| get::<Option<i64>>(first(&rows)?, 0));
+        let taken = taken.map_err(Error::from).and_then(|rows| get::<Option<i64>>(first(&rows)?, 0));
         if taken.is_err() && !self.is_over() {
             // It may have been taken before the statement failed, and nobody would know.
             self.give(key).await.inspect_err(|_| self.end())?;
@@ -176,35 +218,23 @@ impl Line for Connection {
 
     async fn queue(&self, key: &Key) -> Result<bool> {
         let limit = QUEUE_FOR + self.patience();
-        let asked = tokio::time::timeout(limit, async {
-            match key {
-                Key::One(one) => self.client.query_typed("SELECT pg_advisory_lock($1)", &[(one, Type::INT8)]).await,
-                Key::Two(one, two) => {
-                    let params = [(one as _, Type::INT4), (two as _, Type::INT4)];
-                    self.client.query_typed("SELECT pg_advisory_lock($1, $2)", &params).await
-                }
-            }
-        });
-        let error = match asked.await {
-            Ok(Ok(_)) => return Ok(true),
-            Ok(Err(error)) => error,
-            Err(_) => {
-                self.end();
-                return Err(silent());
-            }
+        let failure = match self.call("SELECT pg_advisory_lock(KEY)", key, limit).await {
+            Ok(_) => return Ok(true),
+            Err(failure) => failure,
         };
-        let stopped = matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED));
+        let stopped = matches!(&failure, Failure::Told(error)
+            if matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED)));
         if !stopped {
             self.end();
-            return Err(failed(error));
+            return Err(failure.into());
         }
         // The server may grant it and give up at once. Nothing else is held here.
-        self.ask("SELECT pg_advisory_unlock_all()", &[], self.patience()).await.inspect_err(|_| self.end())?;
+        self.ask("SELECT pg_advisory_unlock_all()", Vec::new(), self.patience()).await.inspect_err(|_| self.end())?;
         Ok(false)
     }
 
     async fn stop(&self) -> Result<()> {
-        let told = self.client.cancel_token();
+        let told = self.open.client.cancel_token();
         let told = tokio::time::timeout(self.config.connect_timeout, told.cancel_query(Tls::of(&self.config)?)).await;
         told.map_err(|_| silent())?.map_err(failed)
     }
@@ -215,14 +245,14 @@ impl Line for Connection {
     }
 
     async fn beat(&self) -> Result<u64> {
-        let rows = self.ask(&format!("SELECT {CLOCK}"), &[], self.patience()).await?;
+        let rows = self.ask(format!("SELECT {CLOCK}"), Vec::new(), self.patience()).await?;
         get(first(&rows)?, 0).map(unsigned)
     }
 
     async fn look(&self, key: &Key) -> Result<Seen> {
         let (class, object, kind) = key.shown();
-        let params = [(&class as _, Type::INT8), (&object as _, Type::INT8), (&kind as _, Type::INT2)];
-        let rows = self.ask(LOOK, &params, self.patience()).await?;
+        let params = vec![param(class, Type::INT8), param(object, Type::INT8), param(kind, Type::INT2)];
+        let rows = self.ask(LOOK, params, self.patience()).await?;
         let (mut seen, mut waiting) = (Seen::default(), 0);
         for row in &rows {
             if get::<bool>(row, 1)? {
@@ -245,17 +275,16 @@ impl Line for Connection {
     }
 
     fn end(&self) {
-        self.over.store(true, Ordering::Release);
-        self.task.abort();
+        self.open.end();
     }
 
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire) || self.client.is_closed()
+        self.open.over.load(Ordering::Acquire) || self.open.client.is_closed()
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.task.abort();
+        self.open.task.abort();
     }
 }

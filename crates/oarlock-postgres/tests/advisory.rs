@@ -10,13 +10,15 @@ use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex, Owner};
+use oarlock_core::driver::{Attempt, Driver as _};
+use oarlock_core::state::Query;
+use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex, Owner, ResourceName};
 use oarlock_postgres::{Advisory, Config, Keys, PostgresSession, TransactionLock};
 use oarlock_testbed::PgBouncer;
 use oarlock_testbed::proxy::{Proxy, Then};
 use tokio::task::JoinHandle;
 
-use self::store::{Server, config, start, until};
+use self::store::{Server, claim, config, start, until};
 
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -116,6 +118,34 @@ async fn locks_are_shared_with_psql() {
         let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
         guard.release().await.unwrap();
     }
+}
+
+/// A long answer that its caller does not read stops no other request on the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_not_read_stops_no_other() {
+    let Some((server, root)) = start().await else { return };
+    // So many waiters would need as many connections.
+    let crowd = "CREATE SCHEMA crowd; CREATE VIEW crowd.pg_locks AS
+            SELECT locks.* FROM pg_catalog.pg_locks AS locks, generate_series(1, 100000);
+        CREATE ROLE crowded LOGIN SUPERUSER; ALTER ROLE crowded SET search_path = crowd, pg_catalog";
+    root.batch_execute(crowd).await.unwrap();
+    let mut config = raw(&server);
+    config.user = Some("crowded".into());
+    let store = PostgresSession::connect(Advisory::new(config)).await.unwrap();
+    let attempt = |bits, name| {
+        let (store, claim) = (&store, claim(bits, name));
+        async move { tokio::time::timeout(BOUND / 6, store.attempt(&claim)).await }
+    };
+    assert!(matches!(attempt(1, "42").await, Ok(Ok(Attempt::Granted(_)))));
+    let query = Query::name(ResourceName::new("42").unwrap());
+    let mut unread = std::pin::pin!(store.inspect(&query));
+    // It is sent, and its caller does something else.
+    let sent = std::future::poll_fn(|context| std::task::Poll::Ready(unread.as_mut().poll(context).is_pending()));
+    assert!(sent.await, "answered already: nothing is tested");
+    let other = attempt(2, "43").await;
+    assert!(matches!(other, Ok(Ok(Attempt::Granted(_)))), "stopped by the other: {other:?}");
+    let page = tokio::time::timeout(BOUND, unread).await.unwrap().unwrap();
+    assert_eq!(page.resources[0].holders.len(), 100_000, "the answer was short: nothing is tested");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -118,11 +118,14 @@ async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
 async fn what_the_server_undid_is_tried_again() {
     let Some((server, root)) = start().await else { return };
     let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    for (number, state) in ["40001", "40P01", "55P03", "53200", "54000"].iter().enumerate() {
+    let full = "too many notifications in the NOTIFY queue";
+    let undone =
+        [("40001", "not now"), ("40P01", "not now"), ("55P03", "not now"), ("53200", "not now"), ("54000", full)];
+    for (number, (state, words)) in undone.iter().enumerate() {
         // The next two changes of a name fail in this way.
         let undo = format!(
             "CREATE SEQUENCE undone{number}; CREATE FUNCTION undo{number}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                IF nextval('undone{number}') <= 2 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF;
+                IF nextval('undone{number}') <= 2 THEN RAISE EXCEPTION '{words}' USING ERRCODE = '{state}'; END IF;
                 RETURN new; END $$;
             CREATE OR REPLACE TRIGGER undo BEFORE INSERT OR UPDATE ON oarlock.resource FOR EACH ROW
                 EXECUTE FUNCTION undo{number}()"
@@ -134,6 +137,23 @@ async fn what_the_server_undid_is_tried_again() {
         assert!(last > 2, "{state}: nothing was undone");
         guard.release().await.unwrap();
     }
+}
+
+/// A full queue of notices has the same state as what will never go well.
+#[tokio::test]
+async fn what_is_too_long_is_not_tried_again() {
+    let Some((server, root)) = start().await else { return };
+    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    // Random, so that it cannot be compressed.
+    let too_long = "CREATE TABLE public.narrow (value text PRIMARY KEY);
+        CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO public.narrow SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 500);
+            RETURN new; END $$;
+        CREATE TRIGGER fill BEFORE INSERT OR UPDATE ON oarlock.resource FOR EACH ROW EXECUTE FUNCTION fill()";
+    root.batch_execute(too_long).await.unwrap();
+    let refused = tokio::time::timeout(BOUND, client.mutex("too long").unwrap().lock()).await;
+    let error = refused.expect("tried again and again").unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Internal, Retry::Never), "{error}");
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ BEGIN
             coalesce(bool_or(expires > now + lease * interval '1 microsecond') FILTER (WHERE id IS NOT NULL), false)
         INTO soonest, queue, free, last, too_long FROM oarlock.claim WHERE resource = head.key;
         IF too_long THEN
-            -- The clock was set back. Whoever holds does not believe for longer than a lease from now.
+            -- The clock was set back. A holder does not believe for longer than a lease from now.
             UPDATE oarlock.claim SET expires = now + lease * interval '1 microsecond'
             WHERE resource = head.key AND id IS NOT NULL AND expires > now + lease * interval '1 microsecond';
             changed := true;
