@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt as _;
 use spawns_core::{Spawn, Task};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use zookeeper_client as zk;
 
 /// A connection. Dropping the last handle of its client closes the session, if the connection still stands.
@@ -21,6 +22,7 @@ pub(crate) struct Connection {
     pub(crate) client: zk::Client,
     pub(crate) standing: Arc<Standing>,
     ended: watch::Receiver<bool>,
+    serving: AbortHandle,
 }
 
 /// Whether a connection still stands.
@@ -54,8 +56,8 @@ impl Connection {
         let task = caught.0.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or(zk::Error::ConnectionLoss)?;
         let (standing, (end, ended)) = (Arc::new(Standing(RwLock::new(true))), watch::channel(false));
         let serving = Serving { task: Some(task), standing: standing.clone(), end };
-        tokio::spawn(serving.run(client.state_watcher()));
-        Ok(Self { client, standing, ended })
+        let serving = tokio::spawn(serving.run(client.state_watcher())).abort_handle();
+        Ok(Self { client, standing, ended, serving })
     }
 
     /// Whether it has ended.
@@ -70,6 +72,12 @@ impl Connection {
             // An error means that the task is gone, and the connection with it.
             let _ = ended.wait_for(|ended| *ended).await;
         }
+    }
+
+    /// Ends it without closing the session, whatever handles to it are left. Done once [`end`](Self::end) says so.
+    pub(crate) fn stop(&self) -> impl FnOnce() + Send + use<> {
+        let serving = self.serving.clone();
+        move || serving.abort()
     }
 
     /// The first event of a watch; `None` when the connection ends before.

@@ -15,6 +15,7 @@ mod queue;
 mod record;
 mod renew;
 mod resume;
+mod servers;
 mod show;
 mod strangers;
 mod watch;

@@ -21,7 +21,8 @@ use crate::memo::ANY;
 use crate::names::escape;
 use crate::queue::Queue;
 use crate::record::{FORMAT, RootRecord, read, write};
-use crate::resume::{Life, begin, believable, resume};
+use crate::resume::{Life, begin, believable, patience, resume};
+use crate::servers::Servers;
 use crate::strangers::Strangers;
 
 /// Where each client has a node through which others get its attention. No resource has a node with this name.
@@ -45,8 +46,8 @@ pub(crate) struct Session {
 
 impl Session {
     /// Begins a session.
-    async fn begin(config: Config) -> Result<Self> {
-        let (connection, life) = begin(&config).await?;
+    async fn begin(config: Config, servers: Arc<Servers>) -> Result<Self> {
+        let (connection, life) = begin(&config, &servers).await?;
         let session = Self::on(&config, connection, life, Strangers::default());
         if session.layout == Layout::Native {
             session.make_root().await?;
@@ -267,6 +268,7 @@ impl Ends for Session {
 #[derive(Debug)]
 pub(crate) struct Link {
     config: Config,
+    servers: Arc<Servers>,
     sessions: Reopened<Session>,
     /// What outlives a connection.
     last: Arc<Mutex<Last>>,
@@ -296,10 +298,11 @@ impl Link {
         // Sessions live on the runtime that the driver was opened on, whichever runtime asks for one.
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "a tokio runtime is needed").because(error))?;
-        let session = Session::begin(config.clone()).await?;
+        let servers = Arc::new(Servers::of(&config.hosts));
+        let session = Session::begin(config.clone(), servers.clone()).await?;
         let (last, sessions) = (Arc::new(Mutex::new(Last::of(&session))), Reopened::new(SCHEME).on(runtime));
         sessions.put(Arc::new(session)).map_err(|_| closed())?;
-        Ok(Self { config, sessions, last, places: Mutex::default() })
+        Ok(Self { config, servers, sessions, last, places: Mutex::default() })
     }
 
     pub(crate) fn address(&self) -> String {
@@ -332,9 +335,9 @@ impl Link {
             return Ok(None);
         }
         let resumed = {
-            let (config, life) = (self.config.clone(), life.clone());
+            let (config, servers, life) = (self.config.clone(), self.servers.clone(), life.clone());
             let resume = async move {
-                let connection = resume(&config, &life).await?;
+                let connection = resume(&config, &servers, &life).await?;
                 Ok(Session::on(&config, connection, life, strangers))
             };
             self.sessions.get(|| resume).await
@@ -350,22 +353,26 @@ impl Link {
         if let Some(session) = self.last_session().await? {
             return Ok(session);
         }
-        let (config, kept) = (self.config.clone(), self.last.clone());
+        let (config, servers, kept) = (self.config.clone(), self.servers.clone(), self.last.clone());
         let begin = async move {
-            let session = Session::begin(config).await?;
+            let session = Session::begin(config, servers).await?;
             *last(&kept) = Last::of(&session);
             Ok(session)
         };
         self.sessions.get(|| begin).await
     }
 
-    /// Ends the session, and waits until the server has heard of it or the connection has ended.
+    /// Ends the session, and waits until the server has heard of it or the connection has ended. A request that is under way and not
+    /// polled keeps the session: after a while its connection is ended, and the session ends by its time-out.
     pub(crate) async fn close(&self) {
         let Some(session) = self.sessions.close() else { return };
-        let end = session.connection.end();
+        let (end, stop) = (session.connection.end(), session.connection.stop());
+        let limit = patience(session.client.session_timeout());
         // The client closes its session when the last handle to it is gone.
         drop(session);
-        end.await;
+        if tokio::time::timeout(limit, end).await.is_err() {
+            stop();
+        }
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {

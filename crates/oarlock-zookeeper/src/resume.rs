@@ -6,31 +6,28 @@
 //! *probe*), and the session is presented to it only when every belief ends soon enough: see [`Life::fits`].
 
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use oarlock_core::Result;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
-use oarlock_core::{Error, Result};
 use zookeeper_client as zk;
 
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::error::{SCHEME, from_zk};
+use crate::error::from_zk;
+use crate::servers::Servers;
 
 /// The pause between two rounds over all servers, at first.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-
-/// The port of a server that is named without one.
-const PORT: u16 = 2181;
 
 /// A session, whatever connection it has at the moment. It never comes back once it is over.
 pub(crate) struct Life {
     pub(crate) id: i64,
     credentials: zk::SessionInfo,
-    /// What it asks every server for: the time-out that it began with.
+    /// What every server is asked for first: the time-out that it began with.
     timeout: Duration,
     over: AtomicBool,
     /// When the last belief ends that an answer of this session has given, in nanoseconds.
@@ -79,18 +76,26 @@ pub(crate) fn believable(timeout: Duration) -> Duration {
 }
 
 /// Begins a session on any server.
-pub(crate) async fn begin(config: &Config) -> Result<(Connection, Arc<Life>)> {
+pub(crate) async fn begin(config: &Config, servers: &Servers) -> Result<(Connection, Arc<Life>)> {
     let mut rounds = Rounds::within(config.session_timeout);
+    let mut round = servers.known();
     loop {
-        for server in servers(config).await? {
+        if round.is_empty() {
+            round = servers.look_up(patience(config.session_timeout)).await?;
+        }
+        for server in std::mem::take(&mut round) {
             match new_session(config, config.session_timeout, server).await {
                 Ok(connection) => {
+                    servers.joined(server);
                     let (id, timeout) = (connection.client.session_id().0, connection.client.session_timeout());
                     let credentials = connection.client.session().clone();
                     let (over, believed) = (AtomicBool::new(false), AtomicU64::new(0));
                     return Ok((connection, Arc::new(Life { id, credentials, timeout, over, believed })));
                 }
-                Err(error) => rounds.failed(error)?,
+                Err(error) => {
+                    servers.failed(server);
+                    rounds.failed(error)?;
+                }
             }
         }
         rounds.pause().await?;
@@ -98,19 +103,31 @@ pub(crate) async fn begin(config: &Config) -> Result<(Connection, Arc<Life>)> {
 }
 
 /// Continues a session on any server, once no belief can be wrong by that. Says of the session whether it is over.
-pub(crate) async fn resume(config: &Config, life: &Arc<Life>) -> Result<Connection> {
+pub(crate) async fn resume(config: &Config, servers: &Servers, life: &Arc<Life>) -> Result<Connection> {
     let mut rounds = Rounds::within(life.timeout);
+    servers.left();
+    // The addresses of then are good enough for the first round: names may take long to look up while something is broken.
+    let mut round = servers.known();
     loop {
         let mut longest = None;
-        for server in servers(config).await? {
+        if round.is_empty() {
+            round = servers.look_up(life.timeout / 10).await?;
+        }
+        for server in std::mem::take(&mut round) {
             match present(config, life, server).await {
-                Ok(Presented::Connected(connection)) => return Ok(connection),
+                Ok(Presented::Connected(connection)) => {
+                    servers.joined(server);
+                    return Ok(connection);
+                }
                 Ok(Presented::TooShort(timeout)) => longest = longest.max(Some(timeout)),
                 Err(zk::Error::SessionExpired) => {
                     life.finish();
                     return Err(from_zk(zk::Error::SessionExpired));
                 }
-                Err(error) => rounds.failed(error)?,
+                Err(error) => {
+                    servers.failed(server);
+                    rounds.failed(error)?;
+                }
             }
         }
         match longest {
@@ -131,22 +148,42 @@ enum Presented {
 }
 
 async fn present(config: &Config, life: &Life, server: SocketAddr) -> Result<Presented, zk::Error> {
+    let mut timeout = life.timeout;
     // Where nothing is believed, nothing can be wrong.
     if !life.fits(Duration::ZERO) {
-        let probe = new_session(config, life.timeout, server).await?;
-        let timeout = probe.client.session_timeout();
+        let probe = Connection::open(connector(config, timeout), server).await?;
+        timeout = probe.client.session_timeout();
         drop(probe);
         if !life.fits(timeout) {
             return Ok(Presented::TooShort(timeout));
         }
     }
-    let connector = connector(config, life.timeout).with_session(life.credentials.clone());
+    let mut connection = continued(config, life, timeout, server).await?;
+    let given = connection.client.session_timeout();
+    if given != timeout {
+        // Again, with the intervals of the time-out given. The session must not be closed with the first connection.
+        let (stop, end) = (connection.stop(), connection.end());
+        stop();
+        end.await;
+        connection = continued(config, life, given, server).await?;
+    }
+    Ok(Presented::Connected(connection))
+}
+
+/// The session on this server, with all intervals of the client by this time-out.
+async fn continued(
+    config: &Config,
+    life: &Life,
+    timeout: Duration,
+    server: SocketAddr,
+) -> Result<Connection, zk::Error> {
+    let connector = connector(config, timeout).with_session(life.credentials.clone());
     let connection = Connection::open(connector, server).await?;
     if connection.client.session_id().0 != life.id {
         // Some servers give a client another session without a word.
         return Err(zk::Error::SessionExpired);
     }
-    Ok(Presented::Connected(connection))
+    Ok(connection)
 }
 
 /// A new session on this server, with all intervals of the client by the time-out that the server gives.
@@ -160,41 +197,17 @@ async fn new_session(config: &Config, timeout: Duration, server: SocketAddr) -> 
     Connection::open(connector(config, given), server).await
 }
 
+/// How long a client in a session with this time-out waits for a silent server.
+pub(crate) fn patience(timeout: Duration) -> Duration {
+    timeout * 3 / 10
+}
+
 fn connector(config: &Config, timeout: Duration) -> zk::Connector {
     // A dead server is given up on early enough for another to be found within the lease.
-    let connector = zk::Client::connector().with_session_timeout(timeout).with_connection_timeout(timeout * 3 / 10);
+    let connector = zk::Client::connector().with_session_timeout(timeout).with_connection_timeout(patience(timeout));
     match config.credentials() {
         Some(credentials) => connector.with_auth("digest", credentials.as_bytes()),
         None => connector,
-    }
-}
-
-/// All servers by their addresses, in any order, so that clients spread over them.
-async fn servers(config: &Config) -> Result<Vec<SocketAddr>> {
-    let (mut found, mut failed) = (Vec::new(), None);
-    for host in &config.hosts {
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let named = if has_port { host.clone() } else { format!("{host}:{PORT}") };
-        match tokio::net::lookup_host(named).await {
-            Ok(addresses) => found.extend(addresses),
-            Err(error) => failed = Some((host, error)),
-        }
-    }
-    match failed {
-        Some((host, error)) if found.is_empty() => {
-            let message = format!("the address of {host:?} was not found");
-            Err(Error::unreachable(message).because(error).on(SCHEME))
-        }
-        _ => {
-            let random = RandomState::new();
-            found.sort_by_cached_key(|address| {
-                let mut hasher = random.build_hasher();
-                std::hash::Hash::hash(address, &mut hasher);
-                hasher.finish()
-            });
-            found.dedup();
-            Ok(found)
-        }
     }
 }
 

@@ -112,7 +112,7 @@ impl Mailbox {
     async fn next(mut self) -> Option<(Hint, Self)> {
         let event = self.post.as_mut()?.await;
         self.post = match (event, self.session.upgrade()) {
-            // Armed again before anybody is told: whatever comes next is not missed.
+            // Armed again before the client is told: the next change is not missed.
             (Some(event), Some(session)) if event.event_type != zk::EventType::Session => {
                 session.arm_mailbox().await.ok()
             }

@@ -209,10 +209,43 @@ async fn a_session_shorter_than_asked_for_is_kept_alive_as_what_it_is() -> Resul
     // Three tenths of what is asked for are three fifths of what is given.
     way.limit.store(5500, Ordering::Release);
     let _client = connect(way.addr, LONG).await?;
-    let pings = || -> Result<u64> { pings_of(server.addr()) };
-    let before = pings()?;
+    keeps_alive(server.addr()).await
+}
+
+/// The same for a session that was longer, and got shorter when it was continued: of a client that holds something and asks the
+/// server first, and of one that does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_shorter_than_before_is_kept_alive_as_what_it_is() -> Result<()> {
+    for holds in [true, false] {
+        let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
+        let way = Limiting::start(server.addr()).await?;
+        let client = connect(way.addr, LONG).await?;
+        let guard = if holds { Some(client.mutex("job")?.lock().await?) } else { None };
+        way.limit.store(5500, Ordering::Release);
+        way.cut.send(()).context("no connection to cut")?;
+        let name = oarlock_core::ResourceName::new("job")?;
+        let continued = async {
+            // A client that holds nothing continues its session when it is asked for something.
+            while client.inspect(&name).await.is_err() || way.presented.load(Ordering::Acquire) == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, continued).await?;
+        ensure!(guard.as_ref().is_none_or(|guard| guard.is_held()), "lost");
+        // Renewals are requests, too.
+        if let Some(guard) = guard {
+            guard.release().await?;
+        }
+        keeps_alive(server.addr()).await?;
+    }
+    Ok(())
+}
+
+/// Signs of life fit a session of 5.5 s.
+async fn keeps_alive(server: SocketAddr) -> Result<()> {
+    let before = pings_of(server)?;
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let sent = pings()? - before;
+    let sent = pings_of(server)? - before;
     println!("{sent} signs of life in six seconds of a session of 5.5 s");
     // Every 9/80 to 12/80 of the session, that is 0.62 s to 0.82 s. By the session asked for it would be 1.1 s to 1.5 s.
     ensure!(sent >= 6, "too few signs of life for the session that the server gave: {sent}");

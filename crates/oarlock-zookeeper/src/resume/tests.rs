@@ -33,10 +33,43 @@ async fn an_answer_read_after_its_connection_has_ended_gives_no_belief() {
 async fn a_session_fits_a_server_when_belief_has_run_down_to_what_it_gives() {
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
     let config = Config::new([server.addr().to_string()]).session_timeout(SESSION);
-    let (_connection, life) = begin(&config).await.unwrap();
+    let (_connection, life) = begin(&config, &Servers::of(&config.hosts)).await.unwrap();
     assert!(life.fits(Duration::ZERO), "nothing was promised");
     let now = BootClock.now();
     life.promise(now + SESSION * 3 / 4);
     life.promise(now);
     assert!(life.fits(SESSION) && !life.fits(SESSION / 2) && !life.fits(Duration::ZERO));
+}
+
+/// A server that takes connections and says nothing costs a good part of the session: the one that was just lost comes last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_where_no_server_has_failed() {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hosts = [server.addr(), silent.local_addr().unwrap()];
+    let config = Config::new(hosts.map(|host| host.to_string())).session_timeout(SESSION);
+    let servers = Servers::of(&config.hosts);
+    let (mut connection, life) = begin(&config, &servers).await.unwrap();
+    // By chance it would go well once in 2^10 runs.
+    for _ in 0..10 {
+        connection.stop()();
+        connection.end().await;
+        servers.joined(hosts[1]);
+        let start = BootClock.now();
+        connection = resume(&config, &servers, &life).await.unwrap();
+        assert!(BootClock.now().since(start) < patience(SESSION), "the silent server was asked");
+    }
+}
+
+/// A request that is under way and never polled does not keep the store from being closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_not_polled_does_not_keep_a_store_open() {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip().unwrap() else { return };
+    let link = Link::open(Config::new([server.addr().to_string()]).session_timeout(SESSION)).await.unwrap();
+    let session = link.session().await.unwrap();
+    let asked = session.look("/oarlock");
+    tokio::time::timeout(SESSION, link.close()).await.expect("the store waits for the request");
+    tokio::time::timeout(SESSION, session.connection.end()).await.expect("the connection is still there");
+    let error = tokio::time::timeout(SESSION, asked).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
