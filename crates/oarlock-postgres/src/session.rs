@@ -218,10 +218,7 @@ impl Line for Connection {
 
     async fn queue(&self, key: &Key) -> Result<bool> {
         let limit = QUEUE_FOR + self.patience();
-        let failure = match self.call("SELECT pg_advisory_lock(KEY)", key, limit).await {
-            Ok(_) => return Ok(true),
-            Err(failure) => failure,
-        };
+        let Err(failure) = self.call("SELECT pg_advisory_lock(KEY)", key, limit).await else { return Ok(true) };
         let stopped = matches!(&failure, Failure::Told(error)
             if matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED)));
         if !stopped {
