@@ -1137,6 +1137,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: PROMISES,
     },
     Mutant {
+        name: "failed-look-forgotten",
+        rule: "a look at an explicit lease that failed is repeated",
+        file: "crates/oarlock-core/src/engine/watchdog/probe.rs",
+        from: "std::mem::take(&mut charge.again) || !is_answered",
+        to: "std::mem::take(&mut charge.again) && !is_answered",
+        test: &["-p", "oarlock-core", "--test", "promises", "breaks::"],
+    },
+    Mutant {
         name: "missed-turn-floods",
         rule: "a waiter that is not polled does not flood the store",
         file: WATCHDOG,

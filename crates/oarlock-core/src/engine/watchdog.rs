@@ -81,8 +81,10 @@ struct Charge {
     renew_at: Option<Moment>,
     /// False for an explicit lease: looking at it must not extend it.
     renews: bool,
-    /// A hint came while a renewal was under way: its answer may be older than the news.
+    /// A hint came while a renewal or a look was under way: its answer may be older than the news.
     again: bool,
+    /// A look at it is under way, or will be repeated because it was not answered.
+    looked_at: bool,
     /// The store has lost its place, and it has not taken another yet.
     misplaced: bool,
     /// To be told with the next renewal, and until one has got through.
@@ -162,8 +164,10 @@ impl Watchdog {
     fn keep(&self, claim: Arc<Claim>, (who, fence): (Who, Option<Fence>), ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
-        let (look, renews, again, misplaced, news) = (Moment::NEVER, renew_at.is_some(), false, false, None);
-        let mut charge = Charge { claim, who, fence, look, ttl, renew_at, renews, again, misplaced, news, errors };
+        let (look, renews, news) = (Moment::NEVER, renew_at.is_some(), None);
+        let (again, looked_at, misplaced) = (false, false, false);
+        let mut charge =
+            Charge { claim, who, fence, look, ttl, renew_at, renews, again, looked_at, misplaced, news, errors };
         charge.look = charge.next_look();
         let mut kept = self.0.lock();
         if !kept.started {

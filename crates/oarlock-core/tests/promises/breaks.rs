@@ -104,6 +104,19 @@ async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
     assert_eq!(told.expect("told late"), LossReason::Broken(ending()));
 }
 
+/// No renewal would notice later what a look missed that failed.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_an_explicit_lease_that_failed_is_repeated() {
+    let world = world();
+    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    world.hooks.failing_looks.store(4, SeqCst);
+    world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
+    let told = tokio::time::timeout(SECOND * 30, guard.lost()).await;
+    assert_eq!(told.expect("told late"), LossReason::Broken(ending()));
+    assert_eq!(world.hooks.failing_looks.load(SeqCst), 0, "no look failed");
+}
+
 /// A break of many explicit leases at once must not ask the store for all of them at once.
 #[tokio::test(start_paused = true)]
 async fn many_explicit_leases_are_looked_at_one_after_the_other() {
