@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
-use oarlock_core::state::{Query, Waiters};
+use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Home, Label, ResourceName, Retry};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
@@ -196,7 +196,7 @@ async fn a_connection_that_ended_while_idle_costs_no_request() {
 }
 
 #[tokio::test]
-async fn after_a_break_everything_is_looked_at_again() {
+async fn watches_end_with_their_connection_and_are_armed_anew() {
     let mut bed = bed!();
     let store = bed.open().await;
     let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
@@ -204,8 +204,12 @@ async fn after_a_break_everything_is_looked_at_again() {
     let _: Value = bed.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     assert_eq!((mailbox.changed().await, turn.changed().await), (None, None), "watches end with their connection");
     let mut again = store.watch(&Interest::Mailbox).await.unwrap();
-    let hint = tokio::time::timeout(Duration::from_secs(5), again.changed()).await.expect("a hint");
-    assert_eq!(hint, Some(Hint { claim: None }), "nobody knows what was said meanwhile");
+    fence(&store, &claim(1)).await;
+    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let broken = End::Broken { ending, grace: Duration::ZERO };
+    store.release(&deploy(), claim(1).id, &broken).await.unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(20), again.changed()).await.expect("a hint");
+    assert_eq!(hint, Some(Hint::about(claim(1).id)), "its holder is told");
 }
 
 #[tokio::test]
