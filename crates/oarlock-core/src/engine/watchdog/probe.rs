@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Shared, Who};
+use super::{Kept, Shared, Who};
 use crate::belief::{BeliefCell, LossReason, drift_margin};
 use crate::claim::{Claim, ClaimId, Fence};
 use crate::clock::sleep_until;
@@ -28,7 +28,9 @@ impl Shared {
         let now = self.clock.now();
         let mut probes = Vec::new();
         let mut kept = self.lock();
-        let ids: Vec<_> = claim.map_or_else(|| kept.by_id.keys().copied().collect(), |id| vec![id]);
+        // In an order that a seed repeats.
+        let all = |kept: &Kept| kept.by_time.iter().map(|(_, id)| *id).collect();
+        let ids: Vec<_> = claim.map_or_else(|| all(&kept), |id| vec![id]);
         for id in ids {
             let Some(mut charge) = kept.remove(id) else { continue };
             match &charge.who {
