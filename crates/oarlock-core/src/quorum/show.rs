@@ -61,6 +61,13 @@ impl View {
         self.held.values().max_by_key(|shown| shown.len()).map_or(&[], Vec::as_slice)
     }
 
+    /// What most of those nodes show as the leader's value. A majority has the one that was published last; another node may be late.
+    fn value(&self) -> Option<&HolderState> {
+        let first = self.first();
+        let alike = |value| first.iter().filter(|(_, shown)| shown.value == value).count();
+        first.iter().map(|(_, shown)| shown).max_by_key(|shown| (alike(shown.value.clone()), shown.lease_left))
+    }
+
     fn found(&self) -> Option<Found> {
         let first = self.first();
         let (_, holder) = first.first().filter(|_| first.len() >= self.majority)?;
@@ -83,8 +90,10 @@ impl View {
         if out > self.nodes - self.majority {
             return false;
         }
+        let mut values = self.first().iter().map(|(_, shown)| &shown.value);
+        let is_one = values.next().is_none_or(|first| values.all(|other| other == first));
         match self.found() {
-            Some(found) => found.fence.is_some(),
+            Some(found) => found.fence.is_some() && is_one,
             None => self.first().len() + out < self.majority,
         }
     }
@@ -100,6 +109,7 @@ impl View {
         (shown.id, shown.label) = (claim_of(holder), Arc::new(untagged(&holder.label)));
         let agreed = self.found().and_then(|found| found.fence);
         shown.fence = agreed;
+        shown.value = self.value().and_then(|shown| shown.value.clone());
         shown.ending = first.iter().find_map(|(_, shown)| shown.ending.clone());
         shown.held_for = first.iter().map(|(_, shown)| shown.held_for).max().unwrap_or_default();
         if agreed.is_none() {
