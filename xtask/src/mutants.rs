@@ -1,12 +1,14 @@
 //! Breaks the safety rules on purpose, one at a time, in a copy of the tree, and sees to it that a test notices.
 //!
-//! A rule whose breaking nobody notices is not tested. A mutant that no longer applies is a failure too: the table
+//! A rule whose breaking no test notices is not tested. A mutant that no longer applies is a failure too: the table
 //! must follow the code.
 
 mod table;
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
@@ -28,6 +30,40 @@ pub(crate) struct Mutant {
     pub(crate) test: &'static [&'static str],
 }
 
+/// Longer than any test of the table takes on a busy machine. A test that hangs has noticed.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What became of one mutant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The test failed, as it must.
+    Caught,
+    /// The test did not end in time.
+    Hung,
+    /// The test passed although the rule was broken.
+    Survived,
+    /// It does not compile, and so proves nothing.
+    DoesNotBuild,
+    /// Its test fails with no rule broken, and so proves nothing.
+    AlwaysRed,
+}
+
+impl Verdict {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Caught => "caught",
+            Self::Hung => "caught (hung)",
+            Self::Survived => "SURVIVED",
+            Self::DoesNotBuild => "DOES NOT BUILD",
+            Self::AlwaysRed => "TEST ALWAYS RED",
+        }
+    }
+
+    fn is_caught(self) -> bool {
+        matches!(self, Self::Caught | Self::Hung)
+    }
+}
+
 /// Runs the mutants whose names are given, or all.
 pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure> {
     for name in only {
@@ -40,56 +76,90 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
     let chosen: Vec<_> =
         table::MUTANTS.iter().filter(|mutant| only.is_empty() || only.iter().any(|n| n == mutant.name)).collect();
     copy_tree(workspace, &tree)?;
-    check_healthy(workspace, &chosen, &tree, &folder)?;
-    let mut survivors = Vec::new();
+    let red = red_tests(workspace, &chosen, &tree, &folder)?;
+    let mut failed = Vec::new();
     for mutant in chosen {
-        copy_tree(workspace, &tree)?;
-        let caught = try_mutant(workspace, mutant, &tree, &folder)?;
-        println!("{:<9} {:<28} {}", if caught { "caught" } else { "SURVIVED" }, mutant.name, mutant.rule);
-        if !caught {
-            survivors.push(mutant.name);
+        let begun = Instant::now();
+        let verdict = if red.contains(&mutant.test) {
+            Verdict::AlwaysRed
+        } else {
+            copy_tree(workspace, &tree)?;
+            try_mutant(workspace, mutant, &tree, &folder)?
+        };
+        let seconds = begun.elapsed().as_secs();
+        println!("{:<15} {seconds:>4} s  {:<36} {}", verdict.shown(), mutant.name, mutant.rule);
+        if !verdict.is_caught() {
+            failed.push(mutant.name);
         }
     }
     copy_tree(workspace, &tree)?;
-    if survivors.is_empty() {
+    if failed.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("nobody noticed: {}", survivors.join(", "))))
+    Err(Failure::new(format!("no test noticed: {}", failed.join(", "))))
 }
 
-/// A test that fails anyway catches nothing: each must pass while no rule is broken.
-fn check_healthy(workspace: &Workspace, chosen: &[&Mutant], tree: &Path, folder: &Path) -> anyhow::Result<()> {
-    let mut seen: Vec<&[&str]> = Vec::new();
-    for mutant in chosen {
-        if seen.contains(&mutant.test) {
-            continue;
-        }
-        seen.push(mutant.test);
-        let mut command = test_command(workspace, mutant, tree, folder);
-        if !command.status()?.success() {
-            bail!("this fails with no rule broken: {}", shown(&command));
+/// A test that fails anyway catches nothing: the tests that fail while no rule is broken.
+fn red_tests(
+    workspace: &Workspace,
+    chosen: &[&Mutant],
+    tree: &Path,
+    folder: &Path,
+) -> anyhow::Result<Vec<&'static [&'static str]>> {
+    let mut tests: Vec<&'static [&'static str]> = chosen.iter().map(|mutant| mutant.test).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    let mut red = Vec::new();
+    for (number, test) in tests.iter().enumerate() {
+        let begun = Instant::now();
+        let mut build = test_command(workspace, test, tree, folder);
+        build.arg("--no-run");
+        let built = build.status()?.success();
+        let passed = built && run_bounded(&mut test_command(workspace, test, tree, folder))? == Some(true);
+        let verdict = if passed { "passes" } else { "RED" };
+        println!("{verdict:<15} {:>4} s  {}/{} {}", begun.elapsed().as_secs(), number + 1, tests.len(), test.join(" "));
+        if !passed {
+            red.push(*test);
         }
     }
-    Ok(())
+    Ok(red)
 }
 
-/// Applies one mutant and runs its test. A mutant that does not compile proves nothing, and is an error.
-fn try_mutant(workspace: &Workspace, mutant: &Mutant, tree: &Path, folder: &Path) -> anyhow::Result<bool> {
+/// Applies one mutant and runs its test.
+fn try_mutant(workspace: &Workspace, mutant: &Mutant, tree: &Path, folder: &Path) -> anyhow::Result<Verdict> {
     let path = tree.join(mutant.file);
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", mutant.file))?;
     std::fs::write(&path, replace_once(&text, mutant)?)?;
-    let mut build = test_command(workspace, mutant, tree, folder);
+    let mut build = test_command(workspace, mutant.test, tree, folder);
     build.arg("--no-run");
     if !build.status()?.success() {
-        bail!("the mutant {} does not compile: {}", mutant.name, shown(&build));
+        return Ok(Verdict::DoesNotBuild);
     }
-    let status = test_command(workspace, mutant, tree, folder).status()?;
-    Ok(!status.success())
+    Ok(match run_bounded(&mut test_command(workspace, mutant.test, tree, folder))? {
+        Some(true) => Verdict::Survived,
+        Some(false) => Verdict::Caught,
+        None => Verdict::Hung,
+    })
 }
 
-fn test_command(workspace: &Workspace, mutant: &Mutant, tree: &Path, folder: &Path) -> Command {
+/// Whether `command` succeeded; `None` if it took too long and was killed, with its children.
+fn run_bounded(command: &mut Command) -> anyhow::Result<Option<bool>> {
+    let mut child = command.process_group(0).spawn()?;
+    let end = Instant::now() + LONGEST;
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status.success()));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Command::new("kill").args(["-9", "--", &format!("-{}", child.id())]).status()?;
+    child.wait()?;
+    Ok(None)
+}
+
+fn test_command(workspace: &Workspace, test: &[&str], tree: &Path, folder: &Path) -> Command {
     let mut command = workspace.cargo(["test", "--quiet", "--locked"]);
-    command.args(mutant.test).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
+    command.args(test).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
     // The output of a test that is meant to fail would only frighten the reader.
     command.env("RUSTFLAGS", "-Awarnings").env("OARLOCK_SEEDS", "3000").env("RUST_BACKTRACE", "0");
     command.stdout(Stdio::null()).stderr(Stdio::null());
