@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::workspace::{Failure, Workspace};
+use crate::workspace::{Failure, Workspace, shown};
 
 /// One rule, one way to break it, and who should notice.
 pub(crate) struct Mutant {
@@ -162,8 +162,6 @@ fn test_command(workspace: &Workspace, test: &[&str], tree: &Path, folder: &Path
     command.args(test).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
     // The output of a test that is meant to fail would only frighten the reader.
     command.env("RUSTFLAGS", "-Awarnings").env("OARLOCK_SEEDS", "3000").env("RUST_BACKTRACE", "0");
-    // What is built is run once, and linked faster without symbols.
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_TEST_DEBUG", "0");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

@@ -10,7 +10,7 @@ use oarlock_core::driver::{
     Watch,
 };
 use oarlock_core::state::{Page, Query, ResourceState, Select};
-use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
+use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether, Weight};
 use serde_json::json;
 
 use crate::answer::{
@@ -20,6 +20,7 @@ use crate::answer::{
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
 use crate::link::Link;
+use crate::listener::listen;
 use crate::queue::Queues;
 
 /// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after about a
@@ -31,7 +32,7 @@ const RENEWALS: usize = 128;
 
 pub(crate) const ATTEMPT: &str =
     "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :fair, :wait,
-    :behind, :lease, :place, :label, :value)";
+    :behind, :lease, :place, :label, :value, :wake)";
 pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?, ?)";
 pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
 pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
@@ -156,14 +157,20 @@ impl MySql {
             "label" => write(&*claim.label)?,
             "value" => claim.value.as_deref().map(str::as_bytes),
         };
-        let rows = self.link.ask(ATTEMPT, asked).await?;
+        let lives = claim.ttl.max(claim.place_ttl());
+        let rows = self.link.attempt(claim, lives, asked).await?;
         let row = first(&rows)?;
         self.tell(row)?;
         let stored = || get::<Option<i64>>(row, "limits").map(|stored| to_limit(stored.unwrap_or(1)));
         match get::<String>(row, "outcome")?.as_str() {
             "granted" => {
-                self.link.hub.forget(claim.id);
                 self.left(&claim.resource, claim.id);
+                self.link.hub.forget(claim.id);
+                self.link.keep_wake(claim.id, lives);
+                if claim.weight != Weight::All && self.link.was_whole(claim.id) {
+                    // Those who can share with it now were told to wait for its end.
+                    self.link.wake(claim.id, true);
+                }
                 if session.has_ended() && is_tethered(claim) {
                     // It was told to nobody: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
@@ -179,7 +186,7 @@ impl MySql {
                 match get::<Option<i64>>(row, "arrival")?.filter(|_| claim.wait) {
                     Some(arrival) => {
                         let (is_told, askers) = self.queues.stands(claim, arrival);
-                        pending.watched = is_told;
+                        pending.watched = is_told || self.listens(claim, get(row, "before")?);
                         self.wake(askers);
                     }
                     None => self.left(&claim.resource, claim.id),
@@ -246,8 +253,14 @@ impl MySql {
             if let Some((answer, renewal)) = answers.get_mut(told.at).zip(batch.get(told.at)) {
                 let about = |error: Error| error.during("renew").about(&renewal.claim.resource);
                 *answer = renewed(told).map(|told| told.map_err(about));
-                if matches!(answer, Some(Ok(Renewed::Gone(_)))) {
-                    self.left(&renewal.claim.resource, renewal.claim.id);
+                let claim = &renewal.claim;
+                match answer {
+                    Some(Ok(Renewed::Gone(_))) => {
+                        self.left(&claim.resource, claim.id);
+                        self.link.wake(claim.id, true);
+                    }
+                    Some(Ok(_)) => self.link.keep_wake(claim.id, claim.ttl.max(claim.place_ttl())),
+                    Some(Err(_)) | None => {}
                 }
             }
         }
@@ -263,7 +276,7 @@ impl MySql {
         };
         let id_bytes = bytes(id);
         let asked = (self.link.stored(resource.as_str()), id_bytes.as_slice(), memo, ending, micros(grace));
-        let rows = self.link.ask(RELEASE, asked).await?;
+        let rows = self.link.release(id, asked).await?;
         let row = first(&rows)?;
         let outcome = match get::<String>(row, "outcome")?.as_str() {
             "released" => Released::Released,
@@ -273,7 +286,11 @@ impl MySql {
         };
         self.tell(row)?;
         self.link.hub.forget(id);
-        Ok(Release::new(outcome, Some(get(row, "others")?)))
+        let others = get(row, "others")?;
+        if outcome != Released::Asked {
+            self.link.wake(id, others);
+        }
+        Ok(Release::new(outcome, Some(others)))
     }
 
     async fn show(&self, query: &Query) -> Result<Page> {
@@ -319,7 +336,14 @@ impl MySql {
 
     /// A claim does not wait any more: the next of ours asks for itself.
     fn left(&self, resource: &ResourceName, id: ClaimId) {
+        self.link.listener.left(id);
         self.wake(self.queues.left(resource, id));
+    }
+
+    /// Whether a waiter will have a hint when `before` leaves, the claim that must do so before it is granted.
+    fn listens(&self, claim: &Claim, before: Option<Vec<u8>>) -> bool {
+        let before = before.and_then(|before| before.try_into().ok()).map(u128::from_be_bytes);
+        before.is_some_and(|before| self.link.is_lit() && listen(&self.link, claim.id, ClaimId::from_bits(before)))
     }
 
     fn wake(&self, ids: Vec<ClaimId>) {

@@ -191,7 +191,7 @@ impl Floor for Statements {
                 "name" => &name, "id" => id, "session" => 1, "tethered" => true, "kind" => claim.kind.as_str(),
                 "capacity" => nothing, "adopt" => true, "weight" => 0, "fair" => false, "wait" => true, "behind" => 0,
                 "lease" => micros(claim.ttl), "place" => micros(claim.place_ttl()), "label" => &self.label,
-                "value" => nothing,
+                "value" => nothing, "wake" => false,
             };
             let taken = self.lanes.on(async |conn| conn.exec(ATTEMPT, attempt).await).await?;
             let given = (&name, id, nothing, nothing, 0);

@@ -9,9 +9,11 @@ mod error;
 mod flavour;
 pub mod floor;
 mod link;
+mod listener;
 mod queue;
 mod schema;
 mod session;
+mod wake;
 mod watch;
 
 pub use config::{Config, Encryption, Keys};

@@ -1,4 +1,5 @@
-//! One process's way to the server: a few connections for requests, one for renewals, and one that listens.
+//! One process's way to the server: a few connections for requests, one for renewals, one that listens for the end of the session, and
+//! those on which waiters [wait](crate::listener).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,16 +9,19 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, Row, params};
 use oarlock_core::reconnect::SharedTask;
-use oarlock_core::{Error, ErrorKind, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::answer::{first, get};
 use crate::beacon::{Begun, SETTLED, Session, Standing, begin, read, stand};
 use crate::config::{Config, Encryption};
 use crate::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
 use crate::error::{NOT_NULL, SCHEME, closed, ended, failed, no_answer, no_connection, silent, strange};
 use crate::flavour::Flavour;
+use crate::listener::Listener;
 use crate::schema;
+use crate::wake::{Keyring, WakeLocks, release_of};
 use crate::watch::Hub;
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
@@ -51,6 +55,8 @@ pub(crate) struct Link {
     requests: Lanes,
     renewals: Lanes,
     closed: AtomicBool,
+    wakes: Arc<WakeLocks>,
+    pub(crate) listener: Listener,
     pub(crate) hub: Hub,
 }
 
@@ -64,14 +70,34 @@ struct Lanes {
 enum Request {
     /// A statement, and what it is given.
     Step(&'static str, Params),
+    /// An attempt of this claim, for everything or not, which lives for so long after it.
+    Attempt(ClaimId, bool, Duration, Params),
+    /// The release of this claim.
+    Release(ClaimId, Params),
     /// The session that renews, whether it waits for names that others have locked, and the batch.
     Renewal(i64, bool, String),
 }
 
 impl Request {
-    async fn ask(self, conn: &mut Conn, flavour: Flavour) -> mysql_async::Result<Vec<Row>> {
+    /// The claim whose [wake-up lock](crate::wake) this takes or releases: the connection that holds it is the best one for it.
+    fn claim(&self) -> Option<ClaimId> {
+        match self {
+            Self::Attempt(id, ..) | Self::Release(id, _) => Some(*id),
+            Self::Step(..) | Self::Renewal(..) => None,
+        }
+    }
+
+    /// `wake`: whether an attempt takes the lock of its claim.
+    async fn ask(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Vec<Row>> {
         match self {
             Self::Step(sql, params) => flavour.ask(conn, sql, params).await,
+            Self::Attempt(.., mut params) => {
+                if let Params::Named(named) = &mut params {
+                    named.insert(b"wake".to_vec(), wake.into());
+                }
+                flavour.ask(conn, ATTEMPT, params).await
+            }
+            Self::Release(_, params) => flavour.ask(conn, RELEASE, params).await,
             Self::Renewal(session, wait, batch) => {
                 let kills = flavour.kills(conn).await?;
                 conn.exec(RENEW, (session, kills, wait, batch)).await
@@ -86,6 +112,7 @@ struct Wire {
     flavour: Flavour,
     /// `None` where nobody sees sessions end.
     standing: Option<Standing>,
+    keyring: Keyring,
     made: Instant,
     used: Instant,
 }
@@ -105,11 +132,19 @@ impl Lanes {
         lock(&self.idle)
     }
 
-    /// The connection that was used last, if it is of this session. Others are of one that has ended.
-    fn take(&self, session: &Arc<Session>) -> Option<Wire> {
+    /// The connection `best`, or the one that was used last, if it is of this session. Others are of one that has ended.
+    fn take(&self, session: &Arc<Session>, best: Option<u64>) -> Option<Wire> {
         let mut idle = self.idle();
         idle.retain(|wire| wire.is_of(session));
-        idle.pop()
+        let at = idle.iter().position(|wire| Some(wire.keyring.number) == best);
+        at.map(|at| idle.remove(at)).or_else(|| idle.pop())
+    }
+
+    /// This connection, if it is idle.
+    fn take_this(&self, number: u64) -> Option<Wire> {
+        let mut idle = self.idle();
+        let at = idle.iter().position(|wire| wire.keyring.number == number)?;
+        Some(idle.remove(at))
     }
 
     fn put(&self, mut wire: Wire) {
@@ -143,6 +178,8 @@ impl Link {
             requests: Lanes::new(REQUESTS),
             renewals: Lanes::new(1),
             closed: AtomicBool::new(false),
+            wakes: Arc::default(),
+            listener: Listener::default(),
             hub: Hub::default(),
             runtime,
         });
@@ -223,6 +260,7 @@ impl Link {
             for lanes in [&self.requests, &self.renewals] {
                 lanes.idle().retain(|wire| !wire.is_of(session));
             }
+            self.listener.forget_idle();
             self.hub.end_mailbox();
         }
     }
@@ -231,6 +269,18 @@ impl Link {
     pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
         let (link, params) = (self.clone(), params.into());
         self.apart(async move { link.on(Request::Step(sql, params)).await }).await
+    }
+
+    /// An attempt of a claim that lives for `span` after it, one round trip.
+    pub(crate) async fn attempt(self: &Arc<Self>, claim: &Claim, span: Duration, params: Params) -> Result<Vec<Row>> {
+        let (link, id, whole) = (self.clone(), claim.id, claim.weight == Weight::All);
+        self.apart(async move { link.on(Request::Attempt(id, whole, span, params)).await }).await
+    }
+
+    /// The release of a claim, one round trip.
+    pub(crate) async fn release(self: &Arc<Self>, id: ClaimId, params: impl Into<Params>) -> Result<Vec<Row>> {
+        let (link, params) = (self.clone(), params.into());
+        self.apart(async move { link.on(Request::Release(id, params)).await }).await
     }
 
     /// A renewal of what a session has, which waits for no other request, and lights the beacon again if it went out.
@@ -242,31 +292,84 @@ impl Link {
     async fn on(self: &Arc<Self>, request: Request) -> Result<Vec<Row>> {
         self.check()?;
         let lanes = match request {
-            Request::Step(..) => &self.requests,
+            Request::Step(..) | Request::Attempt(..) | Request::Release(..) => &self.requests,
             Request::Renewal(..) => &self.renewals,
         };
         let gone = |error| closed().because(error);
         let _permit = lanes.permits.acquire().await.map_err(gone)?;
-        let mut wire = self.line(lanes).await?;
+        let about = request.claim();
+        let mut wire = self.line(lanes, about.and_then(|id| self.wakes.holder(id))).await?;
+        let number = wire.keyring.number;
+        let takes = match request {
+            Request::Attempt(id, whole, span, _) if wire.standing.is_some() && self.wakes.may_take(id, number) => {
+                Some((whole, span))
+            }
+            _ => None,
+        };
         // The client crate has no bound for a peer that is there and says nothing, and nobody else can replace its connection.
-        let asked = request.ask(&mut wire.conn, wire.flavour);
+        let asked = request.ask(&mut wire.conn, wire.flavour, takes.is_some());
         let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open in the
         // server, which ends with the connection.
         let rows = answer.map_err(|_| silent())?.map_err(failed)?;
+        if let (Some(id), Ok(true)) = (about, first(&rows).and_then(|row| get::<bool>(row, "wake"))) {
+            match takes {
+                Some((whole, span)) => self.wakes.took(id, number, whole, span),
+                None => self.wakes.released(id, number),
+            }
+        }
+        self.give_back(lanes, wire);
+        if self.wakes.is_due(number) {
+            self.release_soon(number);
+        }
+        Ok(rows)
+    }
+
+    fn give_back(&self, lanes: &Lanes, wire: Wire) {
         lanes.put(wire);
         if self.check().is_err() {
             // Closed meanwhile: nobody else would let go of it.
             lanes.idle().clear();
         }
-        Ok(rows)
     }
 
-    /// A connection that is fit for a request.
-    async fn line(self: &Arc<Self>, lanes: &Lanes) -> Result<Wire> {
+    /// The claim was renewed for `span`, and so is the use of its wake-up lock.
+    pub(crate) fn keep_wake(&self, id: ClaimId, span: Duration) {
+        self.wakes.keep(id, span);
+    }
+
+    /// The claim has left, or makes room for others now: the next in line is to wake up, at once if there may be one.
+    pub(crate) fn wake(self: &Arc<Self>, id: ClaimId, is_pressing: bool) {
+        if let Some(number) = self.wakes.owe(id, is_pressing) {
+            self.release_soon(number);
+        }
+    }
+
+    /// Whether the claim was for everything when it was written down.
+    pub(crate) fn was_whole(&self, id: ClaimId) -> bool {
+        self.wakes.is_whole(id)
+    }
+
+    /// Lets an idle connection release the wake-up locks that it owes. One that is not idle comes here after its request.
+    fn release_soon(self: &Arc<Self>, number: u64) {
+        let link = self.clone();
+        self.runtime.spawn(async move {
+            let Ok(_permit) = link.requests.permits.acquire().await else { return };
+            let Some(mut wire) = link.requests.take_this(number) else { return };
+            let release = release_of(&link.wakes.take_owed(number));
+            let released = tokio::time::timeout(link.config.connect_timeout, wire.conn.query_drop(release)).await;
+            // If it failed, the locks end with the connection.
+            if matches!(released, Ok(Ok(()))) {
+                link.give_back(&link.requests, wire);
+            }
+        });
+    }
+
+    /// A connection that is fit for a request, `best` if it is idle.
+    async fn line(self: &Arc<Self>, lanes: &Lanes, best: Option<u64>) -> Result<Wire> {
         let session = self.session().await?;
         let is_beacon = std::ptr::eq(lanes, &raw const self.renewals);
-        if let Some(mut wire) = lanes.take(&session) {
+        if let Some(mut wire) = lanes.take(&session, best) {
             // Nobody reads on an idle connection: that it has ended is seen only by using it.
             let is_fresh = wire.used.elapsed() < FRESH;
             if (is_fresh || self.is_alive(&mut wire).await) && (!is_beacon || session.is_read()) {
@@ -286,7 +389,7 @@ impl Link {
     /// Whether one of the idle connections of a session was there all the time.
     pub(crate) async fn has_witness(&self, session: &Arc<Session>) -> bool {
         for lanes in [&self.renewals, &self.requests] {
-            while let Some(mut wire) = lanes.take(session) {
+            while let Some(mut wire) = lanes.take(session, None) {
                 let is_settled = wire.made.elapsed() > SETTLED;
                 if is_settled && self.is_alive(&mut wire).await {
                     lanes.put(wire);
@@ -312,8 +415,9 @@ impl Link {
     /// A new connection for renewals, whose end is heard of, as is that of the session.
     async fn light(self: &Arc<Self>, session: &Arc<Session>) -> Result<Wire> {
         let (config, session, link) = (self.config.clone(), session.clone(), Arc::downgrade(self));
+        let wakes = self.wakes.clone();
         let wire = self.in_time(async move {
-            let (mut wire, beacon) = open(&config, &session).await?;
+            let (mut wire, beacon) = open(&config, &session, &wakes).await?;
             wire.conn.query_drop(HASTE).await.map_err(failed)?;
             let Some(beacon) = beacon else { return Ok(wire) };
             let mut ear = dial(&config).await?;
@@ -340,8 +444,8 @@ impl Link {
 
     /// A new connection that stands for a session.
     async fn dial(&self, session: &Arc<Session>) -> Result<Wire> {
-        let (config, session) = (self.config.clone(), session.clone());
-        let wire = self.in_time(async move { open(&config, &session).await.map(|(wire, _)| wire) });
+        let (config, session, wakes) = (self.config.clone(), session.clone(), self.wakes.clone());
+        let wire = self.in_time(async move { open(&config, &session, &wakes).await.map(|(wire, _)| wire) });
         self.noted(wire.await?)
     }
 
@@ -361,6 +465,7 @@ impl Link {
     pub(crate) fn abandon(&self) {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
+        self.listener.end();
         if let Some(session) = lock(&self.session).take() {
             session.stop_reading();
         }
@@ -374,6 +479,11 @@ impl Link {
         [self.config.prefix.as_bytes(), name.as_bytes()].concat()
     }
 
+    /// Where the connections live.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -381,6 +491,7 @@ impl Link {
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
+        self.listener.end();
         if let Some(session) = lock(&self.session).take() {
             session.stop_reading();
         }
@@ -414,7 +525,7 @@ pub(crate) async fn dial(config: &Config) -> Result<Conn> {
 }
 
 /// A connection that stands for a session, and the lock that it holds for that, where others see it end.
-async fn open(config: &Config, session: &Arc<Session>) -> Result<(Wire, Option<String>)> {
+async fn open(config: &Config, session: &Arc<Session>, wakes: &Arc<WakeLocks>) -> Result<(Wire, Option<String>)> {
     let mut conn = dial(config).await?;
     schema::prepare(&mut conn).await?;
     let (is_alone, flavour) = look(&mut conn).await?;
@@ -428,7 +539,7 @@ async fn open(config: &Config, session: &Arc<Session>) -> Result<(Wire, Option<S
     }
     warm(&mut conn).await?;
     let now = Instant::now();
-    Ok((Wire { conn, flavour, standing, made: now, used: now }, beacon))
+    Ok((Wire { conn, flavour, standing, keyring: wakes.keyring(), made: now, used: now }, beacon))
 }
 
 /// Whether named locks mean something here: it is one server, and the connection is ours. And which kind of server it is.
@@ -451,6 +562,7 @@ async fn warm(conn: &mut Conn) -> Result<()> {
     let refused: mysql_async::Result<()> = conn.exec_drop(ATTEMPT, params! {
         "name" => nothing, "id" => nothing, "session" => 0, "tethered" => false, "kind" => "", "capacity" => nothing, "adopt" => true,
         "weight" => 0, "fair" => false, "wait" => false, "behind" => 0, "lease" => 0, "place" => 0, "label" => "", "value" => nothing,
+        "wake" => false,
     }).await;
     // A lock without a name is refused once it has been read.
     if !matches!(&refused, Err(mysql_async::Error::Server(told)) if told.code == NOT_NULL) {

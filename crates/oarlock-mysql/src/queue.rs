@@ -1,5 +1,5 @@
-//! Who of this process waits for a name, in which order. The server tells nobody anything, so waiters have to ask. Where one of
-//! ours stands before another and is in its way, only that one asks often; the other is told when it has left.
+//! Who of this process waits for a name, in which order. Where one of ours stands before another and is in its way, only that one asks and
+//! [listens](crate::listener); the other is told when it has left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

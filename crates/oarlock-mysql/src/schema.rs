@@ -9,7 +9,7 @@ use crate::error::{NO_SUCH_TABLE, SCHEME, failed, strange};
 use crate::link::dial;
 
 /// The format of tables and procedures that this code speaks.
-const FORMAT: i64 = 5;
+const FORMAT: i64 = 6;
 
 const PARTS: [&str; 8] = [
     include_str!("sql/schema.sql"),

@@ -1,5 +1,4 @@
-//! Who waits for news inside this process. The server tells nobody anything: what is heard here is what the clients of one
-//! process do to each other.
+//! Who waits for news inside this process: of what its own requests did, and of what its [listener](crate::listener) heard.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -84,10 +84,12 @@ const STOCK_PROCEDURE: &str = "crates/oarlock-stock/src/sql/take.sql";
 const STOCK_SETTLE: &str = "crates/oarlock-stock/src/redis/scripts/settle.lua";
 const DEMO_WAY: &str = "crates/oarlock-cli/src/demo/way.rs";
 const MYSQL_QUEUE: &str = "crates/oarlock-mysql/src/queue.rs";
+const MYSQL_LISTENER: &str = "crates/oarlock-mysql/src/listener.rs";
 const MYSQL_BEACON: &str = "crates/oarlock-mysql/src/beacon.rs";
 const MYSQL_LINK: &str = "crates/oarlock-mysql/src/link.rs";
 const MYSQL_NAMED: &str = "crates/oarlock-mysql/src/session.rs";
 const POSTGRES_LINK: &str = "crates/oarlock-postgres/src/link.rs";
+const MYSQL_RELEASE: &str = "crates/oarlock-mysql/src/sql/release.sql";
 const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
 const MYSQL_CHECK: &str = "crates/oarlock-mysql/src/sql/check.sql";
 const MYSQL_STEP: &str = "crates/oarlock-mysql/src/sql/step.sql";
@@ -114,6 +116,7 @@ const ENGINE: &[&str] = &["-p", "oarlock-core", "--test", "engine"];
 const PLAIN: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "plain::"];
 const REDISSON: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "redisson::"];
 
+const MYSQL_WAKE: &[&str] = &["-p", "oarlock-mysql", "--test", "wake"];
 const MYSQL_QUEUES: &[&str] = &["-p", "oarlock-mysql", "--test", "wire", "of_many_in_a_queue"];
 const NAMED: &[&str] = &["-p", "oarlock-mysql", "--test", "named", "a_holder_hears_at_once"];
 const POSTGRES_SILENT: &[&str] = &["-p", "oarlock-postgres", "--test", "sessions", "a_connection_that_fell_silent"];
@@ -2015,6 +2018,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "Lease::of(claim.ttl.min(self.desk.server.session_ttl()))",
         to: "Lease::of(claim.ttl)",
         test: ADVISORY,
+    },
+    Mutant {
+        name: "mysql-wakes-no-other-process",
+        rule: "a release wakes the next in line of another process",
+        file: MYSQL_RELEASE,
+        from: "IF _outcome <> 'asked' AND _id IS NOT NULL THEN",
+        to: "IF FALSE THEN",
+        test: MYSQL_WAKE,
+    },
+    Mutant {
+        name: "mysql-keeps-what-it-waited-for",
+        rule: "all who wait for one claim wake when it leaves",
+        file: MYSQL_LISTENER,
+        from: "= 1, RELEASE_LOCK(:lock), 0)",
+        to: "= 1, 1, 0)",
+        test: MYSQL_WAKE,
+    },
+    Mutant {
+        name: "mysql-listener-dies-silently",
+        rule: "a waiter whose connection was lost looks by itself",
+        file: MYSQL_LISTENER,
+        from: "            state.waits.remove(&id);\n        }\n        // Under",
+        to: "            return;\n        }\n        // Under",
+        test: MYSQL_WAKE,
+    },
+    Mutant {
+        name: "mysql-listens-to-a-lost-lock",
+        rule: "a claim without a lock is not waited for by its lock",
+        file: MYSQL_LISTENER,
+        from: "return (!wait.heard, None);",
+        to: "return (true, None);",
+        test: MYSQL_WAKE,
+    },
+    Mutant {
+        name: "mysql-listens-without-bound",
+        rule: "a client waits on at most four connections",
+        file: MYSQL_LISTENER,
+        from: "pub(crate) const LISTENERS: usize = 4;",
+        to: "pub(crate) const LISTENERS: usize = 400;",
+        test: MYSQL_WAKE,
+    },
+    Mutant {
+        name: "mysql-forgets-what-it-owes",
+        rule: "a connection that was busy when a claim left releases the lock of that claim afterwards",
+        file: MYSQL_LINK,
+        from: "        if self.wakes.is_due(number) {\n",
+        to: "        if false {\n",
+        test: MYSQL_WAKE,
     },
     Mutant {
         name: "mysql-all-ask",

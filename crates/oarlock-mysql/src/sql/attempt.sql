@@ -1,14 +1,16 @@
 -- Takes, keeps or refuses a place: one round trip, one transaction.
 -- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
---   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
+--   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value, whether this
+--   connection takes the wake-up lock of the claim.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
 --   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; where a waiter
---   stands in order of arrival; who was called.
+--   stands in order of arrival; who was called; the claim that must leave before a waiter is granted (null: none in particular);
+--   whether this connection took the wake-up lock.
 CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
     _name VARBINARY(1536), _id BINARY(16), _session BIGINT, _tethered BOOLEAN, _kind VARCHAR(32), _capacity BIGINT,
     _adopt BOOLEAN, _weight BIGINT, _fair BOOLEAN, _wait BOOLEAN, _behind BIGINT, _lease BIGINT, _place BIGINT,
-    _label MEDIUMTEXT CHARACTER SET utf8mb4, _value LONGBLOB
+    _label MEDIUMTEXT CHARACTER SET utf8mb4, _value LONGBLOB, _wake BOOLEAN
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
@@ -18,6 +20,8 @@ BEGIN
     DECLARE _memo BLOB;
     DECLARE _outcome VARCHAR(16);
     DECLARE _called MEDIUMTEXT DEFAULT '';
+    DECLARE _before BINARY(16);
+    DECLARE _lock VARCHAR(64) DEFAULT CONCAT('oarlock_w_', LOWER(HEX(_id)));
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         ROLLBACK;
@@ -136,6 +140,19 @@ BEGIN
         CALL oarlock_settle(_head, _stated, _now, _called);
         SET _changed = TRUE, _waiting = 0;
     END IF;
+    IF _outcome = 'pending' AND _wait THEN
+        SELECT id INTO _before FROM oarlock_claim
+        WHERE resource = _head AND id <> _id AND (_weight = 0 OR weight = 0)
+            AND (fence IS NOT NULL OR (_queue AND arrival < _position))
+        ORDER BY fence IS NOT NULL, arrival DESC LIMIT 1;
+    END IF;
+    -- Before others see the claim: they wait for this lock. The same connection would be given it twice.
+    IF _wake THEN
+        SET _wake = FALSE;
+        IF (_outcome = 'granted' OR (_outcome = 'pending' AND _wait)) AND IS_FREE_LOCK(_lock) = 1 THEN
+            SET _wake = COALESCE(GET_LOCK(_lock, 0), FALSE);
+        END IF;
+    END IF;
     IF _changed THEN
         -- A grant may leave room for more, or take the turn away from one that was called.
         IF _waiting > 0 THEN
@@ -147,5 +164,6 @@ BEGIN
     END IF;
     COMMIT;
     SELECT _outcome AS outcome, _fence AS fence, _lease AS lease, _memo AS memo, _ahead AS ahead, _recheck AS recheck,
-        _stored AS limits, IF(_wait AND _fence IS NULL, _position, NULL) AS arrival, _called AS called;
+        _stored AS limits, IF(_wait AND _fence IS NULL, _position, NULL) AS arrival, _called AS called,
+        _before AS `before`, _wake AS wake;
 END

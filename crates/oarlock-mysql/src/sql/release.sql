@@ -2,14 +2,14 @@
 -- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
 -- Arguments: name, id, a memo to leave (null: none), by whom and why it is broken (null: by its owner), the grace in
 --   microseconds.
--- Answer: outcome (released, not_held, asked); whether somebody waits; who was called.
+-- Answer: outcome (released, not_held, asked); whether somebody waits; who was called; whether this connection released the wake-up lock.
 CREATE PROCEDURE IF NOT EXISTS oarlock_release(
     _name VARBINARY(1536), _id BINARY(16), _memo BLOB, _ending TEXT CHARACTER SET utf8mb4, _grace BIGINT
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _capacity, _arrivals, _last_fence, _now, _soonest, _claims, _waiting, _session, _fence BIGINT;
     DECLARE _mine BOOLEAN;
-    DECLARE _changed BOOLEAN DEFAULT FALSE;
+    DECLARE _changed, _wake BOOLEAN DEFAULT FALSE;
     DECLARE _left BLOB;
     DECLARE _outcome VARCHAR(16) DEFAULT 'not_held';
     DECLARE _called MEDIUMTEXT DEFAULT '';
@@ -62,5 +62,9 @@ BEGIN
         UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = _now WHERE number = _head;
     END IF;
     COMMIT;
-    SELECT _outcome AS outcome, _waiting > 0 AS others, _called AS called;
+    -- Not before the commit: the client that waits for it looks at once.
+    IF _outcome <> 'asked' AND _id IS NOT NULL THEN
+        SET _wake = COALESCE(RELEASE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(_id)))), FALSE);
+    END IF;
+    SELECT _outcome AS outcome, _waiting > 0 AS others, _called AS called, _wake AS wake;
 END
