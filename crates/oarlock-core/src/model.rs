@@ -7,6 +7,8 @@
 //! Stores that keep a resource as one piece of data (memory, local files) run this code; the others are tested
 //! against it.
 
+mod turn;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +77,12 @@ pub struct Entry {
     pub standing: Standing,
     /// Somebody asked for its end: renewals no longer extend it.
     pub ending: Option<Ending>,
+    /// Whether it may be given its turn [with the grant](Resource::take_turn).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_grant: bool,
+    /// It was given its turn with the grant, and has not taken it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untaken: bool,
 }
 
 /// Holder or waiter.
@@ -157,6 +165,7 @@ impl Resource {
         }
         let entry = &mut self.entries[at];
         entry.behind = claim.behind;
+        entry.awaits_grant = turn::may_be_handed(claim);
         // Whoever was asked to end is not given more time, waiting or holding.
         if entry.ending.is_none() {
             entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.place_ttl() };
@@ -181,6 +190,7 @@ impl Resource {
         queue::check_held(entry.weight, claim.weight)?;
         entry.weight = claim.weight;
         entry.kind = claim.kind;
+        entry.untaken = false;
         if entry.ending.is_none() {
             entry.expires = now.boot + claim.ttl;
         }
@@ -200,6 +210,12 @@ impl Resource {
         };
         self.last_used_micros = now.wall_micros;
         if let Standing::Held(fence) = self.entries[at].standing {
+            if self.entries[at].untaken && !turn::takes(renewal) {
+                // As for a turn that came without a grant: staying alive is not enough to sit on it.
+                let lease = Lease::of(self.entries[at].ends().since(now.boot));
+                return Ok(Renewed::Alive { lease, fence: None, ending: None });
+            }
+            self.entries[at].untaken = false;
             let fence = match renewal.fences {
                 Fences::Keep => fence,
                 Fences::AtLeast(least) => self.raise(least.get())?.max(fence),
@@ -473,6 +489,8 @@ impl Entry {
             expires: now.boot + claim.place_ttl(),
             standing: Standing::Waits(None),
             ending: None,
+            awaits_grant: false,
+            untaken: false,
         }
     }
 
