@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver, End, Gone, Info, Interest, Release, Released, Renewal, Renewed, Watch};
-use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::model::{Calls, Entry, Now, Resource};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Applied, Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Tether};
 use tokio::task::JoinSet;
@@ -19,6 +19,7 @@ use crate::error::SCHEME;
 use crate::link::{Link, Needs, offload};
 use crate::place::Place;
 use crate::state::Record;
+use crate::turn::Answer;
 
 /// A renewal waits at most this long for a shard that another process does not leave.
 const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
@@ -55,11 +56,35 @@ impl Driver for Local {
         let placed = |error: Error| error.during("attempt").about(&claim.resource);
         // Said at once, whoever holds the shard; the step itself checks again.
         self.link.session.check().map_err(placed)?;
+        if claim.wait
+            && let Some(grant) = self.link.hub.handed(claim.id, self.link.now().boot)
+        {
+            return Ok(Attempt::Granted(grant));
+        }
         let is_new = self.link.session.stands(claim).map_err(placed)?;
-        let (link, asked) = (self.link.clone(), claim.clone());
-        let run =
-            move |resource: &mut Resource, now: Now, calls: &mut Calls| link.attempt(&asked, resource, now, calls);
-        let answer = self.link.clone().step(claim.resource.clone(), Needs::Session, run).await.flatten();
+        // Before the step, so that nothing is missed between its answer and the watch.
+        let watched = claim.wait && self.link.hub.expect(claim.id);
+        let (link, mut asked) = (self.link.clone(), claim.clone());
+        // Whoever would not hear of a grant has to ask for it.
+        asked.renews &= watched;
+        let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
+            let attempt = link.attempt(&asked, resource, now, calls);
+            (attempt, Answer { at: now.boot, last_fence: resource.last_fence() })
+        };
+        let step = self.link.clone().step(claim.resource.clone(), Needs::Session, run).await;
+        let mut answer = match step {
+            Ok((answer, at)) => {
+                self.link.hub.answered(claim.id, at);
+                answer
+            }
+            Err(error) => Err(error),
+        };
+        match &mut answer {
+            Ok(Attempt::Pending(pending)) => pending.watched = watched,
+            Err(error) if error.applied() == Applied::Unknown => {}
+            // Nobody will release what had no effect.
+            Ok(Attempt::Granted(_)) | Err(_) => self.link.hub.unexpect(claim.id),
+        }
         let stands = match &answer {
             Ok(Attempt::Granted(_)) => true,
             Ok(Attempt::Pending(_)) => claim.wait,
@@ -94,7 +119,12 @@ impl Driver for Local {
             let renewals: Vec<_> = places.iter().filter_map(|at| batch.get(*at).cloned()).collect();
             let needs = if renewals.iter().any(|it| it.memo.is_some()) { Needs::Disk } else { Needs::Nothing };
             let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
-                renewals.iter().map(|renewal| resource.renew(renewal, now, calls)).collect::<Vec<_>>()
+                let renewed = renewals.iter().map(|renewal| resource.renew(renewal, now, calls)).collect::<Vec<_>>();
+                let untaken = resource.entries().iter().filter(|entry| entry.untaken);
+                let asks = |entry: &&Entry| renewals.iter().any(|renewal| renewal.claim.id == entry.id);
+                // It holds and does not know: what it was told is lost.
+                calls.extend(untaken.filter(asks).map(|entry| (entry.id, entry.session)));
+                renewed
             };
             let mut step = Box::pin(self.link.clone().step(name.clone(), needs, run));
             match std::future::poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
@@ -133,6 +163,7 @@ impl Driver for Local {
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let needs = if matches!(end, End::Done { memo: Some(_) }) { Needs::Disk } else { Needs::Nothing };
         let end = end.clone();
+        self.link.hub.unexpect(id);
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
         let answer = self.link.clone().step(resource.clone(), needs, run).await;
         if answer.as_ref().is_ok_and(|release| release.outcome != Released::Asked) {

@@ -6,6 +6,7 @@ mod config;
 mod directory;
 mod driver;
 mod error;
+mod expect;
 pub mod floor;
 mod identity;
 mod link;
@@ -18,6 +19,7 @@ mod shard;
 mod slot;
 mod state;
 mod sweep;
+mod turn;
 mod watch;
 
 pub use config::{Config, default_dir, other_default_dir};

@@ -19,6 +19,7 @@ use crate::post::Post;
 use crate::session::{Session, Sessions};
 use crate::shard::{Locked, Shard, Shards};
 use crate::state::{Next, Record, StateFile, Unread};
+use crate::turn::{self, Handed};
 use crate::watch::Hub;
 use crate::{boot, sweep};
 
@@ -34,6 +35,15 @@ pub(crate) enum Needs {
     Nothing,
     /// The same, and what is written must be on the disk before it is answered.
     Disk,
+}
+
+/// Whom a step concerns.
+#[derive(Debug, Default)]
+struct News {
+    /// Who should look again.
+    calls: Calls,
+    /// Who was granted.
+    handed: Vec<Handed>,
 }
 
 /// What is open.
@@ -123,9 +133,10 @@ impl Link {
         (name, needs): (&ResourceName, Needs),
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
     ) -> Result<T> {
-        let mut calls = Calls::new();
-        let answer = self.locked_step(shard, place, (name, needs), run, &mut calls);
+        let mut news = News::default();
+        let answer = self.locked_step(shard, place, (name, needs), run, &mut news);
         drop(locked);
+        self.tell(news);
         let answer = match &shard.last {
             // Others need not wait for the disk: they see what was written all the same.
             Some((_, file)) if needs == Needs::Disk && answer.is_ok() => {
@@ -135,11 +146,19 @@ impl Link {
             _ => answer,
         };
         shard.tidy();
+        answer
+    }
+
+    /// Tells whoever a step concerns.
+    fn tell(&self, News { calls, handed }: News) {
+        if !handed.is_empty() {
+            let mine = self.post.hand(handed, self.session.id);
+            self.hub.hand(mine.into_iter().map(|handed| (handed.claim, handed.word)));
+        }
         if !calls.is_empty() {
             let mine = self.post.send(&calls, self.session.id);
             self.hub.tell(mine);
         }
-        answer
     }
 
     fn locked_step<T>(
@@ -148,7 +167,7 @@ impl Link {
         place: &Place,
         (name, needs): (&ResourceName, Needs),
         run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
-        calls: &mut Calls,
+        News { calls, handed }: &mut News,
     ) -> Result<T> {
         // The wait for the shard may have been long, and the store closed meanwhile.
         let _open = if needs == Needs::Session { Some(self.session.keep_open()?) } else { None };
@@ -163,6 +182,8 @@ impl Link {
         };
         let watches = Watches::of(resource.entries());
         let answer = run(&mut resource, now, calls);
+        let me = self.session.id;
+        *handed = turn::hand(&mut resource, now, calls, |session| session == me || self.post.reaches(session));
         watches.call_changed(resource.entries(), calls);
         if version.is_none() && resource.is_free() && resource.last_fence().is_none() {
             return Ok(answer);
@@ -174,6 +195,7 @@ impl Link {
             Ok(file) => shard.last = Some((place.file.clone(), file)),
             Err(error) => {
                 calls.clear();
+                handed.clear();
                 return Err(error);
             }
         }

@@ -4,15 +4,20 @@ use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::post::{ID_BYTES, MAX_IDS, ids};
+use crate::turn;
 use crate::watch::Hub;
 
 /// Linux drops datagrams to a receiver with this many unread, unless `net.unix.max_dgram_qlen` says otherwise.
 const DEFAULT_QUEUE: usize = 10;
+
+/// One byte more than the longest message: what is longer is not whole.
+const MAX_MESSAGE: usize = if MAX_IDS * ID_BYTES > turn::MAX_BYTES { MAX_IDS * ID_BYTES } else { turn::MAX_BYTES } + 1;
 
 /// The thread, from before it is started until it is stopped.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub(crate) struct Listener {
     idle: Mutex<Option<Idle>>,
     /// A byte lets the thread look at what there is to poll; closing it ends the thread.
     bell: Mutex<Option<PipeWriter>>,
+    /// Whether the thread reads datagrams.
+    hears: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -32,15 +39,28 @@ struct Idle {
 impl Listener {
     pub(crate) fn new(socket: Option<UnixDatagram>) -> std::io::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
-        Ok(Self { idle: Mutex::new(Some(Idle { socket, bell: reader })), bell: Mutex::new(Some(writer)) })
+        let idle = Mutex::new(Some(Idle { socket, bell: reader }));
+        Ok(Self { idle, bell: Mutex::new(Some(writer)), hears: Arc::default() })
     }
 
     /// Starts the thread, the first time. Without one, as without a wake-up, the engine's slow poll has to do.
     pub(crate) fn start(&self, hub: &Arc<Hub>) {
         let Some(idle) = lock(&self.idle).take() else { return };
-        let hub = Arc::downgrade(hub);
-        let run = move || idle.listen(&hub);
-        let _ = std::thread::Builder::new().name("oarlock-local".to_owned()).spawn(run);
+        let (hub, hears) = (Arc::downgrade(hub), self.hears.clone());
+        let has_socket = idle.socket.is_some();
+        let run = move || {
+            idle.listen(&hub);
+            hears.store(false, Ordering::Relaxed);
+        };
+        self.hears.store(has_socket, Ordering::Relaxed);
+        if std::thread::Builder::new().name("oarlock-local".to_owned()).spawn(run).is_err() {
+            self.hears.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether datagrams are heard.
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Relaxed)
     }
 
     pub(crate) fn reload(&self) {
@@ -54,6 +74,13 @@ impl Listener {
     }
 }
 
+/// What has something to say.
+struct Ready {
+    bell: bool,
+    socket: bool,
+    eye: bool,
+}
+
 impl Idle {
     fn listen(mut self, hub: &std::sync::Weak<Hub>) {
         let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen");
@@ -61,30 +88,33 @@ impl Idle {
         loop {
             // Held only while there is news, so that the last one to drop the store ends this thread.
             let Some(sight) = hub.upgrade().map(|hub| hub.sight.clone()) else { return };
-            let Some(rung) = self.wait(&sight) else { return };
+            let Some(ready) = self.wait(&sight) else { return };
             let Some(hub) = hub.upgrade() else { return };
-            if rung && self.bell.read(&mut [0; 64]).is_ok_and(|read| read == 0) {
+            if ready.bell && self.bell.read(&mut [0; 64]).is_ok_and(|read| read == 0) {
                 return;
             }
-            if let Some(socket) = &self.socket {
+            if let Some(socket) = self.socket.as_ref().filter(|_| ready.socket) {
                 hear(socket, queue, &hub);
             }
-            sight.look(&hub);
+            if ready.eye {
+                sight.look(&hub);
+            }
         }
     }
 
-    /// Waits for anything to happen; says whether the bell rang. `None` if waiting itself fails.
-    fn wait(&self, sight: &Sight) -> Option<bool> {
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        if let Some(socket) = &self.socket {
-            fds.push(PollFd::new(socket, PollFlags::IN));
-        }
-        if let Some(eye) = sight.eye() {
-            fds.push(PollFd::from_borrowed_fd(eye, PollFlags::IN));
-        }
+    /// Waits for anything to happen. `None` if waiting itself fails.
+    fn wait(&self, sight: &Sight) -> Option<Ready> {
+        let socket = self.socket.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN));
+        let eye = sight.eye().map(|eye| PollFd::from_borrowed_fd(eye, PollFlags::IN));
+        let (has_socket, has_eye) = (socket.is_some(), eye.is_some());
+        let mut fds: Vec<_> = [PollFd::new(&self.bell, PollFlags::IN)].into_iter().chain(socket).chain(eye).collect();
         loop {
             match poll(&mut fds, None) {
-                Ok(_) => return fds.first().map(|bell| !bell.revents().is_empty()),
+                Ok(_) => {
+                    let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+                    let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
+                    return Some(Ready { bell: next(true), socket: next(has_socket), eye: next(has_eye) });
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return None,
             }
@@ -94,11 +124,15 @@ impl Idle {
 
 /// Reads all there is. If the queue may have been full meanwhile, something may have been dropped.
 fn hear(socket: &UnixDatagram, queue: usize, hub: &Hub) {
-    let mut message = [0; MAX_IDS * ID_BYTES];
+    let mut message = [0; MAX_MESSAGE];
     let mut heard = 0;
     while let Ok(length) = socket.recv(&mut message) {
         heard += 1;
-        hub.tell(ids(message.get(..length).unwrap_or_default()));
+        let message = message.get(..length).unwrap_or_default();
+        match turn::read(message) {
+            Some(handed) => hub.hand(handed),
+            None => hub.tell(ids(message)),
+        }
     }
     if heard >= queue {
         hub.tell_all();

@@ -1,34 +1,61 @@
-//! Telling waiters that they should look: one datagram per session, with the ids of the claims it is about.
+//! Telling waiters that their turn has come, or that they should look: datagrams to the sessions of their claims.
 //!
-//! Losing one is no harm, only a delay: the engine looks by itself now and then.
+//! Losing one is no harm, only a delay: the engine looks by itself now and then, and a grant that was not heard of ends with
+//! its turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oarlock_core::ClaimId;
 use oarlock_core::model::{Calls, Session};
 
-use crate::session::Sessions;
+use crate::session::{Life, Sessions};
+use crate::turn::{self, Handed};
 
 /// The most ids in one datagram.
 pub(crate) const MAX_IDS: usize = 256;
 /// The bytes of one id.
 pub(crate) const ID_BYTES: usize = size_of::<u128>();
 
+/// How many sockets are kept connected.
+const MAX_PEERS: usize = if cfg!(target_os = "linux") { 32 } else { 8 };
+
 /// The way to other sessions.
 #[derive(Debug)]
 pub(crate) struct Post {
     sessions: Arc<Sessions>,
     socket: UnixDatagram,
+    /// Sockets that are connected to those of other sessions: finding them again would take longer than telling.
+    peers: Mutex<HashMap<Session, UnixDatagram>>,
 }
 
 impl Post {
     pub(crate) fn open(sessions: Arc<Sessions>) -> io::Result<Self> {
-        let socket = UnixDatagram::unbound()?;
-        socket.set_nonblocking(true)?;
-        Ok(Self { sessions, socket })
+        Ok(Self { sessions, socket: unbound()?, peers: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Session, UnixDatagram>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a session lives and can be told things.
+    pub(crate) fn reaches(&self, session: Session) -> bool {
+        if self.sessions.life(session) != Life::Alive {
+            return false;
+        }
+        let mut peers = self.lock();
+        if peers.contains_key(&session) {
+            return true;
+        }
+        let address = self.sessions.socket_address(session);
+        let Ok(peer) = unbound().and_then(|peer| peer.connect(address).map(|()| peer)) else { return false };
+        if peers.len() >= MAX_PEERS {
+            peers.clear();
+        }
+        peers.insert(session, peer);
+        true
     }
 
     /// Tells everyone in `calls` but `me`, whose claims are handed back.
@@ -40,14 +67,42 @@ impl Post {
             ids.push(*id);
         }
         for (session, ids) in others {
-            let address = self.sessions.socket_address(session);
             for ids in ids.chunks(MAX_IDS) {
                 let message: Vec<u8> = ids.iter().flat_map(|id| id.bits().to_be_bytes()).collect();
-                let _ = self.socket.send_to(&message, &address);
+                self.deliver(session, &message);
             }
         }
         mine
     }
+
+    /// Tells every session but `me` what it was handed; what is `me`'s is handed back.
+    pub(crate) fn hand(&self, handed: Vec<Handed>, me: Session) -> Vec<Handed> {
+        let (mine, mut others): (Vec<_>, Vec<_>) = handed.into_iter().partition(|handed| handed.session == me);
+        others.sort_by_key(|handed| handed.session);
+        for handed in others.chunk_by(|one, other| one.session == other.session) {
+            for message in turn::write(handed) {
+                handed.iter().take(1).for_each(|to| self.deliver(to.session, &message));
+            }
+        }
+        mine
+    }
+
+    fn deliver(&self, session: Session, message: &[u8]) {
+        let mut peers = self.lock();
+        let sent = match peers.get(&session) {
+            Some(peer) => peer.send(message),
+            None => self.socket.send_to(message, self.sessions.socket_address(session)),
+        };
+        if sent.is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
+            peers.remove(&session);
+        }
+    }
+}
+
+fn unbound() -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// The ids in a message.

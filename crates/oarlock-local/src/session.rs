@@ -8,7 +8,7 @@
 //! For the same reason a session that ends with claims leaves its file, unlocked, as the proof of its death. The file
 //! says for how many seconds such a proof is needed: the longest lease that the session asked for.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -30,6 +30,9 @@ use crate::identity;
 /// The longest path a socket address takes, with its final zero.
 const MAX_SOCKET_PATH: usize = if cfg!(target_os = "linux") { 108 } else { 104 };
 
+/// How many files of other sessions are kept open.
+const MAX_SEEN: usize = if cfg!(target_os = "linux") { 64 } else { 16 };
+
 /// The length of what a session file says: seconds, as text, for those who look at it by hand.
 const LEASE_DIGITS: usize = 20;
 
@@ -40,6 +43,8 @@ pub(crate) struct Sessions {
     folder: File,
     opened_by: u32,
     access: Access,
+    /// Files of sessions that were alive when they were last looked at.
+    seen: Mutex<HashMap<SessionId, File>>,
 }
 
 /// What is known of the process of a session.
@@ -56,7 +61,7 @@ pub(crate) enum Life {
 impl Sessions {
     pub(crate) fn open(path: &Path, access: Access) -> Result<Self> {
         let folder = File::open(path).map_err(|error| os_at("open", path, error))?;
-        Ok(Self { path: path.to_owned(), folder, opened_by: std::process::id(), access })
+        Ok(Self { path: path.to_owned(), folder, opened_by: std::process::id(), access, seen: Mutex::default() })
     }
 
     /// Whether this is the process that opened the store. A forked child shares the descriptors of its parent, and with
@@ -106,6 +111,9 @@ impl Sessions {
 
     /// What is known of the process of this session.
     pub(crate) fn life(&self, id: SessionId) -> Life {
+        if self.lives_on(id) {
+            return Life::Alive;
+        }
         let path = self.file(id);
         match File::open(&path) {
             // A file that was removed and made again meanwhile is unlocked for another reason.
@@ -114,8 +122,32 @@ impl Sessions {
                 Ok(false) | Err(_) => Life::Unknown,
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Life::Unknown,
-            Ok(_) | Err(_) => Life::Alive,
+            Ok(file) => {
+                self.keep(id, file);
+                Life::Alive
+            }
+            Err(_) => Life::Alive,
         }
+    }
+
+    /// Whether a session that was seen alive still is.
+    fn lives_on(&self, id: SessionId) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = seen.get(&id).is_some_and(is_locked);
+        if !lives {
+            // Dead, or its file was removed and made again.
+            seen.remove(&id);
+        }
+        lives
+    }
+
+    /// Keeps the file of a session that is alive: the next look need not find it.
+    fn keep(&self, id: SessionId, file: File) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= MAX_SEEN {
+            seen.clear();
+        }
+        seen.insert(id, file);
     }
 
     /// Blocks this thread until the session is dead.
@@ -164,6 +196,11 @@ fn is_needed(file: &File, spare: Duration) -> bool {
     let Some(lease) = seconds.map(Duration::from_secs) else { return false };
     let age = file.metadata().and_then(|file| file.modified()).ok().and_then(|then| then.elapsed().ok());
     age.is_none_or(|age| age < lease.saturating_add(spare))
+}
+
+/// Whether a process has this file locked.
+fn is_locked(file: &File) -> bool {
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// Whether nobody has this file locked; if so, it is locked by this descriptor, shared with others who look.

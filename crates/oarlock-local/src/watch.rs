@@ -1,6 +1,7 @@
 //! Who waits for news inside this process, and the streams on which they get it.
 //!
-//! Claims are told by [datagram](crate::post). Deaths and changes of files are seen by inotify: one instance per open
+//! Claims are told by [datagram](crate::post), and what came for a claim before its watch was armed is [kept](crate::expect)
+//! for it. Deaths and changes of files are seen by inotify: one instance per open
 //! store, made when first needed. Without inotify (on other systems, or where the user has no instance left) a thread
 //! waits for the end of each watched session, and the engine's slow poll notices the rest.
 
@@ -13,14 +14,19 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
+use oarlock_core::clock::Moment;
+use oarlock_core::driver::{Grant, Hint, HintSender, Listeners, Watch};
 use oarlock_core::model::Session;
 
+use crate::expect::Expected;
 use crate::listen::{Listener, Sight};
 use crate::session::{Life, Sessions};
+use crate::turn::{Answer, Word};
 
 /// How many sessions are waited for by threads, where there is no inotify; the slow poll has to do for more.
 const MAX_WAITED_FOR: usize = 64;
+/// How many session files are watched at most after the last ear for them is gone.
+const MAX_SEEN_ENDS: usize = 64;
 /// Enough to wait for a lock and pass it on.
 const WAITER_STACK: usize = 128 * 1024;
 
@@ -38,9 +44,13 @@ struct Inner {
     closed: bool,
     last_key: u64,
     turns: HashMap<ClaimId, Ear>,
+    expected: Expected,
     mailboxes: Listeners,
     /// By the number inotify gave to a file or folder.
     files: HashMap<i32, Vec<FileEar>>,
+    /// The numbers of session files. They are watched on when their last ear is gone: in a queue that goes round, the same
+    /// sessions are watched again and again.
+    sessions: HashMap<Session, i32>,
     /// By the session whose end a thread waits for, as inotify does not. A thread waits on when its last ear is gone.
     waited_for: HashMap<Session, Vec<Ear>>,
 }
@@ -94,15 +104,50 @@ impl Hub {
             return ears.into_watch();
         }
         inner.turns.insert(id, ear.clone());
+        let kept = inner.expected.take_call(id);
+        let mut missed = kept == Some(true);
         for session in ends {
+            if inner.sees_end(*session, &ear) {
+                continue;
+            }
             // A file that is missing belongs to a dead session: the attempt that follows finds that out.
             if !self.see(&mut inner, &self.sessions.file(*session), About::End(*session), &ear) {
                 self.wait_for(&mut inner, *session, &ear);
             }
+            // Whoever does not look again must be told of an end that came before the watch.
+            missed |= kept.is_some() && self.sessions.is_dead(*session);
+        }
+        if missed {
+            ear.tell();
         }
         drop(inner);
         self.listener.start(self);
         ears.into_watch()
+    }
+
+    /// Keeps what this claim will be told, from before it asks the state file. False if it would not be heard.
+    pub(crate) fn expect(&self, id: ClaimId) -> bool {
+        let mut inner = self.lock();
+        let hears = !inner.closed && self.listener.hears();
+        if hears {
+            inner.expected.begin(id);
+        }
+        hears
+    }
+
+    /// The state file said that an expected claim waits.
+    pub(crate) fn answered(&self, id: ClaimId, answer: Answer) {
+        self.lock().expected.answered(id, answer);
+    }
+
+    /// This claim waits no longer.
+    pub(crate) fn unexpect(&self, id: ClaimId) {
+        self.lock().expected.forget(id);
+    }
+
+    /// The grant that this claim was handed with its turn.
+    pub(crate) fn handed(&self, id: ClaimId, now: Moment) -> Option<Grant> {
+        self.lock().expected.take_grant(id, now)
     }
 
     /// A watch for whatever concerns the claims of this store's session.
@@ -144,6 +189,13 @@ impl Hub {
     fn see(&self, inner: &mut Inner, path: &Path, about: About, ear: &Ear) -> bool {
         let was_blind = self.sight.eye().is_none();
         let Some(number) = self.sight.add(path) else { return false };
+        if let About::End(session) = about {
+            if inner.sessions.len() >= MAX_SEEN_ENDS {
+                inner.sessions.clear();
+                inner.disarm(&self.sight);
+            }
+            inner.sessions.insert(session, number);
+        }
         inner.files.entry(number).or_default().push(FileEar { ear: ear.clone(), about });
         if was_blind {
             self.listener.reload();
@@ -177,19 +229,27 @@ impl Hub {
 
     /// Passes on that these claims should look again.
     pub(crate) fn tell(&self, ids: impl IntoIterator<Item = ClaimId>) {
-        let inner = self.lock();
+        let mut inner = self.lock();
         for id in ids {
-            if let Some(turn) = inner.turns.get(&id) {
-                turn.tell();
-            } else {
-                inner.mailboxes.tell(Hint::about(id));
-            }
+            let kept = inner.expected.call(id);
+            inner.tell(id, kept);
+        }
+    }
+
+    /// Passes on that these claims were handed their turns.
+    pub(crate) fn hand(&self, handed: impl IntoIterator<Item = (ClaimId, Word)>) {
+        let mut inner = self.lock();
+        for (id, word) in handed {
+            let kept = inner.expected.hand(id, word);
+            inner.tell(id, kept);
         }
     }
 
     /// Some news were lost: everyone looks again.
     pub(crate) fn tell_all(&self) {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        // Ends may be among what was lost.
+        inner.sessions.clear();
         inner.turns.values().for_each(Ear::tell);
         inner.mailboxes.tell(Hint::ANY);
         inner.files.values().flatten().for_each(|file| file.ear.tell());
@@ -198,7 +258,11 @@ impl Hub {
     /// Something happened to what inotify calls `number`; `file` is the name inside a folder, and `ended` says that it
     /// was closed or removed.
     pub(crate) fn saw(self: &Arc<Self>, number: i32, file: Option<&OsStr>, ended: bool) {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        if ended {
+            // From now on it has to be looked at anew: it may have been made again.
+            inner.sessions.retain(|_, watched| *watched != number);
+        }
         let Some(ears) = inner.files.get(&number) else { return };
         let mut session = None;
         for FileEar { ear, about } in ears {
@@ -238,7 +302,9 @@ impl Hub {
 
     /// inotify no longer knows `number`: what it stood for is gone.
     pub(crate) fn unsaw(&self, number: i32) {
-        for file in self.lock().files.remove(&number).into_iter().flatten() {
+        let mut inner = self.lock();
+        inner.sessions.retain(|_, watched| *watched != number);
+        for file in inner.files.remove(&number).into_iter().flatten() {
             file.ear.tell();
         }
     }
@@ -265,14 +331,38 @@ impl Hub {
             inner.turns.remove(&id);
         }
         inner.waited_for.values_mut().for_each(|ears| ears.retain(|ear| ear.key != key));
-        let sight = &self.sight;
-        inner.files.retain(|number, files| {
-            files.retain(|file| file.ear.key != key);
-            if files.is_empty() {
+        inner.files.values_mut().for_each(|files| files.retain(|file| file.ear.key != key));
+        inner.disarm(&self.sight);
+    }
+}
+
+impl Inner {
+    /// Whether the end of this session is seen already; then this ear hears of it.
+    fn sees_end(&mut self, session: Session, ear: &Ear) -> bool {
+        let files = self.sessions.get(&session).and_then(|number| self.files.get_mut(number));
+        files.map(|files| files.push(FileEar { ear: ear.clone(), about: About::End(session) })).is_some()
+    }
+
+    /// Stops to watch what is of no use to any ear.
+    fn disarm(&mut self, sight: &Sight) {
+        let Self { files, sessions, .. } = self;
+        files.retain(|number, files| {
+            let used = !files.is_empty() || sessions.values().any(|watched| watched == number);
+            if !used {
                 sight.remove(*number);
             }
-            !files.is_empty()
+            used
         });
+    }
+
+    /// Tells the watch of a claim; what is `kept` will be found by the watch that is armed next.
+    fn tell(&mut self, id: ClaimId, kept: bool) {
+        if let Some(turn) = self.turns.get(&id) {
+            turn.tell();
+            self.expected.take_call(id);
+        } else if !kept {
+            self.mailboxes.tell(Hint::about(id));
+        }
     }
 }
 

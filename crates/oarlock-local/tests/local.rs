@@ -18,6 +18,8 @@ mod files;
 mod forked;
 #[path = "local/group.rs"]
 mod group;
+#[path = "local/hand.rs"]
+mod hand;
 #[path = "local/helper.rs"]
 mod helper;
 #[path = "local/names.rs"]

@@ -54,6 +54,9 @@ const ZK_STRANGERS_FILE: &str = "crates/oarlock-zookeeper/src/strangers.rs";
 const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
 const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
 
+const MODEL_TURN: &str = "crates/oarlock-core/src/model/turn.rs";
+const LOCAL_TURN: &str = "crates/oarlock-local/src/turn.rs";
+const LOCAL_WATCH: &str = "crates/oarlock-local/src/watch.rs";
 const SHARD: &str = "crates/oarlock-local/src/shard.rs";
 const SESSION: &str = "crates/oarlock-local/src/session.rs";
 const LOCAL_LINK: &str = "crates/oarlock-local/src/link.rs";
@@ -144,6 +147,8 @@ const POSTGRES_UNPOLLED: &[&str] = &["-p", "oarlock-postgres", "--test", "unpoll
 const POSTGRES_CRASH: &[&str] = &["-p", "oarlock-postgres", "--test", "crash"];
 const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 
+const LOCAL_HAND: &[&str] = &["-p", "oarlock-local", "--test", "local", "hand::"];
+const LOCAL_TURNS: &[&str] = &["-p", "oarlock-local", "--lib", "turn::"];
 const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
@@ -676,6 +681,30 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: RULE,
     },
     Mutant {
+        name: "handed-turn-without-end",
+        rule: "a turn that came with its grant passes on if it is not taken, though its place is renewed",
+        file: MODEL,
+        from: "if self.entries[at].untaken && !turn::takes(renewal) {",
+        to: "if false && !turn::takes(renewal) {",
+        test: RULE,
+    },
+    Mutant {
+        name: "handed-out-of-turn",
+        rule: "only a waiter whose turn has come is granted without asking",
+        file: MODEL_TURN,
+        from: "let called = matches!(self.standing, Standing::Waits(Some(_))) && self.ends() > now.boot;",
+        to: "let called = !self.is_held() && self.since <= now.boot;",
+        test: RULE,
+    },
+    Mutant {
+        name: "handed-to-everybody",
+        rule: "a hold that is not renewed, or outlives its process, begins with its whole lease",
+        file: MODEL_TURN,
+        from: "claim.renews && claim.tether == Tether::Process && claim.least_fence.is_none()",
+        to: "claim.renews || claim.tether == Tether::Lease || claim.least_fence.is_some() || true",
+        test: RULE,
+    },
+    Mutant {
         name: "overtaking",
         rule: "fair claims are granted in order of arrival",
         file: MODEL,
@@ -770,6 +799,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if self.is_ours() {",
         to: "if true {",
         test: &["-p", "oarlock-local", "--test", "local", "forked::"],
+    },
+    Mutant {
+        name: "local-word-is-never-old",
+        rule: "a datagram with a grant is believed only if it is newer than what the state file said",
+        file: LOCAL_TURN,
+        from: "let is_newer = self.at > after.at && Some(self.fence) > after.last_fence;",
+        to: "let is_newer = self.at > after.at || Some(self.fence) > after.last_fence || true;",
+        test: LOCAL_HAND,
+    },
+    Mutant {
+        name: "local-turn-counts-from-its-arrival",
+        rule: "belief in a turn of the embedded store counts from its grant",
+        file: LOCAL_TURN,
+        from: "Lease { from: Some(self.at), ttl: self.ttl });\n        grant.memo",
+        to: "Lease { from: Some(now), ttl: self.ttl });\n        grant.memo",
+        test: LOCAL_TURNS,
+    },
+    Mutant {
+        name: "local-hands-to-the-dead",
+        rule: "the embedded store hands nothing to a dead process",
+        file: LOCAL_LINK,
+        from: "session == me || self.post.reaches(session));",
+        to: "session == me || self.post.reaches(session) || true);",
+        test: LOCAL_HAND,
+    },
+    Mutant {
+        name: "local-turn-before-the-watch-is-lost",
+        rule: "a turn that comes before its watch is armed is heard",
+        file: LOCAL_WATCH,
+        from: "let mut missed = kept == Some(true);",
+        to: "let mut missed = false;",
+        test: LOCAL_HAND,
+    },
+    Mutant {
+        name: "local-death-before-the-watch-is-lost",
+        rule: "a death that comes before the watch for it is armed is heard",
+        file: LOCAL_WATCH,
+        from: "missed |= kept.is_some() && self.sessions.is_dead(*session);",
+        to: "",
+        test: LOCAL_HAND,
+    },
+    Mutant {
+        name: "blocked-thread-keeps-the-watchdog",
+        rule: "a thread that blocks right after it was handed a lock does not keep it from being renewed",
+        file: WATCHDOG,
+        from: "if woken && is_part {",
+        to: "if false && woken && is_part {",
+        test: LOCAL_HAND,
     },
     Mutant {
         name: "crc-ignored",

@@ -9,7 +9,7 @@ use oarlock_core::Label;
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_local::{Config, Local};
 
-use crate::{claim, forked, granted, hint, release, take_turn, turn, waiting};
+use crate::{claim, fair, forked, granted, hint, release, take_turn, turn, waiting};
 
 const ROLE: &str = "OARLOCK_LOCAL_TEST_ROLE";
 const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
@@ -109,6 +109,7 @@ async fn play_role(role: &str, dir: &Path, rest: &str) {
         "hold" => hold(dir, rest, false).await,
         "hold-and-start" => hold(dir, rest, true).await,
         "wait" => wait(dir, rest).await,
+        "turn" => its_turn(dir, rest).await,
         "update" => update(dir, rest).await,
         "count" => count(dir, rest).await,
         "share" => share(dir, rest).await,
@@ -165,6 +166,22 @@ async fn wait(dir: &Path, name: &str) {
     claim.fair = true;
     assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));
     say("queued");
+    sleep();
+}
+
+/// Queues for a name, and when it is told to look says whether it holds.
+async fn its_turn(dir: &Path, name: &str) {
+    let store = Local::open(Config::new(dir)).await.unwrap();
+    let claim = fair(name);
+    let Attempt::Pending(pending) = store.attempt(&claim).await.unwrap() else { panic!("granted at once") };
+    let mut watch = turn(&store, &claim, pending.cursor).await;
+    assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));
+    say("waiting");
+    hint(&mut watch).await;
+    match store.attempt(&claim).await.unwrap() {
+        Attempt::Granted(grant) => say(&format!("held {}", grant.fence)),
+        Attempt::Pending(_) => say("pending"),
+    }
     sleep();
 }
 

@@ -9,7 +9,7 @@ use oarlock_core::{Applied, ErrorKind};
 use crate::{claim, granted, open, release, show, temp};
 
 /// The lock file of the shard in use, locked as a stopped process would leave it.
-fn stalled(dir: &std::path::Path) -> File {
+pub(crate) fn stalled(dir: &std::path::Path) -> File {
     let mut shards = std::fs::read_dir(dir.join("shard")).unwrap().map(|entry| entry.unwrap().path());
     let file = File::open(shards.find(|path| path.extension().is_none()).unwrap()).unwrap();
     file.lock().unwrap();
