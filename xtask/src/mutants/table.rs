@@ -1876,8 +1876,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "mysql-forgets-its-grant",
         rule: "an attempt that is repeated keeps its fence",
         file: MYSQL_ATTEMPT,
-        from: "SELECT arrival, fence, weight, IF(",
-        to: "SELECT arrival, NULL, weight, IF(",
+        from: "MAX(IF(id = _id, fence, NULL)),",
+        to: "NULL,",
         test: MYSQL_WIRE,
     },
     Mutant {

@@ -14,7 +14,8 @@ CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
-    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead, _grace BIGINT;
+    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead, _grace, _last_holder,
+        _last_waiter, _turns BIGINT;
     DECLARE _whole, _queue, _too_long BOOLEAN;
     DECLARE _changed BOOLEAN DEFAULT FALSE;
     DECLARE _memo BLOB;
@@ -33,10 +34,12 @@ BEGIN
     CALL oarlock_enter(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     decide: LOOP
-        SET _arrival = NULL, _fence = NULL, _grace = NULL, _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0;
+        SET _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0, _turns = 0;
+        -- A claim that was asked to end is not given more time, waiting or holding.
         SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair,
-            COALESCE(MAX(expires > _now + lease), FALSE)
-        INTO _soonest, _queue, _too_long FROM oarlock_claim WHERE resource = _head;
+            COALESCE(MAX(expires > _now + lease), FALSE), MAX(IF(id = _id, arrival, NULL)), MAX(IF(id = _id, fence, NULL)),
+            MAX(IF(id = _id, weight, NULL)), MAX(IF(id = _id AND ending IS NOT NULL, expires - _now, NULL))
+        INTO _soonest, _queue, _too_long, _arrival, _fence, _held, _grace FROM oarlock_claim WHERE resource = _head;
         IF _too_long THEN
             -- The clock was set back. A holder does not believe for longer than a lease from now.
             UPDATE oarlock_claim SET expires = _now + lease WHERE resource = _head AND expires > _now + lease;
@@ -47,11 +50,6 @@ BEGIN
             CALL oarlock_sweep(_head, _stated, _now, NULL, _called);
             SET _changed = TRUE;
             ITERATE decide;
-        END IF;
-        IF _soonest IS NOT NULL THEN
-            -- Whoever was asked to end is not given more time, waiting or holding.
-            SELECT arrival, fence, weight, IF(ending IS NULL, NULL, expires - _now) INTO _arrival, _fence, _held, _grace
-            FROM oarlock_claim WHERE resource = _head AND id = _id;
         END IF;
 
         IF _fence IS NOT NULL THEN
@@ -75,8 +73,11 @@ BEGIN
                 COALESCE(SUM(IF(fence IS NOT NULL OR (_queue AND arrival < _position), weight, 0)), 0),
                 COALESCE(MAX(weight = 0 AND (fence IS NOT NULL OR (_queue AND arrival < _position))), FALSE),
                 MIN(IF(fence IS NOT NULL OR (_queue AND arrival < _position), LEAST(expires, COALESCE(turn, expires)), NULL)) - _now,
-                COALESCE(SUM(fence IS NOT NULL OR arrival < _position), 0), COALESCE(SUM(fence IS NULL), 0)
-            INTO _claims, _units, _whole, _recheck, _ahead, _waiting
+                COALESCE(SUM(fence IS NOT NULL OR arrival < _position), 0), COALESCE(SUM(fence IS NULL), 0),
+                MAX(IF(fence IS NOT NULL AND (_weight = 0 OR weight = 0), arrival, NULL)),
+                MAX(IF(fence IS NULL AND _queue AND arrival < _position AND (_weight = 0 OR weight = 0), arrival, NULL)),
+                COALESCE(SUM(fence IS NULL AND turn IS NOT NULL), 0)
+            INTO _claims, _units, _whole, _recheck, _ahead, _waiting, _last_holder, _last_waiter, _turns
             FROM oarlock_claim WHERE resource = _head AND id <> _id;
         END IF;
         SET _stored = COALESCE(_stated, _capacity, 1);
@@ -89,7 +90,11 @@ BEGIN
             LEAVE decide;
         END IF;
         -- Something is in the way: only now it matters whether it is alive.
-        CALL oarlock_dead(_head, _session, IF(_queue OR _outcome <> 'pending', _position, 0), _dead);
+        -- A claim that joins the queue looks at the holders and at the waiter before it. Those before have others behind them that look.
+        CALL oarlock_dead(
+            _head, _session, IF(_wait AND _arrival IS NULL AND _weight = 0 AND _outcome = 'pending', COALESCE(_last_waiter, 0), 0),
+            IF(_queue OR _outcome <> 'pending', _position, 0), _dead
+        );
         IF _dead IS NULL THEN
             LEAVE decide;
         END IF;
@@ -142,9 +147,7 @@ BEGIN
     END IF;
     IF _outcome = 'pending' AND _wait THEN
         SELECT id INTO _before FROM oarlock_claim
-        WHERE resource = _head AND id <> _id AND (_weight = 0 OR weight = 0)
-            AND (fence IS NOT NULL OR (_queue AND arrival < _position))
-        ORDER BY fence IS NOT NULL, arrival DESC LIMIT 1;
+        WHERE resource = _head AND arrival = COALESCE(_last_waiter, _last_holder);
     END IF;
     -- Before others see the claim: they wait for this lock. The same connection would be given it twice.
     IF _wake THEN
@@ -154,8 +157,8 @@ BEGIN
         END IF;
     END IF;
     IF _changed THEN
-        -- A grant may leave room for more, or take the turn away from one that was called.
-        IF _waiting > 0 THEN
+        -- A grant may leave room for more, or take the turn away from one that was called. A claim that has to wait, or has everything, calls none.
+        IF _waiting > 0 AND (_turns > 0 OR (_outcome = 'granted' AND _weight > 0)) THEN
             CALL oarlock_call(_head, _stated, _now, _called);
         END IF;
         UPDATE oarlock_resource
