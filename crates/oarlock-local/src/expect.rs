@@ -44,6 +44,11 @@ impl Expected {
         self.0.get_mut(&id).map(|news| (news.called, news.handed) = (true, None)).is_some()
     }
 
+    /// Something was lost: every claim should look again.
+    pub(crate) fn call_all(&mut self) {
+        self.0.values_mut().for_each(|news| news.called = true);
+    }
+
     /// A claim was handed its turn. False if it does not wait.
     pub(crate) fn hand(&mut self, id: ClaimId, word: Word) -> bool {
         let Some(news) = self.0.get_mut(&id) else { return false };
@@ -67,5 +72,76 @@ impl Expected {
         let grant = news.handed.take()?.grant(news.answer?, now)?;
         self.0.remove(&id);
         Some(grant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oarlock_core::Fence;
+
+    use super::*;
+
+    const ID: ClaimId = ClaimId::from_bits(1);
+    const ASKED: Moment = Moment::from_nanos(1_000_000_000);
+    const NOW: Moment = Moment::from_nanos(1_500_000_000);
+
+    /// A grant of this fence, so many milliseconds after the state file was asked.
+    fn word(fence: u64, millis: u64) -> Word {
+        Word::new(Fence::new(fence), ASKED + Duration::from_millis(millis))
+    }
+
+    fn waiting() -> Expected {
+        let mut expected = Expected::default();
+        expected.begin(ID);
+        expected.answered(ID, Answer { at: ASKED, last_fence: Some(Fence::new(6)) });
+        expected
+    }
+
+    fn fence(expected: &mut Expected) -> Option<u64> {
+        expected.take_grant(ID, NOW).map(|grant| grant.fence.get())
+    }
+
+    #[test]
+    fn a_grant_is_given_once_to_the_claim_that_waits_for_it() {
+        let mut expected = waiting();
+        assert!(!expected.hand(ClaimId::from_bits(2), word(7, 1)), "it does not wait");
+        assert!(expected.hand(ID, word(7, 1)));
+        assert_eq!(expected.take_call(ID), Some(true));
+        assert_eq!(expected.take_call(ID), Some(false));
+        assert_eq!([fence(&mut expected), fence(&mut expected)], [Some(7), None]);
+        assert_eq!(expected.take_call(ID), None, "it waits no longer");
+    }
+
+    #[test]
+    fn of_several_grants_the_last_one_counts_in_whichever_order_they_come() {
+        for words in [[word(7, 1), word(8, 2)], [word(8, 2), word(7, 1)]] {
+            let mut expected = waiting();
+            for word in words {
+                assert!(expected.hand(ID, word));
+            }
+            assert_eq!(fence(&mut expected), Some(8));
+        }
+    }
+
+    #[test]
+    fn a_call_or_a_new_question_lets_the_state_file_decide() {
+        let mut expected = waiting();
+        expected.hand(ID, word(7, 1));
+        assert!(expected.call(ID));
+        assert_eq!(fence(&mut expected), None);
+        expected.hand(ID, word(7, 1));
+        expected.begin(ID);
+        assert_eq!(fence(&mut expected), None);
+        expected.hand(ID, word(7, 1));
+        assert_eq!(fence(&mut expected), None, "the answer to the new question has not come yet");
+    }
+
+    #[test]
+    fn when_something_was_lost_everyone_is_called() {
+        let mut expected = waiting();
+        expected.call_all();
+        assert_eq!(expected.take_call(ID), Some(true));
     }
 }

@@ -54,6 +54,12 @@ pub(crate) struct Answer {
 }
 
 impl Word {
+    /// A grant for a whole turn.
+    #[cfg(test)]
+    pub(crate) fn new(fence: Fence, at: Moment) -> Self {
+        Self { fence, at, ttl: TURN_TTL, memo: None }
+    }
+
     /// The grant, if it is newer than what the state file said, and more than half of its time is left.
     pub(crate) fn grant(self, after: Answer, now: Moment) -> Option<Grant> {
         let is_newer = self.at > after.at && Some(self.fence) > after.last_fence;

@@ -250,6 +250,7 @@ impl Hub {
         let mut inner = self.lock();
         // Ends may be among what was lost.
         inner.sessions.clear();
+        inner.expected.call_all();
         inner.turns.values().for_each(Ear::tell);
         inner.mailboxes.tell(Hint::ANY);
         inner.files.values().flatten().for_each(|file| file.ear.tell());
