@@ -89,12 +89,17 @@ BEGIN
         IF _outcome = 'granted' OR _soonest IS NULL THEN
             LEAVE decide;
         END IF;
-        -- Something is in the way: only now it matters whether it is alive.
-        -- A claim that joins the queue looks at the holders and at the waiter before it. Those before have others behind them that look.
-        CALL oarlock_dead(
-            _head, _session, IF(_wait AND _arrival IS NULL AND _weight = 0 AND _outcome = 'pending', COALESCE(_last_waiter, 0), 0),
-            IF(_queue OR _outcome <> 'pending', _position, 0), _dead
-        );
+        SET _before = NULL;
+        IF _outcome = 'pending' AND _wait THEN
+            SELECT id INTO _before FROM oarlock_claim
+            WHERE resource = _head AND arrival = COALESCE(_last_waiter, _last_holder);
+        END IF;
+        -- Something is in the way: only now it matters whether it is alive. The client of a claim that joins the queue hears of the death of the one
+        -- before it, which has its lock; and that one looks at those before.
+        IF _arrival IS NULL AND _weight = 0 AND IS_FREE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(COALESCE(_before, 0))))) = 0 THEN
+            LEAVE decide;
+        END IF;
+        CALL oarlock_dead(_head, _session, IF(_queue OR _outcome <> 'pending', _position, 0), _dead);
         IF _dead IS NULL THEN
             LEAVE decide;
         END IF;
@@ -144,10 +149,6 @@ BEGIN
         DELETE FROM oarlock_claim WHERE resource = _head AND id = _id;
         CALL oarlock_settle(_head, _stated, _now, _called);
         SET _changed = TRUE, _waiting = 0;
-    END IF;
-    IF _outcome = 'pending' AND _wait THEN
-        SELECT id INTO _before FROM oarlock_claim
-        WHERE resource = _head AND arrival = COALESCE(_last_waiter, _last_holder);
     END IF;
     -- Before others see the claim: they wait for this lock. The same connection would be given it twice.
     IF _wake THEN

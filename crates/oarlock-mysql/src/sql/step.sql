@@ -181,20 +181,20 @@ BEGIN
     END IF;
 END;
 
--- Arguments: a resource, the session that asks, two arrivals. Answer: a dead session that has a holder, or a waiter that arrived between
--- them; null if there is none.
-CREATE PROCEDURE IF NOT EXISTS oarlock_dead(_head BIGINT, _me BIGINT, _from BIGINT, _before BIGINT, OUT _dead BIGINT)
+-- Arguments: a resource, the session that asks, an arrival. Answer: a dead session that has a holder, or a waiter that arrived before;
+-- null if there is none.
+CREATE PROCEDURE IF NOT EXISTS oarlock_dead(_head BIGINT, _me BIGINT, _before BIGINT, OUT _dead BIGINT)
 READS SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _suspect, _last, _many BIGINT;
     DECLARE _over, _done BOOLEAN DEFAULT FALSE;
     DECLARE suspects CURSOR FOR
         SELECT DISTINCT session FROM oarlock_claim
-        WHERE resource = _head AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival BETWEEN _from AND _before - 1);
+        WHERE resource = _head AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival < _before);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     SET _dead = NULL;
     SELECT MIN(session), MAX(session), COUNT(DISTINCT session) INTO _suspect, _last, _many FROM oarlock_claim
-    WHERE resource = _head AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival BETWEEN _from AND _before - 1);
+    WHERE resource = _head AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival < _before);
     IF _many > 2 THEN
         OPEN suspects;
     END IF;
