@@ -355,11 +355,17 @@ impl Link {
         let link = self.clone();
         self.runtime.spawn(async move {
             let Ok(_permit) = link.requests.permits.acquire().await else { return };
-            let Some(mut wire) = link.requests.take_this(number) else { return };
-            let release = release_of(&link.wakes.take_owed(number));
-            let released = tokio::time::timeout(link.config.connect_timeout, wire.conn.query_drop(release)).await;
-            // If it failed, the locks end with the connection.
-            if matches!(released, Ok(Ok(()))) {
+            // Once more after each: a claim may have left while the connection released the lock of another.
+            while link.wakes.is_due(number) {
+                let Some(mut wire) = link.requests.take_this(number) else { return };
+                let owed = link.wakes.take_owed(number);
+                if !owed.is_empty() {
+                    let release = wire.conn.query_drop(release_of(&owed));
+                    // If it fails, the locks end with the connection.
+                    if !matches!(tokio::time::timeout(link.config.connect_timeout, release).await, Ok(Ok(()))) {
+                        return;
+                    }
+                }
                 link.give_back(&link.requests, wire);
             }
         });
