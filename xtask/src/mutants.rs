@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::workspace::{Failure, Workspace, shown};
+use crate::workspace::{Failure, Workspace};
 
 /// One rule, one way to break it, and who should notice.
 pub(crate) struct Mutant {

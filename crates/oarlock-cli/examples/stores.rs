@@ -18,7 +18,13 @@ fn main() -> Result<(), Failure> {
     let flags: Vec<String> = std::env::args().skip(1).collect();
     let dir = tempfile::tempdir()?;
     let bench = |url: &str| bench(url, &flags);
-    let mut all = vec![bench("mem:")?, bench(&format!("local:{}", dir.path().join("store").display()))?];
+    let mut all = Vec::new();
+    // The memory of one process is no store for several.
+    let only: Vec<_> = flags.windows(2).filter(|pair| pair[0] == "--only").map(|pair| pair[1].as_str()).collect();
+    if only.is_empty() || only.iter().any(|load| *load != "processes") {
+        all.push(bench("mem:")?);
+    }
+    all.push(bench(&format!("local:{}", dir.path().join("store").display()))?);
     // One server at a time, so that none is in the way of another.
     if let Some(server) = Redis::start_or_skip()? {
         all.push(bench(&server.url())?);

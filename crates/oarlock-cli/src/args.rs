@@ -87,7 +87,7 @@ pub(crate) struct LockArgs {
     /// Hold the lock for DUR at most
     #[arg(long, value_name = "DUR", value_parser = span)]
     pub(crate) max_hold: Option<Duration>,
-    /// Grant in order of arrival
+    /// Refuse a store that does not grant in order of arrival (others do so without this flag)
     #[arg(long, conflicts_with = "spin")]
     pub(crate) fair: bool,
     /// Wait by timer only, in short pauses
@@ -251,7 +251,7 @@ pub(crate) struct BenchArgs {
     /// How many tasks of each of those processes contend
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) per_process: u32,
-    /// Grant in order of arrival
+    /// Let every task stand in the store's queue, not one for each process
     #[arg(long)]
     pub(crate) fair: bool,
     /// Run this load only; may be given again

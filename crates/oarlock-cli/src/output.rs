@@ -73,7 +73,6 @@ pub(crate) fn resource_json(state: &ResourceState) -> Value {
         "name": state.name,
         "kind": state.kind(),
         "capacity": state.capacity.map(limit_json),
-        "fair": state.fair,
         "holders": state.holders.iter().map(holder_json).collect::<Vec<_>>(),
         "waiters": waiters,
         "waiting": state.waiters.count(),
@@ -128,7 +127,7 @@ pub(crate) fn millis(span: std::time::Duration) -> u64 {
 pub(crate) fn resource_text(state: &ResourceState) -> String {
     let mut lines = vec![plain(state.name.as_str())];
     let kind = state.kind().map_or_else(|| "free".to_owned(), |kind| kind.to_string());
-    lines.push(format!("  kind      {kind}{}", if state.fair { ", fair" } else { "" }));
+    lines.push(format!("  kind      {kind}"));
     if let Some(capacity) = state.capacity {
         lines.push(format!("  capacity  {capacity}"));
     }

@@ -50,7 +50,8 @@ use crate::fixture::{Power, Powers};
 /// What a case cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    Fair,
+    /// Claims are granted in order of arrival.
+    Order,
     Units,
     /// Kinds can be mixed on one name.
     OneRule,
@@ -84,7 +85,7 @@ impl Need {
         };
         let unless = |able: bool, why: &'static str| if able { None } else { Some(why) };
         match self {
-            Self::Fair => unless(can.fair, "this store has no queue"),
+            Self::Order => unless(can.order, "this store has no queue"),
             Self::Units => unless(can.units, "this store cannot share a resource"),
             Self::OneRule => unless(can.one_rule, "a name belongs to one kind of lock here"),
             Self::Fences => unless(can.fencing != Fencing::None, "this store has no fences"),

@@ -15,7 +15,7 @@ pub(crate) enum Lock {
     Mutex,
     Spin,
     ReadWrite,
-    Semaphore { permits: u32, fair: bool },
+    Semaphore { permits: u32 },
 }
 
 /// Who contends, and how often.
@@ -73,11 +73,8 @@ impl Crowd {
                         (lock.read().await?, Weight::ONE, Some(Limit::Unlimited))
                     }
                 }
-                Lock::Semaphore { permits, fair } => {
-                    let mut lock = client.semaphore(name, permits)?.wait_forever();
-                    if fair {
-                        lock = lock.fair();
-                    }
+                Lock::Semaphore { permits } => {
+                    let lock = client.semaphore(name, permits)?.wait_forever();
                     let units = random.u32(1..=permits);
                     let guard = lock.acquire(units).await?;
                     let units = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN);

@@ -114,8 +114,7 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Habits {
-    /// It grants in order of arrival whether or not anybody asks for it, whoever does not take his turn is only passed
-    /// when somebody behind him looks, and the capacity is what live claims say.
+    /// A waiter that does not take its turn is only passed when a waiter behind it looks, and the capacity is what live claims say.
     pub queues: bool,
     /// How much sooner than at its time a lease may end, counted from the request that began it.
     pub ends_early: Duration,

@@ -55,7 +55,7 @@ async fn stand_in_line(client: &Client, waiters: usize) -> Result<()> {
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let state = client.inspect(&name).await?;
-        if !state.fair || state.waiters.count() == Some(waiters) {
+        if state.waiters.count() == Some(waiters) {
             break;
         }
     }

@@ -64,8 +64,8 @@ pub enum Consistency {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Whether it can grant in order of arrival.
-    pub fair: bool,
+    /// Whether claims that wait are granted in order of arrival.
+    pub order: bool,
     /// Whether weights below [`All`](crate::Weight::All) are possible: readers, semaphores.
     pub units: bool,
     /// Whether a name is one resource for every kind of lock, and forgets its capacity when nobody claims it. If not, as
@@ -100,7 +100,7 @@ impl Capabilities {
     #[must_use]
     pub fn of_the_model() -> Self {
         Self {
-            fair: true,
+            order: true,
             units: true,
             one_rule: true,
             fencing: Fencing::Clocked,

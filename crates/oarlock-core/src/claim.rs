@@ -376,8 +376,6 @@ pub struct Claim {
     pub capacity: Capacity,
     /// How much it takes.
     pub weight: Weight,
-    /// Whether it asks for grants in order of arrival.
-    pub fair: bool,
     /// Whether a refused attempt leaves a waiter record.
     pub wait: bool,
     /// How many more wait behind this one inside its process.
@@ -399,7 +397,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A claim of everything, unfair, without waiting, for 30 seconds.
+    /// A claim of everything, without waiting, for 30 seconds.
     #[must_use]
     pub fn new(id: ClaimId, resource: ResourceName) -> Self {
         Self {
@@ -408,7 +406,6 @@ impl Claim {
             kind: Kind::Mutex,
             capacity: Capacity::Any,
             weight: Weight::All,
-            fair: false,
             wait: false,
             behind: 0,
             tether: Tether::Process,
@@ -426,7 +423,7 @@ impl Claim {
         self.ttl.min(Self::MAX_PLACE_TTL)
     }
 
-    /// A dead waiter holds up a fair queue for at most this long.
+    /// A dead waiter holds up a queue for at most this long.
     pub const MAX_PLACE_TTL: Duration = Duration::from_secs(10);
 }
 

@@ -32,7 +32,6 @@ pub struct Handle {
     kind: Kind,
     capacity: Capacity,
     weight: Weight,
-    fair: bool,
     ttl_ms: u64,
     renewed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +69,6 @@ impl Handle {
         claim.kind = self.kind;
         claim.capacity = self.capacity;
         claim.weight = self.weight;
-        claim.fair = self.fair;
         claim.tether = Tether::Lease;
         claim.ttl = Duration::from_millis(self.ttl_ms);
         claim.label = label;
@@ -121,7 +119,6 @@ impl Guard {
             kind: claim.kind,
             capacity: claim.capacity,
             weight: claim.weight,
-            fair: claim.fair,
             ttl_ms: u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX),
             renewed: self.is_renewed(),
             value: claim.value.clone(),

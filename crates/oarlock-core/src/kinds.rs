@@ -40,9 +40,9 @@ macro_rules! kept {
                 self
             }
 
-            /// Begins with its whole lease. Without this, a fair lock that its last holder handed on may begin with one of a second
-            /// or two, which is renewed at once. For whoever needs more time than that to stop in order, as
-            /// [`ends_within`](crate::Held::ends_within) gives it.
+            /// Begins with its whole lease. Without this, a lock that its last holder handed on may begin with a lease of a second
+            /// or two, which the client renews at once: see [`Mutex::lock`](crate::Mutex::lock). For a program that needs more
+            /// time than that to stop in order, as [`ends_within`](crate::Held::ends_within) gives it.
             #[must_use]
             pub fn whole_lease(mut self) -> Self {
                 self.ask.whole = true;
@@ -154,6 +154,7 @@ impl Client {
             whole: false,
             max_hold: None,
             patience: Patience::Hint,
+            fair: false,
             owner: None,
             answer_by: crate::clock::Moment::NEVER,
             cohort: None,

@@ -1,8 +1,7 @@
 //! The one rule, as a pure state machine: no I/O, time passed in.
 //!
-//! A [`Resource`] has a capacity; granted weights never exceed it. While any live claim asks for fairness, claims are
-//! granted in order of arrival: a claim holds only if it fits together with everything that arrived before it.
-//! Otherwise a claim is granted if it fits now.
+//! A [`Resource`] has a capacity; granted weights never exceed it. Claims are granted in order of arrival: a claim holds
+//! only if it fits together with everything that arrived before it.
 //!
 //! Stores that keep a resource as one piece of data (memory, local files) run this code; the others are tested
 //! against it.
@@ -55,8 +54,6 @@ pub struct Entry {
     pub kind: Kind,
     /// How much it takes or wants.
     pub weight: Weight,
-    /// Whether it asked for order.
-    pub fair: bool,
     /// Whether it ends with its session.
     pub tether: Tether,
     /// Its lease.
@@ -148,7 +145,7 @@ impl Resource {
 
         let limit = queue::admit(claim.capacity, claim.weight, self.capacity)?;
         let at = known.unwrap_or(self.entries.len());
-        let fits = self.fits(at, claim.weight, claim.fair, limit);
+        let fits = self.fits(at, claim.weight, limit);
         if !fits && !claim.wait {
             let pending = self.pending(at, now);
             if known.is_some() {
@@ -347,7 +344,6 @@ impl Resource {
 
     /// Tells the waiters that fit now that their turn has come, and starts the time they have to take it.
     fn call(&mut self, now: Now, calls: &mut Calls) {
-        let fair = self.is_fair();
         let limit = self.limit();
         let mut load: Load = self.entries.iter().filter(|entry| entry.is_held()).map(|entry| entry.weight).collect();
         let mut blocked = false;
@@ -361,7 +357,7 @@ impl Resource {
                 }
             } else {
                 *turn = None;
-                blocked |= fair;
+                blocked = true;
             }
         }
     }
@@ -371,26 +367,22 @@ impl Resource {
     }
 
     /// Whether a claim of this weight, standing at `at`, may hold now.
-    fn fits(&self, at: usize, weight: Weight, fair: bool, limit: Limit) -> bool {
-        let fair = fair || self.is_fair();
-        let mut load = Load::default();
-        for (position, entry) in self.entries.iter().enumerate() {
-            if position != at && (entry.is_held() || (fair && position < at)) {
-                load.add(entry.weight);
-            }
-        }
+    fn fits(&self, at: usize, weight: Weight, limit: Limit) -> bool {
+        let load: Load = self.in_the_way(at).map(|entry| entry.weight).collect();
         load.bears(weight, limit)
     }
 
+    /// Whatever holds, or arrived before the claim at `at`.
+    fn in_the_way(&self, at: usize) -> impl Iterator<Item = &Entry> {
+        let others = self.entries.iter().enumerate().filter(move |(position, _)| *position != at);
+        others.filter(move |(position, entry)| entry.is_held() || *position < at).map(|(_, entry)| entry)
+    }
+
     fn pending(&self, at: usize, now: Now) -> Pending {
-        let fair = self.is_fair();
-        let in_the_way = |position: usize, entry: &Entry| entry.is_held() || (fair && position < at);
-        let others = self.entries.iter().enumerate().filter(|(position, _)| *position != at);
-        let ends = others.filter(|(position, entry)| in_the_way(*position, entry)).map(|(_, entry)| entry.ends());
-        let ahead = self.entries.iter().enumerate().filter(|(p, e)| *p != at && (*p < at || e.is_held())).count();
+        let end = self.in_the_way(at).map(Entry::ends).min();
         Pending {
-            ahead: u32::try_from(ahead).ok(),
-            recheck_after: ends.min().map(|end| end.since(now.boot)),
+            ahead: u32::try_from(self.in_the_way(at).count()).ok(),
+            recheck_after: end.map(|end| end.since(now.boot)),
             holder: self.entries.iter().find(|entry| entry.is_held()).map(|entry| entry.id),
             ..Pending::default()
         }
@@ -417,10 +409,6 @@ impl Resource {
 
     fn position(&self, id: ClaimId) -> Option<usize> {
         self.entries.iter().position(|entry| entry.id == id)
-    }
-
-    fn is_fair(&self) -> bool {
-        self.entries.iter().any(|entry| entry.fair)
     }
 
     fn anyone_waits(&self) -> bool {
@@ -462,7 +450,6 @@ impl Resource {
         let waiters = live.filter_map(|entry| entry.as_waiter(now)).collect();
         ResourceState {
             capacity: self.capacity,
-            fair: self.is_fair(),
             holders,
             waiters: Waiters::Listed(waiters),
             last_fence: self.last_fence(),
@@ -478,7 +465,6 @@ impl Entry {
             id: claim.id,
             kind: claim.kind,
             weight: claim.weight,
-            fair: claim.fair,
             tether: claim.tether,
             ttl: claim.ttl,
             session,

@@ -193,14 +193,11 @@ impl Core {
     }
 
     fn check(claim: &Claim) -> Result<()> {
-        let missing = if claim.weight != Weight::All {
-            "share a resource: votes for parts of one do not add up"
-        } else if claim.fair {
-            "grant in order of arrival: nodes do not agree on one"
-        } else {
+        if claim.weight == Weight::All {
             return Ok(());
-        };
-        Err(Error::new(ErrorKind::Unsupported, format!("a quorum cannot {missing}")).on(SCHEME))
+        }
+        let message = "a quorum cannot share a resource: votes for parts of one do not add up";
+        Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
     }
 }
 
@@ -212,7 +209,7 @@ fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
 impl Driver for Quorum {
     fn info(&self) -> Info {
         let mut can = Capabilities::of_the_model();
-        (can.fair, can.units, can.listing) = (false, false, false);
+        (can.order, can.units, can.listing) = (false, false, false);
         (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
         (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
         can.consistency = Consistency::Timing;

@@ -121,8 +121,6 @@ pub struct ResourceState {
     pub name: ResourceName,
     /// Its capacity, if a live claim stated one.
     pub capacity: Option<Limit>,
-    /// Whether grants go in order of arrival.
-    pub fair: bool,
     /// Who holds it, longest first.
     pub holders: Vec<HolderState>,
     /// Who waits.
@@ -140,7 +138,6 @@ impl ResourceState {
         Self {
             name,
             capacity: None,
-            fair: false,
             holders: Vec::new(),
             waiters: Waiters::Listed(Vec::new()),
             last_fence: None,

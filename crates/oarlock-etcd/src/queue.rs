@@ -29,7 +29,6 @@ pub(crate) struct Record {
     pub(crate) kind: Kind,
     pub(crate) weight: Weight,
     pub(crate) capacity: Option<Limit>,
-    pub(crate) fair: bool,
     pub(crate) tether: Tether,
     pub(crate) behind: u32,
     /// Where its process can be told of its end.
@@ -63,7 +62,6 @@ impl Record {
             kind: claim.kind,
             weight: claim.weight,
             capacity,
-            fair: claim.fair,
             tether: claim.tether,
             behind: claim.behind,
             client: client.to_owned(),
@@ -87,7 +85,6 @@ impl Record {
             kind: if value.is_some() { Kind::Election } else { Kind::Mutex },
             weight: Weight::All,
             capacity: None,
-            fair: true,
             tether: Tether::Process,
             behind: 0,
             client: String::new(),

@@ -121,7 +121,6 @@ fn state(name: &ResourceName, listing: &Listing) -> ResourceState {
             (waiter.label, waiter.waited, waiter.behind) = (record.label.clone(), so_far, record.behind);
             waiters.push(waiter);
         }
-        state.fair |= record.fair;
     }
     state.holders.sort_by_key(|holder| holder.fence);
     state.capacity = listing.stated(listing.places.len());

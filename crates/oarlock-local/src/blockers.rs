@@ -83,7 +83,7 @@ mod tests {
     use oarlock_core::clock::Moment;
     use oarlock_core::driver::{Attempt, End};
     use oarlock_core::model::{Now, Resource};
-    use oarlock_core::{Capacity, Claim, Limit, ResourceName, Weight};
+    use oarlock_core::{Claim, ResourceName};
 
     use super::*;
 
@@ -102,7 +102,6 @@ mod tests {
 
     fn claim(at: usize) -> Claim {
         let mut claim = Claim::new(id(at), ResourceName::new("x").unwrap());
-        claim.fair = true;
         claim.ttl = Duration::from_secs(30);
         claim
     }
@@ -147,26 +146,6 @@ mod tests {
         resource.release(id(0), &End::Withdrawn, NOW, &mut calls);
         let granted = resource.attempt(&claim(1), 8, NOW, &mut Calls::new()).unwrap();
         assert!(matches!(granted, Attempt::Granted(_)));
-        before.call_changed(resource.entries(), &mut calls);
-        assert_eq!(calls, [(id(1), 8)]);
-    }
-
-    #[test]
-    fn the_first_is_called_for_each_new_holder_beside_the_others() {
-        let mut resource = Resource::default();
-        let mut reader = claim(0);
-        reader.weight = Weight::ONE;
-        reader.fair = false;
-        reader.capacity = Capacity::Fixed(Limit::Unlimited);
-        let mut writer = claim(1);
-        writer.wait = true;
-        writer.fair = false;
-        resource.attempt(&reader, 7, NOW, &mut Calls::new()).unwrap();
-        resource.attempt(&writer, 8, NOW, &mut Calls::new()).unwrap();
-        let before = Watches::of(resource.entries());
-        let mut calls = Calls::new();
-        reader.id = id(2);
-        resource.attempt(&reader, 9, NOW, &mut calls).unwrap();
         before.call_changed(resource.entries(), &mut calls);
         assert_eq!(calls, [(id(1), 8)]);
     }

@@ -186,7 +186,7 @@ mod tests {
         let mut resource = Resource::default();
         for number in 1..=count {
             let mut claim = Claim::new(id(number), ResourceName::new("x").unwrap());
-            (claim.wait, claim.fair) = (true, true);
+            claim.wait = true;
             resource.attempt(&claim, number, START, &mut Calls::new()).unwrap();
         }
         let mut calls = Calls::new();

@@ -69,12 +69,6 @@ fn waiting(text: &str) -> Claim {
     claim
 }
 
-fn fair(text: &str) -> Claim {
-    let mut claim = waiting(text);
-    claim.fair = true;
-    claim
-}
-
 async fn granted(store: &Local, claim: &Claim) -> Grant {
     match store.attempt(claim).await.unwrap() {
         Attempt::Granted(grant) => grant,

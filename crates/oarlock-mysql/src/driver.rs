@@ -31,7 +31,7 @@ const MAX_TETHERED_TTL: Duration = Duration::from_secs(300);
 const RENEWALS: usize = 128;
 
 pub(crate) const ATTEMPT: &str =
-    "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :fair, :wait,
+    "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :wait,
     :behind, :lease, :place, :label, :value, :wake)";
 pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?, ?)";
 pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
@@ -149,7 +149,6 @@ impl MySql {
             "capacity" => capacity.map(from_limit),
             "adopt" => adopt,
             "weight" => from_weight(claim.weight),
-            "fair" => claim.fair,
             "wait" => claim.wait,
             "behind" => claim.behind,
             "lease" => micros(claim.ttl),

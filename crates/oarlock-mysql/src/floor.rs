@@ -189,7 +189,7 @@ impl Floor for Statements {
             let (id, nothing): (&[u8], Option<&[u8]>) = (&id, None);
             let attempt = params! {
                 "name" => &name, "id" => id, "session" => 1, "tethered" => true, "kind" => claim.kind.as_str(),
-                "capacity" => nothing, "adopt" => true, "weight" => 0, "fair" => false, "wait" => true, "behind" => 0,
+                "capacity" => nothing, "adopt" => true, "weight" => 0, "wait" => true, "behind" => 0,
                 "lease" => micros(claim.ttl), "place" => micros(claim.place_ttl()), "label" => &self.label,
                 "value" => nothing, "wake" => false,
             };

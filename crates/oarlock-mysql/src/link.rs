@@ -567,7 +567,7 @@ async fn warm(conn: &mut Conn) -> Result<()> {
     let nothing: Option<&[u8]> = None;
     let refused: mysql_async::Result<()> = conn.exec_drop(ATTEMPT, params! {
         "name" => nothing, "id" => nothing, "session" => 0, "tethered" => false, "kind" => "", "capacity" => nothing, "adopt" => true,
-        "weight" => 0, "fair" => false, "wait" => false, "behind" => 0, "lease" => 0, "place" => 0, "label" => "", "value" => nothing,
+        "weight" => 0, "wait" => false, "behind" => 0, "lease" => 0, "place" => 0, "label" => "", "value" => nothing,
         "wake" => false,
     }).await;
     // A lock without a name is refused once it has been read.

@@ -17,17 +17,16 @@ struct Queue(BTreeMap<i64, Waiter>);
 struct Waiter {
     id: ClaimId,
     weight: Weight,
-    fair: bool,
 }
 
 impl Queue {
-    /// Those who must ask for themselves. In a fair queue nobody is granted before somebody ahead with whom it cannot share.
+    /// Those who must ask for themselves. A claim is not granted before one ahead of it with which it cannot share.
     fn askers(&self) -> Vec<ClaimId> {
         let (mut any, mut all) = (false, false);
         let mut askers = Vec::new();
         for waiter in self.0.values() {
             let is_whole = waiter.weight == Weight::All;
-            if !(waiter.fair && (all || any && is_whole)) {
+            if !(all || any && is_whole) {
                 askers.push(waiter.id);
             }
             (any, all) = (true, all || is_whole);
@@ -53,7 +52,7 @@ impl Queues {
         let queue = queues.entry(claim.resource.clone()).or_default();
         let before = queue.askers();
         let moved = queue.remove(claim.id).is_some_and(|old| old != arrival);
-        queue.0.insert(arrival, Waiter { id: claim.id, weight: claim.weight, fair: claim.fair });
+        queue.0.insert(arrival, Waiter { id: claim.id, weight: claim.weight });
         let mut now = queue.askers();
         let is_told = !now.contains(&claim.id);
         now.retain(|id| moved && *id != claim.id && !before.contains(id));
@@ -79,16 +78,16 @@ impl Queues {
 mod tests {
     use super::*;
 
-    fn claim(bits: u128, weight: Weight, fair: bool) -> Claim {
+    fn claim(bits: u128, weight: Weight) -> Claim {
         let mut claim = Claim::new(ClaimId::from_bits(bits), ResourceName::new("queue").unwrap());
-        (claim.weight, claim.fair, claim.wait) = (weight, fair, true);
+        (claim.weight, claim.wait) = (weight, true);
         claim
     }
 
     #[test]
     fn only_the_first_asks_and_the_next_is_told_when_it_leaves() {
         let queues = Queues::default();
-        let [one, two, three] = [1, 2, 3].map(|bits| claim(bits, Weight::All, true));
+        let [one, two, three] = [1, 2, 3].map(|bits| claim(bits, Weight::All));
         assert_eq!(queues.stands(&one, 10), (false, vec![]));
         assert_eq!(queues.stands(&three, 30), (true, vec![]));
         assert_eq!(queues.stands(&two, 20), (true, vec![]));
@@ -103,21 +102,20 @@ mod tests {
     #[test]
     fn whoever_lost_its_place_is_not_waited_for() {
         let queues = Queues::default();
-        let [one, two] = [1, 2].map(|bits| claim(bits, Weight::All, true));
+        let [one, two] = [1, 2].map(|bits| claim(bits, Weight::All));
         queues.stands(&one, 10);
         queues.stands(&two, 20);
         assert_eq!(queues.stands(&one, 30), (true, vec![two.id]));
     }
 
     #[test]
-    fn those_who_can_share_and_the_unfair_ask_for_themselves() {
+    fn those_who_can_share_ask_for_themselves() {
         let queues = Queues::default();
-        let (writer, readers) = (claim(1, Weight::All, true), [2, 3].map(|bits| claim(bits, Weight::ONE, true)));
+        let (writer, readers) = (claim(1, Weight::All), [2, 3].map(|bits| claim(bits, Weight::ONE)));
         queues.stands(&writer, 10);
         for (arrival, reader) in [20, 30].into_iter().zip(&readers) {
             assert_eq!(queues.stands(reader, arrival), (true, vec![]));
         }
-        assert_eq!(queues.stands(&claim(4, Weight::All, false), 40), (false, vec![]));
         assert_eq!(queues.left(&writer.resource, writer.id), readers.map(|reader| reader.id));
     }
 }

@@ -251,7 +251,7 @@ async fn a_dead_process_frees_what_it_held_and_where_it_waited(on: Flavour) {
         (MySql::connect(config(proxy.addr())).await.unwrap(), MySql::connect(config(server.addr())).await.unwrap());
     let (held, mut kept, mut waits) = (claim(1, "held"), claim(2, "kept"), claim(3, "queue"));
     kept.tether = Tether::Lease;
-    (waits.fair, waits.wait) = (true, true);
+    waits.wait = true;
     let first = grant(&store, &held).await.unwrap();
     grant(&store, &kept).await.unwrap();
     let holder = claim(4, "queue");
@@ -265,9 +265,7 @@ async fn a_dead_process_frees_what_it_held_and_where_it_waited(on: Flavour) {
         if let oarlock_core::driver::Attempt::Granted(grant) = rival.attempt(&second).await.unwrap() {
             assert!(grant.fence > first.fence);
             rival.release(&holder.resource, holder.id, &End::Done { memo: None }).await.unwrap();
-            let mut behind = claim(6, "queue");
-            behind.fair = true;
-            self::grant(&rival, &behind).await.unwrap();
+            self::grant(&rival, &claim(6, "queue")).await.unwrap();
             pending(&rival, &claim(7, "kept")).await;
             return;
         }

@@ -41,7 +41,7 @@ fn is_free(id: ClaimId) -> String {
 /// A claim that waits in order.
 fn waiter(bits: u128, name: &str) -> Claim {
     let mut claim = claim(bits, name);
-    (claim.fair, claim.wait) = (true, true);
+    claim.wait = true;
     claim
 }
 

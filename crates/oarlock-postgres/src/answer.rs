@@ -46,7 +46,6 @@ pub(crate) fn add_claim(state: &mut ResourceState, row: &Row) -> Result<()> {
     let weight = u32::try_from(get::<i64>(row, "weight")?).ok().and_then(NonZeroU32::new);
     let weight = weight.map_or(Weight::All, Weight::Units);
     let label: Arc<Label> = Arc::new(read(get(row, "label")?)?);
-    state.fair |= get::<bool>(row, "fair")?;
     if let Some(fence) = get::<Option<i64>>(row, "fence")? {
         let mut holder = HolderState::new(id, kind, weight);
         holder.fence = to_fence(fence);

@@ -29,8 +29,8 @@ const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
 const RENEWALS: usize = 128;
 
 // The last parameter of each comes back in every row: see [`Link::ask`].
-pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
-    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+pub(crate) const ATTEMPT: &str = "SELECT *, $15::bigint AS echo
+    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 const RENEW: &str = "SELECT *, $12::bigint AS echo
     FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
@@ -168,7 +168,6 @@ impl Postgres {
                     param(capacity.map(from_limit), Type::INT8),
                     param(adopt, Type::BOOL),
                     param(from_weight(claim.weight), Type::INT8),
-                    param(claim.fair, Type::BOOL),
                     param(claim.wait, Type::BOOL),
                     param(i64::from(claim.behind), Type::INT8),
                     param(micros(claim.ttl), Type::INT8),

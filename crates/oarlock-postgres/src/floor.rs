@@ -155,7 +155,6 @@ impl Floor for Statements {
                         (&None::<i64>, Type::INT8),
                         (&true, Type::BOOL),
                         (&0_i64, Type::INT8),
-                        (&false, Type::BOOL),
                         (&true, Type::BOOL),
                         (&0_i64, Type::INT8),
                         (&micros(claim.ttl), Type::INT8),

@@ -107,7 +107,7 @@ async fn open(addr: SocketAddr) -> Result<Redis, Failure> {
 
 fn claim(id: u64, name: &str) -> Result<Claim, Failure> {
     let mut claim = Claim::new(ClaimId::from_bits(u128::from(id)), ResourceName::new(name)?);
-    (claim.wait, claim.fair, claim.ttl) = (true, true, Duration::from_secs(3600));
+    (claim.wait, claim.ttl) = (true, Duration::from_secs(3600));
     Ok(claim)
 }
 

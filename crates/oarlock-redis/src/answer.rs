@@ -156,7 +156,6 @@ pub(crate) fn shown(layout: Layout, name: ResourceName, answer: Value) -> Result
     let mut state = ResourceState::free(name);
     let capacity = parts.maybe_number()?.map(u32::try_from).transpose().map_err(|error| unexpected().because(error))?;
     state.capacity = capacity.map(|units| NonZeroU32::new(units).map_or(Limit::Unlimited, Limit::Units));
-    state.fair = parts.number()? > 0;
     state.last_fence = parts.fence()?.filter(|fence| fence.get() > 0);
     state.memo = parts.memo()?;
     let mut waiters = Vec::new();

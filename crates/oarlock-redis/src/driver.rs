@@ -129,11 +129,11 @@ impl Driver for Redis {
         match self.link.config.layout {
             Layout::Native => capabilities.notify = Notify::Push,
             Layout::Plain => {
-                (capabilities.fair, capabilities.units, capabilities.listing) = (false, false, false);
+                (capabilities.order, capabilities.units, capabilities.listing) = (false, false, false);
                 (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Poll);
             }
             Layout::Redisson => {
-                (capabilities.fair, capabilities.one_rule, capabilities.listing) = (false, false, false);
+                (capabilities.order, capabilities.one_rule, capabilities.listing) = (false, false, false);
                 (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Push);
             }
         }
@@ -314,7 +314,7 @@ impl Redis {
         let mut call = self.link.call(&self.scripts.attempt, &claim.resource);
         let command = &mut call.command;
         command.arg(claim.id.to_string()).arg(&self.link.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
-        command.arg(u8::from(claim.fair)).arg(u8::from(claim.wait)).arg(claim.behind);
+        command.arg(u8::from(claim.wait)).arg(claim.behind);
         command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(said).arg(limit).arg(&*label);
         command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
         match claim.least_fence {
@@ -439,7 +439,7 @@ mod tests {
         let name = ResourceName::new("deploy").unwrap();
         let claim = |id: u128, capacity: u32| {
             let mut claim = Claim::new(ClaimId::from_bits(id), name.clone());
-            (claim.wait, claim.fair, claim.weight) = (true, true, Weight::Units(NonZeroU32::MIN));
+            (claim.wait, claim.weight) = (true, Weight::Units(NonZeroU32::MIN));
             claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::new(capacity).unwrap()));
             claim
         };

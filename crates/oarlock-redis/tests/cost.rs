@@ -83,7 +83,7 @@ fn deploy() -> ResourceName {
 /// A claim that waits for its turn; its place lasts ten seconds unless it is renewed.
 fn waiting(id: u128) -> Claim {
     let mut claim = Claim::new(ClaimId::from_bits(id), deploy());
-    (claim.wait, claim.fair, claim.ttl) = (true, true, Duration::from_secs(600));
+    (claim.wait, claim.ttl) = (true, Duration::from_secs(600));
     claim
 }
 
@@ -200,9 +200,8 @@ async fn whoever_gives_up_leaves_the_others_as_they_were() {
 }
 
 /// One of two permits of a pool.
-fn permit(id: u128, fair: bool) -> Claim {
+fn permit(id: u128) -> Claim {
     let mut claim = waiting(id);
-    claim.fair = fair;
     claim.resource = ResourceName::new("pool").unwrap();
     claim.weight = Weight::ONE;
     claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::new(2).unwrap()));
@@ -217,11 +216,11 @@ async fn another_look_for_a_share_costs_the_same_however_many_wait() {
     for waiters in [40, 600] {
         while last < waiters {
             last += 1;
-            bed.store.attempt(&permit(last, false)).await.unwrap();
+            bed.store.attempt(&permit(last)).await.unwrap();
         }
         let mut cost = u64::MAX;
         for id in last - 8..last {
-            let look = async || assert!(matches!(bed.store.attempt(&permit(id, false)).await, Ok(Attempt::Pending(_))));
+            let look = async || assert!(matches!(bed.store.attempt(&permit(id)).await, Ok(Attempt::Pending(_))));
             cost = cost.min(bed.cost(look).await);
         }
         costs.push(cost);
@@ -232,30 +231,28 @@ async fn another_look_for_a_share_costs_the_same_however_many_wait() {
 /// Whoever has waited gets its share, never more than two have one, and whoever is told of its turn gets it with its next look.
 #[tokio::test]
 async fn shares_pass_through_a_crowd() {
-    for fair in [false, true] {
-        let bed = bed!();
-        let (all, mut held) = (60, Vec::new());
-        let mut open: Vec<u128> = Vec::new();
-        for id in 1..=all {
-            match bed.store.attempt(&permit(id, fair)).await.unwrap() {
-                Attempt::Granted(_) => held.push(id),
-                Attempt::Pending(_) => open.push(id),
-            }
+    let bed = bed!();
+    let (all, mut held) = (60, Vec::new());
+    let mut open: Vec<u128> = Vec::new();
+    for id in 1..=all {
+        match bed.store.attempt(&permit(id)).await.unwrap() {
+            Attempt::Granted(_) => held.push(id),
+            Attempt::Pending(_) => open.push(id),
         }
-        assert_eq!(held, [1, 2]);
-        while let Some(done) = held.pop() {
-            let name = permit(done, fair).resource;
-            bed.store.release(&name, ClaimId::from_bits(done), &End::Done { memo: None }).await.unwrap();
-            let mut left = Vec::new();
-            for id in open {
-                match bed.store.attempt(&permit(id, fair)).await.unwrap() {
-                    Attempt::Granted(_) => held.push(id),
-                    Attempt::Pending(_) => left.push(id),
-                }
-            }
-            assert!(held.len() == 2 || left.is_empty(), "{held:?} hold, {} wait", left.len());
-            open = left;
-        }
-        assert!(open.is_empty());
     }
+    assert_eq!(held, [1, 2]);
+    while let Some(done) = held.pop() {
+        let name = permit(done).resource;
+        bed.store.release(&name, ClaimId::from_bits(done), &End::Done { memo: None }).await.unwrap();
+        let mut left = Vec::new();
+        for id in open {
+            match bed.store.attempt(&permit(id)).await.unwrap() {
+                Attempt::Granted(_) => held.push(id),
+                Attempt::Pending(_) => left.push(id),
+            }
+        }
+        assert!(held.len() == 2 || left.is_empty(), "{held:?} hold, {} wait", left.len());
+        open = left;
+    }
+    assert!(open.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Fair locks: a release hands the lock to the next in line, who need not ask again.
+//! A release hands the lock to the next in line, who need not ask again.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -12,7 +12,7 @@ use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment, TokioClock};
 use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{Claim, ClaimId, Client, ResourceName, Tether};
+use oarlock_core::{Claim, ClaimId, Client, LossReason, ResourceName, Tether};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Proxy};
 use redis::aio::MultiplexedConnection;
@@ -83,10 +83,10 @@ fn name() -> ResourceName {
     ResourceName::new("deploy").unwrap()
 }
 
-/// A fair claim that waits.
+/// A claim that waits.
 fn claim(id: u128) -> Claim {
     let mut claim = Claim::new(ClaimId::from_bits(id), name());
-    (claim.fair, claim.wait) = (true, true);
+    claim.wait = true;
     claim
 }
 
@@ -115,13 +115,13 @@ async fn release(store: &Redis, claim: &Claim) {
 }
 
 #[tokio::test]
-async fn a_fair_lock_costs_two_requests_however_many_wait() {
+async fn a_lock_costs_two_requests_however_many_wait() {
     let mut bed = bed!();
     let client = bed.client().await;
     for tasks in [2_u64, 16, 64] {
         let (rounds, before) = (400 / tasks, bed.calls().await);
         let work = (0..tasks).map(|_| {
-            let lock = client.mutex("deploy").unwrap().fair();
+            let lock = client.mutex("deploy").unwrap();
             tokio::spawn(async move {
                 for _ in 0..rounds {
                     lock.lock().await.unwrap().release().await.unwrap();
@@ -223,22 +223,19 @@ async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
     pending(&one, &claim(3)).await;
 }
 
-/// The one who asked for order has left, so others may pass those who wait; but not one who holds.
+/// A claim that was handed the lock holds it, also before it has asked again.
 #[tokio::test]
-async fn nobody_passes_whoever_was_handed_the_lock() {
+async fn no_claim_passes_one_that_was_handed_the_lock() {
     let bed = bed!();
     let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
-    let mut careless = claim(2);
-    careless.fair = false;
     granted(&one, &claim(1)).await;
-    pending(&two, &careless).await;
-    pending(&one, &claim(3)).await;
+    pending(&two, &claim(2)).await;
     release(&one, &claim(1)).await;
-    release(&one, &claim(3)).await;
     let mut hasty = claim(4);
-    (hasty.fair, hasty.wait) = (false, false);
+    hasty.wait = false;
     pending(&one, &hasty).await;
-    granted(&two, &careless).await;
+    pending(&one, &claim(3)).await;
+    granted(&two, &claim(2)).await;
 }
 
 /// As after the end of a process: the server sees its connections end, and knows that nobody listens.
@@ -355,11 +352,11 @@ async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() 
     let bed = bed!();
     let (one, two) = (bed.client().await, bed.client().await);
     let ttl = Duration::from_secs(20);
-    let lock = || two.mutex("deploy").unwrap().fair().ttl(ttl);
+    let lock = || two.mutex("deploy").unwrap().ttl(ttl);
     let mut left = Vec::new();
     // The first to wait teaches the client to listen.
     for lock in [lock(), lock(), lock().lease(ttl), lock().tether(Tether::Lease)] {
-        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
         let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
         while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
             tokio::task::yield_now().await;
@@ -373,6 +370,58 @@ async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() 
     assert!(left[2..].iter().all(|left| *left > ttl / 2), "{left:?}");
 }
 
+/// What the holder of a lock that it was handed sees after its thread was blocked for five seconds right after the grant.
+async fn after_a_blocked_thread(bed: &Bed, whole: bool) -> (Duration, Option<LossReason>) {
+    let (one, two) = (bed.client().await, bed.client().await);
+    let lock = || two.mutex("deploy").unwrap();
+    // The first to wait teaches the client to listen.
+    for round in 0..2 {
+        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+        let lock = if whole && round == 1 { lock().whole_lease() } else { lock() };
+        let waits = tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            let begun = guard.time_left();
+            if round == 1 {
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            // Nothing is awaited in between: this is what the program would act on.
+            let loss = guard.loss();
+            (begun, loss)
+        });
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+        let seen = waits.await.unwrap();
+        if round == 1 {
+            return seen;
+        }
+    }
+    unreachable!("the second round returns")
+}
+
+/// The client renews on another thread of the runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handed_lock_bears_a_blocked_thread() {
+    let bed = bed!();
+    let (begun, loss) = after_a_blocked_thread(&bed, false).await;
+    assert!(begun <= TURN, "it was handed the lock: {begun:?}");
+    assert_eq!(loss, None);
+}
+
+/// The only thread of the runtime is blocked, so the client cannot renew: the program is told before it does anything else.
+/// With its whole lease from the start the lock bears that, too.
+#[tokio::test]
+async fn a_handed_lock_on_a_runtime_of_one_thread_that_blocks_is_told_lost() {
+    let bed = bed!();
+    let (begun, loss) = after_a_blocked_thread(&bed, false).await;
+    assert!(begun <= TURN, "it was handed the lock: {begun:?}");
+    assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
+    let (begun, loss) = after_a_blocked_thread(&bed, true).await;
+    assert!(begun > TURN, "it has its whole lease: {begun:?}");
+    assert_eq!(loss, None);
+}
+
 /// Word of the turn is late, and then the line is cut: whoever was handed the lock must stop believing before the server
 /// gives it to the next.
 #[tokio::test]
@@ -384,7 +433,7 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
     config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
     let two = Client::new(Redis::open(config).await.unwrap()).unwrap();
     let waits = |client: &Client| {
-        let lock = client.mutex("deploy").unwrap().fair();
+        let lock = client.mutex("deploy").unwrap();
         tokio::spawn(async move { (lock.lock().await.unwrap(), BootClock.now()) })
     };
     let queued = async |count| {
@@ -395,13 +444,13 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
     let mut margins = Vec::new();
     for delay in [0, 250] {
         // The first to wait teaches the client to listen.
-        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
         let second = waits(&two);
         queued(1).await;
         guard.release().await.unwrap();
         second.await.unwrap().0.release().await.unwrap();
 
-        let guard = one.mutex("deploy").unwrap().fair().lock().await.unwrap();
+        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
         let second = waits(&two);
         queued(1).await;
         proxy.delay(Direction::ToClient, Duration::from_millis(delay));
@@ -419,7 +468,7 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
         });
         // It asks all the time, so as to be granted the lock as soon as that can be.
         let (next, at): (_, Moment) = loop {
-            if let Some(guard) = three.mutex("deploy").unwrap().fair().try_lock().await.unwrap() {
+            if let Some(guard) = three.mutex("deploy").unwrap().try_lock().await.unwrap() {
                 break (guard, BootClock.now());
             }
         };

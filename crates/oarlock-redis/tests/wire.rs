@@ -276,13 +276,13 @@ async fn what_belongs_to_others_is_refused_and_left_alone() {
     let foreign: [&[&str]; 7] = [
         &["SET", KEY, "theirs"],
         &["HSET", KEY, "owner", "theirs"],
-        &["HSET", KEY, "format", "2", "state", "torn"],
-        &["HSET", KEY, "format", "2", "state", &torn],
-        &["HSET", KEY, "format", "2", "memo", "without a state"],
+        &["HSET", KEY, "format", "3", "state", "torn"],
+        &["HSET", KEY, "format", "3", "state", &torn],
+        &["HSET", KEY, "format", "3", "memo", "without a state"],
         &["HSET", KEY, "format", "one", "state", "theirs"],
         &["HSET", KEY, "format", "1", "fence", "1", "state", "of yesterday"],
     ];
-    let newer: &[&str] = &["HSET", KEY, "format", "3", "state", "of tomorrow"];
+    let newer: &[&str] = &["HSET", KEY, "format", "4", "state", "of tomorrow"];
     let cases = foreign.into_iter().map(|words| (words, ErrorKind::Foreign));
     for (words, kind) in cases.chain([(newer, ErrorKind::NewerFormat)]) {
         let _: Value = bed.ask(&["DEL", KEY]).await;

@@ -272,8 +272,6 @@ fn pending() -> Attempt {
 fn check<S: Server>(claim: &Claim) -> Result<()> {
     let what = if claim.weight != Weight::All {
         "be shared"
-    } else if claim.fair {
-        "be fair"
     } else if claim.value.is_some() {
         "publish a value"
     } else {
@@ -285,7 +283,7 @@ fn check<S: Server>(claim: &Claim) -> Result<()> {
 impl<S: Server> Driver for SessionLocks<S> {
     fn info(&self) -> Info {
         let mut can = Capabilities::of_the_model();
-        (can.fair, can.units, can.raises_fences, can.tether_lease) = (false, false, false, false);
+        (can.order, can.units, can.raises_fences, can.tether_lease) = (false, false, false, false);
         (can.records, can.listing, can.memo) = (false, false, false);
         (can.fencing, can.liveness, can.waiters) = (Fencing::None, Liveness::Session, S::WAITERS);
         // Waiters are told by the server; whoever only looks on has to ask.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use oarlock::clock::{BootClock, Clock};
+use tokio::task::JoinSet;
 
 use crate::taker::{Said, Taker};
 
@@ -15,9 +16,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// # Errors
 /// What went wrong.
 pub async fn a_killed_holder_is_followed(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Duration> {
-    let mut holder = Taker::spawn(url, name, ttl, true)?;
+    let mut holder = Taker::spawn(url, name, ttl)?;
     let (first, _) = holder.holds(SOON).await?;
-    let mut next = Taker::spawn(url, name, ttl, true)?;
+    let mut next = Taker::spawn(url, name, ttl)?;
     next.waits(SOON).await?;
     let killed = BootClock.now();
     holder.kill()?;
@@ -33,16 +34,71 @@ pub async fn a_killed_holder_is_followed(url: &str, name: &str, ttl: Duration, b
 /// # Errors
 /// What went wrong.
 pub async fn a_killed_waiter_is_passed(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Duration> {
-    let mut holder = Taker::spawn(url, name, ttl, true)?;
+    let mut holder = Taker::spawn(url, name, ttl)?;
     holder.holds(SOON).await?;
-    let mut dead = Taker::spawn(url, name, ttl, true)?;
+    let mut dead = Taker::spawn(url, name, ttl)?;
     dead.waits(SOON).await?;
-    let mut next = Taker::spawn(url, name, ttl, true)?;
+    let mut next = Taker::spawn(url, name, ttl)?;
     next.waits(SOON).await?;
     dead.kill()?;
     holder.release()?;
-    let Said::Released { at: released } = holder.next(SOON).await? else { anyhow::bail!("it did not let go") };
+    let Said::Released { at: released } = holder.next(SOON).await? else { bail!("it did not let go") };
     let (_, at) = next.holds(bound).await?;
+    Ok(at.since(released))
+}
+
+/// SIGSTOP of `many` waiters at the head of the queue, then a release: the waiter behind them is granted within `bound`. Says
+/// how long after the release that was.
+///
+/// # Errors
+/// What went wrong.
+pub async fn stopped_waiters_are_passed(
+    url: &str,
+    name: &str,
+    ttl: Duration,
+    many: usize,
+    bound: Duration,
+) -> Result<Duration> {
+    let mut holder = Taker::spawn(url, name, ttl)?;
+    let (first, _) = holder.holds(SOON).await?;
+    // Their first word comes once the store has their places: they stand in the order in which they were started.
+    let mut stopped = Vec::new();
+    for _ in 0..many {
+        let mut waiter = Taker::spawn(url, name, ttl)?;
+        waiter.waits(SOON).await?;
+        stopped.push(waiter);
+    }
+    let mut next = Taker::spawn(url, name, ttl)?;
+    next.waits(SOON).await?;
+    for waiter in &stopped {
+        waiter.stop()?;
+    }
+    holder.release()?;
+    let Said::Released { at: released } = holder.next(SOON).await? else { bail!("it did not release") };
+    let (fence, at) = next.holds(bound).await?;
+    ensure!(fence > first, "fence {fence} after {first}");
+    next.release()?;
+    // They go on, and each gets its turn: the pause has cost them their place, not the lock its order of fences.
+    let mut going = JoinSet::new();
+    for mut waiter in stopped {
+        waiter.cont()?;
+        going.spawn(async move {
+            // One that was granted the lock while it was stopped lost it meanwhile.
+            let fence = match waiter.next(bound).await? {
+                Said::Held { fence, .. } => fence,
+                other => bail!("expected it to hold, but it said {other:?}"),
+            };
+            let _ = waiter.release();
+            Ok(fence)
+        });
+    }
+    let mut fences = vec![fence];
+    while let Some(done) = going.join_next().await {
+        fences.push(done??);
+    }
+    fences.sort_unstable();
+    fences.dedup();
+    ensure!(fences.len() == many + 1, "{} grants have a fence of their own, of {}", fences.len(), many + 1);
     Ok(at.since(released))
 }
 
@@ -61,9 +117,9 @@ pub struct Stopped {
 /// # Errors
 /// What went wrong.
 pub async fn a_stopped_holder_loses(url: &str, name: &str, ttl: Duration, bound: Duration) -> Result<Stopped> {
-    let mut holder = Taker::spawn(url, name, ttl, false)?;
+    let mut holder = Taker::spawn(url, name, ttl)?;
     let (first, _) = holder.holds(SOON).await?;
-    let mut rival = Taker::spawn(url, name, ttl, false)?;
+    let mut rival = Taker::spawn(url, name, ttl)?;
     rival.waits(SOON).await?;
     let stopped = BootClock.now();
     holder.stop()?;
@@ -74,7 +130,7 @@ pub async fn a_stopped_holder_loses(url: &str, name: &str, ttl: Duration, bound:
     let (second, at) = taken?;
     ensure!(second > first, "fence {second} after {first}");
     let said = holder.next(SOON).await?;
-    let Said::Lost { at: noticed, .. } = said else { anyhow::bail!("the woken holder said {said:?}") };
+    let Said::Lost { at: noticed, .. } = said else { bail!("the woken holder said {said:?}") };
     let noticed_after = noticed.since(woken);
     ensure!(noticed_after < ttl, "it took the woken holder {noticed_after:?} to notice");
     rival.release()?;

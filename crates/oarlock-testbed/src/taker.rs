@@ -51,10 +51,10 @@ impl Taker {
     ///
     /// # Errors
     /// If the program is not there, or cannot be started.
-    pub fn spawn(url: &str, name: &str, ttl: Duration, fair: bool) -> Result<Self> {
+    pub fn spawn(url: &str, name: &str, ttl: Duration) -> Result<Self> {
         let program = program()?;
         let mut command = plain(&program);
-        command.arg(url).arg(name).arg(ttl.as_millis().to_string()).args(fair.then_some("fair"));
+        command.arg(url).arg(name).arg(ttl.as_millis().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let lines = child.stdout.take().context("no output to read")?;

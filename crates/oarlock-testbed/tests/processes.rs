@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use oarlock_testbed::processes::{a_killed_holder_is_followed, a_killed_waiter_is_passed, a_stopped_holder_loses};
+use oarlock_testbed::processes::{
+    a_killed_holder_is_followed, a_killed_waiter_is_passed, a_stopped_holder_loses, stopped_waiters_are_passed,
+};
 
 const SOON: Duration = Duration::from_secs(3);
 
@@ -42,4 +44,17 @@ async fn a_stopped_holder_loses_after_its_lease() {
         println!("a lease of {ttl:?}: {stopped:?}");
         assert!(stopped.taken_over_after >= ttl / 2, "taken over before the lease could end");
     }
+}
+
+/// A turn lasts two seconds; whoever is silent for ten loses its place.
+const EIGHT_TURNS: Duration = Duration::from_secs(16);
+
+#[tokio::test]
+async fn eight_stopped_waiters_cost_a_turn_each_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let took = stopped_waiters_are_passed(&url(dir.path()), "job", LONG, 8, EIGHT_TURNS + SOON).await.unwrap();
+    println!("local, from the release to the grant behind eight stopped waiters: {took:?}");
+    let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+    let took = stopped_waiters_are_passed(&server.url(), "job", LONG, 8, EIGHT_TURNS + SOON).await.unwrap();
+    println!("redis, from the release to the grant behind eight stopped waiters: {took:?}");
 }

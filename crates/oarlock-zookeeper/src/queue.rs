@@ -464,7 +464,7 @@ mod tests {
                 if claims.is_empty() || random(3) > 0 {
                     let id = ClaimId::from_bits(u128::from(step.unsigned_abs()) + 1);
                     let mut claim = Claim::new(id, ResourceName::new("x").unwrap());
-                    (claim.fair, claim.wait, claim.weight) = (true, true, units(random(5)));
+                    (claim.wait, claim.weight) = (true, units(random(5)));
                     claim.capacity = Capacity::Fixed(limit);
                     children.push(format!("{}{step:010}", Entry::prefix(id, claim.weight, Some(limit))));
                     claims.push(claim);

@@ -101,7 +101,6 @@ impl Session {
             }
         }
         state.capacity = queue.stated_before(queue.entries.len()).map(|(_, limit)| limit);
-        state.fair = !queue.entries.is_empty();
         state.last_fence = state.holders.iter().filter_map(|holder| holder.fence).max();
         state.waiters = Waiters::Listed(waiters);
         if let Some(memo) = memo {

@@ -38,6 +38,7 @@ const KEEPING: &str = "crates/oarlock-core/src/quorum/renew.rs";
 const MEMO: &str = "crates/oarlock-core/src/quorum/memo.rs";
 const ONCE_RS: &str = "crates/oarlock-core/src/kinds/once.rs";
 
+const ETCD_QUEUE: &str = "crates/oarlock-etcd/src/queue.rs";
 const ETCD_ATTEMPT: &str = "crates/oarlock-etcd/src/attempt.rs";
 const ETCD_DRIVER: &str = "crates/oarlock-etcd/src/driver.rs";
 const ETCD_GLANCE: &str = "crates/oarlock-etcd/src/glance.rs";
@@ -150,6 +151,13 @@ const ADVISORY: &[&str] = &["-p", "oarlock-postgres", "--test", "advisory"];
 const LOCAL_HAND: &[&str] = &["-p", "oarlock-local", "--test", "local", "hand::"];
 const LOCAL_TURNS: &[&str] = &["-p", "oarlock-local", "--lib", "turn::"];
 const TURNS: &[&str] = &["-p", "oarlock-core", "--test", "turns"];
+const REDIS_ORDER: &[&str] = &["-p", "oarlock-redis", "--test", "conformance", "order::"];
+const POSTGRES_ORDER: &[&str] = &["-p", "oarlock-postgres", "--test", "conformance", "order::"];
+const MYSQL_ORDER: &[&str] = &["-p", "oarlock-mysql", "--test", "conformance", "order::"];
+const ETCD_ORDER: &[&str] = &["-p", "oarlock-etcd", "--test", "conformance", "order::"];
+const ZK_ORDER_CASES: &[&str] = &["-p", "oarlock-zookeeper", "--test", "conformance", "order::"];
+const ORDER_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "order::"];
+const OWNER_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "owner::"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
@@ -706,11 +714,84 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "overtaking",
-        rule: "fair claims are granted in order of arrival",
+        rule: "claims are granted in order of arrival",
         file: MODEL,
-        from: "if position != at && (entry.is_held() || (fair && position < at)) {",
-        to: "if position != at && entry.is_held() {",
+        from: "others.filter(move |(position, entry)| entry.is_held() || *position < at)",
+        to: "others.filter(move |(_, entry)| entry.is_held())",
         test: RULE,
+    },
+    Mutant {
+        name: "redis-later-claim-first",
+        rule: "claims are granted in order of arrival",
+        file: REDIS_ATTEMPT,
+        from: "if i ~= at and (e.fence or (i < at and not e.deaf)) then add(load, e.weight) end",
+        to: "if i ~= at and e.fence then add(load, e.weight) end",
+        test: REDIS_ORDER,
+    },
+    Mutant {
+        name: "redis-later-claim-called",
+        rule: "a claim that does not fit holds back those behind it",
+        file: REDIS_RULE,
+        from: "        blocked = true\n",
+        to: "",
+        test: REDIS_ORDER,
+    },
+    Mutant {
+        name: "postgres-later-claim-first",
+        rule: "claims are granted in order of arrival",
+        file: POSTGRES_ATTEMPT,
+        from: "SELECT *, fence IS NOT NULL OR arrival < place AS blocks FROM",
+        to: "SELECT *, fence IS NOT NULL AS blocks FROM",
+        test: POSTGRES_ORDER,
+    },
+    Mutant {
+        name: "mysql-later-claim-first",
+        rule: "claims are granted in order of arrival",
+        file: MYSQL_ATTEMPT,
+        from: "WHEN IF(_weight = 0, _ahead = 0,",
+        to: "WHEN IF(_weight = 0, _ahead = _waiting,",
+        test: MYSQL_ORDER,
+    },
+    Mutant {
+        name: "etcd-later-claim-first",
+        rule: "claims are granted in order of arrival",
+        file: ETCD_QUEUE,
+        from: "        load(&self.places[..at]).bears(self.places[at].record.weight, self.limit())",
+        to: "        let held = self.places.iter().filter(|place| place.record.granted).map(|place| place.record.weight);\n        \
+             held.collect::<Load>().bears(self.places[at].record.weight, self.limit())",
+        test: ETCD_ORDER,
+    },
+    Mutant {
+        name: "zookeeper-later-claim-first",
+        rule: "claims are granted in order of arrival",
+        file: ZK_QUEUE,
+        from: "(one.sequence, &one.node).cmp(&(other.sequence, &other.node))",
+        to: "(other.sequence, &one.node).cmp(&(one.sequence, &other.node))",
+        test: ZK_ORDER_CASES,
+    },
+    Mutant {
+        name: "every-task-queues",
+        rule: "tasks of one process wait behind its one place in the queue",
+        file: ACQUIRE,
+        from: "if !self.claim.wait || self.fair || is_shared {",
+        to: "if true {",
+        test: ORDER_CASES,
+    },
+    Mutant {
+        name: "fair-task-waits-at-the-gate",
+        rule: "every task that asks for it has a place of its own in the queue",
+        file: ACQUIRE,
+        from: "if !self.claim.wait || self.fair || is_shared {",
+        to: "if !self.claim.wait || is_shared {",
+        test: ORDER_CASES,
+    },
+    Mutant {
+        name: "owner-waits-behind-its-waiter",
+        rule: "an owner that holds permits does not wait behind a claim that waits for them",
+        file: ACQUIRE,
+        from: "if std::mem::take(&mut joins) && stands_behind(core, &place.claim, end).await? {",
+        to: "if std::mem::take(&mut joins) && stands_behind(core, &place.claim, end).await? && false {",
+        test: OWNER_CASES,
     },
     Mutant {
         name: "no-shard-lock",
@@ -1380,8 +1461,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redis-handed-is-passed",
         rule: "nobody passes whoever was handed the lock",
         file: REDIS_ATTEMPT,
-        from: "if i ~= at and (e.fence or (in_order and i < at and not e.deaf)) then",
-        to: "if i ~= at and ((e.fence and not e.handed) or (in_order and i < at)) then",
+        from: "if i ~= at and (e.fence or (i < at and not e.deaf)) then",
+        to: "if i ~= at and ((e.fence and not e.handed) or i < at) then",
         test: REDIS_TURNS,
     },
     Mutant {
@@ -1396,7 +1477,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redis-nobody-looks",
         rule: "the one behind a silent waiter is told to look",
         file: REDIS_RULE,
-        from: "if fair and doubtful and e.sent and #entries <= FEW then",
+        from: "if doubtful and e.sent and #entries <= FEW then",
         to: "if false then",
         test: REDIS_TURNS,
     },

@@ -38,11 +38,11 @@ fn show_has_the_queue_in_order() {
     let free = bench.run(&["show", "x"]);
     assert_eq!(free.code, Some(0));
     assert!(free.out.contains("free"), "{free:?}");
-    let _holder = bench.hold(&["x", "--fair", "--reason", "the holder", "-m", "k=v"]);
+    let _holder = bench.hold(&["x", "--reason", "the holder", "-m", "k=v"]);
     let mut waiters = Vec::new();
     for number in 1..=3 {
         let reason = format!("waiter {number}");
-        waiters.push(Running::start(bench.oarlock(["run", "--fair", "--reason", &reason, "x", "--", "true"])));
+        waiters.push(Running::start(bench.oarlock(["run", "--reason", &reason, "x", "--", "true"])));
         bench.await_waiters("x", number);
     }
     let text = bench.run(&["show", "x"]).out;
@@ -51,7 +51,7 @@ fn show_has_the_queue_in_order() {
         .map(|word| text.find(word).expect(word))
         .collect();
     assert!(places.is_sorted(), "{text}");
-    assert!(text.contains("mutex, fair"), "{text}");
+    assert!(text.contains("kind      mutex\n"), "{text}");
     let state = bench.show("x");
     for number in 1..=3 {
         assert_eq!(state["waiters"][number - 1]["label"]["reason"], format!("waiter {number}"));

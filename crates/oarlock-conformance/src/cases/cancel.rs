@@ -95,7 +95,7 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 
 async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
-    for fair in [false, bench.info.capabilities.fair] {
+    for fair in [false, bench.info.capabilities.order] {
         for polls in 0.. {
             let name = bench.name()?;
             let guard = rival.mutex(name.as_str())?.lock().await?;
@@ -117,14 +117,10 @@ async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
 
 async fn at_every_await_of_a_hand_over(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
-    let fair = bench.info.capabilities.fair;
     for polls in 0.. {
         let name = bench.name()?;
         let guard = rival.mutex(name.as_str())?.lock().await?;
-        let mut lock = peer.mutex(name.as_str())?.ttl(LONG);
-        if fair {
-            lock = lock.fair();
-        }
+        let lock = peer.mutex(name.as_str())?.ttl(LONG);
         let mut waiting = Box::pin(lock.lock());
         // Let it queue, then hand over while it is being dropped.
         let queued = tokio::select! {

@@ -10,7 +10,7 @@ use crate::failure::{Outcome, ensure, ensure_eq};
 
 cases!("downgrade":
     it_keeps_the_fence_and_lets_readers_in [Units],
-    no_writer_slips_in_between [Units, Fair],
+    no_writer_slips_in_between [Units, Order],
     the_lighter_hold_is_renewed [Units],
 );
 

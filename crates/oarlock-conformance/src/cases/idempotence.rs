@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("idempotence":
     a_repeated_attempt_keeps_its_fence,
-    a_repeated_wait_keeps_its_place [Fair],
+    a_repeated_wait_keeps_its_place [Order],
     a_refusal_leaves_nothing,
     only_the_claim_itself_is_released,
     unknown_claims_are_gone,
@@ -39,7 +39,7 @@ async fn a_repeated_wait_keeps_its_place(bench: Arc<Bench>) -> Outcome {
     let mut claims = Vec::new();
     for number in 0..3 {
         let mut claim = raw.claim(&name);
-        (claim.fair, claim.wait) = (true, number > 0);
+        claim.wait = number > 0;
         claims.push(claim);
     }
     raw.granted(&claims[0]).await?;
@@ -67,8 +67,7 @@ async fn a_refusal_leaves_nothing(bench: Arc<Bench>) -> Outcome {
     let (raw, name) = (bench.raw().await?, bench.name()?);
     let holder = raw.claim(&name);
     raw.granted(&holder).await?;
-    let mut refused = raw.claim(&name);
-    refused.fair = bench.info.capabilities.fair;
+    let refused = raw.claim(&name);
     raw.pending(&refused).await?;
     ensure!(
         waiters(&raw, &name).await?.is_none_or(|waiting| waiting == 0),

@@ -13,7 +13,7 @@ cases!("inspect":
     a_free_name_is_free,
     holders_are_shown [Records],
     sharers_are_shown [Units],
-    waiters_are_shown_in_order [Fair, Waiters],
+    waiters_are_shown_in_order [Order, Waiters],
     waiters_are_counted,
     names_in_use_are_listed [Listing],
 );
@@ -58,11 +58,11 @@ async fn sharers_are_shown(bench: Arc<Bench>) -> Outcome {
 
 async fn waiters_are_shown_in_order(bench: Arc<Bench>) -> Outcome {
     let (holder, name) = (bench.peer().await?, bench.name()?);
-    let guard = holder.mutex(name.as_str())?.fair().lock().await?;
+    let guard = holder.mutex(name.as_str())?.lock().await?;
     let mut waiting = Vec::new();
     for number in 0..4 {
         let peer = bench.peer().await?;
-        let lock = peer.mutex(name.as_str())?.fair().reason(format!("number {number}"));
+        let lock = peer.mutex(name.as_str())?.reason(format!("number {number}"));
         let task = tokio::spawn(async move { lock.lock().await.map(drop) });
         peer.waits(&name, 1).await?;
         waiting.push((peer, task));
@@ -71,7 +71,6 @@ async fn waiters_are_shown_in_order(bench: Arc<Bench>) -> Outcome {
     let Waiters::Listed(waiters) = &state.waiters else { return Err(Failure::new("waiters are not listed")) };
     let reasons: Vec<_> = waiters.iter().map(|waiter| waiter.label.reason.clone().unwrap_or_default()).collect();
     ensure_eq!(reasons, ["number 0", "number 1", "number 2", "number 3"], "waiters in order");
-    ensure!(state.fair, "a fair queue is not shown as fair");
     for (_, task) in &waiting {
         task.abort();
     }

@@ -16,7 +16,7 @@ cases!("memo":
     a_release_without_one_keeps_it [Memo],
     that_of_a_broken_claim_is_not_written [Memo],
     that_of_an_expired_claim_is_not_written [Memo, Leases],
-    that_of_a_waiter_is_not_written [Memo, Fair],
+    that_of_a_waiter_is_not_written [Memo, Order],
     a_holder_asked_to_end_can_leave_one [Memo],
 );
 

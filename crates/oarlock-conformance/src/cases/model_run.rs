@@ -21,7 +21,7 @@ use crate::bench::{Bench, Raw, now};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 use crate::fixture::Habits;
 
-cases!("model_run": mutexes [Leases], queues [Leases, Fair], shares [Leases, Units, OneRule], queues_of_shares [Leases, Units, Fair, OneRule]);
+cases!("model_run": mutexes [Leases], shares [Leases, Units, OneRule]);
 
 /// So many operations must have had an answer that could be compared, half of those of one batch of runs.
 const ENOUGH: usize = 120;
@@ -30,22 +30,14 @@ const ENOUGH: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn mutexes(bench: Arc<Bench>) -> Outcome {
-    several(&bench, false, false).await
-}
-
-async fn queues(bench: Arc<Bench>) -> Outcome {
-    several(&bench, true, false).await
+    several(&bench, false).await
 }
 
 async fn shares(bench: Arc<Bench>) -> Outcome {
-    several(&bench, false, true).await
+    several(&bench, true).await
 }
 
-async fn queues_of_shares(bench: Arc<Bench>) -> Outcome {
-    several(&bench, true, true).await
-}
-
-async fn several(bench: &Arc<Bench>, fair: bool, units: bool) -> Outcome {
+async fn several(bench: &Arc<Bench>, units: bool) -> Outcome {
     let seed = std::env::var("OARLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
     let first = seed.unwrap_or_else(|| fastrand::u64(..1 << 48));
     let mut matched = 0;
@@ -56,7 +48,7 @@ async fn several(bench: &Arc<Bench>, fair: bool, units: bool) -> Outcome {
         for seed in first + 4 * batch..first + 4 * (batch + 1) {
             let bench = bench.clone();
             runs.spawn(async move {
-                let mut run = Run::new(&bench, seed, fair, units).await?;
+                let mut run = Run::new(&bench, seed, units).await?;
                 let outcome = run.steps(60).await;
                 outcome.map_err(|failure| {
                     Failure::new(format!("OARLOCK_SEED={seed}: {failure}; {}", run.log.join("; ")))
@@ -83,7 +75,6 @@ struct Run {
     claims: Vec<Claim>,
     fences: HashMap<ClaimId, Fence>,
     habits: Habits,
-    fair: bool,
     units: bool,
     ttl: Duration,
     shown: bool,
@@ -96,7 +87,7 @@ struct Run {
 const GUARD: Duration = Duration::from_millis(60);
 
 impl Run {
-    async fn new(bench: &Bench, seed: u64, fair: bool, units: bool) -> Outcome<Self> {
+    async fn new(bench: &Bench, seed: u64, units: bool) -> Outcome<Self> {
         let capabilities = &bench.info.capabilities;
         Ok(Self {
             raw: bench.raw().await?,
@@ -106,7 +97,6 @@ impl Run {
             claims: Vec::new(),
             fences: HashMap::new(),
             habits: bench.fixture.habits(),
-            fair,
             units,
             ttl: bench.ttl().max(GUARD * 5),
             shown: capabilities.waiters == WaiterView::Listed,
@@ -200,7 +190,6 @@ impl Run {
         // From the seed, so that a run can be repeated.
         claim.id = ClaimId::from_bits(self.random.u128(..));
         claim.tether = Tether::Lease;
-        claim.fair = self.habits.queues || (self.fair && self.random.bool());
         // Where waiters leave no record, there is nothing of them to compare.
         claim.wait = self.random.u32(0..4) > 0 && self.shown;
         let long = self.random.bool();
@@ -236,7 +225,7 @@ impl Run {
     }
 
     async fn attempt(&mut self, claim: Claim) -> Outcome {
-        let words = (Self::short(&claim), claim.weight, claim.capacity, claim.fair, claim.wait, claim.ttl);
+        let words = (Self::short(&claim), claim.weight, claim.capacity, claim.wait, claim.ttl);
         let repeated = self.holds(claim.id);
         let ours = self.model.attempt(&claim, 1, Self::now(), &mut Calls::new());
         let theirs = self.raw.attempt(&claim).await;

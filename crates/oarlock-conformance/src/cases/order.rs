@@ -1,25 +1,58 @@
-//! First come, first served, where that was asked for.
+//! First come, first served.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use oarlock_core::state::{Query, Waiters};
+use oarlock_core::{Fence, ResourceName};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::cases;
 use crate::bench::{Bench, within};
 use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 
 cases!("order":
-    grants_follow_arrival [Fair],
-    an_unfair_claim_queues_behind_fair_ones [Fair],
-    readers_wait_behind_a_waiting_writer [Fair, Units],
-    who_gives_up_frees_his_place [Fair],
+    grants_follow_arrival [Order],
+    every_task_has_a_place_if_it_asks_for_one [Order],
+    the_tasks_of_a_process_wait_behind_its_place [Order],
+    a_try_is_refused_while_others_wait [Order],
+    readers_wait_behind_a_waiting_writer [Order, Units],
+    who_gives_up_frees_his_place [Order],
 );
 
 async fn grants_follow_arrival(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let first = bench.peer().await?;
-    let guard = first.mutex(name.as_str())?.fair().lock().await?;
+    let guard = first.mutex(name.as_str())?.lock().await?;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let (mut tasks, mut peers) = (Vec::new(), Vec::new());
+    for number in 0..5 {
+        let peer = bench.peer().await?;
+        let (lock, served) = (peer.mutex(name.as_str())?, served.clone());
+        // One of them polls: it keeps its place, too.
+        let lock = if number == 2 { lock.spin() } else { lock };
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.lock().await?;
+            let _ = served.send((number, guard.fence()));
+            guard.release().await.map(drop)
+        }));
+        peer.waits(&name, 1).await?;
+        peers.push(peer);
+    }
+    guard.release().await?;
+    follows(&bench, &mut order, &[0, 1, 2, 3, 4]).await?;
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+async fn every_task_has_a_place_if_it_asks_for_one(bench: Arc<Bench>) -> Outcome {
+    let name = bench.name()?;
+    let first = bench.peer().await?;
+    let guard = first.mutex(name.as_str())?.lock().await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = Vec::new();
     // Two of them share a connection: the order must hold within a client, too.
@@ -35,31 +68,80 @@ async fn grants_follow_arrival(bench: Arc<Bench>) -> Outcome {
         peer.waits(&name, number / 3 + 1).await?;
     }
     guard.release().await?;
-    let mut fences = Vec::new();
-    for expected in 0..6 {
-        let next = within(bench.pace.soon * 2, "the next in the queue", order.recv()).await?;
-        let (number, fence) = next.ok_or_else(|| Failure::new("a waiter failed"))?;
-        ensure_eq!(number, expected, "who was served");
-        fences.push(fence);
-    }
-    ensure!(fences.is_sorted_by(|a, b| a < b), "fences do not follow the order of grants: {fences:?}");
+    follows(&bench, &mut order, &[0, 1, 2, 3, 4, 5]).await?;
     for task in tasks {
         task.await??;
     }
     Ok(())
 }
 
-async fn an_unfair_claim_queues_behind_fair_ones(bench: Arc<Bench>) -> Outcome {
+/// One process has many tasks, another has one: shares are equal for each process.
+async fn the_tasks_of_a_process_wait_behind_its_place(bench: Arc<Bench>) -> Outcome {
+    let name = bench.name()?;
+    let (first, many, one) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
+    let guard = first.mutex(name.as_str())?.lock().await?;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut tasks = Vec::new();
+    for (number, peer) in [(0, &many), (1, &one), (2, &many)] {
+        let (lock, served) = (peer.mutex(name.as_str())?, served.clone());
+        let task = async move {
+            let guard = lock.lock().await?;
+            let _ = served.send((number, guard.fence()));
+            guard.release().await.map(drop)
+        };
+        let mut task = Box::pin(task);
+        // The first look makes it stand at the gate, behind the task that came before.
+        let pending = poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await;
+        ensure!(pending, "a task was granted what is held");
+        tasks.push(tokio::spawn(task));
+        if number < 2 {
+            peer.waits(&name, 1).await?;
+        }
+    }
+    if let Some(waiting) = waiters(&bench, &name).await? {
+        ensure_eq!(waiting, 2, "places in the queue of two processes");
+    }
+    guard.release().await?;
+    follows(&bench, &mut order, &[0, 1, 2]).await?;
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// How many places the store's queue has; `None` where it does not show them.
+async fn waiters(bench: &Bench, name: &ResourceName) -> Outcome<Option<usize>> {
+    let raw = bench.raw().await?;
+    let page = raw.driver.clone().inspect(Query::name(name.clone())).await?;
+    Ok(page.resources.first().and_then(|state| match &state.waiters {
+        Waiters::Listed(waiters) => Some(waiters.len()),
+        Waiters::Counted(_) | Waiters::Hidden => None,
+    }))
+}
+
+async fn follows(bench: &Bench, order: &mut UnboundedReceiver<(usize, Fence)>, expected: &[usize]) -> Outcome {
+    let mut fences = Vec::new();
+    for expected in expected {
+        let next = within(bench.pace.soon * 2, "the next in the queue", order.recv()).await?;
+        let (number, fence) = next.ok_or_else(|| Failure::new("a waiter failed"))?;
+        ensure_eq!(number, *expected, "who was served");
+        fences.push(fence);
+    }
+    ensure!(fences.is_sorted_by(|a, b| a < b), "fences do not follow the order of grants: {fences:?}");
+    Ok(())
+}
+
+async fn a_try_is_refused_while_others_wait(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let guard = one.mutex(name.as_str())?.lock().await?;
-    let fair = two.mutex(name.as_str())?.fair();
-    let waiter = tokio::spawn(async move { fair.lock().await });
+    let lock = two.mutex(name.as_str())?;
+    let waiter = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
     guard.release().await?;
-    // Whether or not the waiter has taken its turn by now, nobody may come before it.
-    ensure!(three.mutex(name.as_str())?.try_lock().await?.is_none(), "an unfair claim passed a fair one");
-    bench.soon("the fair waiter", waiter).await???.release().await?;
+    // Whether or not the waiter has taken its turn by now, no claim may come before it.
+    ensure!(three.mutex(name.as_str())?.try_lock().await?.is_none(), "a try passed a claim that waits");
+    bench.soon("the waiter", waiter).await???.release().await?;
     Ok(())
 }
 
@@ -84,9 +166,9 @@ async fn readers_wait_behind_a_waiting_writer(bench: Arc<Bench>) -> Outcome {
 async fn who_gives_up_frees_his_place(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let guard = one.mutex(name.as_str())?.fair().lock().await?;
-    let patient = three.mutex(name.as_str())?.fair();
-    let brief = two.mutex(name.as_str())?.fair().wait(Duration::from_millis(150));
+    let guard = one.mutex(name.as_str())?.lock().await?;
+    let patient = three.mutex(name.as_str())?;
+    let brief = two.mutex(name.as_str())?.wait(Duration::from_millis(150));
     let gave_up = tokio::spawn(async move { brief.lock().await });
     two.waits(&name, 1).await?;
     let waiter = tokio::spawn(async move { patient.lock().await });

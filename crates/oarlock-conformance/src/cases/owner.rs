@@ -46,7 +46,7 @@ async fn a_reader_can_read_again(bench: Arc<Bench>) -> Outcome {
     let second = bench.soon("a second read hold", lock.read()).await??;
     // A writer that waits between the two would make the second wait for the first: that must be an error.
     let writer = peer.rwlock(name.as_str())?;
-    if bench.info.capabilities.fair {
+    if bench.info.capabilities.order {
         let writer = tokio::spawn(async move { writer.write().await });
         peer.waits(&name, 1).await?;
         let refused = bench.soon("the refusal", lock.read()).await?;

@@ -25,7 +25,7 @@ cases!("reentrant":
     a_plain_lock_of_the_owner_is_refused,
     a_writer_can_read [Units],
     an_upgrade_is_refused [Units],
-    a_reader_passes_a_waiting_writer [Units, Fair],
+    a_reader_passes_a_waiting_writer [Units, Order],
     at_every_await_of_an_entry,
     at_every_await_of_a_last_release,
     entries_end_outside_of_a_runtime,

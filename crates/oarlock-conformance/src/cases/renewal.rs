@@ -10,7 +10,7 @@ use crate::failure::{Outcome, ensure, ensure_eq};
 
 cases!("renewal":
     a_holder_outlives_many_leases,
-    a_waiter_keeps_its_place [Fair],
+    a_waiter_keeps_its_place [Order],
     many_locks_are_kept_by_one_client,
     a_calm_run_has_no_alarms,
 );
@@ -35,8 +35,8 @@ async fn a_holder_outlives_many_leases(bench: Arc<Bench>) -> Outcome {
 async fn a_waiter_keeps_its_place(bench: Arc<Bench>) -> Outcome {
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.fair().lock().await?;
-    let (first, second) = (two.mutex(name.as_str())?.fair(), three.mutex(name.as_str())?.fair());
+    let guard = one.mutex(name.as_str())?.lock().await?;
+    let (first, second) = (two.mutex(name.as_str())?, three.mutex(name.as_str())?);
     let first = tokio::spawn(async move { first.lock().await });
     two.waits(&name, 1).await?;
     let second = tokio::spawn(async move { second.lock().await });

@@ -10,7 +10,7 @@ use crate::failure::{Outcome, ensure};
 cases!("wakeup":
     a_release_wakes_the_waiter [Push],
     a_drop_wakes_the_waiter [Push],
-    a_withdrawal_wakes_the_one_behind [Push, Fair],
+    a_withdrawal_wakes_the_one_behind [Push, Order],
     an_observer_sees_changes [Push],
     a_waiter_without_hints_gets_there,
 );
@@ -54,11 +54,11 @@ async fn a_drop_wakes_the_waiter(bench: Arc<Bench>) -> Outcome {
 async fn a_withdrawal_wakes_the_one_behind(bench: Arc<Bench>) -> Outcome {
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.fair().ttl(LONG).lock().await?;
-    let lock = two.mutex(name.as_str())?.fair().ttl(LONG);
+    let guard = one.mutex(name.as_str())?.ttl(LONG).lock().await?;
+    let lock = two.mutex(name.as_str())?.ttl(LONG);
     let head = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
-    let lock = three.mutex(name.as_str())?.fair().ttl(LONG);
+    let lock = three.mutex(name.as_str())?.ttl(LONG);
     let waiter = tokio::spawn(async move { lock.lock().await });
     three.waits(&name, 1).await?;
     head.abort();

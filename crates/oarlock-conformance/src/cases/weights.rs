@@ -12,10 +12,9 @@ use crate::history::Rules;
 cases!("weights":
     permits_add_up [Units],
     a_crowd_stays_within_the_capacity [Units],
-    a_fair_crowd_stays_within_the_capacity [Units, Fair],
     readers_share [Units],
     a_crowd_of_readers_and_writers [Units],
-    a_heavy_head_holds_back_the_light [Units, Fair],
+    a_heavy_head_holds_back_the_light [Units, Order],
 );
 
 async fn permits_add_up(bench: Arc<Bench>) -> Outcome {
@@ -32,15 +31,9 @@ async fn permits_add_up(bench: Arc<Bench>) -> Outcome {
 }
 
 async fn a_crowd_stays_within_the_capacity(bench: Arc<Bench>) -> Outcome {
-    let lock = Lock::Semaphore { permits: 4, fair: false };
+    let lock = Lock::Semaphore { permits: 4 };
     let crowd = Crowd { peers: 3, tasks: 3, rounds: 5, lock, stay: Duration::from_millis(4) };
     crowd.run(&bench, &Rules::new().least_holds(45)).await
-}
-
-async fn a_fair_crowd_stays_within_the_capacity(bench: Arc<Bench>) -> Outcome {
-    let lock = Lock::Semaphore { permits: 4, fair: true };
-    let crowd = Crowd { peers: 2, tasks: 3, rounds: 4, lock, stay: Duration::from_millis(4) };
-    crowd.run(&bench, &Rules::new().least_holds(24)).await
 }
 
 async fn readers_share(bench: Arc<Bench>) -> Outcome {
@@ -62,11 +55,11 @@ async fn a_crowd_of_readers_and_writers(bench: Arc<Bench>) -> Outcome {
 async fn a_heavy_head_holds_back_the_light(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let first = one.semaphore(name.as_str(), 4)?.fair().acquire(2).await?;
-    let heavy = two.semaphore(name.as_str(), 4)?.fair();
+    let first = one.semaphore(name.as_str(), 4)?.acquire(2).await?;
+    let heavy = two.semaphore(name.as_str(), 4)?;
     let heavy = tokio::spawn(async move { heavy.acquire(4).await });
     two.waits(&name, 1).await?;
-    let light = three.semaphore(name.as_str(), 4)?.fair();
+    let light = three.semaphore(name.as_str(), 4)?;
     ensure!(light.try_acquire(1).await?.is_none(), "a light claim passed the heavy one at the head");
     first.release().await?;
     let heavy = bench.soon("the heavy claim", heavy).await???;

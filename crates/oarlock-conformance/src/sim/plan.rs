@@ -16,9 +16,9 @@ pub enum Style {
 /// What is contended for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// A mutex, fair or not.
+    /// A mutex.
     Mutex {
-        /// In order of arrival.
+        /// Every task stands in the store's queue.
         fair: bool,
     },
     /// A spin lock.

@@ -83,7 +83,7 @@ impl Contender {
     /// A waiter that nobody keeps alive and nobody withdraws.
     async fn leave_ghost(&self, what: What) -> Result<()> {
         let mut ghost = Claim::new(ClaimId::from_bits(fastrand::u128(..)), ResourceName::new(what.name())?);
-        (ghost.wait, ghost.fair, ghost.ttl, ghost.tether) = (true, true, TTL, Tether::Lease);
+        (ghost.wait, ghost.ttl, ghost.tether) = (true, TTL, Tether::Lease);
         // If it is granted on the spot, it is the ghost of a holder instead.
         self.driver.clone().attempt(Arc::new(ghost)).await.map(drop)
     }

@@ -19,7 +19,7 @@ use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 use crate::event::Step;
 use crate::guard::{Guard, Held};
 use crate::owner::{Holds, Owner};
-use crate::state::Query;
+use crate::state::{Query, Waiters};
 
 /// What the last requests of a bounded wait may take beyond it, all together.
 pub(crate) const LAST_CHANCE: Duration = Duration::from_secs(1);
@@ -59,6 +59,8 @@ pub(crate) struct Ask {
     pub(crate) whole: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) patience: Patience,
+    /// It stands in the store's queue itself, not behind the other tasks of its process.
+    pub(crate) fair: bool,
     pub(crate) owner: Option<Owner>,
     /// When an attempt that does not wait must have been answered, where that is sooner than for other requests.
     pub(crate) answer_by: Moment,
@@ -103,27 +105,19 @@ impl Ask {
         let started = core.clock.now();
         let give_up = self.wait.until(started);
         self.claim.wait = give_up > started;
-        let alone = self.check_owner(&core)?;
-        if alone {
-            self.claim.wait = false;
-        }
-
+        let joins = self.check_owner(&core)?;
         let pass = match self.enter_gate(&core, started, give_up).await {
             None => return Ok(None),
             Some(Entry::Handed(guard)) => return Ok(Some(guard)),
             Some(Entry::Store(pass)) => pass,
         };
         let place = self.check_crowd(&core, pass.as_ref())?;
-        let mut granted = self.stand_in_line(&core, pass, started, give_up).await?;
+        let mut granted = self.stand_in_line(&core, pass, joins, started, give_up).await?;
         drop(place);
         if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
             let left = (give_up + LAST_CHANCE).since(core.clock.now());
             let baton = Baton::reserve(&core, guard, bounds, left.min(self.claim.ttl / 6)).await;
             guard.set_baton(baton);
-        }
-        if granted.is_none() && alone {
-            let message = "this owner holds it already, and would wait for a claim that waits for it";
-            return Err(Error::new(ErrorKind::SelfDeadlock, message).about(&self.claim.resource));
         }
         Ok(granted)
     }
@@ -137,7 +131,7 @@ impl Ask {
             return Err(Error::new(ErrorKind::InvalidClaim, message).about(&self.claim.resource));
         }
         let can = &core.info.capabilities;
-        let missing = if self.claim.fair && !can.fair {
+        let missing = if self.fair && !can.order {
             "grant in order of arrival"
         } else if self.claim.kind == Kind::Election && !can.records {
             "show who leads"
@@ -162,7 +156,7 @@ impl Ask {
             return Some("a lock cannot be held for no time at all".to_owned());
         }
         let Bounds { hand_offs, span } = self.cohort?;
-        if self.claim.fair || !self.renew || self.max_hold.is_some() || self.owner.is_some() {
+        if self.fair || !self.renew || self.max_hold.is_some() || self.owner.is_some() {
             let other = "be fair, or have an explicit lease, a longest hold or an owner";
             return Some(format!("a lock that goes from task to task cannot {other}"));
         }
@@ -178,22 +172,21 @@ impl Ask {
         }
     }
 
-    /// True if the owner holds the name already, in a way that this claim may join but must not wait for.
+    /// True if the owner holds the name already: this claim may join, but must not wait behind a claim that waits for this owner.
     fn check_owner(&self, core: &Core) -> Result<bool> {
         let Some(owner) = &self.owner else { return Ok(false) };
         match owner.holds(core.store_number(), &self.claim.resource, self.claim.weight) {
-            Holds::Incompatible if self.claim.wait => {
-                let message = "this owner holds it already: it would wait for itself";
-                Err(Error::new(ErrorKind::SelfDeadlock, message).about(&self.claim.resource))
-            }
-            Holds::Compatible if self.claim.fair => Ok(self.claim.wait),
-            Holds::Nothing | Holds::Compatible | Holds::Incompatible => Ok(false),
+            Holds::Incompatible if self.claim.wait => Err(self_deadlock("and would wait for itself", &self.claim)),
+            Holds::Compatible => Ok(self.claim.wait && core.info.capabilities.order),
+            Holds::Nothing | Holds::Incompatible => Ok(false),
         }
     }
 
     /// `None`: out of time.
     async fn enter_gate(&self, core: &Core, started: Moment, give_up: Moment) -> Option<Entry> {
-        if !self.claim.wait || self.claim.fair {
+        // Readers and permits of a process can hold side by side: where the store keeps the order, each stands in its queue.
+        let is_shared = core.info.capabilities.order && self.claim.weight != Weight::All;
+        if !self.claim.wait || self.fair || is_shared {
             return Some(Entry::Store(None));
         }
         let mut seek = self.cohort.map(|_| core.cohorts.seek(&self.claim, started));
@@ -217,6 +210,7 @@ impl Ask {
         &self,
         core: &Arc<Core>,
         pass: Option<Pass>,
+        mut joins: bool,
         started: Moment,
         give_up: Moment,
     ) -> Result<Option<Guard>> {
@@ -247,13 +241,20 @@ impl Ask {
                     errors.reset();
                     may_repeat_at_once = true;
                     place.queue(pending.ahead, pass.as_ref());
+                    // Claims that arrive later are served later: one look is enough.
+                    if std::mem::take(&mut joins) && stands_behind(core, &place.claim, end).await? {
+                        place.withdraw(end).await;
+                        return Err(self_deadlock("and would wait behind a claim that waits for it", &self.claim));
+                    }
                     if self.patience == Patience::Hint && turn.arm(core, &place.claim, &pending, give_up).await {
                         // Whatever changed before the watch was armed is seen by looking once more.
                         continue;
                     }
                     // Whoever will be told has no need to look often, also where others have.
                     let pauses = if pending.watched && turn.watch.is_some() { &mut slow } else { &mut pauses };
-                    if let (true, Weight::All, Some(ahead)) = (self.claim.fair, self.claim.weight, pending.ahead) {
+                    if let (true, Weight::All, Some(ahead)) =
+                        (core.info.capabilities.order, self.claim.weight, pending.ahead)
+                    {
                         pauses.stand(ahead);
                     }
                     let pause = core.entropy.jitter(pauses.next());
@@ -518,6 +519,21 @@ impl Turn {
             None => {}
         }
     }
+}
+
+/// Whether another claim waits before `claim`. A store that does not list waiters is taken to have one.
+async fn stands_behind(core: &Core, claim: &Claim, end: Moment) -> Result<bool> {
+    let look = core.driver.clone().inspect(Query::name(claim.resource.clone()));
+    let page = core.by(end, look, "inspect").await?;
+    Ok(page.resources.first().is_some_and(|state| match &state.waiters {
+        Waiters::Listed(waiters) => waiters.iter().position(|waiter| waiter.id == claim.id).is_some_and(|at| at > 0),
+        Waiters::Counted(_) | Waiters::Hidden => true,
+    }))
+}
+
+fn self_deadlock(what: &str, claim: &Claim) -> Error {
+    let message = format!("this owner holds it already, {what}");
+    Error::new(ErrorKind::SelfDeadlock, message).about(&claim.resource)
 }
 
 /// The error of a wait that ended: who holds it, since when, how many wait.

@@ -50,7 +50,6 @@ kept!(Election);
 impl Election {
     pub(crate) fn new(mut ask: Ask) -> Self {
         ask.claim.kind = Kind::Election;
-        ask.claim.fair = ask.client.info().capabilities.fair;
         Self { ask }
     }
 

@@ -11,9 +11,10 @@ use crate::owner::Owner;
 
 /// A lock that one can hold.
 ///
-/// Unfair unless asked otherwise: whoever asks when it is free gets it, which is fast, and can starve somebody under
-/// constant contention. [`fair`](Self::fair) grants in order of arrival, which costs a hand-over per grant. While any
-/// claim on a name asks for fairness, all of them are served in order.
+/// Processes that wait are served in order of arrival, where the store keeps a queue
+/// ([`Capabilities::order`](crate::Capabilities::order)): each process has one place in it, and its tasks wait behind
+/// that place in order. So under contention processes get equal shares. [`fair`](Self::fair) gives every task a place of its
+/// own.
 ///
 /// A mutex and the writer of a read-write lock of the same name exclude each other, and every reader or permit.
 ///
@@ -45,14 +46,17 @@ impl Mutex {
         self.ask
     }
 
-    /// Grants in order of arrival.
+    /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of arrival. Without
+    /// this, tasks of one process wait behind its one place, and shares are equal for each process.
+    ///
+    /// A store without a queue refuses to lock then ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
     #[must_use]
     pub fn fair(mut self) -> Self {
-        self.ask.claim.fair = true;
+        self.ask.fair = true;
         self
     }
 
-    /// Waits by timer only, without notification, in short bounded pauses.
+    /// Waits by timer only, without notification, in short bounded pauses. It keeps its place in the queue.
     #[must_use]
     pub fn spin(mut self) -> Self {
         self.ask.claim.kind = Kind::Spin;
@@ -72,7 +76,7 @@ impl Mutex {
     ///
     /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
     /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an
-    /// ordinary one. While it goes round, a fair claim elsewhere waits, too.
+    /// ordinary one. While it goes round, claims that arrived earlier wait: this is an exception from the order of arrival.
     #[must_use]
     pub fn cohort(mut self, hand_offs: u32, span: std::time::Duration) -> Self {
         self.ask.cohort = Some(Bounds { hand_offs, span });
@@ -85,7 +89,7 @@ impl Mutex {
         ReentrantMutex::new(self.owner(owner).ask, owner)
     }
 
-    /// Takes the lock if it is free; `None` if it is busy.
+    /// Takes the lock if it is free and no claim waits for it; `None` if not.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is held or left behind: the request is finished and undone in the background.

@@ -13,8 +13,8 @@ use crate::owner::Owner;
 
 /// A lock that many can read-hold or one can write-hold.
 ///
-/// Fair where the store can queue: a waiting writer holds back the readers that come after it, so neither side
-/// starves. Where the store has no queue it is unfair, and writers can starve under constant readers.
+/// Where the store keeps a queue, a waiting writer holds back the readers that come after it, so neither side starves. Where it
+/// does not ([`Capabilities::order`](crate::Capabilities::order)), writers can starve under constant readers.
 ///
 /// # Examples
 /// ```
@@ -39,7 +39,6 @@ tunable!(RwLock);
 impl RwLock {
     pub(crate) fn new(mut ask: Ask) -> Self {
         ask.claim.capacity = Capacity::Fixed(Limit::Unlimited);
-        ask.claim.fair = ask.client.info().capabilities.fair;
         Self { ask }
     }
 
@@ -97,7 +96,7 @@ impl RwLock {
         self.reader().lock().await
     }
 
-    /// Write-holds if that is possible now.
+    /// Write-holds if that is possible now; `None` if another claim holds or waits.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is held or left behind.

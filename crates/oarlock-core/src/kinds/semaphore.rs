@@ -12,8 +12,8 @@ use crate::guard::Guard;
 /// A lock of a number of units, of which each holder takes some.
 ///
 /// All clients of a live name must state the same number; another is a
-/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [adopts](Self::adopt) the stored one. Unfair unless
-/// asked otherwise; fair, a heavy claim at the head holds back light ones behind it.
+/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [adopts](Self::adopt) the stored one. Where the
+/// store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones behind it.
 ///
 /// # Examples
 /// ```
@@ -41,10 +41,11 @@ impl Semaphore {
         Ok(Self { ask })
     }
 
-    /// Grants in order of arrival.
+    /// Insists on the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store keeps a queue,
+    /// every claim on permits stands in it anyway.
     #[must_use]
     pub fn fair(mut self) -> Self {
-        self.ask.claim.fair = true;
+        self.ask.fair = true;
         self
     }
 
@@ -71,7 +72,7 @@ impl Semaphore {
         self.taking(permits).map(Part)
     }
 
-    /// Takes `permits` if they are free; `None` if not.
+    /// Takes `permits` if they are free and no claim waits before this one; `None` if not.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is held or left behind.

@@ -62,13 +62,6 @@ fn reader(id: u128) -> Claim {
     let mut claim = claim(id);
     claim.weight = Weight::ONE;
     claim.capacity = Capacity::Fixed(Limit::Unlimited);
-    claim.fair = true;
-    claim
-}
-
-fn fair(id: u128) -> Claim {
-    let mut claim = claim(id);
-    claim.fair = true;
     claim
 }
 
@@ -133,7 +126,10 @@ fn weights_never_exceed_the_capacity() {
     let mut world = World::new();
     assert!(world.attempt(&units(1, 2, 3)).is_some());
     assert!(world.attempt(&units(2, 2, 3)).is_none());
-    assert!(world.attempt(&units(3, 1, 3)).is_some(), "unfair: what fits goes in");
+    assert!(world.attempt(&units(3, 1, 3)).is_none(), "it would fit, but a heavier claim waits before it");
+    world.release(&units(2, 2, 3));
+    assert_eq!(world.called(), [3]);
+    assert!(world.attempt(&units(3, 1, 3)).is_some());
     assert!(world.attempt(&claim(4)).is_none(), "everything does not fit beside something");
     assert_eq!(world.refused(&units(5, 4, 3)), ErrorKind::TooHeavy);
     assert_eq!(world.refused(&units(6, 1, 2)), ErrorKind::SpecMismatch);
@@ -151,18 +147,18 @@ fn the_capacity_is_forgotten_with_the_last_claim() {
 }
 
 #[test]
-fn fair_claims_are_granted_in_order() {
+fn claims_are_granted_in_order_of_arrival() {
     let mut world = World::new();
-    world.attempt(&fair(1));
-    world.attempt(&fair(2));
-    world.attempt(&fair(3));
-    world.release(&fair(1));
+    world.attempt(&claim(1));
+    world.attempt(&claim(2));
+    world.attempt(&claim(3));
+    world.release(&claim(1));
     assert_eq!(world.called(), [2]);
-    assert!(world.attempt(&fair(3)).is_none(), "no overtaking");
+    assert!(world.attempt(&claim(3)).is_none(), "no overtaking");
     let mut barging = claim(4);
     barging.wait = false;
-    assert!(world.attempt(&barging).is_none(), "an unfair try respects a fair queue");
-    assert!(world.attempt(&fair(2)).is_some());
+    assert!(world.attempt(&barging).is_none(), "a try that does not wait respects the queue");
+    assert!(world.attempt(&claim(2)).is_some());
 }
 
 #[test]
@@ -170,15 +166,15 @@ fn a_waiting_writer_holds_back_later_readers() {
     let mut world = World::new();
     assert!(world.attempt(&reader(1)).is_some());
     assert!(world.attempt(&reader(2)).is_some());
-    assert!(world.attempt(&fair(3)).is_none());
+    assert!(world.attempt(&claim(3)).is_none());
     assert!(world.attempt(&reader(4)).is_none());
     world.release(&reader(1));
     assert_eq!(world.called(), [] as [u128; 0]);
     world.release(&reader(2));
     assert_eq!(world.called(), [3]);
-    assert!(world.attempt(&fair(3)).is_some());
+    assert!(world.attempt(&claim(3)).is_some());
     world.attempt(&reader(5));
-    world.release(&fair(3));
+    world.release(&claim(3));
     assert_eq!(world.called(), [4, 5], "all readers at once");
 }
 
@@ -212,29 +208,29 @@ fn a_lease_ends_and_is_never_revived() {
 #[test]
 fn an_expired_waiter_is_evicted() {
     let mut world = World::new();
-    world.attempt(&fair(1));
-    world.attempt(&fair(2));
+    world.attempt(&claim(1));
+    world.attempt(&claim(2));
     world.pass(Duration::from_secs(5));
-    world.attempt(&fair(3));
-    world.renew(&fair(3));
+    world.attempt(&claim(3));
+    world.renew(&claim(3));
     world.pass(Duration::from_secs(6));
-    world.release(&fair(1));
+    world.release(&claim(1));
     assert_eq!(world.called(), [3], "2 let its place run out");
-    assert!(world.attempt(&fair(3)).is_some());
+    assert!(world.attempt(&claim(3)).is_some());
 }
 
 #[test]
 fn a_turn_not_taken_passes_on() {
     let mut world = World::new();
-    world.attempt(&fair(1));
-    world.attempt(&fair(2));
-    world.attempt(&fair(3));
-    world.release(&fair(1));
+    world.attempt(&claim(1));
+    world.attempt(&claim(2));
+    world.attempt(&claim(3));
+    world.release(&claim(1));
     world.pass(TURN_TTL - Duration::from_millis(1));
-    world.renew(&fair(2));
-    assert!(world.attempt(&fair(3)).is_none());
+    world.renew(&claim(2));
+    assert!(world.attempt(&claim(3)).is_none());
     world.pass(Duration::from_millis(1));
-    assert!(world.attempt(&fair(3)).is_some(), "renewing is not enough to sit on a turn");
+    assert!(world.attempt(&claim(3)).is_some(), "renewing is not enough to sit on a turn");
 }
 
 #[test]
@@ -297,7 +293,7 @@ fn the_claims_of_a_dead_session_end_unless_tethered_to_their_lease() {
     let mut survivor = reader(2);
     survivor.tether = Tether::Lease;
     world.resource.attempt(&survivor, 7, world.now, &mut world.calls).unwrap();
-    world.attempt(&fair(3));
+    world.attempt(&claim(3));
     world.resource.end_sessions(world.now, &mut world.calls, |session| session != 7);
     let left: Vec<_> = world.resource.entries().iter().map(|entry| entry.id.bits()).collect();
     assert_eq!(left, [2, 3]);

@@ -7,7 +7,7 @@ use oarlock_core::driver::{Driver as _, Interest};
 use oarlock_core::{Capacity, Limit, Tether, Weight};
 
 use crate::helper::Helper;
-use crate::{claim, fair, granted, hint, name, open, pending, release, show, take_turn, temp, turn, waiting};
+use crate::{claim, granted, hint, name, open, pending, release, show, take_turn, temp, turn, waiting};
 
 #[tokio::test]
 async fn a_killed_holder_is_followed_at_once() {
@@ -65,7 +65,7 @@ async fn waiters_that_died_with_the_holder_are_passed_over() {
     for waiter in &mut between {
         assert_eq!(waiter.says(), "queued");
     }
-    let last = fair("x");
+    let last = waiting("x");
     assert_eq!(pending(&store, &last).await.ahead, Some(4));
     let turn = tokio::spawn(async move { take_turn(&store, &last).await });
     holder.kill();
@@ -82,7 +82,7 @@ async fn the_watch_moves_up_with_the_queue() {
     let (ahead, store) = (open(dir.path()).await, open(dir.path()).await);
     let mut holder = Helper::start("hold x", dir.path());
     assert_eq!(holder.says(), "held");
-    let (first, second) = (fair("x"), fair("x"));
+    let (first, second) = (waiting("x"), waiting("x"));
     pending(&ahead, &first).await;
     pending(&store, &second).await;
     let turn = tokio::spawn(async move { take_turn(&store, &second).await });

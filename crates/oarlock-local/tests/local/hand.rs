@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::helper::Helper;
 use crate::stall::stalled;
-use crate::{claim, fair, granted, hint, open, pending, release, show, temp, turn};
+use crate::{claim, granted, hint, open, pending, release, show, temp, turn, waiting};
 
 /// Puts a claim into the queue so that it will be handed its turn: from the first watch on, a store hears.
 async fn queue(store: &Local, claim: &Claim) -> (Pending, Watch) {
@@ -61,7 +61,7 @@ async fn holder(store: &Local) -> Option<Fence> {
 async fn a_handed_grant_is_believed_without_a_look_and_its_fence_is_the_stores() {
     let dir = temp();
     let (a, b) = (open(dir.path()).await, open(dir.path()).await);
-    let (held, next) = (fair("x"), fair("x"));
+    let (held, next) = (waiting("x"), waiting("x"));
     let first = granted(&a, &held).await;
     let (_, mut watch) = queue(&b, &next).await;
     release(&a, &held).await;
@@ -82,7 +82,7 @@ async fn a_handed_grant_is_believed_without_a_look_and_its_fence_is_the_stores()
 async fn tasks_of_one_process_hand_over_too() {
     let dir = temp();
     let store = open(dir.path()).await;
-    let (held, next) = (fair("x"), fair("x"));
+    let (held, next) = (waiting("x"), waiting("x"));
     granted(&store, &held).await;
     let (_, mut watch) = queue(&store, &next).await;
     release(&store, &held).await;
@@ -99,7 +99,7 @@ async fn a_turn_that_comes_before_the_watch_is_heard() {
     let dir = temp();
     // Of one process, whose claims need no datagram: what it is told has come when the release is answered.
     let store = open(dir.path()).await;
-    let (held, next) = (fair("x"), fair("x"));
+    let (held, next) = (waiting("x"), waiting("x"));
     granted(&store, &held).await;
     let (second, watch) = queue(&store, &next).await;
     drop(watch);
@@ -115,7 +115,7 @@ async fn a_death_before_the_watch_is_heard() {
     let store = open(dir.path()).await;
     let mut helper = Helper::start("hold x", dir.path());
     assert_eq!(helper.says(), "held");
-    let next = fair("x");
+    let next = waiting("x");
     let (second, watch) = queue(&store, &next).await;
     drop(watch);
     helper.kill();
@@ -132,7 +132,7 @@ async fn datagrams_that_the_state_file_did_not_cause_are_not_believed() {
     let known = sockets(dir.path());
     let b = open(dir.path()).await;
     let to_b = socket_of_other(dir.path(), &known);
-    let (held, next) = (fair("x"), fair("x"));
+    let (held, next) = (waiting("x"), waiting("x"));
     let first = granted(&a, &held).await;
     let (_, mut watch) = queue(&b, &next).await;
     let send = |message: &[u8]| UnixDatagram::unbound().unwrap().send_to(message, &to_b).unwrap();
@@ -172,7 +172,7 @@ async fn a_lost_datagram_costs_a_look_and_not_the_lock() {
     let dir = temp();
     let store = open(dir.path()).await;
     let known = sockets(dir.path());
-    let held = fair("x");
+    let held = waiting("x");
     granted(&store, &held).await;
     let mut helper = Helper::start("turn x", dir.path());
     assert_eq!(helper.says(), "waiting");
@@ -192,7 +192,7 @@ async fn a_lost_datagram_costs_a_look_and_not_the_lock() {
 async fn a_waiter_that_did_not_hear_of_its_grant_learns_of_it_when_it_is_renewed() {
     let dir = temp();
     let (a, b) = (open(dir.path()).await, open(dir.path()).await);
-    let (held, next) = (fair("x"), fair("x"));
+    let (held, next) = (waiting("x"), waiting("x"));
     granted(&a, &held).await;
     let (_, mut watch) = queue(&b, &next).await;
     release(&a, &held).await;
@@ -208,11 +208,11 @@ async fn a_waiter_that_did_not_hear_of_its_grant_learns_of_it_when_it_is_renewed
 async fn a_waiter_killed_when_it_was_handed_its_turn_is_followed_at_once() {
     let dir = temp();
     let store = open(dir.path()).await;
-    let held = fair("x");
+    let held = waiting("x");
     granted(&store, &held).await;
     let mut helper = Helper::start("turn x", dir.path());
     assert_eq!(helper.says(), "waiting");
-    let next = fair("x");
+    let next = waiting("x");
     let (_, mut watch) = queue(&store, &next).await;
     stop(&helper);
     release(&store, &held).await;
@@ -226,7 +226,7 @@ async fn a_waiter_killed_when_it_was_handed_its_turn_is_followed_at_once() {
 async fn a_dead_waiter_is_handed_nothing() {
     let dir = temp();
     let store = open(dir.path()).await;
-    let held = fair("x");
+    let held = waiting("x");
     let last = granted(&store, &held).await.fence;
     let mut helper = Helper::start("turn x", dir.path());
     assert_eq!(helper.says(), "waiting");
@@ -250,12 +250,12 @@ async fn granted_after_hints(store: &Local, claim: &Claim, watch: &mut Watch) ->
 async fn a_waiter_that_hangs_costs_one_turn_and_does_not_believe_when_it_goes_on() {
     let dir = temp();
     let store = open(dir.path()).await;
-    let held = fair("x");
+    let held = waiting("x");
     granted(&store, &held).await;
     let mut helper = Helper::start("turn x", dir.path());
     assert_eq!(helper.says(), "waiting");
     let behind = Client::new(open(dir.path()).await).unwrap();
-    let lock = behind.mutex("x").unwrap().fair();
+    let lock = behind.mutex("x").unwrap();
     let waiter = tokio::spawn(async move { lock.lock().await });
     while show(&store, "x").await.waiters.count() != Some(2) {
         tokio::task::yield_now().await;
@@ -281,7 +281,7 @@ async fn eight_stopped_processes_at_the_head_cost_no_more_than_their_turns() {
     const STOPPED: u32 = 8;
     let dir = temp();
     let store = open(dir.path()).await;
-    let held = fair("x");
+    let held = waiting("x");
     granted(&store, &held).await;
     let mut stopped = Vec::new();
     for _ in 0..STOPPED {
@@ -291,7 +291,7 @@ async fn eight_stopped_processes_at_the_head_cost_no_more_than_their_turns() {
         stopped.push(helper);
     }
     let behind = Client::new(open(dir.path()).await).unwrap();
-    let lock = behind.mutex("x").unwrap().fair();
+    let lock = behind.mutex("x").unwrap();
     let waiter = tokio::spawn(async move { lock.lock().await });
     while show(&store, "x").await.waiters.count() != usize::try_from(STOPPED + 1).ok() {
         tokio::task::yield_now().await;
@@ -310,9 +310,9 @@ async fn eight_stopped_processes_at_the_head_cost_no_more_than_their_turns() {
 async fn a_thread_that_blocks_right_after_it_was_handed_the_lock_keeps_it() {
     let dir = temp();
     let (a, b) = (open(dir.path()).await, Client::new(open(dir.path()).await).unwrap());
-    let lock = b.mutex("x").unwrap().fair();
+    let lock = b.mutex("x").unwrap();
     for _ in 0..3 {
-        let held = fair("x");
+        let held = waiting("x");
         granted(&a, &held).await;
         let lock = lock.clone();
         let waiter = tokio::spawn(async move {
@@ -336,12 +336,12 @@ fn a_runtime_that_blocks_right_after_it_was_handed_the_lock_is_told_of_the_loss(
     let dir = temp();
     let of_others = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let a = of_others.block_on(open(dir.path()));
-    let held = fair("x");
+    let held = waiting("x");
     of_others.block_on(granted(&a, &held));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = Client::new(open(dir.path()).await).unwrap();
-        let lock = client.mutex("x").unwrap().fair();
+        let lock = client.mutex("x").unwrap();
         // The first look finds it held, and starts to hear; the second will be handed its turn.
         let released = of_others.spawn(async move {
             while show(&a, "x").await.waiters.count() != Some(1) {

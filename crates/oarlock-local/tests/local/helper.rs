@@ -9,7 +9,7 @@ use oarlock_core::Label;
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_local::{Config, Local};
 
-use crate::{claim, fair, forked, granted, hint, release, take_turn, turn, waiting};
+use crate::{claim, forked, granted, hint, release, take_turn, turn, waiting};
 
 const ROLE: &str = "OARLOCK_LOCAL_TEST_ROLE";
 const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
@@ -162,8 +162,7 @@ async fn share(dir: &Path, name: &str) {
 /// Queues for a name without taking its turn, until it is killed.
 async fn wait(dir: &Path, name: &str) {
     let store = Local::open(Config::new(dir)).await.unwrap();
-    let mut claim = waiting(name);
-    claim.fair = true;
+    let claim = waiting(name);
     assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));
     say("queued");
     sleep();
@@ -172,7 +171,7 @@ async fn wait(dir: &Path, name: &str) {
 /// Queues for a name, and when it is told to look says whether it holds.
 async fn its_turn(dir: &Path, name: &str) {
     let store = Local::open(Config::new(dir)).await.unwrap();
-    let claim = fair(name);
+    let claim = waiting(name);
     let Attempt::Pending(pending) = store.attempt(&claim).await.unwrap() else { panic!("granted at once") };
     let mut watch = turn(&store, &claim, pending.cursor).await;
     assert!(matches!(store.attempt(&claim).await.unwrap(), Attempt::Pending(_)));

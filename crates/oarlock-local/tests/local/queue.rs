@@ -6,13 +6,13 @@ use std::time::Duration;
 use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal};
 use oarlock_core::state::Ending;
 
-use crate::{claim, fair, granted, hint, open, pending, release, take_turn, temp, turn, waiting};
+use crate::{claim, granted, hint, open, pending, release, take_turn, temp, turn, waiting};
 
 #[tokio::test]
 async fn a_release_calls_the_next_in_line_only() {
     let dir = temp();
     let (a, b, c) = (open(dir.path()).await, open(dir.path()).await, open(dir.path()).await);
-    let (held, first, second) = (claim("x"), fair("x"), fair("x"));
+    let (held, first, second) = (claim("x"), waiting("x"), waiting("x"));
     granted(&a, &held).await;
     let cursor = pending(&b, &first).await.cursor;
     let mut next = turn(&b, &first, cursor).await;
@@ -55,7 +55,7 @@ async fn hundreds_of_waiters_are_served_in_order() {
     let mut keepers = tokio::task::JoinSet::new();
     for _ in 0..STORES {
         let store = Arc::new(open(dir.path()).await);
-        let line: Vec<_> = (0..EACH).map(|_| fair("x")).collect();
+        let line: Vec<_> = (0..EACH).map(|_| waiting("x")).collect();
         let (kept, places) =
             (store.clone(), line.iter().map(|claim| Renewal::of(Arc::new(claim.clone()))).collect::<Vec<_>>());
         // A place that nobody renews ends after ten seconds.

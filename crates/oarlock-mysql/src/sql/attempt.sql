@@ -1,7 +1,7 @@
 -- Takes, keeps or refuses a place: one round trip, one transaction.
 -- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
---   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value, whether this
+--   a stored one is adopted, weight (0: all), wait, behind, lease and place in microseconds, label, value, whether this
 --   connection takes the wake-up lock of the claim.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
 --   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; where a waiter
@@ -9,14 +9,14 @@
 --   whether this connection took the wake-up lock.
 CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
     _name VARBINARY(1536), _id BINARY(16), _session BIGINT, _tethered BOOLEAN, _kind VARCHAR(32), _capacity BIGINT,
-    _adopt BOOLEAN, _weight BIGINT, _fair BOOLEAN, _wait BOOLEAN, _behind BIGINT, _lease BIGINT, _place BIGINT,
+    _adopt BOOLEAN, _weight BIGINT, _wait BOOLEAN, _behind BIGINT, _lease BIGINT, _place BIGINT,
     _label MEDIUMTEXT CHARACTER SET utf8mb4, _value LONGBLOB, _wake BOOLEAN
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
-    DECLARE _arrival, _fence, _held, _position, _soonest, _claims, _units, _waiting, _ahead, _recheck, _dead, _grace, _last_holder,
+    DECLARE _arrival, _fence, _held, _position, _soonest, _units, _waiting, _ahead, _recheck, _dead, _grace, _last_holder,
         _last_waiter, _turns BIGINT;
-    DECLARE _whole, _queue, _too_long BOOLEAN;
+    DECLARE _whole, _too_long BOOLEAN;
     DECLARE _changed BOOLEAN DEFAULT FALSE;
     DECLARE _memo BLOB;
     DECLARE _outcome VARCHAR(16);
@@ -34,12 +34,11 @@ BEGIN
     CALL oarlock_enter(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     decide: LOOP
-        SET _claims = 0, _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0, _turns = 0;
+        SET _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0, _turns = 0;
         -- A claim that was asked to end is not given more time, waiting or holding.
-        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(fair), FALSE) OR _fair,
-            COALESCE(MAX(expires > _now + lease), FALSE), MAX(IF(id = _id, arrival, NULL)), MAX(IF(id = _id, fence, NULL)),
+        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(expires > _now + lease), FALSE), MAX(IF(id = _id, arrival, NULL)), MAX(IF(id = _id, fence, NULL)),
             MAX(IF(id = _id, weight, NULL)), MAX(IF(id = _id AND ending IS NOT NULL, expires - _now, NULL))
-        INTO _soonest, _queue, _too_long, _arrival, _fence, _held, _grace FROM oarlock_claim WHERE resource = _head;
+        INTO _soonest, _too_long, _arrival, _fence, _held, _grace FROM oarlock_claim WHERE resource = _head;
         IF _too_long THEN
             -- The clock was set back. A holder does not believe for longer than a lease from now.
             UPDATE oarlock_claim SET expires = _now + lease WHERE resource = _head AND expires > _now + lease;
@@ -69,22 +68,22 @@ BEGIN
 
         SET _position = COALESCE(_arrival, _arrivals + 1), _recheck = NULL;
         IF _soonest IS NOT NULL THEN
-            SELECT COALESCE(SUM(fence IS NOT NULL OR (_queue AND arrival < _position)), 0),
-                COALESCE(SUM(IF(fence IS NOT NULL OR (_queue AND arrival < _position), weight, 0)), 0),
-                COALESCE(MAX(weight = 0 AND (fence IS NOT NULL OR (_queue AND arrival < _position))), FALSE),
-                MIN(IF(fence IS NOT NULL OR (_queue AND arrival < _position), LEAST(expires, COALESCE(turn, expires)), NULL)) - _now,
-                COALESCE(SUM(fence IS NOT NULL OR arrival < _position), 0), COALESCE(SUM(fence IS NULL), 0),
+            SELECT COALESCE(SUM(fence IS NOT NULL OR arrival < _position), 0),
+                COALESCE(SUM(IF(fence IS NOT NULL OR arrival < _position, weight, 0)), 0),
+                COALESCE(MAX(weight = 0 AND (fence IS NOT NULL OR arrival < _position)), FALSE),
+                MIN(IF(fence IS NOT NULL OR arrival < _position, LEAST(expires, COALESCE(turn, expires)), NULL)) - _now,
+                COALESCE(SUM(fence IS NULL), 0),
                 MAX(IF(fence IS NOT NULL AND (_weight = 0 OR weight = 0), arrival, NULL)),
-                MAX(IF(fence IS NULL AND _queue AND arrival < _position AND (_weight = 0 OR weight = 0), arrival, NULL)),
+                MAX(IF(fence IS NULL AND arrival < _position AND (_weight = 0 OR weight = 0), arrival, NULL)),
                 COALESCE(SUM(fence IS NULL AND turn IS NOT NULL), 0)
-            INTO _claims, _units, _whole, _recheck, _ahead, _waiting, _last_holder, _last_waiter, _turns
+            INTO _ahead, _units, _whole, _recheck, _waiting, _last_holder, _last_waiter, _turns
             FROM oarlock_claim WHERE resource = _head AND id <> _id;
         END IF;
         SET _stored = COALESCE(_stated, _capacity, 1);
         SET _outcome = CASE
             WHEN NOT _adopt AND _capacity <> _stated THEN 'spec'
             WHEN _stored > 0 AND _weight > _stored THEN 'heavy'
-            WHEN IF(_weight = 0, _claims = 0, NOT _whole AND (_stored = 0 OR _units + _weight <= _stored)) THEN 'granted'
+            WHEN IF(_weight = 0, _ahead = 0, NOT _whole AND (_stored = 0 OR _units + _weight <= _stored)) THEN 'granted'
             ELSE 'pending' END;
         IF _outcome = 'granted' OR _soonest IS NULL THEN
             LEAVE decide;
@@ -99,7 +98,7 @@ BEGIN
         IF _arrival IS NULL AND _weight = 0 AND IS_FREE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(COALESCE(_before, 0))))) = 0 THEN
             LEAVE decide;
         END IF;
-        CALL oarlock_dead(_head, _session, IF(_queue OR _outcome <> 'pending', _position, 0), _dead);
+        CALL oarlock_dead(_head, _session, _position, _dead);
         IF _dead IS NULL THEN
             LEAVE decide;
         END IF;
@@ -116,9 +115,9 @@ BEGIN
             SET _changed = TRUE, _last_fence = _fence, _stated = COALESCE(_stated, _capacity);
             IF _arrival IS NULL THEN
                 INSERT INTO oarlock_claim (
-                    resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, lease, expires
+                    resource, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease, expires
                 ) VALUES (
-                    _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _fence, _now,
+                    _head, _id, _position, _session, _tethered, _kind, _weight, _behind, _label, _value, _fence, _now,
                     _lease, _now + _lease
                 );
             ELSE
@@ -133,9 +132,9 @@ BEGIN
         SET _changed = TRUE, _stated = COALESCE(_stated, _capacity);
         IF _arrival IS NULL THEN
             INSERT INTO oarlock_claim (
-                resource, id, arrival, session, tethered, kind, weight, fair, behind, label, value, since, lease, expires
+                resource, id, arrival, session, tethered, kind, weight, behind, label, value, since, lease, expires
             ) VALUES (
-                _head, _id, _position, _session, _tethered, _kind, _weight, _fair, _behind, _label, _value, _now, _place,
+                _head, _id, _position, _session, _tethered, _kind, _weight, _behind, _label, _value, _now, _place,
                 _now + _place
             );
         ELSE

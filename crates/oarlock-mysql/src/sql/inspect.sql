@@ -20,14 +20,18 @@ BEGIN
                     AND NOT (tethered AND FIND_IN_SET(session, _gone))
             )
         ORDER BY name LIMIT _skipped, 1;
-        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, ending,
-            _now - since AS age, LEAST(expires, COALESCE(turn, expires)) - _now AS left_over
+        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value, fence, ending,
+            _now - since AS age,
+            -- It may have been renewed a moment later.
+            LEAST(expires - _now, COALESCE(turn, expires) - _now, COALESCE(lease, expires - _now)) AS left_over
         FROM oarlock_resource JOIN oarlock_claim ON resource = number
         WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after) AND (_last IS NULL OR name <= _last)
             AND LEAST(expires, COALESCE(turn, expires)) > _now AND NOT (tethered AND FIND_IN_SET(session, _gone));
     ELSE
-        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, ending,
-            _now - since AS age, LEAST(expires, COALESCE(turn, expires)) - _now AS left_over
+        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value, fence, ending,
+            _now - since AS age,
+            -- It may have been renewed a moment later.
+            LEAST(expires - _now, COALESCE(turn, expires) - _now, COALESCE(lease, expires - _now)) AS left_over
         FROM oarlock_resource LEFT JOIN oarlock_claim
             ON resource = number AND LEAST(expires, COALESCE(turn, expires)) > _now
                 AND NOT (tethered AND FIND_IN_SET(session, _gone))

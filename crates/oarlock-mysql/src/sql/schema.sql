@@ -26,7 +26,6 @@ CREATE TABLE IF NOT EXISTS oarlock_claim (
     tethered BOOLEAN NOT NULL, -- whether it ends with that session
     kind VARCHAR(32) NOT NULL,
     weight BIGINT NOT NULL, -- 0: all
-    fair BOOLEAN NOT NULL,
     behind BIGINT NOT NULL,
     label MEDIUMTEXT NOT NULL,
     value LONGBLOB,
@@ -72,6 +71,16 @@ CREATE TABLE IF NOT EXISTS oarlock_server (
     name BINARY(16) NOT NULL PRIMARY KEY,
     boot BINARY(16) NOT NULL
 ) ENGINE = MEMORY;
+
+-- What format 5 has, and no longer means anything.
+SET @oarlock = IF(
+    EXISTS (
+        SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'oarlock_claim' AND column_name = 'fair'
+    ), 'ALTER TABLE oarlock_claim DROP COLUMN fair', 'DO 0'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
 
 -- What format 4 lacks. MySQL cannot add a column only if it is missing.
 SET @oarlock = IF(

@@ -70,7 +70,7 @@ MODIFIES SQL DATA SQL SECURITY INVOKER
 call_them: BEGIN
     DECLARE _room BIGINT DEFAULT COALESCE(_capacity, 1);
     DECLARE _claims, _units, _arrival, _weight, _session, _turn, _turns, _first BIGINT;
-    DECLARE _whole, _queue BOOLEAN;
+    DECLARE _whole BOOLEAN;
     DECLARE _id BINARY(16);
     DECLARE _done BOOLEAN DEFAULT FALSE;
     DECLARE waiters CURSOR FOR
@@ -78,9 +78,9 @@ call_them: BEGIN
         WHERE resource = _head AND fence IS NULL ORDER BY arrival;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     SELECT COUNT(fence), COALESCE(SUM(IF(fence IS NULL, 0, weight)), 0),
-        COALESCE(MAX(fence IS NOT NULL AND weight = 0), FALSE), COALESCE(MAX(fair), FALSE),
+        COALESCE(MAX(fence IS NOT NULL AND weight = 0), FALSE),
         COALESCE(SUM(fence IS NULL AND turn IS NOT NULL), 0), MIN(IF(fence IS NULL, arrival, NULL))
-    INTO _claims, _units, _whole, _queue, _turns, _first FROM oarlock_claim WHERE resource = _head;
+    INTO _claims, _units, _whole, _turns, _first FROM oarlock_claim WHERE resource = _head;
     -- Nearly always one claim wants everything. It is found without a cursor, for which the server makes a table.
     IF _claims = 0 AND _first IS NOT NULL THEN
         SELECT id, weight, session, turn INTO _id, _weight, _session, _turn FROM oarlock_claim
@@ -117,12 +117,9 @@ call_them: BEGIN
             END IF;
         ELSE
             UPDATE oarlock_claim SET turn = NULL
-            WHERE resource = _head AND fence IS NULL AND turn IS NOT NULL
-                AND (id = _id OR (arrival > _arrival AND (_queue OR _whole)));
-            -- In order, nobody overtakes; and nobody joins who wants everything.
-            IF _queue OR _whole THEN
-                LEAVE next_one;
-            END IF;
+            WHERE resource = _head AND fence IS NULL AND turn IS NOT NULL AND arrival >= _arrival;
+            -- A claim that does not fit holds back those behind it.
+            LEAVE next_one;
         END IF;
     END LOOP;
     CLOSE waiters;

@@ -1,13 +1,13 @@
 -- Takes, keeps or refuses a place: one round trip, one transaction.
 -- Keys: oarlock.resource by name, locked; oarlock.claim by resource; oarlock.session by number.
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
---   a stored one is adopted, weight (0: all), fair, wait, behind, lease and place in microseconds, label, value.
+--   a stored one is adopted, weight (0: all), wait, behind, lease and place in microseconds, label, value.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
 --   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; the session of the
 --   nearest one ahead that ends with it, for a waiter.
 CREATE OR REPLACE FUNCTION oarlock.attempt(
     _name bytea, _id bytea, _session bigint, _tethered boolean, _kind text, _capacity bigint, _adopt boolean,
-    _weight bigint, _fair boolean, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
+    _weight bigint, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
     OUT outcome text, OUT fence bigint, OUT lease bigint, OUT memo bytea, OUT ahead bigint, OUT recheck bigint,
     OUT stored bigint, OUT nearest bigint
 ) LANGUAGE plpgsql AS $$
@@ -15,14 +15,12 @@ CREATE OR REPLACE FUNCTION oarlock.attempt(
 DECLARE
     head oarlock.resource;
     mine oarlock.claim;
-    claims bigint;
     units numeric;
     whole boolean;
     waiting bigint;
     in_the_way timestamptz;
     soonest timestamptz;
     too_long boolean;
-    queue boolean;
     place bigint;
     free integer;
     last integer;
@@ -34,17 +32,15 @@ BEGIN
     now := clock_timestamp();
     LOOP
         mine := NULL;
-        claims := 0;
         units := 0;
         whole := false;
         waiting := 0;
         ahead := 0;
         in_the_way := NULL;
         nearest := NULL;
-        SELECT min(ends) FILTER (WHERE id IS NOT NULL), coalesce(bool_or(fair), false),
-            min(slot) FILTER (WHERE id IS NULL), max(slot),
+        SELECT min(ends) FILTER (WHERE id IS NOT NULL), min(slot) FILTER (WHERE id IS NULL), max(slot),
             coalesce(bool_or(expires > now + lease * interval '1 microsecond') FILTER (WHERE id IS NOT NULL), false)
-        INTO soonest, queue, free, last, too_long FROM oarlock.claim WHERE resource = head.key;
+        INTO soonest, free, last, too_long FROM oarlock.claim WHERE resource = head.key;
         IF too_long THEN
             -- The clock was set back. A holder does not believe for longer than a lease from now.
             UPDATE oarlock.claim SET expires = now + lease * interval '1 microsecond'
@@ -57,7 +53,6 @@ BEGIN
             changed := true;
             CONTINUE;
         END IF;
-        queue := queue OR _fair;
         IF soonest IS NOT NULL THEN
             SELECT * INTO mine FROM oarlock.claim WHERE resource = head.key AND id = _id;
         END IF;
@@ -85,13 +80,12 @@ BEGIN
         IF soonest IS NOT NULL THEN
             SELECT count(*) FILTER (WHERE blocks), coalesce(sum(weight) FILTER (WHERE blocks), 0),
                 coalesce(bool_or(weight = 0) FILTER (WHERE blocks), false), min(ends) FILTER (WHERE blocks),
-                count(*) FILTER (WHERE fence IS NOT NULL OR arrival < place), count(*) FILTER (WHERE fence IS NULL),
+                count(*) FILTER (WHERE fence IS NULL),
                 -- Each waiter looks at the one before it, the first at a holder: one death wakes one.
-                (array_agg(session ORDER BY fence IS NOT NULL, arrival DESC)
-                    FILTER (WHERE tethered AND (fence IS NOT NULL OR arrival < place)))[1]
-            INTO claims, units, whole, in_the_way, ahead, waiting, nearest
+                (array_agg(session ORDER BY fence IS NOT NULL, arrival DESC) FILTER (WHERE tethered AND blocks))[1]
+            INTO ahead, units, whole, in_the_way, waiting, nearest
             FROM (
-                SELECT *, fence IS NOT NULL OR (queue AND arrival < place) AS blocks FROM oarlock.claim
+                SELECT *, fence IS NOT NULL OR arrival < place AS blocks FROM oarlock.claim
                 WHERE resource = head.key AND id <> _id
             ) AS others;
         END IF;
@@ -99,12 +93,12 @@ BEGIN
         outcome := CASE
             WHEN NOT _adopt AND _capacity <> head.capacity THEN 'spec'
             WHEN stored > 0 AND _weight > stored THEN 'heavy'
-            WHEN oarlock.bears(claims, units, whole, stored, _weight) THEN 'granted'
+            WHEN oarlock.bears(ahead, units, whole, stored, _weight) THEN 'granted'
             ELSE 'pending' END;
         EXIT WHEN outcome = 'granted' OR soonest IS NULL;
-        -- Something is in the way: only now it matters whether it is alive.
-        dead := oarlock.dead(head.key, _session, CASE WHEN queue OR outcome <> 'pending' THEN place ELSE 0 END);
-        -- Whoever waits looks at the nearest one ahead, and would see nothing behind a dead one.
+        -- Something is in the way: only now it matters whether it is alive. A claim that will wait looks at holders and at the nearest
+        -- claim ahead; the others are looked at by those behind them. So an arrival does not cost more where many wait.
+        dead := oarlock.dead(head.key, _session, CASE WHEN _wait AND outcome = 'pending' THEN 0 ELSE place END);
         IF dead IS NULL AND _wait AND nearest <> _session AND oarlock.is_over(nearest) THEN
             dead := ARRAY[nearest];
         END IF;
@@ -144,16 +138,16 @@ BEGIN
         ELSIF free IS NOT NULL THEN
             UPDATE oarlock.claim
             SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,
-                fair = _fair, behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
+                behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
                 lease = attempt.lease,
                 expires = now + attempt.lease * interval '1 microsecond'
             WHERE resource = head.key AND slot = free;
         ELSE
             INSERT INTO oarlock.claim (
-                resource, slot, id, arrival, session, tethered, kind, weight, fair, behind, label, value, fence, since, lease,
+                resource, slot, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease,
                 expires
             ) VALUES (
-                head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _fair, _behind, _label,
+                head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _behind, _label,
                 _value, attempt.fence, now, attempt.lease, now + attempt.lease * interval '1 microsecond'
             );
         END IF;

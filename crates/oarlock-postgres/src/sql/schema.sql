@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 5. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 6. Run under an advisory lock, so that many may try at once.
 -- Keys: none. Arguments: none. Answer: none.
 CREATE SCHEMA IF NOT EXISTS oarlock;
 
@@ -44,7 +44,6 @@ CREATE TABLE IF NOT EXISTS oarlock.claim (
     tethered boolean NOT NULL, -- whether it ends with that session's beacon
     kind text NOT NULL,
     weight bigint NOT NULL, -- 0: all
-    fair boolean NOT NULL,
     behind bigint NOT NULL,
     label text NOT NULL,
     value bytea,
@@ -65,6 +64,9 @@ CREATE TABLE IF NOT EXISTS oarlock.fence (
     fence bigint NOT NULL,
     used timestamptz -- to the day; NULL: never to be forgotten
 );
+
+-- What format 5 has, and no longer means anything.
+ALTER TABLE oarlock.claim DROP COLUMN IF EXISTS fair;
 
 -- What format 4 lacks.
 ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS lease bigint;

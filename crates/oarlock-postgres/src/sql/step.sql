@@ -88,8 +88,7 @@ DECLARE
 BEGIN
     SELECT count(*) FILTER (WHERE fence IS NOT NULL) AS claims,
         coalesce(sum(weight) FILTER (WHERE fence IS NOT NULL), 0) AS units,
-        coalesce(bool_or(weight = 0) FILTER (WHERE fence IS NOT NULL), false) AS whole,
-        coalesce(bool_or(fair), false) AS fair
+        coalesce(bool_or(weight = 0) FILTER (WHERE fence IS NOT NULL), false) AS whole
     INTO load FROM oarlock.claim WHERE resource = head.key;
     FOR waiter IN
         SELECT slot, id, arrival, weight, session, turn FROM oarlock.claim
@@ -107,9 +106,9 @@ BEGIN
         ELSE
             UPDATE oarlock.claim SET turn = NULL
             WHERE resource = head.key AND id IS NOT NULL AND fence IS NULL AND turn IS NOT NULL
-                AND (slot = waiter.slot OR (arrival > waiter.arrival AND (load.fair OR load.whole)));
-            -- In order, nobody overtakes; and nobody joins who wants everything.
-            EXIT WHEN load.fair OR load.whole;
+                AND arrival >= waiter.arrival;
+            -- A claim that does not fit holds back those behind it.
+            EXIT;
         END IF;
     END LOOP;
 END $$;
@@ -149,7 +148,7 @@ BEGIN
         DELETE FROM oarlock.claim WHERE resource = _resource AND slot = _slot;
     ELSE
         UPDATE oarlock.claim
-        SET id = NULL, fence = NULL, fair = false, tethered = false, turn = NULL, ending = NULL, label = '', value = NULL
+        SET id = NULL, fence = NULL, tethered = false, turn = NULL, ending = NULL, label = '', value = NULL
         WHERE resource = _resource AND slot = _slot;
     END IF;
 END $$;

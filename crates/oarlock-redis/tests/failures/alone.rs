@@ -30,23 +30,13 @@ async fn what_was_flushed_is_lost_and_fences_still_rise() {
 /// A server that falls back to where a holder was still waiting knows its claim, but not its grant: it must not feed its belief.
 #[tokio::test]
 async fn a_holder_whose_grant_was_forgotten_is_told_before_another_is_granted() {
-    for fair in [true, false] {
-        let server = started!(Server::start_or_skip());
-        falls_back(&server, fair).await;
-    }
-}
-
-async fn falls_back(server: &Server, fair: bool) {
+    let server = started!(Server::start_or_skip());
     let mut raw = Raw::to(server.addr()).await;
     let clients = [(); 3].map(|()| client(config(server.addr()), TTL));
     let [first, second, third] = futures_util::future::join_all(clients).await.try_into().unwrap();
-    let mutex = |ours: &Client| match ours.mutex("deploy").unwrap() {
-        lock if fair => lock.fair(),
-        lock => lock,
-    };
-    let guard = mutex(&first).lock().await.unwrap();
+    let guard = first.mutex("deploy").unwrap().lock().await.unwrap();
     let wait = |ours: &Client| {
-        let lock = mutex(ours);
+        let lock = ours.mutex("deploy").unwrap();
         tokio::spawn(async move { lock.lock().await.unwrap() })
     };
     let waiting = async |count: usize| {

@@ -72,7 +72,7 @@ async fn a_step_back_keeps_the_locks_of_the_dead_for_one_lease_more_where_many_w
     let (store, mut raw) = (Redis::open(config(server.addr())).await.unwrap(), Raw::to(server.addr()).await);
     let waiting = |id: u128| {
         let mut claim = claim(id, "deploy");
-        (claim.ttl, claim.wait, claim.fair) = (Duration::from_secs(600), true, true);
+        (claim.ttl, claim.wait) = (Duration::from_secs(600), true);
         claim
     };
     let mut dead = claim(1, "deploy");

@@ -219,13 +219,13 @@ async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
     let bed = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
     let holder = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
-    let guard = holder.mutex("deploy").unwrap().fair().lock().await.unwrap();
+    let guard = holder.mutex("deploy").unwrap().lock().await.unwrap();
     let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 1..=3 {
         let waiter = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
         let granted = granted.clone();
         tokio::spawn(async move {
-            let guard = waiter.mutex("deploy").unwrap().fair().wait_forever().lock().await.unwrap();
+            let guard = waiter.mutex("deploy").unwrap().wait_forever().lock().await.unwrap();
             granted.send((number, guard.fence())).unwrap();
             guard.release().await.unwrap();
         });

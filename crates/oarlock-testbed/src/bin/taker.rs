@@ -1,6 +1,6 @@
 //! Takes a lock and says what becomes of it, to be stopped, killed and spoken to by tests.
 //!
-//! `taker <url> <name> <lease ms> [fair]`. Says `waiting`, `held <fence> <boot ns>`, `lost <boot ns> <reason>`,
+//! `taker <url> <name> <lease ms>`. Says `waiting`, `held <fence> <boot ns>`, `lost <boot ns> <reason>`,
 //! `released <boot ns>`, `failed <why>`; obeys `release` and `quit` on standard input, and ends with it.
 
 use std::io::{BufRead, Write};
@@ -40,10 +40,9 @@ fn boot() -> u64 {
 
 async fn run() -> oarlock::Result<()> {
     let mut args = std::env::args().skip(1);
-    let usage = || oarlock::Error::new(ErrorKind::Config, "usage: taker <url> <name> <lease ms> [fair]");
+    let usage = || oarlock::Error::new(ErrorKind::Config, "usage: taker <url> <name> <lease ms>");
     let (url, name) = (args.next().ok_or_else(usage)?, args.next().ok_or_else(usage)?);
     let lease = args.next().and_then(|ms| ms.parse().ok()).map(Duration::from_millis).ok_or_else(usage)?;
-    let fair = args.next().is_some_and(|order| order == "fair");
 
     let mut commands = commands();
     let waiting = |event: &LockEvent| {
@@ -52,10 +51,7 @@ async fn run() -> oarlock::Result<()> {
         }
     };
     let locks = Locks::builder(url)?.observer(waiting).connect().await?;
-    let mut lock = locks.mutex(name)?.ttl(lease).wait_forever();
-    if fair {
-        lock = lock.fair();
-    }
+    let lock = locks.mutex(name)?.ttl(lease).wait_forever();
     let guard = tokio::select! {
         guard = lock.lock() => guard?,
         _ = commands.recv() => return locks.shutdown(Duration::from_secs(2)).await,

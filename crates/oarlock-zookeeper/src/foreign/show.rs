@@ -51,7 +51,6 @@ impl Session {
             }
         }
         state.capacity = self.capacity_abroad(dialect, &base, &state, &waiters).await?;
-        state.fair = !state.holders.is_empty() || !waiters.is_empty();
         state.last_fence = state.holders.iter().filter_map(|holder| holder.fence).max();
         state.waiters = Waiters::Listed(waiters);
         Ok(Page::cut(vec![state], query))

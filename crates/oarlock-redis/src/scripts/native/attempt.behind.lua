@@ -25,7 +25,7 @@ if wait and is_blocked and soon > now and count > CROWD then
   local place = place_of(id)
   if place then
     local ahead, soonest = holders + math.min(place.seq - head, count) - 1, soon
-    stay(place, ARGV[8], place_ttl, sent)
+    stay(place, behind, place_ttl, sent)
     return { 'pending', ahead, soonest - now }
   end
 end

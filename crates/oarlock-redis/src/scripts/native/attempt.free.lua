@@ -1,7 +1,7 @@
 -- Takes, keeps or refuses a place. The same id takes one place, and keeps its fence.
 --
 -- KEYS, ARGV[1]  see load.lua
--- ARGV[2..]      id, session, kind, weight, fair (0 or 1), wait (0 or 1), behind, lease, lease of a place,
+-- ARGV[2..]      id, session, kind, weight, wait (0 or 1), behind, lease, lease of a place,
 --                what is said of the capacity ('any', 'fixed' or 'adopt'), capacity, label,
 --                value ('' = none, else '=' and the value), a fence that only plain locks heed,
 --                sent: see load.lua
@@ -10,17 +10,17 @@
 --
 -- The short way, for a resource that nobody holds or waits for.
 
-local id, kind, label, value = ARGV[2], ARGV[4], ARGV[13], ARGV[14]
-local weight, fair, wait, sent = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7] == '1', tonumber(ARGV[16])
-local ttl, place_ttl = tonumber(ARGV[9]), tonumber(ARGV[10])
-local said, asked = ARGV[11], tonumber(ARGV[12])
+local id, kind, label, value = ARGV[2], ARGV[4], ARGV[12], ARGV[13]
+local weight, wait, behind, sent = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], tonumber(ARGV[15])
+local ttl, place_ttl = tonumber(ARGV[8]), tonumber(ARGV[9])
+local said, asked = ARGV[10], tonumber(ARGV[11])
 local limit = said == 'any' and 1 or asked
 local fence = math.max(last_fence + 1, now)
 
 -- Whoever asks, as it is stored when it arrives.
 local function arriving(seq, lease, fence, sent)
   return struct.pack(
-    ENTRY, now + lease, lease, fence, 0, 0, sent, weight, ARGV[6], 0, ARGV[8], seq, now, id, ARGV[3], #kind, kind, #value,
+    ENTRY, now + lease, lease, fence, 0, 0, sent, weight, 0, behind, seq, now, id, ARGV[3], #kind, kind, #value,
     value, 0, '', 0, ''
   )
 end

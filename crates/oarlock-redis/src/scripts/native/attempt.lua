@@ -1,11 +1,11 @@
 -- The long way of an attempt. Its header is in attempt.free.lua.
 
 local function pending(at)
-  local fair_now, ahead, soonest = is_fair(), 0, nil
+  local ahead, soonest = 0, nil
   for i, e in ipairs(entries) do
     if i ~= at then
       if i < at or e.fence then ahead = ahead + 1 end
-      if (e.fence or (fair_now and i < at and not e.deaf)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
+      if (e.fence or (i < at and not e.deaf)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
     end
   end
   return { 'pending', ahead, soonest and soonest - now or -1 }
@@ -38,9 +38,9 @@ if cap >= 0 then limit = cap end
 if weight > 0 and limit > 0 and weight > limit then return finish({ 'heavy', limit }) end
 
 at = at or #entries + 1
-local in_order, load = fair or is_fair(), no_load()
+local load = no_load()
 for i, e in ipairs(entries) do
-  if i ~= at and (e.fence or (in_order and i < at and not e.deaf)) then add(load, e.weight) end
+  if i ~= at and (e.fence or (i < at and not e.deaf)) then add(load, e.weight) end
 end
 local fits = bears(load, weight, limit)
 if not fits and not wait then
@@ -59,7 +59,7 @@ if not me then
   fields[#fields + 1] = labelled(tail)
   changed = true
 end
-me.behind, me.deaf = ARGV[8], false
+me.behind, me.deaf = behind, false
 touched[me], dirty = true, true
 -- Whoever was asked to end is not given more time, waiting or holding.
 if not me.by then

@@ -1,7 +1,7 @@
 -- Shows a resource, and changes nothing.
 --
 -- KEYS, ARGV[1]  see load.lua
--- answer         'shown', capacity or -1, fair (0 or 1), last fence, memo or nil, and for each live claim in order:
+-- answer         'shown', capacity or -1, last fence, memo or nil, and for each live claim in order:
 --                { id, kind, weight, fence or -1, age, lease left, behind, label, value or nil, by or nil, why or nil }
 
 local labels, ids = {}, {}
@@ -12,7 +12,7 @@ for from = 1, #ids, MANY do
   end
 end
 
-local answer = { 'shown', cap, is_fair() and 1 or 0, last_fence, memo }
+local answer = { 'shown', cap, last_fence, memo }
 for at, e in ipairs(entries) do
   if ends_at(e) > now then
     local by, why = ending(e)

@@ -14,7 +14,7 @@
 -- Times are in microseconds. 0 stands for everything as a weight, and for no limit as a capacity.
 
 local key, index, mail = KEYS[1], KEYS[2], ARGV[1]
-local FORMAT, FENCES = '2', 9007199254740992
+local FORMAT, FENCES = '3', 9007199254740992
 -- Numbers of claims stay below this: Lua writes larger ones with an exponent, in which they are not told apart.
 local NUMBERS = 70368744177664
 
@@ -31,13 +31,13 @@ local TURN = 2000000
 -- holders     how many hold; only is the id of the one that does, if it is alone and was not asked to end
 local HEAD, HEAD_SIZE = '>ddddddddI4c32', 100
 
--- First what changes: till, lease, fence, turn, handed, sent; then weight, fair, deaf, behind, seq, since, id, session, kind,
+-- First what changes: till, lease, fence, turn, handed, sent; then weight, deaf, behind, seq, since, id, session, kind,
 -- value, by, why. What is not there is 0 or nothing; a value, by and why begin with '=' if they are there.
 -- turn    when the turn that it was told of passes on
 -- handed  when it was handed what it holds, while it has not said that it knows
 -- sent    when its last request left, by its own clock, if it hears of its turn; negative if that must not be handed to it
 -- deaf    it could not be told of its turn, and is passed over until it asks again
-local ENTRY = '>ddddddI4BBI4ddc32c32Bc0I4c0I4c0I4c0'
+local ENTRY = '>ddddddI4BI4ddc32c32Bc0I4c0I4c0I4c0'
 local NOBODY = string.rep(' ', 32)
 
 local time = redis.call('TIME')

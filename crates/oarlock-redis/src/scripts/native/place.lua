@@ -8,7 +8,7 @@ local function place_of(id)
   local number = known and string.match(known, '^(%d+) ')
   local waits = number and redis.call('HGET', key, 'w' .. number)
   if not waits then return end
-  local read, till, lease, _, turn, _, _, _, _, deaf, _, seq, _, owner, _, _, _, by = pcall(struct.unpack, ENTRY, waits)
+  local read, till, lease, _, turn, _, _, _, deaf, _, seq, _, owner, _, _, _, by = pcall(struct.unpack, ENTRY, waits)
   if not read or owner ~= id or turn ~= 0 or deaf == 1 or by ~= '' then return end
   if not (is_timely(till, lease) and seq > head and seq <= tail) then return end
   if holders > 0 and not is_timely(struct.unpack('>dd', packed, HEAD_SIZE + 1)) then return end
@@ -20,7 +20,7 @@ end
 local function stay(place, behind, lease, sent)
   local till, field = now + lease, 'w' .. place.seq
   local waits = struct.pack('>dddddd', till, lease, 0, 0, 0, sent)
-    .. string.sub(place.waits, 49, 54) .. struct.pack('>I4', behind) .. string.sub(place.waits, 59)
+    .. string.sub(place.waits, 49, 53) .. struct.pack('>I4', behind) .. string.sub(place.waits, 58)
   if till >= soon and till <= last * 1000 then
     redis.call('HSET', key, field, waits)
   else

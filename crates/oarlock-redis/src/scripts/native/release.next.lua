@@ -4,9 +4,9 @@ local function to_the_next()
   local field, fence = 'w' .. head + 1, math.max(last_fence + 1, now)
   local waits = redis.call('HGET', key, field)
   if not waits or fence >= FENCES then return end
-  local till, lease, _, turn, _, sent, weight, fair, deaf, behind, seq, since, next, session, kind, value, by =
+  local till, lease, _, turn, _, sent, weight, deaf, behind, seq, since, next, session, kind, value, by =
     struct.unpack(ENTRY, waits)
-  if sent <= 0 or weight > 0 or fair == 0 or deaf == 1 or by ~= '' then return end
+  if sent <= 0 or weight > 0 or deaf == 1 or by ~= '' then return end
   if now - (till - lease) > SILENT and count <= FEW then return end
 
   -- A write that needs no memory goes first: what comes after it is not refused, and after the word nothing may be.

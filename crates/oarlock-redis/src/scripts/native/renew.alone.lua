@@ -18,7 +18,7 @@ local held, sent = ARGV[10] == '1', tonumber(ARGV[11])
 redis.call('ZREMRANGEBYSCORE', index, '-inf', math.floor(now / 1000))
 
 if only == id and how == 'keep' and soon > now then
-  local till, lease, fence, _, handed, _, weight, fair, _, _, seq, since, _, session, kind =
+  local till, lease, fence, _, handed, _, weight, _, _, seq, since, _, session, kind =
     struct.unpack(ENTRY, packed, HEAD_SIZE + 1)
   -- What was handed is held once the client says so.
   if (handed == 0 or held) and is_timely(till, lease) then
@@ -29,7 +29,7 @@ if only == id and how == 'keep' and soon > now then
       soon, last = math.min(soon, ends), math.max(last, math.ceil(ends / 1000))
     end
     local me = struct.pack(
-      ENTRY, ends, ttl, fence, 0, 0, 0, weight, fair, 0, behind, seq, handed ~= 0 and handed or since, id, session, #kind,
+      ENTRY, ends, ttl, fence, 0, 0, 0, weight, 0, behind, seq, handed ~= 0 and handed or since, id, session, #kind,
       kind, #value, value, 0, '', 0, ''
     )
     if left == '' then enlist(keep(me)) else enlist(keep(me, 'memo', string.sub(left, 2))) end

@@ -11,7 +11,7 @@ local waited, touched = {}, {}
 local function there(number) return number ~= 0 and number or nil end
 
 local function entry_of(packed, from)
-  local till, lease, fence, turn, handed, sent, weight, fair, deaf, behind, seq, since, id, session, kind, value, by, why,
+  local till, lease, fence, turn, handed, sent, weight, deaf, behind, seq, since, id, session, kind, value, by, why,
     after = struct.unpack(ENTRY, packed, from)
   -- Neither endless nor no number at all, which their sum would be, too.
   local sum = till + lease + turn + handed + since + math.abs(sent)
@@ -19,7 +19,7 @@ local function entry_of(packed, from)
   if not (is_whole(fence, 0, FENCES) and is_whole(seq, 1, tail)) then error('not ours') end
   return {
     till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
-    weight = weight, fair = fair == 1, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
+    weight = weight, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
     session = session, kind = kind, value = value, by = by ~= '' and by or nil, why = why,
   }, after
 end
@@ -27,7 +27,7 @@ end
 local function packed_entry(e)
   local by, why = e.by or '', e.by and e.why or ''
   return struct.pack(
-    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.weight, e.fair and 1 or 0,
+    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.weight,
     e.deaf and 1 or 0, e.behind, e.seq, e.since, e.id, e.session, #e.kind, e.kind, #e.value, e.value, #by, by, #why, why
   )
 end
@@ -87,13 +87,6 @@ local function find(id)
   end
 end
 
-local function is_fair()
-  for _, e in ipairs(entries) do
-    if e.fair then return true end
-  end
-  return false
-end
-
 local function anyone_waits()
   for _, e in ipairs(entries) do
     if not e.fence or e.handed then return 1 end
@@ -133,7 +126,7 @@ end
 -- Tells the waiters that fit now that their turn has come, and starts the time they have to take it. If one of them may be
 -- dead, the next one that can is told to look, and so learns when that time is over.
 local function call()
-  local fair, limit, load, blocked, doubtful = is_fair(), cap < 0 and 1 or cap, no_load(), false, false
+  local limit, load, blocked, doubtful = cap < 0 and 1 or cap, no_load(), false, false
   for _, e in ipairs(entries) do
     if e.fence then add(load, e.weight) end
   end
@@ -150,7 +143,7 @@ local function call()
           touched[e] = true
           calls[#calls + 1] = e
           doubtful = doubtful or is_silent(e)
-          if fair and e.sent and e.sent > 0 and not e.by and next_fence() < FENCES then
+          if e.sent and e.sent > 0 and not e.by and next_fence() < FENCES then
             last_fence = next_fence()
             hand(e, last_fence)
           else
@@ -160,8 +153,8 @@ local function call()
       else
         if e.turn then touched[e] = true end
         e.turn = nil
-        blocked = blocked or fair
-        if fair and doubtful and e.sent and #entries <= FEW then
+        blocked = true
+        if doubtful and e.sent and #entries <= FEW then
           calls[#calls + 1] = e
           doubtful = false
         end

@@ -3,7 +3,7 @@
 -- KEYS    see load.lua
 -- answer  as for the native layout; a holder of another program is known by its token alone
 
-local answer = { 'shown', -1, 0, last_fence, memo }
+local answer = { 'shown', -1, last_fence, memo }
 if token then
   local kind, label, value, held = 'mutex', '', false, 0
   local by, why = broken(token)
@@ -15,7 +15,7 @@ if token then
     local time = call('TIME')
     held = time[1] * 1000000 + time[2] - tonumber(held_since)
   end
-  answer[6] = {
+  answer[#answer + 1] = {
     id_of(token), kind, 0, own > 0 and own or -1, math.max(held, 0), math.max(left(), 0), 0, label, value, by, why,
   }
 end

@@ -1,12 +1,12 @@
 -- Takes or refuses a hold. The same id takes it once, and keeps its fence.
 --
 -- KEYS, ARGV[1]  see load.lua
--- ARGV[2..]      as for the native layout; order and waiting mean nothing here, the kind says what the object is
+-- ARGV[2..]      as for the native layout; waiting means nothing here, the kind says what the object is
 -- answer         'granted', fence, lease, memo or nil | 'pending', -1, microseconds until to look again or -1
 --                | 'mismatch', stored capacity | 'heavy', capacity | 'upgrade' | 'exhausted'
 
-local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), math.floor(tonumber(ARGV[9]) / 1000)
-local said, asked, label, value = ARGV[11], tonumber(ARGV[12]), ARGV[13], ARGV[14]
+local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), math.floor(tonumber(ARGV[8]) / 1000)
+local said, asked, label, value = ARGV[10], tonumber(ARGV[11]), ARGV[12], ARGV[13]
 -- Whoever of theirs reads too sets the end of all readers to half a minute at each of its renewals, and may die after one.
 if kind == 'read' then ttl_ms = math.min(ttl_ms, THEIRS_MS) end
 local owner = owner_of(id)
@@ -83,7 +83,7 @@ if not fits and not h then
   return finish({ 'pending', -1, look })
 end
 -- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.
-local proposed = math.min(math.max(tonumber(ARGV[15]) or now, now - 60000000), now + 60000000)
+local proposed = math.min(math.max(tonumber(ARGV[14]) or now, now - 60000000), now + 60000000)
 local fence = math.max(last_fence + 1, (token or 0) + 1, proposed)
 if fence >= FENCES then return finish({ 'exhausted' }) end
 

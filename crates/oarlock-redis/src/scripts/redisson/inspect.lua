@@ -12,7 +12,7 @@ if form == 'permits' and capacity < 1 then capacity = -1 end
 
 local function theirs(owner, holds) return cjson.encode({ tags = { redisson = owner, holds = tostring(holds) } }) end
 
-local answer = { 'shown', capacity, 0, last_fence, memo }
+local answer = { 'shown', capacity, last_fence, memo }
 for _, h in ipairs(holders) do
   local claim = ours[h.id]
   -- A reader of ours that has run out stays in the hash until somebody comes; one of theirs may be alive.
