@@ -87,7 +87,7 @@ pub(crate) struct LockArgs {
     /// Hold the lock for DUR at most
     #[arg(long, value_name = "DUR", value_parser = span)]
     pub(crate) max_hold: Option<Duration>,
-    /// Refuse a store that does not grant in order of arrival (others do so without this flag)
+    /// Fail if the store does not grant in order of arrival; ordered stores do so without this flag
     #[arg(long, conflicts_with = "spin")]
     pub(crate) fair: bool,
     /// Wait by timer only, in short pauses

@@ -1,4 +1,4 @@
-//! Who asks, where that must be known: so that nobody waits for itself.
+//! Identifies who asks, so that an owner does not wait for itself.
 
 mod seat;
 
@@ -8,7 +8,8 @@ use seat::Seats;
 pub(crate) use seat::{Seat, Share};
 
 use crate::belief::BeliefCell;
-use crate::claim::{Claim, ClaimId, ResourceName, Weight};
+use crate::claim::{Capacity, Claim, ClaimId, ResourceName, Weight};
+use crate::queue::Load;
 
 /// An explicit identity for several acquisitions, such as one job or one request.
 ///
@@ -58,16 +59,20 @@ impl Owner {
         self.0.seats.at(store, name)
     }
 
-    pub(crate) fn holds(&self, store: usize, name: &ResourceName, weight: Weight) -> Holds {
+    /// What this owner holds of the resource of `claim`.
+    pub(crate) fn holds(&self, store: usize, claim: &Claim) -> Holds {
         let holdings = self.lock();
-        let mut of_this_name =
-            holdings.iter().filter(|h| h.store == store && h.name == *name && h.belief.is_held()).peekable();
-        if of_this_name.peek().is_none() {
-            Holds::Nothing
-        } else if of_this_name.all(|holding| holding.weight.coexists_with(weight)) {
-            Holds::Compatible
-        } else {
-            Holds::Incompatible
+        let of_this_name = |h: &&Holding| h.store == store && h.name == claim.resource && h.belief.is_held();
+        let weights: Vec<Weight> = holdings.iter().filter(of_this_name).map(|holding| holding.weight).collect();
+        // More permits than there are, together with those that it holds, will never be free.
+        let fits = match claim.capacity {
+            Capacity::Fixed(limit) => weights.iter().copied().collect::<Load>().bears(claim.weight, limit),
+            Capacity::Any | Capacity::Adopt(_) => weights.iter().all(|held| held.coexists_with(claim.weight)),
+        };
+        match (weights.is_empty(), fits) {
+            (true, _) => Holds::Nothing,
+            (false, true) => Holds::Compatible,
+            (false, false) => Holds::Incompatible,
         }
     }
 

@@ -35,6 +35,25 @@ async fn spinning_is_by_timer_alone() {
     assert!(delays.iter().all(|delay| *delay <= Duration::from_millis(51)), "longer than a pause: {delays:?}");
 }
 
+#[tokio::test]
+async fn a_try_beside_a_waiting_claim_says_that_the_lock_is_free() {
+    let store = Memory::new();
+    let client = Client::new(store.connect()).unwrap();
+    let store = Arc::new(store);
+    let name = ResourceName::new("a").unwrap();
+    let [held, waits] = [1, 2].map(|id| {
+        let mut claim = Claim::new(ClaimId::from_bits(id), name.clone());
+        claim.wait = true;
+        Arc::new(claim)
+    });
+    assert!(matches!(store.clone().attempt(held.clone()).await.unwrap(), Attempt::Granted(_)));
+    assert!(matches!(store.clone().attempt(waits).await.unwrap(), Attempt::Pending(_)));
+    store.release(name, held.id, End::Done { memo: None }).await.unwrap();
+    assert!(client.mutex("a").unwrap().try_lock().await.unwrap().is_none(), "it passed a claim that waits");
+    let error = client.mutex("a").unwrap().wait(Duration::ZERO).lock().await.unwrap_err();
+    assert!(error.to_string().ends_with("is free, but 1 claim waits before this one"), "{error}");
+}
+
 /// A store that tells nobody anything.
 struct Mute(Arc<Memory>);
 

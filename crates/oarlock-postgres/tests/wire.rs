@@ -254,6 +254,22 @@ async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
     assert_eq!(state_of(root.batch_execute(&check("counted", 6)).await).as_deref(), Some("OAR02"));
 }
 
+/// Functions of the format before this one have other arguments: they must not stay beside those of this one.
+#[tokio::test]
+async fn an_older_format_leaves_no_functions() {
+    let Some((server, root)) = start().await else { return };
+    Postgres::connect(config(server.addr())).await.unwrap();
+    let older = "ALTER TABLE oarlock.claim ADD fair boolean NOT NULL DEFAULT false;
+        CREATE FUNCTION oarlock.attempt(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+        UPDATE oarlock.format SET version = 5";
+    root.batch_execute(older).await.unwrap();
+    oarlock_postgres::init(config(server.addr()), None).await.unwrap();
+    let many = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'oarlock'::regnamespace AND proname = 'attempt'";
+    assert_eq!(root.query_one(many, &[]).await.unwrap().get::<_, i64>(0), 1);
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "raised")).await.unwrap();
+}
+
 /// What the format before this one made is raised by `oarlock init`, with all that it holds.
 #[tokio::test]
 async fn an_older_format_is_raised_with_what_it_holds() {

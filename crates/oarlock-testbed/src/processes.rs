@@ -88,7 +88,8 @@ pub async fn stopped_waiters_are_passed(
                 Said::Held { fence, .. } => fence,
                 other => bail!("expected it to hold, but it said {other:?}"),
             };
-            let _ = waiter.release();
+            waiter.release()?;
+            ensure!(matches!(waiter.next(SOON).await?, Said::Released { .. }), "it did not release");
             Ok(fence)
         });
     }

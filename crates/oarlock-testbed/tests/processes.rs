@@ -46,7 +46,7 @@ async fn a_stopped_holder_loses_after_its_lease() {
     }
 }
 
-/// A turn lasts two seconds; whoever is silent for ten loses its place.
+/// A turn lasts two seconds; a waiter that is silent for ten loses its place.
 const EIGHT_TURNS: Duration = Duration::from_secs(16);
 
 #[tokio::test]

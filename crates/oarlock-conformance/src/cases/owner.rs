@@ -13,6 +13,7 @@ cases!("owner":
     owners_are_apart,
     a_reader_can_read_again [Units],
     a_reader_cannot_wait_to_write [Units],
+    more_permits_are_waited_for_at_the_head_alone [Units, Order],
 );
 
 async fn waiting_for_oneself_is_an_error(bench: Arc<Bench>) -> Outcome {
@@ -63,5 +64,30 @@ async fn a_reader_cannot_wait_to_write(bench: Arc<Bench>) -> Outcome {
     let _reader = lock.read().await?;
     let refused = bench.soon("the refusal", lock.write()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "an upgrade");
+    Ok(())
+}
+
+/// An owner that holds permits may wait for more, but not behind a claim that may wait for those it holds.
+async fn more_permits_are_waited_for_at_the_head_alone(bench: Arc<Bench>) -> Outcome {
+    let (peer, rival, name, owner) = (bench.peer().await?, bench.peer().await?, bench.name()?, Owner::new());
+    let pool = peer.semaphore(name.as_str(), 3)?.owner(&owner);
+    let (mine, theirs) = (pool.acquire(1).await?, rival.semaphore(name.as_str(), 3)?);
+    let two = theirs.acquire(2).await?;
+    // No claim waits: it stands at the head, and is served when the others release.
+    let waits = pool.clone();
+    let more = tokio::spawn(async move { waits.acquire(1).await });
+    peer.waits(&name, 1).await?;
+    two.release().await?;
+    let more = bench.soon("the permit at the head", more).await???;
+    // Three of three are wanted before it: that claim waits for this owner.
+    let all = tokio::spawn(async move { theirs.acquire(3).await });
+    rival.waits(&name, 1).await?;
+    let refused = bench.soon("the refusal", pool.acquire(1)).await?;
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "behind a waiting claim");
+    // With what it holds there would be four.
+    let refused = bench.soon("the refusal", pool.acquire(2)).await?;
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "more than there are");
+    drop((mine, more));
+    bench.soon("the claim for all", all).await???.release().await?;
     Ok(())
 }

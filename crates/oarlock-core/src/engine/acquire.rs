@@ -175,7 +175,7 @@ impl Ask {
     /// True if the owner holds the name already: this claim may join, but must not wait behind a claim that waits for this owner.
     fn check_owner(&self, core: &Core) -> Result<bool> {
         let Some(owner) = &self.owner else { return Ok(false) };
-        match owner.holds(core.store_number(), &self.claim.resource, self.claim.weight) {
+        match owner.holds(core.store_number(), &self.claim) {
             Holds::Incompatible if self.claim.wait => Err(self_deadlock("and would wait for itself", &self.claim)),
             Holds::Compatible => Ok(self.claim.wait && core.info.capabilities.order),
             Holds::Nothing | Holds::Incompatible => Ok(false),
@@ -210,7 +210,7 @@ impl Ask {
         &self,
         core: &Arc<Core>,
         pass: Option<Pass>,
-        mut joins: bool,
+        joins: bool,
         started: Moment,
         give_up: Moment,
     ) -> Result<Option<Guard>> {
@@ -241,8 +241,8 @@ impl Ask {
                     errors.reset();
                     may_repeat_at_once = true;
                     place.queue(pending.ahead, pass.as_ref());
-                    // Claims that arrive later are served later: one look is enough.
-                    if std::mem::take(&mut joins) && stands_behind(core, &place.claim, end).await? {
+                    // After every answer: a claim that lost its place stands behind others. If the look fails, the next one tells.
+                    if joins && stands_behind(core, &place.claim, end).await.unwrap_or(false) {
                         place.withdraw(end).await;
                         return Err(self_deadlock("and would wait behind a claim that waits for it", &self.claim));
                     }

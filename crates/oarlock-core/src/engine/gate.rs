@@ -1,7 +1,8 @@
 //! The local queue before the store: a process shows the store one contender of a name, not a thousand.
 //!
 //! A claim queues here only behind a *pending* claim of the same name that it cannot coexist with, and passes as soon
-//! as that one is granted or gives up. Fair claims do not come here: their order is the store's.
+//! as that one is granted or gives up. Fair claims do not come here, nor do
+//! readers and permits where the store keeps the order: their order is the store's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -96,8 +96,8 @@ BEGIN
             WHEN oarlock.bears(ahead, units, whole, stored, _weight) THEN 'granted'
             ELSE 'pending' END;
         EXIT WHEN outcome = 'granted' OR soonest IS NULL;
-        -- Something is in the way: only now it matters whether it is alive. A claim that will wait looks at holders and at the nearest
-        -- claim ahead; the others are looked at by those behind them. So an arrival does not cost more where many wait.
+        -- Something is in the way: only now it matters whether it is alive. A claim that will wait looks at
+        -- holders, at claims whose turn has come and at the nearest claim ahead. So an arrival does not cost more where many wait.
         dead := oarlock.dead(head.key, _session, CASE WHEN _wait AND outcome = 'pending' THEN 0 ELSE place END);
         IF dead IS NULL AND _wait AND nearest <> _session AND oarlock.is_over(nearest) THEN
             dead := ARRAY[nearest];

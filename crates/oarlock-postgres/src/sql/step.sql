@@ -171,8 +171,8 @@ BEGIN
     RETURN oarlock.settle(head, _now);
 END $$;
 
--- Arguments: a resource, the session that asks, an arrival. Answer: the dead sessions of holders, and of waiters that
--- arrived before.
+-- Arguments: a resource, the session that asks, an arrival. Answer: the dead sessions of holders, of waiters whose turn has
+-- come, and of waiters that arrived before.
 CREATE OR REPLACE FUNCTION oarlock.dead(_resource bigint, _me bigint, _before bigint) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -181,7 +181,8 @@ DECLARE
 BEGIN
     FOR suspect IN
         SELECT DISTINCT session FROM oarlock.claim
-        WHERE resource = _resource AND tethered AND session <> _me AND (fence IS NOT NULL OR arrival < _before)
+        WHERE resource = _resource AND tethered AND session <> _me
+            AND (fence IS NOT NULL OR turn IS NOT NULL OR arrival < _before)
     LOOP
         IF oarlock.is_over(suspect) THEN
             dead := dead || suspect;
