@@ -218,3 +218,38 @@ async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
     let lease = Lease { from: None::<Moment>, ttl: holder.lease_left };
     Ok(Kept { lease, ending: holder.ending, fence: holder.fence })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(fence: u64, granted: Option<u64>) -> Handle {
+        let id = ClaimId::from_bits(1);
+        Handle {
+            format: FORMAT,
+            scheme: "mem".to_owned(),
+            resource: ResourceName::new("deploy").unwrap(),
+            id,
+            fence: Fence::new(fence),
+            kind: Kind::Mutex,
+            capacity: Capacity::Any,
+            weight: Weight::All,
+            ttl_ms: 30_000,
+            renewed: true,
+            value: None,
+            granted: granted.map(Fence::new),
+        }
+    }
+
+    #[test]
+    fn a_handle_is_of_its_grant_and_not_of_a_later_one() {
+        let alone = handle(7, None);
+        assert!(alone.is_of(Fence::new(7)));
+        assert!(!alone.is_of(Fence::new(6)) && !alone.is_of(Fence::new(8)));
+        // Of a cohort the store knows the first fence, or the last that was reserved.
+        let (first, last) = (1_000_000, 1_000_000 + 2 * u64::from(MAX_HAND_OFFS));
+        let cohort = handle(first + 3, Some(first));
+        assert!(cohort.is_of(Fence::new(first)) && cohort.is_of(Fence::new(last)));
+        assert!(!cohort.is_of(Fence::new(first - 1)) && !cohort.is_of(Fence::new(last + 1)), "a later grant");
+    }
+}

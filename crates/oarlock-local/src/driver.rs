@@ -65,7 +65,7 @@ impl Driver for Local {
         // Before the step, so that nothing is missed between its answer and the watch.
         let watched = claim.wait && self.link.hub.expect(claim.id);
         let (link, mut asked) = (self.link.clone(), claim.clone());
-        // Whoever would not hear of a grant has to ask for it.
+        // A claim that would not hear of a grant has to ask for it.
         asked.renews &= watched;
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
             let attempt = link.attempt(&asked, resource, now, calls);
@@ -82,7 +82,7 @@ impl Driver for Local {
         match &mut answer {
             Ok(Attempt::Pending(pending)) => pending.watched = watched,
             Err(error) if error.applied() == Applied::Unknown => {}
-            // Nobody will release what had no effect.
+            // What had no effect is not released later.
             Ok(Attempt::Granted(_)) | Err(_) => self.link.hub.unexpect(claim.id),
         }
         let stands = match &answer {

@@ -8,7 +8,7 @@ use oarlock_core::driver::Grant;
 
 use crate::turn::{Answer, Word};
 
-/// Everyone who waits, and what came for them.
+/// The claims that wait, and what came for them.
 #[derive(Debug, Default)]
 pub(crate) struct Expected(HashMap<ClaimId, News>);
 
@@ -65,7 +65,7 @@ impl Expected {
         self.0.get_mut(&id).map(|news| std::mem::take(&mut news.called))
     }
 
-    /// The grant that was handed to this claim, which waits no longer then. Only once: whoever asks again wants to know what
+    /// The grant that was handed to this claim, which waits no longer then. Only once: a claim that asks again wants to know what
     /// the state file says.
     pub(crate) fn take_grant(&mut self, id: ClaimId, now: Moment) -> Option<Grant> {
         let news = self.0.get_mut(&id)?;

@@ -149,7 +149,7 @@ impl Link {
         answer
     }
 
-    /// Tells whoever a step concerns.
+    /// Tells the claims that a step concerns.
     fn tell(&self, News { calls, handed }: News) {
         if !handed.is_empty() {
             let mine = self.post.hand(handed, self.session.id);

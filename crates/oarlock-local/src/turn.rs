@@ -4,7 +4,7 @@
 //! **What is trusted.** The datagram is a copy of what the state file says; `attempt` would answer the same. It is believed
 //! only for a claim that this store has put into the queue, and only if it is newer than the last answer of the state file
 //! to that claim: granted after it, and with a larger fence. Otherwise, and when half of its time has passed, the state file
-//! is asked. All processes of a machine read the same boot clock, so belief counts from the moment of the grant. Whoever can
+//! is asked. All processes of a machine read the same boot clock, so belief counts from the moment of the grant. A process that can
 //! write to the socket could write to the state files as well: the datagram carries no other proof.
 
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Word {
 
 /// Grants to those of `calls` that wait for it and that `reaches` says can be told: they need no call any more.
 ///
-/// A grant to a waiter that hangs is over with its turn, but someone has to look then: if the waiter was silent for long, the
+/// A grant to a waiter that hangs is over with its turn, but a client has to look then: if the waiter was silent for long, the
 /// one behind it is called, which looks now and learns when the turn will be over.
 pub(crate) fn hand(
     resource: &mut Resource,

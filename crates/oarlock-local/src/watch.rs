@@ -114,7 +114,7 @@ impl Hub {
             if !self.see(&mut inner, &self.sessions.file(*session), About::End(*session), &ear) {
                 self.wait_for(&mut inner, *session, &ear);
             }
-            // Whoever does not look again must be told of an end that came before the watch.
+            // A claim that does not look again must be told of an end that came before the watch.
             missed |= kept.is_some() && self.sessions.is_dead(*session);
         }
         if missed {

@@ -239,7 +239,7 @@ async fn many_waiters_for_many_names_have_few_connections(on: Flavour) {
     for waiting in waiting {
         soon(waiting).await.unwrap().unwrap();
     }
-    // Those that nobody needs are closed; one stays.
+    // Those that are not needed are closed; one stays.
     until(&mut root, &connections("COUNT(*) <= 7"), 1).await;
 }
 

@@ -160,7 +160,7 @@ impl Driver for Redis {
                 pending.watched = expected.is_some() && self.link.expect(claim).await == expected;
             }
             Ok(Attempt::Granted(_)) => self.link.hub().forget(claim.id),
-            // Nobody will release what had no effect.
+            // What had no effect is not released later.
             Err(error) if error.applied() == Applied::No => self.link.hub().forget(claim.id),
             Err(_) => {}
         }

@@ -31,6 +31,7 @@ const PROBE: &str = "crates/oarlock-core/src/engine/watchdog/probe.rs";
 const MAILBOX: &str = "crates/oarlock-core/src/engine/watchdog/mailbox.rs";
 const WATCH: &str = "crates/oarlock-core/src/driver/watch.rs";
 const LOOK: &str = "crates/oarlock-core/src/engine/look.rs";
+const SHOW: &str = "crates/oarlock-core/src/quorum/show.rs";
 const ROUNDS: &str = "crates/oarlock-core/src/quorum/rounds.rs";
 const VOTE: &str = "crates/oarlock-core/src/quorum/vote.rs";
 const CROWD: &str = "crates/oarlock-core/src/quorum/crowd.rs";
@@ -768,6 +769,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "(one.sequence, &one.node).cmp(&(other.sequence, &other.node))",
         to: "(other.sequence, &one.node).cmp(&(one.sequence, &other.node))",
         test: ZK_ORDER_CASES,
+    },
+    Mutant {
+        name: "adopts-any-later-grant-of-a-cohort",
+        rule: "a handle of a cohort is not taken for a later grant",
+        file: HANDLE,
+        from: "(granted.get()..=last).contains(&fence.get())",
+        to: "fence.get() >= granted.get() || fence.get() == last",
+        test: &["-p", "oarlock-core", "--lib", "handle::"],
+    },
+    Mutant {
+        name: "quorum-shows-any-value",
+        rule: "a quorum shows the value that most nodes have",
+        file: SHOW,
+        from: "max_by_key(|shown| (alike(shown.value.clone()), shown.lease_left))",
+        to: "max_by_key(|shown| (alike(shown.value.clone()).min(0), shown.lease_left))",
+        test: &["-p", "oarlock-core", "--lib", "quorum::show::"],
     },
     Mutant {
         name: "every-task-queues",

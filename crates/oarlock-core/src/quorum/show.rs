@@ -169,3 +169,34 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::claim::{Kind, Weight};
+
+    /// A node that has not heard of the last publication may have the longer lease, and may be the first to answer.
+    #[test]
+    fn the_value_is_that_of_most_nodes() {
+        let id = ClaimId::from_bits(1);
+        let shows = |value: &str, left: u64| {
+            let mut holder = HolderState::new(id, Kind::Election, Weight::All);
+            (holder.value, holder.lease_left) = (Some(value.into()), Duration::from_secs(left));
+            holder
+        };
+        let nodes = [shows("old", 9), shows("new", 5), shows("new", 6)].into_iter().enumerate().collect();
+        let view = View {
+            nodes: 3,
+            majority: 2,
+            free: 0,
+            held: HashMap::from([(id, nodes)]),
+            last_fence: None,
+            memos: Vec::new(),
+            fault: None,
+        };
+        assert_eq!(view.value().and_then(|shown| shown.value.as_deref()), Some("new"));
+        assert!(!view.is_decided(), "nodes that differ are waited for");
+    }
+}

@@ -66,7 +66,7 @@ async fn a_handed_grant_is_believed_without_a_look_and_its_fence_is_the_stores()
     let (_, mut watch) = queue(&b, &next).await;
     release(&a, &held).await;
     hint(&mut watch).await;
-    // Whoever had to look would wait here for ever.
+    // A client that had to look would wait here for ever.
     let stall = stalled(dir.path());
     let grant = granted(&b, &next).await;
     drop(stall);
@@ -166,7 +166,7 @@ async fn datagrams_that_the_state_file_did_not_cause_are_not_believed() {
     assert_eq!(Some(granted(&b, &next).await.fence), holder(&a).await);
 }
 
-/// Linux drops what does not fit into the queue of a socket. Whoever reads a full queue looks at everything.
+/// Linux drops what does not fit into the queue of a socket. A client that reads a full queue looks at everything.
 #[tokio::test]
 async fn a_lost_datagram_costs_a_look_and_not_the_lock() {
     let dir = temp();

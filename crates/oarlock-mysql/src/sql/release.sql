@@ -2,7 +2,7 @@
 -- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
 -- Arguments: name, id, a memo to leave (null: none), by whom and why it is broken (null: by its owner), the grace in
 --   microseconds.
--- Answer: outcome (released, not_held, asked); whether somebody waits; who was called; whether this connection released the wake-up lock.
+-- Answer: outcome (released, not_held, asked); whether a claim waits; which were called; whether this connection released the wake-up lock.
 CREATE PROCEDURE IF NOT EXISTS oarlock_release(
     _name VARBINARY(1536), _id BINARY(16), _memo BLOB, _ending TEXT CHARACTER SET utf8mb4, _grace BIGINT
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
