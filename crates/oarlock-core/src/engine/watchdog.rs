@@ -151,11 +151,14 @@ impl Watchdog {
         // Handed on with a part of its lease: the rest is asked for soon, unless it is released before.
         let is_part = ttl < claim.ttl / 2 && !self.0.leaving.outlasts_leases;
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
-        let woken = self.keep(claim, (Who::Holder(belief), Some(fence)), ttl, renew.then_some(at));
-        if woken && is_part {
-            // What was woken here runs next on this thread, and no other thread takes it over: it would wait if the holder blocks
-            // this one. Another task in its place pushes it to where other threads look.
-            self.0.home.spawn_daemon(std::future::ready(()));
+        self.keep(claim, (Who::Holder(belief), Some(fence)), ttl, renew.then_some(at));
+        if is_part {
+            // The holder may block this thread now. tokio keeps the task that was woken last for the thread that woke it, and this
+            // thread may be the one that waits for timers and sockets. A second new task makes it wake another thread, which takes
+            // over both.
+            for _ in 0..2 {
+                self.0.home.spawn_daemon(std::future::ready(()));
+            }
         }
     }
 
@@ -166,14 +169,8 @@ impl Watchdog {
         self.keep(claim, (Who::Waiter { bell, lane }, None), ttl, renew_at);
     }
 
-    /// Takes a claim into its care; true if that woke the task.
-    fn keep(
-        &self,
-        claim: Arc<Claim>,
-        (who, fence): (Who, Option<Fence>),
-        ttl: Duration,
-        renew_at: Option<Moment>,
-    ) -> bool {
+    /// Takes a claim into its care.
+    fn keep(&self, claim: Arc<Claim>, (who, fence): (Who, Option<Fence>), ttl: Duration, renew_at: Option<Moment>) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
         let (look, renews, news) = (Moment::NEVER, renew_at.is_some(), None);
@@ -187,7 +184,7 @@ impl Watchdog {
             self.0.home.spawn_daemon(run(self.0.clone()));
         }
         kept.remove(id);
-        self.0.put(&mut kept, id, charge)
+        self.0.put(&mut kept, id, charge);
     }
 
     /// Uses `claim` from now on, for one that changed its weight.
@@ -386,16 +383,14 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a claim in its place; true if the task was woken because it is due before all others.
-    fn put(&self, kept: &mut Kept, id: ClaimId, charge: Charge) -> bool {
+    /// Puts a claim in its place, and wakes the task if it is due before all others.
+    fn put(&self, kept: &mut Kept, id: ClaimId, charge: Charge) {
         kept.by_time.insert((charge.look, id));
-        let is_first = charge.look.as_nanos() < self.next_look.load(Ordering::Relaxed);
-        if is_first {
+        if charge.look.as_nanos() < self.next_look.load(Ordering::Relaxed) {
             self.next_look.store(charge.look.as_nanos(), Ordering::Relaxed);
             self.wake.notify_one();
         }
         kept.by_id.insert(id, charge);
-        is_first
     }
 
     fn note_next_look(&self) -> Moment {
