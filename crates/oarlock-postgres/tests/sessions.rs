@@ -463,8 +463,11 @@ async fn keep_asking(config: Config, bits: u128, end: tokio::time::Instant) -> (
             }
             Ok(Attempt::Pending(_)) => panic!("nobody else wants it"),
             Err(error) => {
-                assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
-                others += u32::from(error.to_string().contains("another's"));
+                // A connection that the pooler ends before the request is sent has changed nothing.
+                let is_anothers = error.to_string().contains("another's");
+                assert!(error.kind() == ErrorKind::Unreachable, "{error}");
+                assert!(!is_anothers || error.applied() == Applied::Unknown, "{error}");
+                others += u32::from(is_anothers);
             }
         }
     }
