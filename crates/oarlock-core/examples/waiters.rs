@@ -11,7 +11,9 @@ use tokio::task::JoinSet;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    println!("| order | waiters | bytes per waiter | CPU while waiting 2 s | µs per hand-off |\n|---|---|---|---|---|");
+    println!(
+        "| a place for each | waiters | bytes per waiter | CPU while waiting 2 s | µs per hand-off |\n|---|---|---|---|---|"
+    );
     for fair in [false, true] {
         for waiters in [10, 100, 1_000, 10_000] {
             row(fair, waiters).await?;
@@ -43,13 +45,13 @@ async fn row(fair: bool, waiters: usize) -> Result<()> {
         done.map_err(|error| oarlock_core::Error::new(oarlock_core::ErrorKind::Internal, error.to_string()))??;
     }
     let each = started.elapsed().as_nanos() as f64 / 1000.0 / waiters as f64;
-    let order = if fair { "fair" } else { "any" };
+    let order = if fair { "task" } else { "process" };
     println!("| {order} | {waiters} | {memory} | {:.1} ms | {each:.1} |", busy.as_secs_f64() * 1000.0);
     Ok(())
 }
 
-/// Waits until all of them are seen in the store: themselves, or as the queue behind the one that is. Under any order
-/// that queue is shown as of its head's last renewal, so there a moment must do.
+/// Waits until all of them are seen in the store: themselves, or as those behind the one that stands for its process, which
+/// tells their number with its next renewal.
 async fn stand_in_line(client: &Client, waiters: usize) -> Result<()> {
     let name = ResourceName::new("contended")?;
     for _ in 0..100 {

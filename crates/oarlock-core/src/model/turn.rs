@@ -110,7 +110,7 @@ mod tests {
         assert!(resource.entries()[0].is_held());
         assert_eq!(handed(&mut resource, 2), None, "once");
         assert_eq!(fence_of(&mut resource, 2, START), Some(grant.fence));
-        assert_eq!(resource.entries()[0].expires, START.boot + claim(2).ttl, "whoever asks is given the whole lease");
+        assert_eq!(resource.entries()[0].expires, START.boot + claim(2).ttl, "an attempt gives the whole lease");
     }
 
     #[test]

@@ -75,7 +75,7 @@ async fn a_handed_grant_is_believed_without_a_look_and_its_fence_is_the_stores()
     assert_eq!(holder(&a).await, Some(grant.fence));
     let again = granted(&b, &next).await;
     assert_eq!(again.fence, grant.fence, "the state file says the same");
-    assert_eq!(again.lease.ttl, next.ttl, "whoever asks is given the whole lease");
+    assert_eq!(again.lease.ttl, next.ttl, "an attempt gives the whole lease");
 }
 
 #[tokio::test]
