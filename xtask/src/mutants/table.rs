@@ -735,7 +735,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: REDIS_RULE,
         from: "        blocked = true\n",
         to: "",
-        test: REDIS_ORDER,
+        test: &["-p", "oarlock-redis", "--test", "conformance", "weights::"],
     },
     Mutant {
         name: "postgres-later-claim-first",
