@@ -60,6 +60,7 @@ const ABROAD: &[&str] = &[
     "permits_add_up",
     "crowd_stays_within_the_capacity",
     "a_heavy_head_holds_back_the_light",
+    "a_light_claim_is_not_called_past_a_heavy_one",
     "kinds_can_be_mixed",
     // Who breaks a claim deletes its node, and leaves no note.
     "breaking::",

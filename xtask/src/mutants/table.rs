@@ -735,7 +735,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: REDIS_RULE,
         from: "        blocked = true\n",
         to: "",
-        test: &["-p", "oarlock-redis", "--test", "conformance", "weights::"],
+        test: REDIS_ORDER,
     },
     Mutant {
         name: "postgres-later-claim-first",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use oarlock_core::state::{Query, Waiters};
 use oarlock_core::{Fence, ResourceName};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::timeout;
 
 use super::cases;
 use crate::bench::{Bench, within};
@@ -19,8 +20,12 @@ cases!("order":
     the_tasks_of_a_process_wait_behind_its_place [Order],
     a_try_is_refused_while_others_wait [Order],
     readers_wait_behind_a_waiting_writer [Order, Units],
+    a_light_claim_is_not_called_past_a_heavy_one [Order, Units],
     who_gives_up_frees_his_place [Order],
 );
+
+/// How long a claim that must not be granted is looked at.
+const QUIET: Duration = Duration::from_millis(50);
 
 async fn grants_follow_arrival(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
@@ -160,6 +165,37 @@ async fn readers_wait_behind_a_waiting_writer(bench: Arc<Bench>) -> Outcome {
     three.waits(&name, 1).await?;
     writer.release().await?;
     bench.soon("the reader after the writer", reader).await???.release().await?;
+    Ok(())
+}
+
+/// A release makes room for the light claim, and none for the heavy one before it.
+async fn a_light_claim_is_not_called_past_a_heavy_one(bench: Arc<Bench>) -> Outcome {
+    let name = bench.name()?;
+    let holder = bench.peer().await?;
+    let permits = holder.semaphore(name.as_str(), 4)?;
+    let (two, last) = (permits.acquire(2).await?, permits.acquire(2).await?);
+    let (served, mut order) = mpsc::unbounded_channel();
+    let (mut tasks, mut peers) = (Vec::new(), Vec::new());
+    for (number, weight) in [(0, 4), (1, 1)] {
+        let peer = bench.peer().await?;
+        let (lock, served) = (peer.semaphore(name.as_str(), 4)?, served.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire(weight).await?;
+            let _ = served.send((number, guard.fence()));
+            guard.release().await.map(drop)
+        }));
+        peer.waits(&name, 1).await?;
+        peers.push(peer);
+    }
+    // Nothing happens where the rule is kept: there is no event to wait for.
+    ensure!(timeout(QUIET, order.recv()).await.is_err(), "a claim was granted what is held");
+    two.release().await?;
+    ensure!(timeout(QUIET, order.recv()).await.is_err(), "a light claim was granted before the heavy one");
+    last.release().await?;
+    follows(&bench, &mut order, &[0, 1]).await?;
+    for task in tasks {
+        task.await??;
+    }
     Ok(())
 }
 
