@@ -15,7 +15,7 @@ pub(crate) async fn acquire(
     asking: &Asking,
     until: Option<Instant>,
 ) -> Result<MultiGuard, Error> {
-    let parts: Vec<_> = names.iter().map(|name| one(locks, name, asking)).collect::<Result<_, _>>()?;
+    let parts: Vec<_> = names.iter().map(|name| one(locks, name, asking)).collect();
     let multi = match until {
         Some(until) => Multi::all(parts).wait(until.saturating_duration_since(Instant::now())),
         None => Multi::all(parts).wait_forever(),
@@ -57,22 +57,22 @@ macro_rules! tuned {
     }};
 }
 
-fn one(locks: &Locks, name: &ResourceName, asking: &Asking) -> Result<Part, Error> {
+fn one(locks: &Locks, name: &ResourceName, asking: &Asking) -> Part {
     let name = name.as_str();
     match asking.mode {
         Mode::Exclusive | Mode::Spin => {
-            let mut mutex = tuned!(locks.mutex(name)?, asking);
+            let mut mutex = tuned!(locks.mutex(name), asking);
             if asking.fair {
                 mutex = mutex.fair();
             }
             if asking.mode == Mode::Spin {
                 mutex = mutex.spin();
             }
-            Ok(mutex.into())
+            mutex.into()
         }
-        Mode::Shared => Ok(tuned!(locks.rwlock(name)?, asking).for_reading()),
+        Mode::Shared => tuned!(locks.rwlock(name), asking).for_reading(),
         Mode::Permits { of, take } => {
-            let mut semaphore = tuned!(locks.semaphore(name, of)?, asking);
+            let mut semaphore = tuned!(locks.semaphore(name, of), asking);
             if asking.fair {
                 semaphore = semaphore.fair();
             }

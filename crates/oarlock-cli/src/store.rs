@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oarlock::{Connect, Error, ErrorKind, Home, Label, Locks, Observer, Url, text};
+use oarlock::{Error, ErrorKind, Home, Label, Locks, Observer, Url, text};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
@@ -70,7 +70,7 @@ impl Store {
 
     /// Connects, for looking around.
     pub(crate) async fn look(&self) -> Result<Locks, Failure> {
-        let locks = Connect::to(self.url.clone()).connect().await?;
+        let locks = oarlock::connect(self.url.clone()).await?;
         self.say_if_implied();
         Ok(locks)
     }
@@ -87,9 +87,8 @@ impl Store {
         let mut pause = Duration::from_millis(50);
         let mut said = false;
         loop {
-            let connect = Connect::to(self.url.clone())
+            let connect = oarlock::builder(self.url.clone().inherit_session(true))
                 .home(home.clone())
-                .inherit_session(true)
                 .label(label.clone())
                 .ttl(ttl)
                 .observer(observer.clone());

@@ -11,7 +11,7 @@ use oarlock_core::driver::{Attempt, Grant, Info, Pending};
 use oarlock_core::event::{LockEvent, Step};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::state::ResourceState;
-use oarlock_core::{Claim, ClaimId, Client, DynDriver, Label, ResourceName, Tether};
+use oarlock_core::{Claim, ClaimId, DynDriver, Label, Locks, ResourceName, Tether};
 use tokio::sync::Notify;
 
 use crate::failure::{Failure, Outcome};
@@ -86,7 +86,7 @@ impl Bench {
     pub(crate) fn peer_over(&self, driver: Arc<dyn DynDriver>, connection: Arc<dyn Connection>) -> Outcome<Peer> {
         let events = Events::default();
         let seen = events.clone();
-        let client = Client::builder_over(driver)
+        let client = Locks::builder_over(driver)
             .ttl(self.ttl())
             .wait(self.ttl() * 3 + self.pace.soon * 5)
             .op_timeout(self.pace.soon)
@@ -104,7 +104,7 @@ impl Bench {
     /// Looks at `name` until `is` holds of it, within the bound for what should happen at once.
     pub(crate) async fn until(
         &self,
-        client: &Client,
+        client: &Locks,
         name: &ResourceName,
         what: &str,
         is: impl Fn(&ResourceState) -> bool,
@@ -125,7 +125,7 @@ impl Bench {
     pub(crate) async fn left_clean(&self, rival: &Peer, name: &ResourceName) -> Outcome {
         // Where a name belongs to one kind, that of the case is not known here; looking must do.
         if self.info.capabilities.one_rule {
-            let lock = rival.mutex(name.as_str())?.ttl(self.ttl()).wait(self.pace.soon);
+            let lock = rival.mutex(name.as_str()).ttl(self.ttl()).wait(self.pace.soon);
             let left = |error| Failure::new(format!("something was left behind: {error}"));
             lock.lock().await.map_err(left)?.release().await?;
         }
@@ -147,16 +147,16 @@ pub(crate) fn now() -> Moment {
 
 /// A client that remembers its events.
 pub(crate) struct Peer {
-    pub(crate) client: Client,
+    pub(crate) client: Locks,
     pub(crate) events: Events,
     pub(crate) connection: Arc<dyn Connection>,
     soon: Duration,
 }
 
 impl Deref for Peer {
-    type Target = Client;
+    type Target = Locks;
 
-    fn deref(&self) -> &Client {
+    fn deref(&self) -> &Locks {
         &self.client
     }
 }

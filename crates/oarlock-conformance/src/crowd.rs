@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use oarlock_core::{Client, Limit, Weight};
+use oarlock_core::{Limit, Locks, Weight};
 
 use crate::bench::{Bench, Peer, now, within};
 use crate::failure::{Failure, Outcome};
@@ -57,16 +57,16 @@ impl Crowd {
         bench.left_clean(&peers[0], &name).await
     }
 
-    async fn contend(self, client: &Client, name: &str, owner: u64) -> oarlock_core::Result<History> {
+    async fn contend(self, client: &Locks, name: &str, owner: u64) -> oarlock_core::Result<History> {
         let mut random = fastrand::Rng::new();
         let mut history = History::new();
         for _ in 0..self.rounds {
             let asked = now();
             let (guard, weight, capacity) = match self.lock {
-                Lock::Mutex => (client.mutex(name)?.wait_forever().lock().await?, Weight::All, None),
-                Lock::Spin => (client.mutex(name)?.spin().wait_forever().lock().await?, Weight::All, None),
+                Lock::Mutex => (client.mutex(name).wait_forever().lock().await?, Weight::All, None),
+                Lock::Spin => (client.mutex(name).spin().wait_forever().lock().await?, Weight::All, None),
                 Lock::ReadWrite => {
-                    let lock = client.rwlock(name)?.wait_forever();
+                    let lock = client.rwlock(name).wait_forever();
                     if random.u32(0..3) == 0 {
                         (lock.write().await?.into_guard(), Weight::All, Some(Limit::Unlimited))
                     } else {
@@ -74,7 +74,7 @@ impl Crowd {
                     }
                 }
                 Lock::Semaphore { permits } => {
-                    let lock = client.semaphore(name, permits)?.wait_forever();
+                    let lock = client.semaphore(name, permits).wait_forever();
                     let units = random.u32(1..=permits);
                     let guard = lock.acquire(units).await?;
                     let units = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN);

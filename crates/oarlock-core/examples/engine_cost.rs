@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oarlock_core::driver::End;
-use oarlock_core::{Claim, ClaimId, Client, DynDriver, Memory, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, DynDriver, Locks, Memory, ResourceName, Result};
 
 const ROUNDS: usize = 40;
 const PAIRS: u32 = 5_000;
@@ -17,8 +17,8 @@ const PAIRS: u32 = 5_000;
 async fn main() -> Result<()> {
     let name = ResourceName::new("bench")?;
     let driver: Arc<dyn DynDriver> = Arc::new(Memory::new());
-    let client = Client::new(Memory::new())?;
-    let spawning = Client::new(Memory::new())?;
+    let client = Locks::over(Memory::new())?;
+    let spawning = Locks::over(Memory::new())?;
     let mut rows = [
         ("the driver alone (two boxed calls)", Vec::new()),
         ("the engine (mutex, lock, release)", Vec::new()),
@@ -47,8 +47,8 @@ async fn alone(driver: &Arc<dyn DynDriver>, name: &ResourceName, round: usize) -
     Ok(started.elapsed() / PAIRS)
 }
 
-async fn engine(client: &Client) -> Result<Duration> {
-    let mutex = client.mutex("bench")?;
+async fn engine(client: &Locks) -> Result<Duration> {
+    let mutex = client.mutex("bench");
     let started = Instant::now();
     for _ in 0..PAIRS {
         mutex.lock().await?.release().await?;
@@ -57,8 +57,8 @@ async fn engine(client: &Client) -> Result<Duration> {
 }
 
 /// What the other way to never cut an attempt off would cost: a task for each.
-async fn with_spawn(client: &Client) -> Result<Duration> {
-    let mutex = client.mutex("bench")?;
+async fn with_spawn(client: &Locks) -> Result<Duration> {
+    let mutex = client.mutex("bench");
     let started = Instant::now();
     for _ in 0..PAIRS {
         let mutex = mutex.clone();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock_core::{Client, Memory, ResourceName, Result};
+use oarlock_core::{Locks, Memory, ResourceName, Result};
 use tokio::task::JoinSet;
 
 #[tokio::main(flavor = "current_thread")]
@@ -23,8 +23,8 @@ async fn main() -> Result<()> {
 }
 
 async fn row(fair: bool, waiters: usize) -> Result<()> {
-    let client = Client::new(Memory::new())?;
-    let mutex = client.mutex("contended")?.wait_forever();
+    let client = Locks::over(Memory::new())?;
+    let mutex = client.mutex("contended").wait_forever();
     let mutex = if fair { mutex.fair() } else { mutex };
     let holder = mutex.lock().await?;
     let memory_before = resident_bytes();
@@ -52,7 +52,7 @@ async fn row(fair: bool, waiters: usize) -> Result<()> {
 
 /// Waits until all of them are seen in the store: themselves, or as those behind the one that stands for its process, which
 /// tells their number with its next renewal.
-async fn stand_in_line(client: &Client, waiters: usize) -> Result<()> {
+async fn stand_in_line(client: &Locks, waiters: usize) -> Result<()> {
     let name = ResourceName::new("contended")?;
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;

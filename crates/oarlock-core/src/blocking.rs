@@ -8,12 +8,12 @@
 //!
 //! ```
 //! use oarlock_core::Memory;
-//! use oarlock_core::blocking::Client;
+//! use oarlock_core::blocking::Locks;
 //!
 //! # fn main() -> oarlock_core::Result<()> {
-//! let locks = Client::new(Memory::new())?;
-//! let guard = locks.mutex("deploy/prod")?.reason("release 2.3").lock()?;
-//! assert!(locks.mutex("deploy/prod")?.try_lock()?.is_none());
+//! let locks = Locks::over(Memory::new())?;
+//! let guard = locks.mutex("deploy/prod").reason("release 2.3").lock()?;
+//! assert!(locks.mutex("deploy/prod").try_lock()?.is_none());
 //! guard.check()?; // between two steps of the work
 //! guard.release()?; // or drop it
 //! # Ok(()) }
@@ -29,10 +29,10 @@ pub use guards::{EntryGuard, Guard, Leadership, MultiGuard, WriteGuard};
 pub use kinds::{Election, LeaderWatch, Multi, Mutex, Once, ReentrantMutex, ReentrantRwLock, RwLock, Semaphore};
 
 use crate::driver::{Driver, Info, Released};
-use crate::engine::{ClientBuilder, Home};
+use crate::engine::Home;
 use crate::error::{Error, ErrorKind, Result};
 use crate::state::{Ending, ResourceState};
-use crate::{Fence, Handle, ResourceName};
+use crate::{Fence, Handle};
 
 /// Something of the async API, used by blocking: what its name says, with the same methods.
 #[derive(Clone, Debug)]
@@ -48,44 +48,37 @@ impl<T> Blocking<T> {
 
     /// Waits for something and wraps it.
     fn have<U>(&self, work: impl Future<Output = Result<U>>) -> Result<Blocking<U>> {
-        Ok(self.over(self.answer(work)?))
+        Ok(self.wrap(self.answer(work)?))
     }
 
     /// Waits for something that may not be there, and wraps it.
     fn try_have<U>(&self, work: impl Future<Output = Result<Option<U>>>) -> Result<Option<Blocking<U>>> {
-        Ok(self.answer(work)?.map(|inner| self.over(inner)))
+        Ok(self.answer(work)?.map(|inner| self.wrap(inner)))
     }
 
-    fn over<U>(&self, inner: U) -> Blocking<U> {
+    fn wrap<U>(&self, inner: U) -> Blocking<U> {
         Blocking { inner, home: self.home.clone() }
     }
 }
 
 /// Locks on one store. Cheap to clone; every clone is the same client.
-pub type Client = Blocking<crate::Client>;
+pub type Locks = Blocking<crate::Locks>;
 
-impl Client {
-    /// A client over `driver`, with defaults, and a thread of its own.
+impl Locks {
+    /// A client over `driver`, with defaults, and a thread of its own. With settings:
+    /// [`LocksBuilder::build_blocking`](crate::LocksBuilder::build_blocking).
     ///
     /// # Errors
     /// [`ErrorKind::Os`] if that thread cannot be started.
-    pub fn new(driver: impl Driver) -> Result<Self> {
-        Self::build(crate::Client::builder(driver))
-    }
-
-    /// A client with choices, and a thread of its own.
-    ///
-    /// # Errors
-    /// As [`ClientBuilder::build`].
-    pub fn build(builder: ClientBuilder) -> Result<Self> {
-        Self::of(builder.home(Home::own_thread()?).build()?)
+    pub fn over(driver: impl Driver) -> Result<Self> {
+        crate::Locks::builder(driver).build_blocking()
     }
 
     /// The blocking face of a client that has a [thread of its own](Home::own_thread).
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if it lives on the caller's runtime: whoever blocked that would wait for ever.
-    pub fn of(client: crate::Client) -> Result<Self> {
+    pub fn of(client: crate::Locks) -> Result<Self> {
         let home = client.core.home.clone();
         if !home.has_own_thread() {
             let message = "a client that lives on the caller's runtime cannot be used by blocking";
@@ -96,7 +89,7 @@ impl Client {
 
     /// The same client for async code.
     #[must_use]
-    pub fn client(&self) -> &crate::Client {
+    pub fn as_async(&self) -> &crate::Locks {
         &self.inner
     }
 
@@ -106,15 +99,15 @@ impl Client {
         self.inner.info()
     }
 
-    /// See [`Client::inspect`](crate::Client::inspect).
+    /// See [`Locks::inspect`](crate::Locks::inspect).
     ///
     /// # Errors
     /// As there.
-    pub fn inspect(&self, name: &ResourceName) -> Result<ResourceState> {
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<ResourceState> {
         self.answer(self.inner.inspect(name))
     }
 
-    /// See [`Client::list`](crate::Client::list).
+    /// See [`Locks::list`](crate::Locks::list).
     ///
     /// # Errors
     /// As there.
@@ -122,15 +115,15 @@ impl Client {
         self.answer(self.inner.list())
     }
 
-    /// See [`Client::break_hold`](crate::Client::break_hold).
+    /// See [`Locks::break_hold`](crate::Locks::break_hold).
     ///
     /// # Errors
     /// As there.
-    pub fn break_hold(&self, name: &ResourceName, fence: Fence, ending: Ending, grace: Duration) -> Result<Released> {
+    pub fn break_hold(&self, name: impl AsRef<str>, fence: Fence, ending: Ending, grace: Duration) -> Result<Released> {
         self.answer(self.inner.break_hold(name, fence, ending, grace))
     }
 
-    /// See [`Client::adopt`](crate::Client::adopt).
+    /// See [`Locks::adopt`](crate::Locks::adopt).
     ///
     /// # Errors
     /// As there.
@@ -138,7 +131,7 @@ impl Client {
         self.have(self.inner.adopt(handle))
     }
 
-    /// See [`Client::shutdown`](crate::Client::shutdown).
+    /// See [`Locks::shutdown`](crate::Locks::shutdown).
     ///
     /// # Errors
     /// As there.

@@ -37,6 +37,11 @@ impl ResourceName {
         Err(Error::new(ErrorKind::InvalidName, problem))
     }
 
+    /// A name that may be none, for an error to be about.
+    pub(crate) fn unchecked(name: &str) -> Self {
+        Self(name.into())
+    }
+
     /// The name as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -53,6 +58,12 @@ impl fmt::Display for ResourceName {
 impl fmt::Debug for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl AsRef<str> for ResourceName {
+    fn as_ref(&self) -> &str {
+        &self.0
     }
 }
 
@@ -184,6 +195,19 @@ impl TryFrom<String> for Fence {
 
     fn try_from(text: String) -> Result<Self> {
         text.parse()
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> Self {
+        fence.0
+    }
+}
+
+/// For a column of a database: fences stay below [`Fence::LIMIT`], which an `i64` holds.
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> Self {
+        Self::try_from(fence.0).unwrap_or(Self::MAX)
     }
 }
 

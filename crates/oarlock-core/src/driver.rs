@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::locks::Opener;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;

@@ -48,7 +48,7 @@ pub enum ErrorKind {
     NewerFormat,
     /// Fences reached 2^53.
     FenceExhausted,
-    /// As many claims of this client wait for the name as [may](crate::ClientBuilder::max_waiters).
+    /// As many claims of this client wait for the name as [may](crate::LocksBuilder::max_waiters).
     TooManyWaiters,
     /// The client was shut down.
     Closed,

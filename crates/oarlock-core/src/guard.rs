@@ -293,10 +293,10 @@ impl Guard {
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Client, Memory};
+    /// # use oarlock_core::{Locks, Memory};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-    /// # let locks = Client::new(Memory::new())?;
-    /// let guard = locks.mutex("report")?.lock().await?;
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
     /// let sum = guard.with(|held| async move { held.fence().get() % 7 }).await?;
     /// # assert!(sum < 7);
     /// guard.release().await?;

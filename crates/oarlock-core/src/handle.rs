@@ -9,9 +9,10 @@ use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, ResourceName, Tether, Weight};
 use crate::clock::Moment;
 use crate::driver::{Grant, Lease, Renewal, Renewed};
-use crate::engine::{Client, Core, MAX_HAND_OFFS, check_ttl};
+use crate::engine::{Core, MAX_HAND_OFFS, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
+use crate::locks::Locks;
 use crate::state::{Ending, Query};
 
 /// The form that handles are written in; a newer one is refused.
@@ -79,7 +80,7 @@ impl Handle {
 
 impl Guard {
     /// Writes the lock down for another process, and stops believing in it here. It is not released: it lives on for
-    /// what is left of its lease, until somebody [adopts](Client::adopt) it.
+    /// what is left of its lease, until somebody [adopts](Locks::adopt) it.
     ///
     /// The lock must have been asked for with [`Tether::Lease`]. A bound set by `max_hold` does not go with it.
     ///
@@ -89,11 +90,11 @@ impl Guard {
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Client, Handle, Memory, Tether};
+    /// # use oarlock_core::{Locks, Handle, Memory, Tether};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
     /// # let store = Memory::new();
-    /// # let (here, there) = (Client::new(store.connect())?, Client::new(store.connect())?);
-    /// let guard = here.mutex("import")?.tether(Tether::Lease).lock().await?;
+    /// # let (here, there) = (Locks::over(store.connect())?, Locks::over(store.connect())?);
+    /// let guard = here.mutex("import").tether(Tether::Lease).lock().await?;
     /// let fence = guard.fence();
     /// let handle: Handle = guard.hand_over()?; // `Handle` is serde's `Serialize` and `Deserialize`
     /// let guard = there.adopt(&handle).await?;
@@ -129,7 +130,7 @@ impl Guard {
     }
 }
 
-impl Client {
+impl Locks {
     /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
     ///
     /// A lock with an explicit lease goes on with what is left of it. Hand a handle to one: a second client that adopts it

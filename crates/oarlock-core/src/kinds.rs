@@ -100,55 +100,43 @@ macro_rules! tunable {
 pub(crate) use tunable;
 
 use crate::claim::ResourceName;
-use crate::engine::{Ask, Client, Patience, Wait};
-use crate::error::Result;
+use crate::engine::{Ask, Patience, Wait};
+use crate::error::Error;
+use crate::locks::Locks;
 
-impl Client {
-    /// A lock that one can hold.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
-    pub fn mutex(&self, name: impl AsRef<str>) -> Result<mutex::Mutex> {
-        Ok(mutex::Mutex::new(self.ask(name.as_ref())?))
+/// Locks are made without I/O and without errors: a name that cannot be is refused by `lock()`.
+impl Locks {
+    /// A lock with one holder at a time.
+    pub fn mutex(&self, name: impl AsRef<str>) -> mutex::Mutex {
+        mutex::Mutex::new(self.ask(name.as_ref()))
     }
 
-    /// A lock that many can read-hold or one can write-hold.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
-    pub fn rwlock(&self, name: impl AsRef<str>) -> Result<rwlock::RwLock> {
-        Ok(rwlock::RwLock::new(self.ask(name.as_ref())?))
+    /// A lock with many readers or one writer.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> rwlock::RwLock {
+        rwlock::RwLock::new(self.ask(name.as_ref()))
     }
 
     /// A lock of `permits` units, of which each holder takes some.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
-    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for no permits at all.
-    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<semaphore::Semaphore> {
-        semaphore::Semaphore::new(self.ask(name.as_ref())?, permits)
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> semaphore::Semaphore {
+        semaphore::Semaphore::new(self.ask(name.as_ref()), permits)
     }
 
-    /// A choice of one leader among many.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName).
-    pub fn election(&self, name: impl AsRef<str>) -> Result<election::Election> {
-        Ok(election::Election::new(self.ask(name.as_ref())?))
+    /// An election of one leader among many candidates.
+    pub fn election(&self, name: impl AsRef<str>) -> election::Election {
+        election::Election::new(self.ask(name.as_ref()))
     }
 
-    /// Work that is done once per slot, by whoever comes first.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo.
-    pub fn once(&self, name: impl AsRef<str>) -> Result<once::Once> {
-        once::Once::new(self.ask(name.as_ref())?)
+    /// Work that is done once per slot, by the first process that asks.
+    pub fn once(&self, name: impl AsRef<str>) -> once::Once {
+        once::Once::new(self.ask(name.as_ref()))
     }
 
-    fn ask(&self, name: &str) -> Result<Ask> {
-        Ok(Ask {
-            claim: self.claim(ResourceName::new(name)?)?,
+    fn ask(&self, name: &str) -> Ask {
+        let checked = ResourceName::new(name);
+        let invalid = checked.as_ref().err().cloned();
+        Ask {
+            claim: self.claim(checked.unwrap_or_else(|_| ResourceName::unchecked(name))),
+            invalid,
             wait: Wait::AtMost(self.core.wait),
             renew: true,
             whole: false,
@@ -159,6 +147,14 @@ impl Client {
             answer_by: crate::clock::Moment::NEVER,
             cohort: None,
             client: self.clone(),
-        })
+        }
+    }
+}
+
+impl Ask {
+    /// This asking, which will be refused for `error`, unless it is for another reason already.
+    fn refuse(mut self, error: Error) -> Self {
+        self.invalid.get_or_insert(error);
+        self
     }
 }

@@ -3,7 +3,7 @@
 //! - [`model`]: the one rule, as a pure state machine.
 //! - [`queue`]: its arithmetic, for stores that run it on a listing.
 //! - [`driver`]: what a store must be able to do, in seven verbs.
-//! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Client`] is its face.
+//! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Locks`] is its face.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
 //! - [`quorum`]: Redlock, a driver over drivers.
 //! - [`reconnect`]: connections that are opened again, for drivers.
@@ -23,6 +23,7 @@ pub mod floor;
 pub mod guard;
 pub mod handle;
 pub mod kinds;
+pub mod locks;
 pub mod memory;
 pub mod model;
 pub mod owner;
@@ -36,7 +37,7 @@ pub use belief::{Belief, LossReason};
 pub use capabilities::Capabilities;
 pub use claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
 pub use driver::{Driver, DynDriver};
-pub use engine::{Client, ClientBuilder, Home};
+pub use engine::Home;
 pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
 pub use fenced::{Fenced, Stale};
@@ -49,5 +50,6 @@ pub use kinds::once::{Once, Slot};
 pub use kinds::reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
 pub use kinds::rwlock::{RwLock, WriteGuard};
 pub use kinds::semaphore::Semaphore;
+pub use locks::{Locks, LocksBuilder};
 pub use memory::Memory;
 pub use owner::Owner;

@@ -3,14 +3,14 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use oarlock_core::blocking::{Client, Multi};
+use oarlock_core::blocking::{Locks, Multi};
 use oarlock_core::{ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Slot, Tether};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Takes, refuses, waits and releases, as code without a runtime would.
-fn a_lock_and_its_rival(locks: &Client) -> Result<(), Failure> {
-    let lock = locks.mutex("a")?;
+fn a_lock_and_its_rival(locks: &Locks) -> Result<(), Failure> {
+    let lock = locks.mutex("a");
     let guard = lock.lock()?;
     assert!(lock.try_lock()?.is_none());
     let started = Instant::now();
@@ -25,17 +25,17 @@ fn a_lock_and_its_rival(locks: &Client) -> Result<(), Failure> {
 
 #[test]
 fn without_a_runtime() -> Result<(), Failure> {
-    a_lock_and_its_rival(&Client::new(Memory::new())?)
+    a_lock_and_its_rival(&Locks::over(Memory::new())?)
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn on_the_only_thread_of_a_runtime() -> Result<(), Failure> {
-    a_lock_and_its_rival(&Client::new(Memory::new())?)
+    a_lock_and_its_rival(&Locks::over(Memory::new())?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_worker_of_a_runtime() -> Result<(), Failure> {
-    tokio::spawn(async { a_lock_and_its_rival(&Client::new(Memory::new())?) }).await?
+    tokio::spawn(async { a_lock_and_its_rival(&Locks::over(Memory::new())?) }).await?
 }
 
 /// Runs `work` in one poll of a task; what would wait for ever fails instead.
@@ -52,9 +52,9 @@ fn in_one_poll(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> R
 #[test]
 fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
     in_one_poll(|| {
-        let locks = Client::new(Memory::new())?;
+        let locks = Locks::over(Memory::new())?;
         for _ in 0..1000 {
-            locks.mutex("a")?.lock()?.release()?;
+            locks.mutex("a").lock()?.release()?;
         }
         Ok(())
     })
@@ -68,14 +68,14 @@ fn work_that_yields_is_gone_on_with_on_a_thread_of_a_runtime() -> Result<(), Fai
 
 #[test]
 fn threads_exclude_each_other_and_the_waiters_are_woken() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
+    let locks = Locks::over(Memory::new())?;
     let data = Fenced::new(0);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| -> Result<(), Failure> {
                     for _ in 0..50 {
-                        let guard = locks.mutex("counter")?.lock()?;
+                        let guard = locks.mutex("counter").lock()?;
                         // Not one step: a second holder in between would lose one of the two.
                         let seen = data.read(|data| *data);
                         std::thread::yield_now();
@@ -95,8 +95,8 @@ fn threads_exclude_each_other_and_the_waiters_are_woken() -> Result<(), Failure>
 fn a_loss_is_seen_while_the_thread_works() -> Result<(), Failure> {
     let store = Memory::new();
     let kit = store.kit();
-    let locks = Client::new(store)?;
-    let guard = locks.mutex("a")?.lock()?;
+    let locks = Locks::over(store)?;
+    let guard = locks.mutex("a").lock()?;
     guard.check()?;
     assert_eq!(guard.lost_within(Duration::from_millis(10))?, None);
     kit.lose(guard.resource());
@@ -108,22 +108,22 @@ fn a_loss_is_seen_while_the_thread_works() -> Result<(), Failure> {
 #[test]
 fn the_engines_own_thread_is_refused_instead_of_hanging() -> Result<(), Failure> {
     let (tell, told) = mpsc::channel();
-    let (give, given) = mpsc::channel::<Client>();
+    let (give, given) = mpsc::channel::<Locks>();
     let (given, once) = (std::sync::Mutex::new(given), std::sync::Once::new());
-    let builder = oarlock_core::Client::builder(Memory::new()).ttl(Duration::from_millis(300));
+    let builder = oarlock_core::Locks::builder(Memory::new()).ttl(Duration::from_millis(300));
     let builder = builder.observer(move |_: &LockEvent| {
         // Renewals are observed on the engine's thread, grants on the caller's.
         if std::thread::current().name() == Some("oarlock") {
             once.call_once(|| {
                 let locks = given.lock().ok().and_then(|given| given.recv().ok());
-                let answer = locks.map(|locks| locks.mutex("b").and_then(|lock| lock.lock()).map(drop));
+                let answer = locks.map(|locks| locks.mutex("b").lock().map(drop));
                 let _ = tell.send(answer);
             });
         }
     });
-    let locks = Client::build(builder)?;
+    let locks = builder.build_blocking()?;
     give.send(locks.clone())?;
-    let _guard = locks.mutex("a")?.lock()?;
+    let _guard = locks.mutex("a").lock()?;
     let answer = told.recv_timeout(Duration::from_secs(10))?.ok_or("no client")?;
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::Config);
     Ok(())
@@ -131,15 +131,15 @@ fn the_engines_own_thread_is_refused_instead_of_hanging() -> Result<(), Failure>
 
 #[tokio::test]
 async fn a_client_on_the_callers_runtime_is_refused() -> Result<(), Failure> {
-    let client = oarlock_core::Client::new(Memory::new())?;
-    assert_eq!(Client::of(client).unwrap_err().kind(), ErrorKind::Config);
+    let client = oarlock_core::Locks::over(Memory::new())?;
+    assert_eq!(Locks::of(client).unwrap_err().kind(), ErrorKind::Config);
     Ok(())
 }
 
 #[test]
 fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
-    let lock = locks.mutex("a")?.wait(Duration::from_millis(50)).reentrant();
+    let locks = Locks::over(Memory::new())?;
+    let lock = locks.mutex("a").wait(Duration::from_millis(50)).reentrant();
     let outer = lock.lock()?;
     let inner = lock.try_lock()?.ok_or("its own thread was refused")?;
     std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
     });
     assert!(outer.release()?.is_none());
     assert!(inner.release()?.is_some());
-    let config = locks.rwlock("config")?.reentrant();
+    let config = locks.rwlock("config").reentrant();
     let _reader = config.read()?;
     assert_eq!(config.write().map(drop).unwrap_err().kind(), ErrorKind::SelfDeadlock);
     Ok(())
@@ -156,28 +156,28 @@ fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
 
 #[test]
 fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
-    let reader = locks.rwlock("r")?.write()?.downgrade()?;
-    assert!(locks.rwlock("r")?.try_write()?.is_none());
+    let locks = Locks::over(Memory::new())?;
+    let reader = locks.rwlock("r").write()?.downgrade()?;
+    assert!(locks.rwlock("r").try_write()?.is_none());
     drop(reader);
-    let two = locks.semaphore("s", 3)?.fair().acquire(2)?;
-    assert!(locks.semaphore("s", 3)?.try_acquire(2)?.is_none());
+    let two = locks.semaphore("s", 3).fair().acquire(2)?;
+    assert!(locks.semaphore("s", 3).try_acquire(2)?.is_none());
     two.release()?;
-    let both = Multi::of(locks.mutex("y")?).and(locks.mutex("x")?).lock()?;
-    assert!(both.is_held() && locks.mutex("x")?.try_lock()?.is_none());
+    let both = Multi::of(locks.mutex("y")).and(locks.mutex("x")).lock()?;
+    assert!(both.is_held() && locks.mutex("x").try_lock()?.is_none());
     assert!(both.release()?.errors.is_empty());
-    let election = locks.election("e")?;
+    let election = locks.election("e");
     let mut leadership = election.campaign("one")?;
     leadership.proclaim("two")?;
     assert_eq!(election.leader()?.and_then(|leader| leader.value).as_deref(), Some("two"));
     leadership.resign()?;
-    let nested = locks.once("o")?.run("1", |held| {
+    let nested = locks.once("o").run("1", |held| {
         // A call within a call: neither may swallow what wakes the other.
-        locks.mutex("inside")?.lock()?.release()?;
+        locks.mutex("inside").lock()?.release()?;
         held.check()
     })?;
     assert_eq!(nested, Slot::Ran(()));
-    let handle = locks.mutex("h")?.tether(Tether::Lease).lock()?.hand_over()?;
+    let handle = locks.mutex("h").tether(Tether::Lease).lock()?.hand_over()?;
     assert!(locks.adopt(&handle)?.is_held());
     locks.shutdown(Duration::from_secs(5))?;
     Ok(())

@@ -9,7 +9,7 @@ use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{
-    Claim, ClaimId, Client, Driver, ErrorKind, LockEvent, Memory, Multi, ResourceName, Result, Step, Tether,
+    Claim, ClaimId, Driver, ErrorKind, LockEvent, Locks, Memory, Multi, ResourceName, Result, Step, Tether,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -75,17 +75,17 @@ impl Driver for Flawed {
 }
 
 /// A client of a flawed store on the test's time, and an honest one of the same.
-fn clients(flaw: Flaw) -> Result<(Client, Client)> {
+fn clients(flaw: Flaw) -> Result<(Locks, Locks)> {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
-    let flawed = Client::builder(Flawed(store.connect(), flaw)).clock(clock.clone()).ttl(Duration::from_secs(2));
-    Ok((flawed.build()?, Client::builder(store).clock(clock).build()?))
+    let flawed = Locks::builder(Flawed(store.connect(), flaw)).clock(clock.clone()).ttl(Duration::from_secs(2));
+    Ok((flawed.build()?, Locks::builder(store).clock(clock).build()?))
 }
 
 #[tokio::test(start_paused = true)]
 async fn hand_offs_are_counted_whatever_the_store_reserves() -> Result<(), Failure> {
     let (locks, _) = clients(Flaw::Generous)?;
-    let lock = locks.mutex("a")?.cohort(2, Duration::from_secs(10));
+    let lock = locks.mutex("a").cohort(2, Duration::from_secs(10));
     let in_a_row = Arc::new(Mutex::new(HashMap::<ClaimId, u32>::new()));
     let tasks: Vec<_> = (0..16)
         .map(|_| {
@@ -113,7 +113,7 @@ async fn a_lease_that_is_half_over_is_not_handed_on() -> Result<(), Failure> {
     for (held, handed_on) in [(Duration::from_millis(100), true), (Duration::from_millis(1200), false)] {
         // A lease of two seconds: the renewal after a third of it is still on its way when the holder lets go.
         let (locks, _) = clients(Flaw::MuteRenewal)?;
-        let lock = locks.mutex("a")?.cohort(16, Duration::from_secs(10));
+        let lock = locks.mutex("a").cohort(16, Duration::from_secs(10));
         let first = lock.lock().await?;
         let waiting: Vec<_> = (0..3)
             .map(|_| {
@@ -141,7 +141,7 @@ async fn a_lease_that_is_half_over_is_not_handed_on() -> Result<(), Failure> {
 #[tokio::test(start_paused = true)]
 async fn a_bounded_wait_is_bounded_although_no_fences_are_reserved() -> Result<(), Failure> {
     let (locks, _) = clients(Flaw::MuteReserve)?;
-    let lock = locks.mutex("a")?.wait(Duration::from_millis(500)).cohort(4, Duration::from_millis(100));
+    let lock = locks.mutex("a").wait(Duration::from_millis(500)).cohort(4, Duration::from_millis(100));
     let first = lock.lock().await?;
     let started = tokio::time::Instant::now();
     let wait = || {
@@ -161,8 +161,8 @@ async fn a_bounded_wait_is_bounded_although_no_fences_are_reserved() -> Result<(
 #[tokio::test(start_paused = true)]
 async fn several_locks_keep_their_deadline_although_releases_get_no_answer() -> Result<(), Failure> {
     let (locks, honest) = clients(Flaw::MuteRelease)?;
-    let _in_the_way = honest.mutex("z")?.lock().await?;
-    let parts = ["a", "b", "c", "d", "z"].map(|name| locks.mutex(name)).into_iter().collect::<Result<Vec<_>>>()?;
+    let _in_the_way = honest.mutex("z").lock().await?;
+    let parts = ["a", "b", "c", "d", "z"].map(|name| locks.mutex(name));
     let started = tokio::time::Instant::now();
     let outcome = Multi::all(parts).wait(Duration::from_secs(1)).lock().await;
     assert_eq!(outcome.map(drop).map_err(|error| error.kind()), Err(ErrorKind::Busy));
@@ -184,8 +184,8 @@ async fn an_observer_that_panics_costs_nobody_the_lock() -> Result<(), Failure> 
             }
         }
     };
-    let locks = Client::builder(store.connect()).clock(clock.clone()).observer(observer).build()?;
-    let lock = locks.mutex("a")?.cohort(16, Duration::from_secs(10));
+    let locks = Locks::builder(store.connect()).clock(clock.clone()).observer(observer).build()?;
+    let lock = locks.mutex("a").cohort(16, Duration::from_secs(10));
     let tasks: Vec<_> = (0..4)
         .map(|_| {
             let lock = lock.clone();
@@ -199,22 +199,22 @@ async fn an_observer_that_panics_costs_nobody_the_lock() -> Result<(), Failure> 
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(panicked.load(Ordering::SeqCst) && kept.is_held(), "not renewed any more: {:?}", kept.loss());
     drop(kept);
-    let honest = Client::builder(store).clock(clock).build()?;
-    assert!(honest.mutex("a")?.wait(Duration::from_secs(5)).lock().await.is_ok(), "it is nobody's, and not free");
+    let honest = Locks::builder(store).clock(clock).build()?;
+    assert!(honest.mutex("a").wait(Duration::from_secs(5)).lock().await.is_ok(), "it is nobody's, and not free");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_makes_no_sense_is_refused() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
+    let locks = Locks::over(Memory::new())?;
     let second = Duration::from_secs(1);
     let lock = || locks.mutex("a");
     let refused = [
-        lock()?.cohort(0, second),
-        lock()?.cohort(u32::MAX, second),
+        lock().cohort(0, second),
+        lock().cohort(u32::MAX, second),
         // The one that waits in the store for all would give up while the lock goes round.
-        lock()?.cohort(4, second).wait(second),
-        lock()?.max_hold(Duration::ZERO),
+        lock().cohort(4, second).wait(second),
+        lock().max_hold(Duration::ZERO),
     ];
     for lock in refused {
         assert_eq!(lock.lock().await.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim));
@@ -224,8 +224,8 @@ async fn what_makes_no_sense_is_refused() -> Result<(), Failure> {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_adopts_a_handle_once() -> Result<(), Failure> {
-    let locks = Client::new(Memory::new())?;
-    let handle = locks.mutex("a")?.tether(Tether::Lease).lock().await?.hand_over()?;
+    let locks = Locks::over(Memory::new())?;
+    let handle = locks.mutex("a").tether(Tether::Lease).lock().await?.hand_over()?;
     let _adopted = locks.adopt(&handle).await?;
     assert_eq!(locks.adopt(&handle).await.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim));
     Ok(())
@@ -233,8 +233,8 @@ async fn a_client_adopts_a_handle_once() -> Result<(), Failure> {
 
 #[tokio::test]
 async fn two_stores_in_memory_are_two_stores() -> Result<(), Failure> {
-    let (one, other) = (Client::new(Memory::new())?, Client::new(Memory::new())?);
-    let both = Multi::of(one.mutex("a")?).and(other.mutex("a")?).lock().await?;
+    let (one, other) = (Locks::over(Memory::new())?, Locks::over(Memory::new())?);
+    let both = Multi::of(one.mutex("a")).and(other.mutex("a")).lock().await?;
     assert!(both.is_held());
     Ok(())
 }

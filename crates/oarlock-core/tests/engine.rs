@@ -8,7 +8,7 @@ use oarlock_core::capabilities::{Liveness, Notify};
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query};
-use oarlock_core::{Claim, ClaimId, Client, Driver, Error, ErrorKind, LossReason, Memory, Owner, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Driver, Error, ErrorKind, Locks, LossReason, Memory, Owner, ResourceName, Result};
 
 /// What is done to the attempts and watches of a driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,8 +125,8 @@ impl Driver for Tampered {
 
 /// A store, an honest client of it, and one that is tampered with.
 struct World {
-    honest: Client,
-    victim: Client,
+    honest: Locks,
+    victim: Locks,
     attempts: Arc<AtomicU32>,
     started: tokio::time::Instant,
 }
@@ -139,7 +139,7 @@ fn world(tamper: Tamper) -> World {
     let started = tokio::time::Instant::now();
     let tampered = Tampered { inner: store.connect(), tamper, attempts: attempts.clone(), started };
     let client =
-        |driver: Arc<dyn oarlock_core::DynDriver>| Client::builder_over(driver).clock(clock.clone()).build().unwrap();
+        |driver: Arc<dyn oarlock_core::DynDriver>| Locks::builder_over(driver).clock(clock.clone()).build().unwrap();
     World { honest: client(Arc::new(store)), victim: client(Arc::new(tampered)), attempts, started }
 }
 
@@ -147,10 +147,10 @@ fn world(tamper: Tamper) -> World {
 async fn a_grant_that_comes_after_the_shutdown_is_not_believed() {
     let world = world(Tamper::SlowAnswers(Duration::from_millis(500)));
     let victim = world.victim.clone();
-    let late = tokio::spawn(async move { victim.mutex("a")?.lock().await });
+    let late = tokio::spawn(async move { victim.mutex("a").lock().await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     world.victim.shutdown(Duration::ZERO).await.unwrap();
-    let rival = world.honest.mutex("a").unwrap().try_lock().await.unwrap();
+    let rival = world.honest.mutex("a").try_lock().await.unwrap();
     assert!(rival.is_some(), "the session has ended");
     let late = late.await.unwrap();
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
@@ -159,7 +159,7 @@ async fn a_grant_that_comes_after_the_shutdown_is_not_believed() {
 #[tokio::test(start_paused = true)]
 async fn belief_in_a_renewal_counts_from_its_sending() {
     let world = world(Tamper::SlowRenewals(Duration::from_secs(3)));
-    let guard = world.victim.mutex("a").unwrap().ttl(Duration::from_secs(30)).lock().await.unwrap();
+    let guard = world.victim.mutex("a").ttl(Duration::from_secs(30)).lock().await.unwrap();
     // Sent after 7.5 to 10 seconds, answered 3 later: by now it is 4 to 6.5 seconds old, its answer 1 to 3.5.
     tokio::time::sleep(Duration::from_secs(14)).await;
     let left = guard.time_left();
@@ -170,17 +170,17 @@ async fn belief_in_a_renewal_counts_from_its_sending() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_may_have_been_granted_is_released_whatever_failed_last() {
     let world = world(Tamper::LostThenDenied);
-    let error = world.victim.mutex("a").unwrap().lock().await.unwrap_err();
+    let error = world.victim.mutex("a").lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    let rival = world.honest.mutex("a").unwrap().lock().await.unwrap();
+    let rival = world.honest.mutex("a").lock().await.unwrap();
     assert!(rival.waited() < Duration::from_secs(1), "waited {:?} for a claim without an owner", rival.waited());
 }
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_end_at_once_do_not_make_a_tight_loop() {
     let world = world(Tamper::WatchesEnd);
-    let _held = world.honest.mutex("a").unwrap().lock().await.unwrap();
-    let busy = world.victim.mutex("a").unwrap().wait(Duration::from_secs(10)).lock().await;
+    let _held = world.honest.mutex("a").lock().await.unwrap();
+    let busy = world.victim.mutex("a").wait(Duration::from_secs(10)).lock().await;
     assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
     let attempts = world.attempts.load(Ordering::SeqCst);
     assert!(attempts < 60, "{attempts} attempts in ten seconds");
@@ -189,7 +189,7 @@ async fn watches_that_end_at_once_do_not_make_a_tight_loop() {
 #[tokio::test(start_paused = true)]
 async fn a_bounded_wait_is_bounded_although_the_store_is_silent() {
     let world = world(Tamper::Silence);
-    let error = world.victim.mutex("a").unwrap().wait(Duration::from_secs(1)).lock().await.unwrap_err();
+    let error = world.victim.mutex("a").wait(Duration::from_secs(1)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(world.started.elapsed() < Duration::from_millis(2500), "took {:?}", world.started.elapsed());
 }
@@ -198,12 +198,12 @@ async fn a_bounded_wait_is_bounded_although_the_store_is_silent() {
 async fn what_lives_as_long_as_its_session_is_released_however_late_that_works() {
     let (ttl, outage) = (Duration::from_secs(2), Duration::from_secs(60));
     let world = world(Tamper::SessionReleasesFail(outage));
-    drop(world.victim.mutex("dropped").unwrap().ttl(ttl).lock().await.unwrap());
-    let expired = world.victim.mutex("expired").unwrap().lease(ttl).lock().await.unwrap();
+    drop(world.victim.mutex("dropped").ttl(ttl).lock().await.unwrap());
+    let expired = world.victim.mutex("expired").lease(ttl).lock().await.unwrap();
     assert_eq!(expired.lost().await, LossReason::Expired);
     tokio::time::sleep_until(world.started + outage + ttl).await;
     for name in ["dropped", "expired"] {
-        assert!(world.honest.mutex(name).unwrap().try_lock().await.unwrap().is_some(), "{name} is still there");
+        assert!(world.honest.mutex(name).try_lock().await.unwrap().is_some(), "{name} is still there");
     }
 }
 
@@ -211,7 +211,7 @@ async fn what_lives_as_long_as_its_session_is_released_however_late_that_works()
 async fn the_holder_of_an_explicit_lease_hears_of_a_break() {
     for grace in [Duration::ZERO, Duration::from_secs(5)] {
         let world = world(Tamper::Nothing);
-        let guard = world.victim.mutex("a").unwrap().lease(Duration::from_secs(600)).lock().await.unwrap();
+        let guard = world.victim.mutex("a").lease(Duration::from_secs(600)).lock().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ends = guard.ends_at();
         let ending = Ending { by: "ops".into(), why: "stuck".into() };
@@ -226,7 +226,7 @@ async fn the_holder_of_an_explicit_lease_hears_of_a_break() {
 #[tokio::test(start_paused = true)]
 async fn a_second_break_is_heard_too() {
     let world = world(Tamper::Nothing);
-    let guard = world.victim.mutex("a").unwrap().ttl(Duration::from_secs(600)).lock().await.unwrap();
+    let guard = world.victim.mutex("a").ttl(Duration::from_secs(600)).lock().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let name = ResourceName::new("a").unwrap();
     let ending = Ending { by: "ops".into(), why: "stuck".into() };
@@ -241,7 +241,7 @@ async fn a_second_break_is_heard_too() {
 async fn an_owner_does_not_deadlock_with_what_it_has_lost() {
     let world = world(Tamper::Nothing);
     let owner = Owner::new();
-    let mutex = world.victim.mutex("a").unwrap().owner(&owner).lease(Duration::from_secs(1));
+    let mutex = world.victim.mutex("a").owner(&owner).lease(Duration::from_secs(1));
     let lost = mutex.lock().await.unwrap();
     let error = mutex.lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SelfDeadlock);
@@ -253,17 +253,17 @@ async fn an_owner_does_not_deadlock_with_what_it_has_lost() {
 fn a_client_whose_runtime_is_gone_says_so() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
-    let client = first.block_on(async { Client::new(Memory::new()).unwrap() });
+    let client = first.block_on(async { Locks::over(Memory::new()).unwrap() });
     drop(first);
-    let error = runtime().block_on(async { client.mutex("a").unwrap().try_lock().await.unwrap_err() });
+    let error = runtime().block_on(async { client.mutex("a").try_lock().await.unwrap_err() });
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
 /// Whoever releases asks again, often; the one it was released for goes first.
 #[tokio::test(flavor = "current_thread")]
 async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
-    let client = Client::new(Memory::new())?;
-    let lock = client.mutex("r")?.fair();
+    let client = Locks::over(Memory::new())?;
+    let lock = client.mutex("r").fair();
     let guard = lock.lock().await?;
     let granted = Arc::new(AtomicU32::new(0));
     let waiter = tokio::spawn({
@@ -290,8 +290,8 @@ async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn who_has_seen_the_line_move_looks_again_soon() {
     let world = world(Tamper::NoPush);
-    let hold = world.honest.mutex("a").unwrap().fair().lock().await.unwrap();
-    let (next, victim) = (world.honest.mutex("a").unwrap().fair(), world.victim.mutex("a").unwrap().fair());
+    let hold = world.honest.mutex("a").fair().lock().await.unwrap();
+    let (next, victim) = (world.honest.mutex("a").fair(), world.victim.mutex("a").fair());
     let next = tokio::spawn(async move { next.lock().await });
     tokio::time::sleep(Duration::from_millis(1)).await;
     let last = tokio::spawn(async move { victim.lock().await });
@@ -317,7 +317,7 @@ async fn what_answers_slowly_is_not_given_up_on_for_the_sake_of_others() {
     let world = world(Tamper::SlowBesideOthers(delay, lease / 4));
     let mut guards = Vec::new();
     for name in ["slow", "a", "b", "c", "d"] {
-        guards.push(world.victim.mutex(name).unwrap().ttl(lease).lock().await.unwrap());
+        guards.push(world.victim.mutex(name).ttl(lease).lock().await.unwrap());
     }
     for _ in 0..30 {
         tokio::time::sleep(lease).await;
@@ -333,10 +333,10 @@ async fn an_owner_does_not_wait_for_itself_whoever_asks_for_it() {
     let store: Arc<dyn oarlock_core::DynDriver> = Arc::new(Memory::default());
     let client = || {
         let home = oarlock_core::Home::own_thread().unwrap();
-        Client::builder_over(store.clone()).home(home).build().unwrap()
+        Locks::builder_over(store.clone()).home(home).build().unwrap()
     };
     let (one, other, owner) = (client(), client(), Owner::new());
-    let _held = one.mutex("x").unwrap().owner(&owner).lock().await.unwrap();
-    let again = other.mutex("x").unwrap().owner(&owner).wait(Duration::from_secs(5)).lock().await;
+    let _held = one.mutex("x").owner(&owner).lock().await.unwrap();
+    let again = other.mutex("x").owner(&owner).wait(Duration::from_secs(5)).lock().await;
     assert_eq!(again.unwrap_err().kind(), ErrorKind::SelfDeadlock);
 }

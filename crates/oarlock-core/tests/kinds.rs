@@ -6,18 +6,18 @@ use std::time::Duration;
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, BoxFuture, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Client, DynDriver, Memory, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, DynDriver, Locks, Memory, ResourceName, Result};
 
 #[tokio::test(start_paused = true)]
 async fn spinning_is_by_timer_alone() {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
-    let client = |driver: Memory, seed| Client::builder(driver).clock(clock.clone()).seed(seed).build().unwrap();
+    let client = |driver: Memory, seed| Locks::builder(driver).clock(clock.clone()).seed(seed).build().unwrap();
     let (holder, waiter) = (client(store.connect(), 1), client(store, 2));
     let mut delays = Vec::new();
     for round in 0..20 {
-        let held = holder.mutex("a").unwrap().lock().await.unwrap();
-        let lock = waiter.mutex("a").unwrap().spin();
+        let held = holder.mutex("a").lock().await.unwrap();
+        let lock = waiter.mutex("a").spin();
         let spinning = tokio::spawn(async move {
             let guard = lock.lock().await.unwrap();
             let granted = tokio::time::Instant::now();
@@ -38,7 +38,7 @@ async fn spinning_is_by_timer_alone() {
 #[tokio::test]
 async fn a_try_beside_a_waiting_claim_says_that_the_lock_is_free() {
     let store = Memory::new();
-    let client = Client::new(store.connect()).unwrap();
+    let client = Locks::over(store.connect()).unwrap();
     let store = Arc::new(store);
     let name = ResourceName::new("a").unwrap();
     let [held, waits] = [1, 2].map(|id| {
@@ -49,8 +49,8 @@ async fn a_try_beside_a_waiting_claim_says_that_the_lock_is_free() {
     assert!(matches!(store.clone().attempt(held.clone()).await.unwrap(), Attempt::Granted(_)));
     assert!(matches!(store.clone().attempt(waits).await.unwrap(), Attempt::Pending(_)));
     store.release(name, held.id, End::Done { memo: None }).await.unwrap();
-    assert!(client.mutex("a").unwrap().try_lock().await.unwrap().is_none(), "it passed a claim that waits");
-    let error = client.mutex("a").unwrap().wait(Duration::ZERO).lock().await.unwrap_err();
+    assert!(client.mutex("a").try_lock().await.unwrap().is_none(), "it passed a claim that waits");
+    let error = client.mutex("a").wait(Duration::ZERO).lock().await.unwrap_err();
     assert!(error.to_string().ends_with("is free, but 1 claim waits before this one"), "{error}");
 }
 
@@ -91,11 +91,11 @@ impl DynDriver for Mute {
 async fn observers_look_again_without_a_hint() {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
-    let client = |driver: Arc<dyn DynDriver>| Client::builder_over(driver).clock(clock.clone()).build().unwrap();
+    let client = |driver: Arc<dyn DynDriver>| Locks::builder_over(driver).clock(clock.clone()).build().unwrap();
     let leader = client(Arc::new(store.connect()));
-    let mut leaders = client(Arc::new(Mute(Arc::new(store)))).election("a").unwrap().observe();
+    let mut leaders = client(Arc::new(Mute(Arc::new(store)))).election("a").observe();
     assert!(leaders.changed().await.unwrap().is_none());
-    let leadership = leader.election("a").unwrap().campaign("x").await.unwrap();
+    let leadership = leader.election("a").campaign("x").await.unwrap();
     let started = tokio::time::Instant::now();
     let seen = leaders.changed().await.unwrap().unwrap();
     assert_eq!(seen.fence, Some(leadership.fence()));

@@ -13,7 +13,7 @@ use oarlock_core::driver::{
     Watch,
 };
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Client, Error, Fence, LossReason, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, Fence, Locks, LossReason, ResourceName, Result};
 use tokio::sync::{Notify, mpsc};
 
 /// The lease asked for, and that of a place; and the one that a turn comes with.
@@ -80,8 +80,8 @@ impl Driver for Store {
 #[tokio::test]
 async fn a_late_answer_about_a_place_extends_no_grant() {
     let store = Store::default();
-    let client = Client::new(store.clone()).unwrap();
-    let lock = client.mutex("x").unwrap().fair().ttl(LONG);
+    let client = Locks::over(store.clone()).unwrap();
+    let lock = client.mutex("x").fair().ttl(LONG);
     let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
     // Under way, and not answered before the grant.
     tokio::time::timeout(LONG * 4, store.0.place_renewed.notified()).await.expect("the place is renewed");
@@ -138,8 +138,8 @@ impl Driver for Handing {
 async fn the_rest_of_a_lease_is_asked_for_soon() {
     let (renewed, mut renewals) = mpsc::unbounded_channel();
     // By its own third, it would be renewed after three more seconds.
-    let client = Client::new(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
-    let guard = client.mutex("x").unwrap().lock().await.unwrap();
+    let client = Locks::over(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
+    let guard = client.mutex("x").lock().await.unwrap();
     let soon = tokio::time::timeout(Duration::from_secs(1), renewals.recv());
     soon.await.expect("renewed within a second").unwrap();
     assert!(guard.is_held());
@@ -148,9 +148,9 @@ async fn the_rest_of_a_lease_is_asked_for_soon() {
 #[tokio::test]
 async fn the_longest_hold_begins_with_the_grant() {
     let (renewed, _renewals) = mpsc::unbounded_channel();
-    let client = Client::new(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
+    let client = Locks::over(Handing { ttl: Duration::from_secs(12), renewed }).unwrap();
     let begun = std::time::Instant::now();
-    let guard = client.mutex("x").unwrap().max_hold(Duration::from_millis(600)).lock().await.unwrap();
+    let guard = client.mutex("x").max_hold(Duration::from_millis(600)).lock().await.unwrap();
     assert_eq!(guard.lost().await, LossReason::MaxHold);
     assert!(begun.elapsed() >= Duration::from_millis(550), "lost after {:?}", begun.elapsed());
 }

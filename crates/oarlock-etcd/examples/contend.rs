@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_core::floor::Rival;
 use oarlock_etcd::bench::Service;
 use oarlock_etcd::{Config, Etcd, floor};
@@ -32,7 +32,7 @@ const SPAN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 enum Contender {
     Bare(Arc<dyn Rival>),
-    Ours(Client),
+    Ours(Locks),
     Service(Arc<Service>),
 }
 
@@ -67,7 +67,7 @@ impl Contender {
                 rival.clone().give().await?;
             }
             Self::Ours(client) => {
-                let guard = client.mutex("contended")?.fair().wait_forever().lock().await?;
+                let guard = client.mutex("contended").fair().wait_forever().lock().await?;
                 turns.note(who);
                 guard.release().await?;
             }
@@ -132,7 +132,7 @@ async fn main() -> Result<()> {
         let (mut bare, mut ours, mut served) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..crowd {
             bare.extend(floor.clone().rival("contended".into()).await?.map(Contender::Bare));
-            ours.push(Contender::Ours(Client::new(Etcd::open(config.clone()).await?)?));
+            ours.push(Contender::Ours(Locks::over(Etcd::open(config.clone()).await?)?));
             served.push(Contender::Service(Arc::new(Service::open(&config, "contended").await?)));
         }
         let mut teams = vec![

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_etcd::bench::{Raw, Service};
 use oarlock_etcd::{Config, Etcd};
 
@@ -22,12 +22,12 @@ async fn main() -> anyhow::Result<()> {
         (None, None) => anyhow::bail!("no server"),
     };
     let config = Config::new([member]);
-    let client = Client::new(Etcd::open(config.clone()).await?)?;
+    let client = Locks::over(Etcd::open(config.clone()).await?)?;
     let raw = Raw::open(&config).await?;
     let service = Service::open(&config, "pair").await?;
     let (mut engine, mut bare, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let lock = client.mutex("pair")?;
+        let lock = client.mutex("pair");
         let (mut ours, mut theirs, mut theirs_too) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..PAIRS {
             let start = Instant::now();

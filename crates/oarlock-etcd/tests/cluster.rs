@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{Attempt, Driver as _, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, ClaimId, Client, Guard, ResourceName};
+use oarlock_core::{Claim, ClaimId, Guard, Locks, ResourceName};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::{Etcd as Server, EtcdCluster};
 
@@ -25,25 +25,25 @@ async fn store(members: impl IntoIterator<Item = &Server>) -> Result<Etcd, oarlo
     Etcd::open(Config::new(members.into_iter().map(|member| member.addr().to_string()))).await
 }
 
-async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Client, oarlock_core::Error> {
-    Client::new(store(members).await?)
+async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Locks, oarlock_core::Error> {
+    Locks::over(store(members).await?)
 }
 
 /// All members, this one first.
-async fn from(bed: &EtcdCluster, first: usize) -> Result<Client, oarlock_core::Error> {
+async fn from(bed: &EtcdCluster, first: usize) -> Result<Locks, oarlock_core::Error> {
     client((0..3).map(|step| &bed.members[(first + step) % 3])).await
 }
 
-async fn lock(client: &Client, name: &str) -> Result<Guard, Box<dyn std::error::Error>> {
+async fn lock(client: &Locks, name: &str) -> Result<Guard, Box<dyn std::error::Error>> {
     lock_for(client, name, TTL).await
 }
 
-async fn lock_for(client: &Client, name: &str, ttl: Duration) -> Result<Guard, Box<dyn std::error::Error>> {
-    Ok(tokio::time::timeout(PATIENCE, client.mutex(name)?.ttl(ttl).wait_forever().lock()).await??)
+async fn lock_for(client: &Locks, name: &str, ttl: Duration) -> Result<Guard, Box<dyn std::error::Error>> {
+    Ok(tokio::time::timeout(PATIENCE, client.mutex(name).ttl(ttl).wait_forever().lock()).await??)
 }
 
 /// A lock and a release, however long they take.
-async fn pair(client: &Client) -> Result<Duration, Box<dyn std::error::Error>> {
+async fn pair(client: &Locks) -> Result<Duration, Box<dyn std::error::Error>> {
     let start = Instant::now();
     lock(client, "beside").await?.release().await?;
     Ok(start.elapsed())
@@ -51,8 +51,8 @@ async fn pair(client: &Client) -> Result<Duration, Box<dyn std::error::Error>> {
 
 /// Waits for `job` in the background, and until it stands in line.
 async fn waiter(
-    client: &Client,
-    look: &Client,
+    client: &Locks,
+    look: &Locks,
 ) -> Result<tokio::task::JoinHandle<Result<Guard, String>>, Box<dyn std::error::Error>> {
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -271,10 +271,9 @@ async fn a_wait_survives_compaction_and_the_loss_of_its_member() -> Outcome {
 /// One hold: since when and until when it was believed in, and its fence.
 type Hold = (Instant, Instant, u64);
 
-async fn contend(client: Client, until: Instant, holds: Arc<Mutex<Vec<Hold>>>) {
+async fn contend(client: Locks, until: Instant, holds: Arc<Mutex<Vec<Hold>>>) {
     while Instant::now() < until {
-        let Ok(mutex) = client.mutex("storm") else { return };
-        let Ok(guard) = mutex.ttl(TTL / 2).lock().await else { continue };
+        let Ok(guard) = client.mutex("storm").ttl(TTL / 2).lock().await else { continue };
         let start = Instant::now();
         tokio::select! {
             _ = guard.lost() => {}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use oarlock_core::{Client, ResourceName};
+use oarlock_core::{Locks, ResourceName};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::Etcd as Server;
 use tokio::task::JoinSet;
@@ -46,11 +46,11 @@ fn counted(server: &Server) -> Result<Counted, String> {
     })
 }
 
-async fn open(server: &Server) -> Result<Client, oarlock_core::Error> {
-    Client::new(Etcd::open(Config::new([server.addr().to_string()])).await?)
+async fn open(server: &Server) -> Result<Locks, oarlock_core::Error> {
+    Locks::over(Etcd::open(Config::new([server.addr().to_string()])).await?)
 }
 
-async fn until_waiting(look: &Client, name: &ResourceName, number: u32) -> Result<(), Failure> {
+async fn until_waiting(look: &Locks, name: &ResourceName, number: u32) -> Result<(), Failure> {
     let patience = Instant::now() + PATIENCE;
     loop {
         let waiters = look.inspect(name).await?.waiters.count();
@@ -66,7 +66,7 @@ async fn until_waiting(look: &Client, name: &ResourceName, number: u32) -> Resul
 /// What so many turns of each cost, after a first one, and while there is still a last one to come.
 async fn contend(server: &Arc<Server>, contenders: u32, turns: u32) -> Result<[Counted; 2], Failure> {
     let (first, name) = (open(server).await?, ResourceName::new("crowd")?);
-    let held = first.mutex("crowd")?.fair().lock().await?;
+    let held = first.mutex("crowd").fair().lock().await?;
     let (done, counts) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
     let mut clients = Vec::new();
     for _ in 0..contenders.min(CLIENTS) {
@@ -78,7 +78,7 @@ async fn contend(server: &Arc<Server>, contenders: u32, turns: u32) -> Result<[C
         let (done, counts) = (done.clone(), counts.clone());
         crew.spawn(async move {
             for _ in 0..turns + 2 {
-                let mutex = client.mutex("crowd").map_err(|error| error.to_string())?;
+                let mutex = client.mutex("crowd");
                 let guard = mutex.fair().wait_forever().lock().await.map_err(|error| error.to_string())?;
                 guard.release().await.map_err(|error| error.to_string())?;
                 let done = done.fetch_add(1, Ordering::SeqCst) + 1;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oarlock_core::{Client, Guard, ResourceName};
+use oarlock_core::{Guard, Locks, ResourceName};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::{Etcd as Server, EtcdCluster};
 
@@ -64,19 +64,19 @@ impl Drop for SlowDisk {
     }
 }
 
-async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Client, Failure> {
+async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Locks, Failure> {
     let config = Config::new(members.into_iter().map(|member| member.addr().to_string()));
-    Ok(Client::new(Etcd::open(config).await?)?)
+    Ok(Locks::over(Etcd::open(config).await?)?)
 }
 
-async fn lock(client: &Client) -> Result<Guard, Failure> {
-    Ok(tokio::time::timeout(PATIENCE, client.mutex("job")?.ttl(TTL).wait_forever().lock()).await??)
+async fn lock(client: &Locks) -> Result<Guard, Failure> {
+    Ok(tokio::time::timeout(PATIENCE, client.mutex("job").ttl(TTL).wait_forever().lock()).await??)
 }
 
 /// Waits in the background, and until it stands in line: when it was granted, and what.
 async fn waiter(
-    client: Client,
-    look: &Client,
+    client: Locks,
+    look: &Locks,
 ) -> Result<tokio::task::JoinHandle<Result<(Instant, Guard), String>>, Failure> {
     let waiting = tokio::spawn(async move {
         let guard = lock(&client).await.map_err(|error| error.to_string())?;
@@ -130,7 +130,7 @@ async fn a_leader_whose_disk_hangs_is_not_believed() -> Outcome {
     let hangs = Instant::now();
     let fence = guard.fence();
     // Nothing hangs before there is something to write.
-    let write = tokio::spawn(async move { writer.mutex("beside")?.try_lock().await.map(drop) });
+    let write = tokio::spawn(async move { writer.mutex("beside").try_lock().await.map(drop) });
     let lost = tokio::spawn(async move {
         guard.lost().await;
         Instant::now()

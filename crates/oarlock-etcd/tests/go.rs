@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Released};
 use oarlock_core::state::{Ending, Query, ResourceState, Waiters};
-use oarlock_core::{Claim, ClaimId, Client, ErrorKind, ResourceName, Weight};
+use oarlock_core::{Claim, ClaimId, ErrorKind, Locks, ResourceName, Weight};
 use oarlock_etcd::{Config, Etcd, Layout};
 use oarlock_testbed::Etcd as Server;
 
@@ -81,8 +81,8 @@ impl Drop for Ctl {
 #[tokio::test(flavor = "multi_thread")]
 async fn etcdctl_holds_and_we_wait() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let (store, client) = (Etcd::open(config(&server)).await?, Client::new(Etcd::open(config(&server)).await?)?);
-    let first = client.mutex("deploy")?.lock().await?;
+    let (store, client) = (Etcd::open(config(&server)).await?, Locks::over(Etcd::open(config(&server)).await?)?);
+    let first = client.mutex("deploy").lock().await?;
     let before = first.fence().get();
     first.release().await?;
 
@@ -95,12 +95,12 @@ async fn etcdctl_holds_and_we_wait() -> Outcome {
         "{holder:?}"
     );
     assert!(holder.lease_left > Duration::ZERO && holder.lease_left <= Duration::from_secs(10), "{holder:?}");
-    assert!(client.mutex("deploy")?.try_lock().await?.is_none());
+    assert!(client.mutex("deploy").try_lock().await?.is_none());
     assert!(server.ctl(&["get", "--prefix", "oarlock:beside:n/"])?.is_empty(), "a refusal left something");
 
     let waiting = tokio::spawn({
         let client = client.clone();
-        async move { client.mutex("deploy")?.lock().await }
+        async move { client.mutex("deploy").lock().await }
     });
     until(&store, "deploy", |state| state.waiters.count() == Some(1)).await?;
     let freed = Instant::now();
@@ -116,8 +116,8 @@ async fn etcdctl_holds_and_we_wait() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn we_hold_and_etcdctl_waits_in_order() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let (store, client) = (Etcd::open(config(&server)).await?, Client::new(Etcd::open(config(&server)).await?)?);
-    let guard = client.mutex("deploy")?.lock().await?;
+    let (store, client) = (Etcd::open(config(&server)).await?, Locks::over(Etcd::open(config(&server)).await?)?);
+    let guard = client.mutex("deploy").lock().await?;
     let keys = server.ctl(&["get", "--prefix", "deploy/", "--keys-only"])?;
     let lease = keys.trim().strip_prefix("deploy/").ok_or("no key")?;
     assert!(server.ctl(&["lease", "list"])?.lines().any(|line| line == lease), "{lease} is not a lease");
@@ -128,7 +128,7 @@ async fn we_hold_and_etcdctl_waits_in_order() -> Outcome {
     until(&store, "deploy", |state| state.waiters.count() == Some(1)).await?;
     let next = tokio::spawn({
         let client = client.clone();
-        async move { client.mutex("deploy")?.fair().lock().await }
+        async move { client.mutex("deploy").fair().lock().await }
     });
     until(&store, "deploy", |state| state.waiters.count() == Some(2)).await?;
     let before = guard.fence().get();
@@ -144,11 +144,11 @@ async fn we_hold_and_etcdctl_waits_in_order() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_killed_is_followed() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let client = Client::new(Etcd::open(config(&server)).await?)?;
+    let client = Locks::over(Etcd::open(config(&server)).await?)?;
     let (mut ctl, _) = Ctl::start(&server, &["lock", "--ttl=2", "deploy"])?.says().await?;
     ctl.child.kill()?;
     let killed = Instant::now();
-    let guard = tokio::time::timeout(PATIENCE, client.mutex("deploy")?.lock()).await??;
+    let guard = tokio::time::timeout(PATIENCE, client.mutex("deploy").lock()).await??;
     assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
     guard.release().await?;
     Ok(())
@@ -157,8 +157,8 @@ async fn whoever_is_killed_is_followed() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_are_known_on_both_sides() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let (store, client) = (Etcd::open(config(&server)).await?, Client::new(Etcd::open(config(&server)).await?)?);
-    let election = client.election("boss")?;
+    let (store, client) = (Etcd::open(config(&server)).await?, Locks::over(Etcd::open(config(&server)).await?)?);
+    let election = client.election("boss");
     let mut ours = election.campaign("ours").await?;
     let value = || server.ctl(&["get", "--prefix", "boss/", "--print-value-only"]);
     assert_eq!(value()?.trim(), "ours");
@@ -183,11 +183,11 @@ async fn leaders_are_known_on_both_sides() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_below_a_name_are_locks_of_their_own_to_us_alone() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let (store, client) = (Etcd::open(config(&server)).await?, Client::new(Etcd::open(config(&server)).await?)?);
+    let (store, client) = (Etcd::open(config(&server)).await?, Locks::over(Etcd::open(config(&server)).await?)?);
     server.ctl(&["put", "foo/config", "not a lock"])?;
-    let below = client.mutex("foo/bar")?.lock().await?;
-    let above = client.mutex("foo")?.try_lock().await?.ok_or("it waits for another name")?;
-    assert!(client.mutex("foo")?.try_lock().await?.is_none());
+    let below = client.mutex("foo/bar").lock().await?;
+    let above = client.mutex("foo").try_lock().await?.ok_or("it waits for another name")?;
+    assert!(client.mutex("foo").try_lock().await?.is_none());
     above.release().await?;
     server.ctl(&["del", "foo/config"])?;
     let ctl = Ctl::start(&server, &["lock", "foo"])?;
@@ -205,11 +205,11 @@ async fn names_below_a_name_are_locks_of_their_own_to_us_alone() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_removed_is_a_loss_and_not_in_the_way() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    let (near, client) = (Etcd::open(config(&server)).await?, Client::new(Etcd::open(config(&server)).await?)?);
+    let (near, client) = (Etcd::open(config(&server)).await?, Locks::over(Etcd::open(config(&server)).await?)?);
     let ttl = Duration::from_secs(3);
-    let guard = client.mutex("deploy")?.ttl(ttl).lock().await?;
+    let guard = client.mutex("deploy").ttl(ttl).lock().await?;
     server.ctl(&["del", "--prefix", "deploy/"])?;
-    let other = client.mutex("deploy")?.try_lock().await?.ok_or("what was removed is in the way")?;
+    let other = client.mutex("deploy").try_lock().await?.ok_or("what was removed is in the way")?;
     tokio::time::timeout(ttl, guard.lost()).await?;
     assert!(!guard.is_held() && other.is_held());
     other.release().await?;
@@ -275,8 +275,8 @@ async fn their_hold_can_be_broken_and_shares_are_refused() -> Outcome {
     let mut share = Claim::new(ClaimId::from_bits(1), name("deploy")?);
     share.weight = Weight::ONE;
     assert_eq!(store.attempt(&share).await.expect_err("a share").kind(), ErrorKind::Unsupported);
-    let client = Client::new(store)?;
-    assert_eq!(client.rwlock("deploy")?.read().await.expect_err("a share").kind(), ErrorKind::Unsupported);
+    let client = Locks::over(store)?;
+    assert_eq!(client.rwlock("deploy").read().await.expect_err("a share").kind(), ErrorKind::Unsupported);
     assert_eq!(client.list().await.expect_err("no prefix").kind(), ErrorKind::Unsupported);
     Ok(())
 }

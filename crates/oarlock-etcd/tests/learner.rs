@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::EtcdCluster;
 
@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A lock, held until it was renewed, and released.
 async fn works(config: Config) -> Outcome {
-    let client = Client::new(tokio::time::timeout(PATIENCE, Etcd::open(config)).await??)?;
-    let lock = client.mutex("job")?.ttl(Duration::from_secs(2)).wait(PATIENCE);
+    let client = Locks::over(tokio::time::timeout(PATIENCE, Etcd::open(config)).await??)?;
+    let lock = client.mutex("job").ttl(Duration::from_secs(2)).wait(PATIENCE);
     let guard = tokio::time::timeout(PATIENCE, lock.lock()).await??;
     let first = guard.ends_at();
     let renewed = async {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Interest};
-use oarlock_core::{Claim, ClaimId, Client, ErrorKind, ResourceName};
+use oarlock_core::{Claim, ClaimId, ErrorKind, Locks, ResourceName};
 use oarlock_etcd::{Checked, Config, Etcd, Layout, Tls, Written};
 use oarlock_testbed::{Etcd as Server, EtcdTls};
 
@@ -39,13 +39,13 @@ async fn the_least_role_is_enough_and_tokens_are_renewed() -> Outcome {
     let server = Server::start_with(&[("auth-token-ttl", "1")])?;
     with_users(&server, "oarlock:")?;
     let (one, two) =
-        (Client::new(Etcd::open(config(&server)).await?)?, Client::new(Etcd::open(config(&server)).await?)?);
+        (Locks::over(Etcd::open(config(&server)).await?)?, Locks::over(Etcd::open(config(&server)).await?)?);
     let ttl = Duration::from_secs(6);
-    let guard = one.mutex("job")?.ttl(ttl).lock().await?;
+    let guard = one.mutex("job").ttl(ttl).lock().await?;
     let (fence, mut events) = (guard.fence(), Vec::new());
     let waiting = tokio::spawn({
         let two = two.clone();
-        async move { two.mutex("job")?.ttl(ttl).lock().await }
+        async move { two.mutex("job").ttl(ttl).lock().await }
     });
     // Longer than the lease: every renewal comes with a token that has ended meanwhile.
     tokio::time::sleep(ttl + Duration::from_secs(2)).await;
@@ -80,11 +80,11 @@ async fn the_least_role_is_enough_and_tokens_are_renewed() -> Outcome {
 async fn whoever_may_not_is_told_so() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
     // A password where nobody asks for one is fine.
-    let early = Client::new(Etcd::open(config(&server)).await?)?;
-    early.mutex("job")?.lock().await?.release().await?;
+    let early = Locks::over(Etcd::open(config(&server)).await?)?;
+    early.mutex("job").lock().await?.release().await?;
     with_users(&server, "oarlock:")?;
     // And it is shown once somebody does.
-    early.mutex("job")?.lock().await?.release().await?;
+    early.mutex("job").lock().await?.release().await?;
 
     let refused = |config: Config| async move { Etcd::open(config).await.expect_err("it was let in").kind() };
     let mut wrong = config(&server);
@@ -119,13 +119,13 @@ async fn the_least_role_of_a_shared_layout() -> Outcome {
     server.ctl(&["auth", "enable"])?;
     let mut config = config(&server);
     (config.layout, config.prefix) = (Layout::Go, "team/".into());
-    let client = Client::new(Etcd::open(config.clone()).await?)?;
-    let guard = client.mutex("job")?.lock().await?;
+    let client = Locks::over(Etcd::open(config.clone()).await?)?;
+    let guard = client.mutex("job").lock().await?;
     assert_eq!(client.list().await?.len(), 1);
     guard.release().await?;
     config.prefix = "else/".into();
-    let outside = Client::new(Etcd::open(config).await?)?;
-    assert_eq!(outside.mutex("job")?.try_lock().await.expect_err("no right").kind(), ErrorKind::Denied);
+    let outside = Locks::over(Etcd::open(config).await?)?;
+    assert_eq!(outside.mutex("job").try_lock().await.expect_err("no right").kind(), ErrorKind::Denied);
     Ok(())
 }
 
@@ -139,8 +139,8 @@ async fn certificates_are_shown_and_checked() -> Outcome {
         config.tls = Some(tls);
         config
     };
-    let client = Client::new(Etcd::open(with(tls.clone())).await?)?;
-    client.mutex("job")?.lock().await?.release().await?;
+    let client = Locks::over(Etcd::open(with(tls.clone())).await?)?;
+    client.mutex("job").lock().await?.release().await?;
     let values = Checked::open(with(tls.clone())).await?;
     assert_eq!(values.set("balance", oarlock_core::Fence::new(1), b"1").await?, Written::Stored);
 

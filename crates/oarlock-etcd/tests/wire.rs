@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver, Error, ErrorKind, Limit, ResourceName, Retry, Weight};
+use oarlock_core::{Capacity, Claim, ClaimId, Driver, Error, ErrorKind, Limit, Locks, ResourceName, Retry, Weight};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::ports::Port;
 use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
@@ -136,11 +136,11 @@ async fn a_late_attempt_leaves_nothing() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_lease_that_ran_out_is_replaced() -> Outcome {
     let Some(bed) = Bed::start()? else { return Ok(()) };
-    let client = Client::new(bed.near().await?)?;
+    let client = Locks::over(bed.near().await?)?;
     let ttl = Duration::from_secs(4);
-    client.mutex("foo")?.ttl(ttl).lock().await?.release().await?;
+    client.mutex("foo").ttl(ttl).lock().await?.release().await?;
     tokio::time::sleep(ttl * 2).await;
-    let guard = client.mutex("foo")?.ttl(ttl).lock().await?;
+    let guard = client.mutex("foo").ttl(ttl).lock().await?;
     tokio::time::sleep(ttl * 2).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await?;
@@ -205,14 +205,14 @@ async fn the_lease_that_was_given_is_told_and_shown() -> Outcome {
 async fn no_lease_is_left_behind() -> Outcome {
     let Some(bed) = Bed::start()? else { return Ok(()) };
     let leases = || bed.server.ctl(&["lease", "list"]);
-    let client = Client::new(bed.near().await?)?;
+    let client = Locks::over(bed.near().await?)?;
     for _ in 0..20 {
-        client.mutex("a")?.lock().await?.release().await?;
+        client.mutex("a").lock().await?.release().await?;
     }
     assert!(leases()?.starts_with("found 1 leases"), "{}", leases()?);
-    let held = client.mutex("a")?.lock().await?;
-    assert!(client.mutex("a")?.try_lock().await?.is_none());
-    let gave_up = tokio::time::timeout(Duration::from_millis(200), client.mutex("a")?.lock()).await;
+    let held = client.mutex("a").lock().await?;
+    assert!(client.mutex("a").try_lock().await?.is_none());
+    let gave_up = tokio::time::timeout(Duration::from_millis(200), client.mutex("a").lock()).await;
     assert!(gave_up.is_err());
     drop(held);
     client.shutdown(Duration::from_secs(5)).await?;
@@ -353,13 +353,13 @@ async fn a_member_that_is_gone_is_left() -> Outcome {
 async fn a_full_database_is_told_at_once() -> Outcome {
     let settings = [("quota-backend-bytes", "4000000")];
     let Some(server) = oarlock_testbed::Etcd::start_with_or_skip(&settings)? else { return Ok(()) };
-    let client = Client::new(Etcd::open(Config::new([server.addr().to_string()])).await?)?;
-    let held = client.mutex("held")?.ttl(Duration::from_secs(2)).lock().await?;
+    let client = Locks::over(Etcd::open(Config::new([server.addr().to_string()])).await?)?;
+    let held = client.mutex("held").ttl(Duration::from_secs(2)).lock().await?;
     let big = "x".repeat(60_000);
     let full = (0..200).any(|number| server.ctl(&["put", &format!("big{number}"), &big]).is_err());
     assert!(full, "it takes everything: nothing is tested");
     let asked = Instant::now();
-    let refused = client.mutex("new")?.wait(Duration::from_secs(20)).lock().await.err().ok_or("granted")?;
+    let refused = client.mutex("new").wait(Duration::from_secs(20)).lock().await.err().ok_or("granted")?;
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     assert!(refused.to_string().contains("full"), "{refused}");
     assert!(asked.elapsed() < Duration::from_secs(5), "after {:?}", asked.elapsed());

@@ -18,9 +18,9 @@ impl Ours {
     /// Connects to `url`.
     ///
     /// # Errors
-    /// As [`Locks::connect`].
+    /// As [`oarlock::connect`].
     pub async fn connect(url: &str) -> oarlock::Result<Self> {
-        Ok(Self { locks: Locks::connect(url).await? })
+        Ok(Self { locks: oarlock::connect(url).await? })
     }
 }
 
@@ -114,7 +114,7 @@ impl OurLock {
         let once = wait.is_zero();
         match self.kind {
             Kind::Mutex { fair, spin } => {
-                let mut lock = tuned!(self.locks.mutex(&self.name)?, lease, wait, renewed);
+                let mut lock = tuned!(self.locks.mutex(&self.name), lease, wait, renewed);
                 if fair {
                     lock = lock.fair();
                 }
@@ -124,21 +124,21 @@ impl OurLock {
                 if once { lock.try_lock().await.map(one) } else { unless_busy(lock.lock().await).map(one) }
             }
             Kind::Read => {
-                let lock = tuned!(self.locks.rwlock(&self.name)?, lease, wait, renewed);
+                let lock = tuned!(self.locks.rwlock(&self.name), lease, wait, renewed);
                 if once { lock.try_read().await.map(one) } else { unless_busy(lock.read().await).map(one) }
             }
             Kind::Write => {
-                let lock = tuned!(self.locks.rwlock(&self.name)?, lease, wait, renewed);
+                let lock = tuned!(self.locks.rwlock(&self.name), lease, wait, renewed);
                 let guard = if once { lock.try_write().await? } else { unless_busy(lock.write().await)? };
                 Ok(one(guard.map(oarlock::WriteGuard::into_guard)))
             }
             Kind::Semaphore(permits) => {
-                let lock = tuned!(self.locks.semaphore(&self.name, permits)?, lease, wait, renewed);
+                let lock = tuned!(self.locks.semaphore(&self.name, permits), lease, wait, renewed);
                 if once { lock.try_acquire(1).await.map(one) } else { unless_busy(lock.acquire(1).await).map(one) }
             }
             Kind::Election => {
                 // A leader is always kept alive.
-                let lock = self.locks.election(&self.name)?.wait(wait).ttl(lease);
+                let lock = self.locks.election(&self.name).wait(wait).ttl(lease);
                 let leads = if once {
                     lock.try_campaign("oarlock").await?
                 } else {
@@ -161,7 +161,7 @@ impl Lock for OurLock {
     async fn acquire(&mut self, lease: Duration, wait: Duration, renewed: bool) -> Result<bool, Refusal> {
         // Only what is held by a name of its own can be entered again.
         if let Kind::Mutex { fair: false, spin: false } = self.kind {
-            let lock = tuned!(self.locks.mutex(&self.name)?, lease, wait, renewed).reentrant(&self.owner);
+            let lock = tuned!(self.locks.mutex(&self.name), lease, wait, renewed).reentrant(&self.owner);
             let guard = if wait.is_zero() { lock.try_lock().await? } else { unless_busy(lock.lock().await)? };
             let Some(guard) = guard else { return Ok(false) };
             self.hold = Some(Hold::Entered(Box::new(lock), vec![guard]));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use crowd::{Contender, Team, measure, members};
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_mysql::{Config, MySql, MySqlSession, Named, floor};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -22,8 +22,8 @@ async fn main() -> Result<()> {
     for crowd in if crowds.is_empty() { vec![2, 16, 128] } else { crowds } {
         let (mut clients, mut sessions, mut rivals) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..crowd.min(16) {
-            clients.push(Client::new(MySql::connect(config.clone()).await?)?);
-            sessions.push(Client::new(MySqlSession::connect(Named::new(config.clone())).await?)?);
+            clients.push(Locks::over(MySql::connect(config.clone()).await?)?);
+            sessions.push(Locks::over(MySqlSession::connect(Named::new(config.clone())).await?)?);
         }
         let floor = floor::open(config.clone()).await?;
         for _ in 0..crowd {

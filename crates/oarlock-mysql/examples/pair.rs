@@ -6,7 +6,7 @@
 #[path = "../../oarlock-session/examples/measure/pairs.rs"]
 mod pairs;
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_mysql::{Config, MySql, floor};
 use pairs::{Who, measure};
 
@@ -14,7 +14,7 @@ use pairs::{Who, measure};
 async fn main() -> anyhow::Result<()> {
     let server = oarlock_testbed::MariaDb::start()?;
     let config = Config::new(server.addr().ip().to_string(), server.addr().port(), "locks");
-    let client = Client::new(MySql::connect(config.clone()).await?)?;
+    let client = Locks::over(MySql::connect(config.clone()).await?)?;
     let all = [
         Who::Other(floor::statements(config.clone()).await?),
         Who::Oarlock(client),

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_mysql::MySql;
 use oarlock_testbed::Flavour;
 
@@ -26,8 +26,8 @@ const SERVER: &str = "OARLOCK_TEST_SERVER";
 async fn victim() {
     let Ok(addr) = std::env::var(SERVER) else { return };
     let addr: SocketAddr = addr.parse().unwrap();
-    let client = Client::new(MySql::connect(config(addr)).await.unwrap()).unwrap();
-    let _guard = client.mutex("killed").unwrap().lock().await.unwrap();
+    let client = Locks::over(MySql::connect(config(addr)).await.unwrap()).unwrap();
+    let _guard = client.mutex("killed").lock().await.unwrap();
     println!("\nheld");
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -44,12 +44,12 @@ fn spawn_victim(addr: SocketAddr) -> Child {
 /// With leases of half a minute, and a look every quarter of a second.
 async fn the_next_in_line_gets_past_a_killed_holder_at_its_next_look(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
-    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
     let mut waits = Vec::new();
     for _ in 0..5 {
         let addr = server.addr();
         let mut victim = tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap();
-        let next = client.mutex("killed").unwrap();
+        let next = client.mutex("killed");
         let next = tokio::spawn(async move { next.fair().lock().await.map(|guard| (guard, Instant::now())) });
         until(&mut root, "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL", 1).await;
         victim.kill().unwrap();

@@ -16,7 +16,7 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Driver as _, Gone, Renewed};
 use oarlock_core::error::{Applied, Retry};
-use oarlock_core::{Client, ErrorKind, Guard, LossReason, Tether};
+use oarlock_core::{ErrorKind, Guard, Locks, LossReason, Tether};
 use oarlock_mysql::{Config, MySql, MySqlSession, Named};
 use oarlock_testbed::proxy::Proxy;
 use oarlock_testbed::{Flavour, SqlServer};
@@ -96,12 +96,12 @@ fn config(addr: SocketAddr) -> Config {
     config
 }
 
-async fn connect(addr: SocketAddr, ttl: Duration) -> Client {
-    Client::builder(MySql::connect(config(addr)).await.unwrap()).ttl(ttl).build().unwrap()
+async fn connect(addr: SocketAddr, ttl: Duration) -> Locks {
+    Locks::builder(MySql::connect(config(addr)).await.unwrap()).ttl(ttl).build().unwrap()
 }
 
-async fn lock(client: &Client, name: &str) -> Guard {
-    let lock = client.mutex(name).unwrap().wait(BOUND);
+async fn lock(client: &Locks, name: &str) -> Guard {
+    let lock = client.mutex(name).wait(BOUND);
     tokio::time::timeout(BOUND, lock.lock()).await.unwrap().unwrap()
 }
 
@@ -134,7 +134,7 @@ async fn after_a_failover_belief_ends_first_and_fences_still_rise(on: Flavour) {
     }
     let (lost, told) = (lock(&holder, "lost").await, lock(&steady, "told").await);
     let waiting = ["lost", "copied"].map(|name| {
-        let lock = next.mutex(name).unwrap().wait(2 * BOUND);
+        let lock = next.mutex(name).wait(2 * BOUND);
         tokio::spawn(async move { lock.lock().await })
     });
     until(&mut pair.root, WAITING, 2).await;
@@ -211,11 +211,11 @@ async fn a_holder_in_mode_session_hears_of_a_failover_at_once(on: Flavour) {
     let mut config = config(pair.door.addr());
     config.session_ttl = LONG;
     let ours = MySqlSession::connect(Named::new(config.clone())).await.unwrap();
-    let ours = Client::builder(ours).ttl(LONG).build().unwrap();
-    let next = Client::new(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap();
+    let ours = Locks::builder(ours).ttl(LONG).build().unwrap();
+    let next = Locks::over(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap();
     let guard = lock(&ours, "named").await;
-    let explicit = ours.mutex("explicit").unwrap().lease(LONG).lock().await.unwrap();
-    let waiting = next.mutex("named").unwrap().wait(2 * BOUND);
+    let explicit = ours.mutex("explicit").lease(LONG).lock().await.unwrap();
+    let waiting = next.mutex("named").wait(2 * BOUND);
     let waiting = tokio::spawn(async move { waiting.lock().await });
     let states = "SELECT COUNT(*) FROM information_schema.processlist WHERE state IN ('User lock', 'User sleep')";
     until(&mut pair.root, states, 2).await;

@@ -15,7 +15,7 @@ use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_core::state::{Query, Waiters};
-use oarlock_core::{Client, Error, ErrorKind, LossReason, Tether};
+use oarlock_core::{Error, ErrorKind, Locks, LossReason, Tether};
 use oarlock_mysql::MySql;
 use oarlock_testbed::Flavour;
 use oarlock_testbed::proxy::{Held, Proxy};
@@ -69,12 +69,12 @@ const READERS: &str =
 async fn a_holder_hears_that_its_connections_ended_though_it_has_nothing_to_ask(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let proxy = Proxy::start(server.addr()).unwrap();
-    let client = Client::builder(MySql::connect(config(proxy.addr())).await.unwrap());
+    let client = Locks::builder(MySql::connect(config(proxy.addr())).await.unwrap());
     let client = client.ttl(Duration::from_secs(240)).build().unwrap();
     let rival = MySql::connect(config(server.addr())).await.unwrap();
-    let renewed = client.mutex("renewed").unwrap().lock().await.unwrap();
-    let explicit = client.mutex("explicit").unwrap().lease(Duration::from_secs(240)).lock().await.unwrap();
-    let long = client.mutex("long").unwrap().lease(Duration::from_secs(600)).lock().await.unwrap();
+    let renewed = client.mutex("renewed").lock().await.unwrap();
+    let explicit = client.mutex("explicit").lease(Duration::from_secs(240)).lock().await.unwrap();
+    let long = client.mutex("long").lease(Duration::from_secs(600)).lock().await.unwrap();
     until(&mut root, READERS, 2).await;
     proxy.heal(Held::Reset).unwrap();
     for guard in [&renewed, &explicit] {
@@ -86,7 +86,7 @@ async fn a_holder_hears_that_its_connections_ended_though_it_has_nothing_to_ask(
     assert!(long.is_held(), "{:?}", long.loss());
     // Its client goes on with a new session, whose end is heard of too.
     drop((renewed, explicit));
-    let again = client.mutex("renewed").unwrap();
+    let again = client.mutex("renewed");
     let again = tokio::time::timeout(Duration::from_secs(30), again.lock()).await.unwrap().unwrap();
     until(&mut root, READERS, 2).await;
     proxy.refuse();
@@ -553,8 +553,8 @@ async fn a_row_that_is_not_to_be_had_is_given_up_without_effect(on: Flavour) {
 async fn a_server_without_free_connections_is_named_and_waited_for(on: Flavour) {
     let Some((server, root)) = start_with(on, &[("max-connections", "12")]).await else { return };
     drop(root);
-    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
-    let guard = client.mutex("crowded").unwrap().lock().await.unwrap();
+    let client = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = client.mutex("crowded").lock().await.unwrap();
     let opts = mysql_async::OptsBuilder::default().ip_or_hostname("127.0.0.1").tcp_port(server.addr().port());
     let opts: mysql_async::Opts = opts.user(Some("root")).db_name(Some("locks")).prefer_socket(false).into();
     let mut others = Vec::new();
@@ -564,10 +564,10 @@ async fn a_server_without_free_connections_is_named_and_waited_for(on: Flavour) 
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!((error.applied(), error.retry()), (Applied::No, Retry::Later), "{error}");
     // Whoever is there goes on.
-    assert!(client.mutex("crowded").unwrap().try_lock().await.unwrap().is_none());
+    assert!(client.mutex("crowded").try_lock().await.unwrap().is_none());
     let fence = guard.fence();
     guard.release().await.unwrap();
-    let guard = client.mutex("crowded").unwrap().lock().await.unwrap();
+    let guard = client.mutex("crowded").lock().await.unwrap();
     assert!(guard.fence() > fence);
     guard.release().await.unwrap();
 }

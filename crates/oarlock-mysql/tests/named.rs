@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Attempt, Driver as _};
-use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex};
+use oarlock_core::{ErrorKind, Guard, Locks, LossReason, Mutex};
 use oarlock_mysql::{Config, Keys, MySqlSession, Named};
 use oarlock_testbed::Flavour;
 use tokio::task::JoinHandle;
@@ -23,8 +23,8 @@ use self::store::{Server, claim, config, start, until};
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-async fn connect(config: Config) -> Client {
-    Client::new(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap()
+async fn connect(config: Config) -> Locks {
+    Locks::over(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap()
 }
 
 fn raw(server: &Server) -> Config {
@@ -94,7 +94,7 @@ async fn locks_are_shared_with_the_plain_client(on: Flavour) {
     for (config, name, key) in [(named, "nightly", "SHA2('team:nightly', 256)"), (raw(&server), "nightly", "'nightly'")]
     {
         let client = connect(config).await;
-        let lock = || client.mutex(name).unwrap();
+        let lock = || client.mutex(name);
         let mut plain = Plain::start(&server);
 
         // They hold, and we wait.
@@ -133,17 +133,17 @@ async fn one_connection_holds_many_and_only_waiters_get_their_own(on: Flavour) {
         "SELECT COUNT(*) FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'locks'";
     let mut guards = Vec::new();
     for number in 0..20 {
-        guards.push(ours.mutex(number.to_string()).unwrap().lock().await.unwrap());
+        guards.push(ours.mutex(number.to_string()).lock().await.unwrap());
     }
     // Whoever holds listens on one more.
     until(&mut root, connections, 3).await;
     // What this client holds is not its own a second time.
-    assert!(ours.mutex("7").unwrap().try_lock().await.unwrap().is_none(), "one name, twice, on one client");
-    assert!(theirs.mutex("7").unwrap().try_lock().await.unwrap().is_none());
-    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()).unwrap())).collect();
+    assert!(ours.mutex("7").try_lock().await.unwrap().is_none(), "one name, twice, on one client");
+    assert!(theirs.mutex("7").try_lock().await.unwrap().is_none());
+    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()))).collect();
     until(&mut root, WAITING, 3).await;
     // A free one is had at once, whoever else waits.
-    let free = tokio::time::timeout(BOUND, theirs.mutex("99").unwrap().lock()).await.unwrap().unwrap();
+    let free = tokio::time::timeout(BOUND, theirs.mutex("99").lock()).await.unwrap().unwrap();
     for guard in guards {
         guard.release().await.unwrap();
     }
@@ -160,13 +160,13 @@ async fn the_end_of_a_connection_is_the_loss_of_what_it_held(on: Flavour) {
     let mut config = raw(&server);
     config.session_ttl = Duration::from_secs(6);
     let client = connect(config).await;
-    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    let guard = client.mutex("1").lock().await.unwrap();
     let holder: u64 = root.query_first("SELECT IS_USED_LOCK('1')").await.unwrap().unwrap();
     root.query_drop(format!("KILL {holder}")).await.unwrap();
     // The next renewal notices, within a third of the lease.
     let reason = tokio::time::timeout(Duration::from_secs(6), guard.lost()).await.unwrap();
     assert_eq!(reason, LossReason::Session);
-    let again = tokio::time::timeout(BOUND, client.mutex("1").unwrap().lock()).await.unwrap().unwrap();
+    let again = tokio::time::timeout(BOUND, client.mutex("1").lock()).await.unwrap().unwrap();
     assert!(again.fence() > guard.fence());
     again.release().await.unwrap();
 }
@@ -177,9 +177,9 @@ async fn a_holder_hears_at_once_that_the_server_went_down(on: Flavour) {
     let mut config = raw(&server);
     let long = Duration::from_secs(300);
     config.session_ttl = long;
-    let client = Client::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
-    let renewed = client.mutex("renewed").unwrap().lock().await.unwrap();
-    let explicit = client.mutex("explicit").unwrap().lease(long).lock().await.unwrap();
+    let client = Locks::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
+    let renewed = client.mutex("renewed").lock().await.unwrap();
+    let explicit = client.mutex("explicit").lease(long).lock().await.unwrap();
     until(&mut root, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'", 1).await;
     let server = tokio::task::spawn_blocking(move || {
         server.stop().unwrap();
@@ -195,7 +195,7 @@ async fn a_holder_hears_at_once_that_the_server_went_down(on: Flavour) {
         server
     });
     let _server = server.await.unwrap();
-    let again = tokio::time::timeout(BOUND, client.mutex("renewed").unwrap().lock()).await.unwrap().unwrap();
+    let again = tokio::time::timeout(BOUND, client.mutex("renewed").lock()).await.unwrap().unwrap();
     again.release().await.unwrap();
 }
 
@@ -207,10 +207,10 @@ async fn the_server_ends_a_silent_session_and_not_before_its_lease(on: Flavour) 
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
     config.session_ttl = Duration::from_secs(2);
     let client = connect(config).await;
-    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    let guard = client.mutex("1").lock().await.unwrap();
     proxy.cut();
     let rival = connect(raw(&server)).await;
-    let theirs = wait_for(rival.mutex("1").unwrap());
+    let theirs = wait_for(rival.mutex("1"));
     let theirs = tokio::time::timeout(BOUND, theirs).await.unwrap().unwrap().unwrap();
     assert!(!guard.is_held(), "two believe");
     theirs.release().await.unwrap();
@@ -220,10 +220,10 @@ async fn the_server_ends_a_silent_session_and_not_before_its_lease(on: Flavour) 
 async fn a_name_that_is_refused_costs_no_other(on: Flavour) {
     let Some((server, _root)) = start(on).await else { return };
     let (client, rival) = (connect(raw(&server)).await, connect(raw(&server)).await);
-    let held = client.mutex("1").unwrap().lock().await.unwrap();
-    let error = client.mutex("x".repeat(300)).unwrap().try_lock().await.unwrap_err();
+    let held = client.mutex("1").lock().await.unwrap();
+    let error = client.mutex("x".repeat(300)).try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
-    assert!(rival.mutex("1").unwrap().try_lock().await.unwrap().is_none(), "two hold it");
+    assert!(rival.mutex("1").try_lock().await.unwrap().is_none(), "two hold it");
     assert!(held.is_held(), "{:?}", held.loss());
     held.release().await.unwrap();
 }
@@ -254,10 +254,10 @@ async fn what_they_cannot_do_is_refused(on: Flavour) {
     let Some((server, _root)) = start(on).await else { return };
     let client = connect(raw(&server)).await;
     let unsupported = |error: oarlock_core::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    unsupported(client.mutex("1").unwrap().fair().lock().await.unwrap_err());
-    unsupported(client.rwlock("1").unwrap().read().await.unwrap_err());
+    unsupported(client.mutex("1").fair().lock().await.unwrap_err());
+    unsupported(client.rwlock("1").read().await.unwrap_err());
     unsupported(client.list().await.unwrap_err());
-    let error = client.mutex("x".repeat(300)).unwrap().lock().await.unwrap_err();
+    let error = client.mutex("x".repeat(300)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
 }
 

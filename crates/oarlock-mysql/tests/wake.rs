@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Cursor, Driver as _, End, Interest, Watch};
-use oarlock_core::{Claim, ClaimId, Client, Weight};
+use oarlock_core::{Claim, ClaimId, Locks, Weight};
 use oarlock_mysql::MySql;
 use oarlock_testbed::Flavour;
 use oarlock_testbed::proxy::Proxy;
@@ -54,9 +54,9 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 /// A client that looks by itself only after more than a minute, and gives up after that.
-async fn patient(addr: std::net::SocketAddr) -> Client {
+async fn patient(addr: std::net::SocketAddr) -> Locks {
     let store = MySql::connect(config(addr)).await.unwrap();
-    Client::builder(store).ttl(Duration::from_secs(240)).build().unwrap()
+    Locks::builder(store).ttl(Duration::from_secs(240)).build().unwrap()
 }
 
 /// Each wait ends by itself after a second: what ends it sooner is the release.
@@ -88,7 +88,7 @@ async fn the_next_in_line_wakes_when_the_claim_before_it_leaves(on: Flavour) {
 async fn a_lock_that_goes_round_costs_few_statements(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let (one, two) = (patient(server.addr()).await, patient(server.addr()).await);
-    let lock = |client: &Client| client.mutex("round").unwrap().fair().wait(Duration::from_secs(60));
+    let lock = |client: &Locks| client.mutex("round").fair().wait(Duration::from_secs(60));
     // Connections are opened, and statements prepared.
     for client in [&one, &two, &one, &two] {
         let guard = lock(client).lock().await.unwrap();
@@ -146,8 +146,8 @@ async fn all_readers_wake_when_the_writer_leaves(on: Flavour) {
 async fn a_waiter_whose_listener_is_killed_is_served_all_the_same(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let (one, two) = (patient(server.addr()).await, patient(server.addr()).await);
-    let guard = one.mutex("killed").unwrap().lock().await.unwrap();
-    let waiting = two.mutex("killed").unwrap().fair().wait(Duration::from_secs(60));
+    let guard = one.mutex("killed").lock().await.unwrap();
+    let waiting = two.mutex("killed").fair().wait(Duration::from_secs(60));
     let waiting = tokio::spawn(async move { waiting.lock().await });
     until(&mut root, &listeners(on, "COUNT(*)"), 1).await;
     let listener: u64 = root.query_first(listeners(on, "id")).await.unwrap().unwrap();
@@ -192,8 +192,8 @@ async fn a_dead_waiter_at_the_head_is_in_the_way_of_no_other(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let proxy = Proxy::start(server.addr()).unwrap();
     let (one, dies, last) = (patient(server.addr()).await, patient(proxy.addr()).await, patient(server.addr()).await);
-    let guard = one.mutex("head").unwrap().lock().await.unwrap();
-    let lock = |client: &Client| client.mutex("head").unwrap().fair().wait(Duration::from_secs(60));
+    let guard = one.mutex("head").lock().await.unwrap();
+    let lock = |client: &Locks| client.mutex("head").fair().wait(Duration::from_secs(60));
     let waiting = [lock(&dies), lock(&last)];
     let [head, next] = waiting.map(|lock| async move { lock.lock().await });
     let head = tokio::spawn(head);
@@ -210,18 +210,18 @@ async fn a_dead_waiter_at_the_head_is_in_the_way_of_no_other(on: Flavour) {
 
 async fn many_waiters_for_many_names_have_few_connections(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
-    let one = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let one = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
     root.query_drop("CREATE USER app IDENTIFIED BY 'secret'; GRANT ALL ON locks.* TO app").await.unwrap();
     let mut app = config(server.addr()).password("secret");
     app.user = Some("app".into());
-    let many = Client::new(MySql::connect(app).await.unwrap()).unwrap();
+    let many = Locks::over(MySql::connect(app).await.unwrap()).unwrap();
     let mut guards = Vec::new();
     let mut waiting = Vec::new();
     for name in 0..30 {
         let name = format!("name {name}");
-        guards.push(one.mutex(&name).unwrap().lock().await.unwrap());
+        guards.push(one.mutex(&name).lock().await.unwrap());
         for _ in 0..5 {
-            let lock = many.mutex(&name).unwrap().fair().wait(Duration::from_secs(60));
+            let lock = many.mutex(&name).fair().wait(Duration::from_secs(60));
             waiting.push(tokio::spawn(async move { lock.lock().await?.release().await }));
         }
     }

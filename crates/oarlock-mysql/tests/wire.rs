@@ -15,7 +15,7 @@ use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
-use oarlock_core::{Capacity, Client, ErrorKind, Limit, Weight};
+use oarlock_core::{Capacity, ErrorKind, Limit, Locks, Weight};
 use oarlock_mysql::MySql;
 use oarlock_testbed::Flavour;
 use oarlock_testbed::proxy::{Proxy, Then};
@@ -120,12 +120,12 @@ async fn calls(root: &mut mysql_async::Conn) -> u64 {
 /// Each of them by itself would look four times in a second.
 async fn of_many_in_a_queue_of_one_process_one_asks(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
-    let holder = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
-    let client = Client::new(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
-    let guard = holder.mutex("queue").unwrap().lock().await.unwrap();
+    let holder = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = holder.mutex("queue").lock().await.unwrap();
     let waiting: Vec<_> = (0..20)
         .map(|_| {
-            let lock = client.mutex("queue").unwrap().fair().wait(Duration::from_secs(60));
+            let lock = client.mutex("queue").fair().wait(Duration::from_secs(60));
             tokio::spawn(async move {
                 let guard = lock.lock().await?;
                 let fence = guard.fence();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use crowd::{Contender, Team, measure, members};
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_postgres::{Advisory, Config, Postgres, PostgresSession, floor};
 use tokio_postgres::NoTls;
 
@@ -35,8 +35,8 @@ async fn main() -> Result<()> {
     for crowd in if crowds.is_empty() { vec![2, 16, 128] } else { crowds } {
         let (mut clients, mut sessions, mut rivals) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..crowd.min(16) {
-            clients.push(Client::new(Postgres::connect(config.clone()).await?)?);
-            sessions.push(Client::new(PostgresSession::connect(Advisory::new(config.clone())).await?)?);
+            clients.push(Locks::over(Postgres::connect(config.clone()).await?)?);
+            sessions.push(Locks::over(PostgresSession::connect(Advisory::new(config.clone())).await?)?);
         }
         let floor = floor::open(config.clone()).await?;
         for _ in 0..crowd {

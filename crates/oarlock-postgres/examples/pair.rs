@@ -6,7 +6,7 @@
 #[path = "../../oarlock-session/examples/measure/pairs.rs"]
 mod pairs;
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_postgres::{Config, Postgres, floor};
 use pairs::{Who, measure};
 
@@ -15,7 +15,7 @@ async fn main() -> anyhow::Result<()> {
     let server = oarlock_testbed::Postgres::start()?;
     let mut config = Config::new(server.addr().ip().to_string(), server.addr().port());
     (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
-    let client = Client::new(Postgres::connect(config.clone()).await?)?;
+    let client = Locks::over(Postgres::connect(config.clone()).await?)?;
     let all = [
         Who::Other(floor::statements(config.clone()).await?),
         Who::Oarlock(client),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::state::Query;
-use oarlock_core::{Client, ErrorKind, Guard, LossReason, Mutex, Owner, ResourceName};
+use oarlock_core::{ErrorKind, Guard, Locks, LossReason, Mutex, Owner, ResourceName};
 use oarlock_postgres::{Advisory, Config, Keys, PostgresSession, TransactionLock};
 use oarlock_testbed::PgBouncer;
 use oarlock_testbed::proxy::{Proxy, Then};
@@ -23,8 +23,8 @@ use self::store::{Server, claim, config, start, until};
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-async fn connect(config: Config) -> Client {
-    Client::new(PostgresSession::connect(Advisory::new(config)).await.unwrap()).unwrap()
+async fn connect(config: Config) -> Locks {
+    Locks::over(PostgresSession::connect(Advisory::new(config)).await.unwrap()).unwrap()
 }
 
 fn raw(server: &Server) -> Config {
@@ -88,7 +88,7 @@ async fn locks_are_shared_with_psql() {
     for (config, name, key) in [(named, "nightly", hashed), (raw(&server), "42", "42"), (raw(&server), "7,-1", "7, -1")]
     {
         let client = connect(config).await;
-        let lock = || client.mutex(name).unwrap();
+        let lock = || client.mutex(name);
         let mut psql = Psql::start(&server);
 
         // They hold, and we wait.
@@ -155,16 +155,16 @@ async fn one_connection_holds_many_and_only_waiters_get_their_own() {
     let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
     let mut guards = Vec::new();
     for number in 0..50 {
-        guards.push(ours.mutex(number.to_string()).unwrap().lock().await.unwrap());
+        guards.push(ours.mutex(number.to_string()).lock().await.unwrap());
     }
     until(&root, connections, 2).await;
     // What this client holds is not its own a second time.
-    assert!(ours.mutex("7").unwrap().try_lock().await.unwrap().is_none(), "one name, twice, on one client");
-    assert!(theirs.mutex("7").unwrap().try_lock().await.unwrap().is_none());
-    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()).unwrap())).collect();
+    assert!(ours.mutex("7").try_lock().await.unwrap().is_none(), "one name, twice, on one client");
+    assert!(theirs.mutex("7").try_lock().await.unwrap().is_none());
+    let waiting: Vec<_> = (0..3).map(|number| wait_for(theirs.mutex(number.to_string()))).collect();
     until(&root, WAITING, 3).await;
     // A free one is had at once, whoever else waits.
-    let free = tokio::time::timeout(BOUND, theirs.mutex("99").unwrap().lock()).await.unwrap().unwrap();
+    let free = tokio::time::timeout(BOUND, theirs.mutex("99").lock()).await.unwrap().unwrap();
     for guard in guards {
         guard.release().await.unwrap();
     }
@@ -179,7 +179,7 @@ async fn one_connection_holds_many_and_only_waiters_get_their_own() {
 async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
     let Some((server, root)) = start().await else { return };
     let client = connect(raw(&server)).await;
-    let guards = [client.mutex("1").unwrap().lock().await.unwrap(), client.mutex("2").unwrap().lock().await.unwrap()];
+    let guards = [client.mutex("1").lock().await.unwrap(), client.mutex("2").lock().await.unwrap()];
     // The watchdog arms the mailbox in the background.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let ended = root.query("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'", &[]).await;
@@ -188,7 +188,7 @@ async fn the_end_of_a_connection_is_the_loss_of_what_it_held() {
         let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
         assert_eq!(reason, LossReason::Session);
     }
-    let again = tokio::time::timeout(BOUND, client.mutex("1").unwrap().lock()).await.unwrap().unwrap();
+    let again = tokio::time::timeout(BOUND, client.mutex("1").lock()).await.unwrap().unwrap();
     assert!(again.fence() > guards[0].fence());
     again.release().await.unwrap();
 }
@@ -202,10 +202,10 @@ async fn a_silent_connection_costs_no_hold_on_another() {
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
     config.session_ttl = Duration::from_secs(6);
     let (client, rival) = (connect(config).await, connect(raw(&server)).await);
-    let theirs = rival.mutex("2").unwrap().lock().await.unwrap();
-    let first = client.mutex("1").unwrap().lock().await.unwrap();
+    let theirs = rival.mutex("2").lock().await.unwrap();
+    let first = client.mutex("1").lock().await.unwrap();
     // Whoever waits does so on a connection of its own, and holds there.
-    let second = wait_for(client.mutex("2").unwrap());
+    let second = wait_for(client.mutex("2"));
     until(&root, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1).await;
     theirs.release().await.unwrap();
     let second = tokio::time::timeout(BOUND, second).await.unwrap().unwrap().unwrap();
@@ -232,10 +232,10 @@ async fn the_server_ends_a_silent_session_and_not_before_its_lease() {
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
     config.session_ttl = Duration::from_secs(2);
     let client = connect(config).await;
-    let guard = client.mutex("1").unwrap().lock().await.unwrap();
+    let guard = client.mutex("1").lock().await.unwrap();
     proxy.cut();
     let rival = connect(raw(&server)).await;
-    let theirs = wait_for(rival.mutex("1").unwrap());
+    let theirs = wait_for(rival.mutex("1"));
     let theirs = tokio::time::timeout(BOUND, theirs).await.unwrap().unwrap().unwrap();
     assert!(!guard.is_held(), "two believe");
     theirs.release().await.unwrap();
@@ -246,14 +246,14 @@ async fn what_they_cannot_do_is_refused() {
     let Some((server, _root)) = start().await else { return };
     let client = connect(raw(&server)).await;
     let unsupported = |error: oarlock_core::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    unsupported(client.mutex("1").unwrap().fair().lock().await.unwrap_err());
-    unsupported(client.rwlock("1").unwrap().read().await.unwrap_err());
-    unsupported(client.semaphore("1", 3).unwrap().acquire(1).await.unwrap_err());
+    unsupported(client.mutex("1").fair().lock().await.unwrap_err());
+    unsupported(client.rwlock("1").read().await.unwrap_err());
+    unsupported(client.semaphore("1", 3).acquire(1).await.unwrap_err());
     unsupported(client.list().await.unwrap_err());
-    let error = client.mutex("nightly").unwrap().lock().await.unwrap_err();
+    let error = client.mutex("nightly").lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
     // An owner counts its holds on this side of the server.
-    let lock = client.mutex("1").unwrap().reentrant(&Owner::new());
+    let lock = client.mutex("1").reentrant(&Owner::new());
     let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
     drop(inner);
     assert!(outer.is_held());
@@ -278,13 +278,13 @@ async fn a_lock_of_a_transaction_ends_with_it() {
     for end in ["COMMIT", "ROLLBACK", "ROLLBACK TO before"] {
         root.batch_execute(&format!("BEGIN; SAVEPOINT before; {}", lock.wait())).await.unwrap();
         assert!(!free().await, "two transactions have it");
-        assert!(client.mutex("nightly").unwrap().try_lock().await.unwrap().is_none(), "a session has it too");
+        assert!(client.mutex("nightly").try_lock().await.unwrap().is_none(), "a session has it too");
         root.batch_execute(end).await.unwrap();
         assert!(free().await, "{end} did not end it");
         root.batch_execute("COMMIT").await.unwrap();
     }
     // And the other way round.
-    let guard = client.mutex("nightly").unwrap().lock().await.unwrap();
+    let guard = client.mutex("nightly").lock().await.unwrap();
     assert!(!free().await, "a transaction has what a session holds");
     let bounded = format!("BEGIN; SET LOCAL lock_timeout = '50ms'; {}", lock.wait());
     assert!(root.batch_execute(&bounded).await.is_err());

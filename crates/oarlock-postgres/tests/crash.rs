@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_postgres::Postgres;
 use oarlock_testbed::proxy::Proxy;
 
@@ -25,8 +25,8 @@ const SERVER: &str = "OARLOCK_TEST_SERVER";
 async fn victim() {
     let Ok(addr) = std::env::var(SERVER) else { return };
     let addr: SocketAddr = addr.parse().unwrap();
-    let client = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
-    let _guard = client.mutex("killed").unwrap().lock().await.unwrap();
+    let client = Locks::over(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+    let _guard = client.mutex("killed").lock().await.unwrap();
     println!("\nheld");
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -48,13 +48,13 @@ fn spawn_victim(addr: SocketAddr) -> Child {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_in_line_learns_of_a_killed_holder_at_once() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    let behind = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let behind = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
     let mut waits = Vec::new();
     for _ in 0..5 {
         let addr = server.addr();
         let mut victim = tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap();
-        let (next, second) = (client.mutex("killed").unwrap(), behind.mutex("killed").unwrap());
+        let (next, second) = (client.mutex("killed"), behind.mutex("killed"));
         let next = tokio::spawn(async move { next.fair().lock().await.map(|guard| (guard, Instant::now())) });
         let waiting = |count: i64| {
             format!(
@@ -89,22 +89,22 @@ async fn the_next_in_line_learns_of_a_killed_holder_at_once() {
 async fn a_killed_waiter_hides_nobody_from_the_one_behind_it() {
     let Some((server, root)) = start().await else { return };
     let addr = server.addr();
-    let client = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(config(addr)).await.unwrap()).unwrap();
     let waiting = "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL";
     let lookouts = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
     // Half of what is left to a dead waiter after its last renewal, and of a slow look.
     let soon = Duration::from_secs(5);
     for is_killed in [true, false] {
-        let other = Client::new(Postgres::connect(config(addr)).await.unwrap()).unwrap();
+        let other = Locks::over(Postgres::connect(config(addr)).await.unwrap()).unwrap();
         let (mut holder, mut guard) = (None, None);
         if is_killed {
             holder = Some(tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap());
         } else {
-            guard = Some(other.mutex("killed").unwrap().lock().await.unwrap());
+            guard = Some(other.mutex("killed").lock().await.unwrap());
         }
         let mut waiter = victim_of(addr).stdout(Stdio::null()).spawn().unwrap();
         store::until(&root, waiting, 1).await;
-        let third = client.mutex("killed").unwrap();
+        let third = client.mutex("killed");
         let third = tokio::spawn(async move { third.lock().await });
         store::until(&root, waiting, 2).await;
         store::until(&root, lookouts, 2).await;
@@ -133,10 +133,10 @@ async fn a_killed_waiter_hides_nobody_from_the_one_behind_it() {
 async fn waiting_does_not_hold_back_vacuum() {
     let Some((server, root)) = start().await else { return };
     let (ours, theirs) = (config(server.addr()), config(server.addr()));
-    let holder = Client::new(Postgres::connect(theirs).await.unwrap()).unwrap();
-    let client = Client::new(Postgres::connect(ours).await.unwrap()).unwrap();
-    let guard = holder.mutex("vacuum").unwrap().lock().await.unwrap();
-    let lock = client.mutex("vacuum").unwrap().wait(Duration::from_secs(60));
+    let holder = Locks::over(Postgres::connect(theirs).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(ours).await.unwrap()).unwrap();
+    let guard = holder.mutex("vacuum").lock().await.unwrap();
+    let lock = client.mutex("vacuum").wait(Duration::from_secs(60));
     let waiting = tokio::spawn(async move { lock.lock().await });
     let lookout = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
     store::until(&root, lookout, 1).await;
@@ -162,10 +162,10 @@ async fn whoever_looks_out_on_a_connection_that_fell_silent_takes_another() {
     let proxy = Proxy::start(server.addr()).unwrap();
     let mut config = config(proxy.addr());
     config.silence_timeout = Duration::from_secs(1);
-    let client = Client::new(Postgres::connect(config).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(config).await.unwrap()).unwrap();
     let addr = server.addr();
     let mut victim = tokio::task::spawn_blocking(move || spawn_victim(addr)).await.unwrap();
-    let lock = client.mutex("killed").unwrap();
+    let lock = client.mutex("killed");
     let next = tokio::spawn(async move { lock.lock().await });
     let lookout = "query LIKE '%await_end%' AND wait_event = 'advisory'";
     store::until(&root, &format!("SELECT count(*) FROM pg_stat_activity WHERE {lookout}"), 1).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_core::state::Ending;
-use oarlock_core::{Client, Error, ErrorKind};
+use oarlock_core::{Error, ErrorKind, Locks};
 use oarlock_postgres::{Advisory, Postgres, PostgresSession};
 use oarlock_testbed::proxy::Proxy;
 use tokio_postgres::NoTls;
@@ -117,7 +117,7 @@ async fn whoever_loses_a_deadlock_had_no_effect_and_may_try_again_at_once() {
 #[tokio::test]
 async fn what_the_server_undid_is_tried_again() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
     let full = "too many notifications in the NOTIFY queue";
     let undone =
         [("40001", "not now"), ("40P01", "not now"), ("55P03", "not now"), ("53200", "not now"), ("54000", full)];
@@ -131,7 +131,7 @@ async fn what_the_server_undid_is_tried_again() {
                 EXECUTE FUNCTION undo{number}()"
         );
         root.batch_execute(&undo).await.unwrap();
-        let lock = client.mutex(format!("undone {state}")).unwrap();
+        let lock = client.mutex(format!("undone {state}"));
         let guard = tokio::time::timeout(BOUND, lock.lock()).await.unwrap().unwrap();
         let last: i64 = root.query_one(&format!("SELECT last_value FROM undone{number}"), &[]).await.unwrap().get(0);
         assert!(last > 2, "{state}: nothing was undone");
@@ -143,7 +143,7 @@ async fn what_the_server_undid_is_tried_again() {
 #[tokio::test]
 async fn what_is_too_long_is_not_tried_again() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
     // Random, so that it cannot be compressed.
     let too_long = "CREATE TABLE public.narrow (value text PRIMARY KEY);
         CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -151,7 +151,7 @@ async fn what_is_too_long_is_not_tried_again() {
             RETURN new; END $$;
         CREATE TRIGGER fill BEFORE INSERT OR UPDATE ON oarlock.resource FOR EACH ROW EXECUTE FUNCTION fill()";
     root.batch_execute(too_long).await.unwrap();
-    let refused = tokio::time::timeout(BOUND, client.mutex("too long").unwrap().lock()).await;
+    let refused = tokio::time::timeout(BOUND, client.mutex("too long").lock()).await;
     let error = refused.expect("tried again and again").unwrap_err();
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Internal, Retry::Never), "{error}");
 }
@@ -182,10 +182,10 @@ async fn a_statement_that_took_too_long_had_no_effect() {
 async fn a_server_without_free_connections_is_named_and_waited_for() {
     let settings = &[("max_connections", "12"), ("superuser_reserved_connections", "0"), ("max_wal_senders", "0")];
     let Some((server, root)) = start_with(settings).await else { return };
-    let holder = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    let client = Client::builder(Postgres::connect(config(server.addr())).await.unwrap());
+    let holder = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::builder(Postgres::connect(config(server.addr())).await.unwrap());
     let client = client.ttl(Duration::from_secs(3)).build().unwrap();
-    let session = Client::new(PostgresSession::connect(Advisory::new(config(server.addr()))).await.unwrap()).unwrap();
+    let session = Locks::over(PostgresSession::connect(Advisory::new(config(server.addr()))).await.unwrap()).unwrap();
     let mut others = Vec::new();
     while let Ok((other, connection)) = tokio_postgres::connect(&server.url(), NoTls).await {
         tokio::spawn(connection);
@@ -194,8 +194,8 @@ async fn a_server_without_free_connections_is_named_and_waited_for() {
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
     // Whoever is there goes on: there is no connection to watch the holder on, and the lock is had all the same.
-    let guard = holder.mutex("crowded").unwrap().lock().await.unwrap();
-    let lock = client.mutex("crowded").unwrap().wait(BOUND);
+    let guard = holder.mutex("crowded").lock().await.unwrap();
+    let lock = client.mutex("crowded").wait(BOUND);
     let waiting = tokio::spawn(async move { lock.lock().await });
     until(&root, "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL", 1).await;
     guard.release().await.unwrap();
@@ -206,7 +206,7 @@ async fn a_server_without_free_connections_is_named_and_waited_for() {
     )
     .await
     .unwrap();
-    let lock = session.mutex("crowded").unwrap().wait(BOUND);
+    let lock = session.mutex("crowded").wait(BOUND);
     let waiting = tokio::spawn(async move { lock.lock().await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waiting.is_finished(), "{:?}", waiting.await);
@@ -224,15 +224,15 @@ const FULL: &str = "CREATE SCHEMA full_queue;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_of_notices_stops_no_lock() {
     let Some((server, root)) = start().await else { return };
-    let before = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let before = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
     root.batch_execute(FULL).await.unwrap();
     root.batch_execute("ALTER ROLE postgres SET search_path = full_queue, pg_catalog, public").await.unwrap();
-    let connect = async || Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let connect = async || Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
     let (holder, rival) = (connect().await, connect().await);
     let waiting = "SELECT count(*) FROM oarlock.claim WHERE id IS NOT NULL AND fence IS NULL";
     for (name, is_broken) in [("released", false), ("broken", true)] {
-        let held = holder.mutex(name).unwrap().lock().await.unwrap();
-        let lock = rival.mutex(name).unwrap().fair().wait(BOUND);
+        let held = holder.mutex(name).lock().await.unwrap();
+        let lock = rival.mutex(name).fair().wait(BOUND);
         let next = tokio::spawn(async move { lock.lock().await });
         until(&root, waiting, 1).await;
         let fence = held.fence();
@@ -247,7 +247,7 @@ async fn a_full_queue_of_notices_stops_no_lock() {
         assert!(next.fence() > fence);
         next.release().await.unwrap();
         // A client that sees a queue with room sends notices as ever.
-        before.mutex(name).unwrap().lock().await.unwrap().release().await.unwrap();
+        before.mutex(name).lock().await.unwrap().release().await.unwrap();
     }
 }
 
@@ -255,17 +255,17 @@ async fn a_full_queue_of_notices_stops_no_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
     let Some((primary, root)) = start().await else { return };
-    let client = Client::builder(Postgres::connect(config(primary.addr())).await.unwrap());
+    let client = Locks::builder(Postgres::connect(config(primary.addr())).await.unwrap());
     let client = client.ttl(Duration::from_secs(4)).build().unwrap();
     let line = Arc::new(Proxy::start(primary.addr()).unwrap());
     let addr = line.addr();
     let standby = tokio::task::spawn_blocking(move || Server::standby_of(addr)).await.unwrap().unwrap();
-    let copied = client.mutex("copied").unwrap().lock().await.unwrap();
+    let copied = client.mutex("copied").lock().await.unwrap();
     let there: String = root.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
     let theirs = raw(&standby).await;
     until(&theirs, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
     line.cut();
-    let lost = client.mutex("lost").unwrap().lock().await.unwrap();
+    let lost = client.mutex("lost").lock().await.unwrap();
     let (before_copied, before_lost) = (copied.fence(), lost.fence());
     let primary = tokio::task::spawn_blocking(move || {
         primary.kill().unwrap();
@@ -276,11 +276,11 @@ async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
     theirs.batch_execute("SELECT pg_promote()").await.unwrap();
     until(&theirs, "SELECT (NOT pg_is_in_recovery())::int::bigint", 1).await;
 
-    let rival = Client::new(Postgres::connect(config(standby.addr())).await.unwrap()).unwrap();
-    let next = tokio::time::timeout(BOUND, rival.mutex("lost").unwrap().lock()).await.unwrap().unwrap();
+    let rival = Locks::over(Postgres::connect(config(standby.addr())).await.unwrap()).unwrap();
+    let next = tokio::time::timeout(BOUND, rival.mutex("lost").lock()).await.unwrap().unwrap();
     assert!(next.fence() > before_lost, "{} after {before_lost}", next.fence());
     // No beacon is there any more, and yet nobody is taken for dead: its lease counts.
-    let next = tokio::time::timeout(BOUND, rival.mutex("copied").unwrap().lock()).await.unwrap().unwrap();
+    let next = tokio::time::timeout(BOUND, rival.mutex("copied").lock()).await.unwrap().unwrap();
     assert!(!copied.is_held(), "two believe");
     assert!(next.fence() > before_copied, "{} after {before_copied}", next.fence());
     drop((copied, lost, primary));

@@ -12,7 +12,7 @@ use oarlock_core::capabilities::{Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver as _, End, Gone, Interest, Pending, Renewal, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, Client, ErrorKind, LossReason, Tether};
+use oarlock_core::{Claim, ErrorKind, Locks, LossReason, Tether};
 use oarlock_postgres::{Config, Postgres};
 use oarlock_testbed::PgBouncer;
 use oarlock_testbed::proxy::{Proxy, Then};
@@ -58,8 +58,8 @@ async fn the_end_of_a_session_is_the_loss_of_what_is_tethered_to_it() {
 #[tokio::test]
 async fn a_holder_whose_session_is_terminated_is_told_at_once() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    let guard = client.mutex("told").unwrap().lock().await.unwrap();
+    let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = client.mutex("told").lock().await.unwrap();
     // The watchdog arms the mailbox in the background.
     tokio::time::sleep(Duration::from_millis(200)).await;
     root.query(END_SESSIONS, &[]).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_holder_whose_session_is_terminated_is_told_at_once() {
     assert_eq!(reason, LossReason::Session);
     // The store keeps it for the client, which is alive; letting go of the guard lets go of that too.
     drop(guard);
-    let lock = client.mutex("told").unwrap();
+    let lock = client.mutex("told");
     tokio::time::timeout(Duration::from_secs(5), lock.lock()).await.unwrap().unwrap().release().await.unwrap();
 }
 
@@ -75,8 +75,8 @@ async fn a_holder_whose_session_is_terminated_is_told_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_is_not_renewed_ends_with_its_session_too() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::new(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    let lock = client.mutex("explicit").unwrap().lease(Duration::from_secs(600));
+    let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
+    let lock = client.mutex("explicit").lease(Duration::from_secs(600));
     let guard = lock.lock().await.unwrap();
     assert_eq!(root.query(END_SESSIONS, &[]).await.unwrap().len(), 1);
     let reason = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.unwrap();
@@ -168,9 +168,9 @@ async fn whoever_waits_is_told_of_the_end_of_the_one_before_it_now() {
 #[tokio::test]
 async fn a_holder_survives_the_end_of_the_other_connection() {
     let Some((server, root)) = start().await else { return };
-    let client = Client::builder(Postgres::connect(config(server.addr())).await.unwrap());
+    let client = Locks::builder(Postgres::connect(config(server.addr())).await.unwrap());
     let client = client.ttl(Duration::from_secs(3)).build().unwrap();
-    let guard = client.mutex("survives").unwrap().lock().await.unwrap();
+    let guard = client.mutex("survives").lock().await.unwrap();
     assert!(!root.query(END_REQUESTS, &[]).await.unwrap().is_empty());
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_redis::{Address, Checked, Config, Redis, Written};
 
 #[tokio::main(flavor = "current_thread")]
@@ -12,13 +12,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = oarlock_testbed::Redis::start()?;
     let addr = server.addr();
     let config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
-    let client = Client::new(Redis::open(config.clone()).await?)?;
+    let client = Locks::over(Redis::open(config.clone()).await?)?;
     let values = Checked::open(config).await?;
 
-    let slow = client.mutex("balance")?.lease(Duration::from_millis(200)).lock().await?;
+    let slow = client.mutex("balance").lease(Duration::from_millis(200)).lock().await?;
     println!("the slow one holds it with fence {}", slow.fence());
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let quick = client.mutex("balance")?.lock().await?;
+    let quick = client.mutex("balance").lock().await?;
     println!("it was away for too long; the quick one holds it with fence {}", quick.fence());
 
     assert_eq!(values.set("balance", quick.fence(), b"42").await?, Written::Stored);

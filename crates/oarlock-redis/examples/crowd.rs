@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Driver as _, End, Interest, Renewal};
 use oarlock_core::state::Query;
-use oarlock_core::{Capacity, Claim, ClaimId, Client, Limit, ResourceName, Weight};
+use oarlock_core::{Capacity, Claim, ClaimId, Limit, Locks, ResourceName, Weight};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::server::speak;
 
@@ -168,12 +168,12 @@ async fn repeat(mut run: impl AsyncFnMut() -> Result<(), Failure>) -> Result<(),
 /// So many tasks of one client wait for a fair lock, and are kept alive by it.
 async fn alive(waiters: u64) -> Result<(), Failure> {
     let bed = Bed::start().await?;
-    let (first, second) = (Client::new(open(bed.addr).await?)?, Client::new(open(bed.addr).await?)?);
-    let guard = first.mutex("deploy")?.fair().lock().await?;
+    let (first, second) = (Locks::over(open(bed.addr).await?)?, Locks::over(open(bed.addr).await?)?);
+    let guard = first.mutex("deploy").fair().lock().await?;
     let tasks: Vec<_> = (0..waiters)
         .map(|_| {
-            let lock = second.mutex("deploy").map(|lock| lock.fair().wait_forever());
-            tokio::spawn(async move { lock?.lock().await?.release().await })
+            let lock = second.mutex("deploy").fair().wait_forever();
+            tokio::spawn(async move { lock.lock().await?.release().await })
         })
         .collect();
     let name = ResourceName::new("deploy")?;

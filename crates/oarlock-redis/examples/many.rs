@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::server::speak;
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Failure> {
     let server = oarlock_testbed::Redis::start_with(&[("appendonly", "no")])?;
     let addr = server.addr();
     let store = Redis::open(Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))).await?;
-    let client = Client::builder(store).ttl(LEASE).build()?;
+    let client = Locks::builder(store).ttl(LEASE).build()?;
     let used = || -> Result<f64, Failure> {
         let info = speak(addr, &["INFO", "memory"])?;
         let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).ok_or("no memory")?;
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Failure> {
     let start = Instant::now();
     let mut guards = Vec::with_capacity(locks);
     for number in 0..locks {
-        guards.push(client.mutex(format!("job/{number}"))?.lock().await?);
+        guards.push(client.mutex(format!("job/{number}")).lock().await?);
     }
     println!("{locks} locks taken one after the other in {:.1} s", start.elapsed().as_secs_f64());
     let each = |bytes: f64| bytes / locks as f64;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oarlock_core::quorum::{Later, Quorum};
-use oarlock_core::{Client, DynDriver, Fence};
+use oarlock_core::{DynDriver, Fence, Locks};
 use oarlock_redis::{Address, Checked, Config, Layout, Redis, Written};
 use oarlock_testbed::{Redis as Server, RedisClock};
 
@@ -25,7 +25,7 @@ fn config(addr: SocketAddr) -> Config {
     config
 }
 
-async fn client(addrs: &[SocketAddr]) -> Result<Client, Failure> {
+async fn client(addrs: &[SocketAddr]) -> Result<Locks, Failure> {
     let node = |addr: &SocketAddr| {
         let config = config(*addr);
         Later::new(addr.to_string(), move || {
@@ -33,7 +33,7 @@ async fn client(addrs: &[SocketAddr]) -> Result<Client, Failure> {
             Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })
         })
     };
-    Ok(Client::new(Quorum::open(addrs.iter().map(node).collect()).await?)?)
+    Ok(Locks::over(Quorum::open(addrs.iter().map(node).collect()).await?)?)
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Failure> {
 /// The process that will be stopped. It takes the lock, and writes when told to, without looking back.
 async fn sleeper(nodes: &[SocketAddr], data: SocketAddr) -> Result<(), Failure> {
     let (client, stock) = (client(nodes).await?, Checked::open(config(data)).await?);
-    let guard = client.mutex("stock")?.ttl(LEASE).lock().await?;
+    let guard = client.mutex("stock").ttl(LEASE).lock().await?;
     println!("{}", guard.fence());
     std::io::stdin().lock().lines().next().transpose()?;
     let written = stock.set("stock", guard.fence(), b"2 left").await?;
@@ -69,7 +69,7 @@ async fn paused(nodes: &[RedisClock], data: SocketAddr) -> Result<(), Failure> {
     println!("process {} holds the lock with fence {first}, has read \"3 left\", and is stopped", sleeper.id());
     signal(&sleeper, "-STOP")?;
     let began = Instant::now();
-    let rival = client.mutex("stock")?.ttl(LEASE).lock().await?;
+    let rival = client.mutex("stock").ttl(LEASE).lock().await?;
     println!("{:.1} s later another holds it with fence {}", began.elapsed().as_secs_f64(), rival.fence());
     stored(stock.set("stock", rival.fence(), b"1 left").await?)?;
     writeln!(sleeper.stdin.take().ok_or("no line to the sleeper")?, "go on")?;
@@ -96,13 +96,13 @@ async fn skewed(nodes: &[RedisClock], data: SocketAddr) -> Result<(), Failure> {
     let third = redis::Client::open(format!("redis://{}", addrs[2]))?;
     let mut third = third.get_multiplexed_async_connection_with_config(&patient).await?;
     redis::cmd("SET").arg("balance").arg("somebody").arg("PX").arg(60_000).exec_async(&mut third).await?;
-    let first = one.mutex("balance")?.lock().await?;
+    let first = one.mutex("balance").lock().await?;
     // A new client looks once at what it holds; the next look is at its renewal, ten seconds later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     redis::cmd("DEL").arg("balance").exec_async(&mut third).await?;
     println!("one holds the lock by two of three votes, with fence {}", first.fence());
     nodes[0].set_clock(A_MINUTE)?;
-    let second = other.mutex("balance")?.lock().await?;
+    let second = other.mutex("balance").lock().await?;
     println!("the clock of one server jumps by a minute; another has two votes now, with fence {}", second.fence());
     if !(first.is_held() && second.is_held()) {
         return Err("one of them has heard of it already, so this shows nothing".into());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use oarlock_core::driver::{Attempt, Driver as _, End};
 use oarlock_core::floor::Floor;
 use oarlock_core::quorum::Quorum;
-use oarlock_core::{Claim, ClaimId, Client, ResourceName};
+use oarlock_core::{Claim, ClaimId, Locks, ResourceName};
 use oarlock_testbed::proxy::{Direction, Proxy};
 
 use self::support::{Failure, config, quorum, start};
@@ -23,13 +23,13 @@ const PAIRS: usize = 2000;
 struct Bench {
     raw: Arc<dyn Floor>,
     quorum: Quorum,
-    client: Client,
+    client: Locks,
 }
 
 impl Bench {
     async fn open(addrs: &[SocketAddr]) -> Result<Self, Failure> {
         let raw = oarlock_redis::quorum_floor::open(addrs.iter().map(|addr| config(*addr)).collect()).await?;
-        let client = Client::builder(quorum(addrs).await?).build()?;
+        let client = Locks::builder(quorum(addrs).await?).build()?;
         Ok(Self { raw, quorum: quorum(addrs).await?, client })
     }
 
@@ -51,7 +51,7 @@ impl Bench {
         self.driver_pair(number).await?;
         took[1].push(began.elapsed());
         let began = Instant::now();
-        self.client.mutex("engine")?.lock().await?.release().await?;
+        self.client.mutex("engine").lock().await?.release().await?;
         took[2].push(began.elapsed());
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_core::quorum::Rounds;
 
 use self::support::{Failure, quorum, start};
@@ -25,8 +25,8 @@ struct Share {
 /// Takes and gives back until the time is over; whoever waits then waits on, so that nobody's wait is left out.
 async fn contend(addrs: Vec<SocketAddr>, until: Instant, start: Arc<tokio::sync::Barrier>) -> Result<Share, Failure> {
     let quorum = Arc::new(quorum(&addrs).await?);
-    let client = Client::builder_over(quorum.clone()).build()?;
-    let mutex = client.mutex("contended")?.wait_forever();
+    let client = Locks::builder_over(quorum.clone()).build()?;
+    let mutex = client.mutex("contended").wait_forever();
     let (mut grants, mut longest) = (0, Duration::ZERO);
     start.wait().await;
     while Instant::now() < until {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_redis::{Address, Config, Redis};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
@@ -63,11 +63,11 @@ async fn main() -> Result<(), Failure> {
     let server = oarlock_testbed::Redis::start_with(&[("appendonly", "no")])?;
     let addr = server.addr();
     let store = Redis::open(Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))).await?;
-    let client = Client::new(store)?;
+    let client = Locks::over(store)?;
     let mut raw = Raw::new(&server.url()).await?;
     // In turn, so that whatever else the machine does meets both.
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    let lock = client.mutex("pair")?;
+    let lock = client.mutex("pair");
     for round in 0..20 {
         for pair in 0..pairs / 20 {
             let start = Instant::now();
@@ -98,7 +98,6 @@ async fn main() -> Result<(), Failure> {
         ours += many(pairs, |task| {
             let lock = client.mutex(format!("own/{task}"));
             async move {
-                let lock = lock?;
                 for _ in 0..pairs / TASKS {
                     lock.lock().await?.release().await?;
                 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use oarlock_core::driver::{Attempt, Driver as _, End, Released, Renewal, Renewed};
 use oarlock_core::quorum::{Later, Quorum};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{Applied, Claim, ClaimId, Client, DynDriver, ErrorKind, ResourceName};
+use oarlock_core::{Applied, Claim, ClaimId, DynDriver, ErrorKind, Locks, ResourceName};
 use oarlock_redis::{Address, Config, Layout, Redis};
 use oarlock_testbed::{Redis as Server, RedisClock};
 use redis::FromRedisValue;
@@ -234,11 +234,11 @@ async fn a_split_vote_of_an_even_number_ends_and_leaves_nothing() {
     }
     let mut rivals = Vec::new();
     for _ in 0..4 {
-        let client = Client::builder(self::quorum(&servers).await).build().unwrap();
+        let client = Locks::builder(self::quorum(&servers).await).build().unwrap();
         rivals.push(tokio::spawn(async move {
             let mut fences = Vec::new();
             for _ in 0..10 {
-                let guard = client.mutex("split").unwrap().lock().await.unwrap();
+                let guard = client.mutex("split").lock().await.unwrap();
                 fences.push(guard.fence());
                 guard.release().await.unwrap();
             }
@@ -404,14 +404,14 @@ async fn a_late_vote_of_a_lost_round_does_not_outlive_it() {
 #[tokio::test]
 async fn parts_of_a_resource_are_refused() {
     let servers = servers!(3);
-    let client = Client::builder(quorum(&servers).await).build().unwrap();
-    let refused = client.semaphore("parts", 3).unwrap().acquire(1).await.unwrap_err();
+    let client = Locks::builder(quorum(&servers).await).build().unwrap();
+    let refused = client.semaphore("parts", 3).acquire(1).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("votes for parts of one do not add up"), "{refused}");
-    let refused = client.rwlock("parts").unwrap().read().await.unwrap_err();
+    let refused = client.rwlock("parts").read().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("votes for parts of one do not add up"), "{refused}");
-    let writer = client.rwlock("parts").unwrap().write().await.unwrap();
+    let writer = client.rwlock("parts").write().await.unwrap();
     assert!(writer.fence().get() > 0);
     writer.release().await.unwrap();
 }

@@ -12,7 +12,7 @@ use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment, TokioClock};
 use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{Claim, ClaimId, Client, LossReason, ResourceName, Tether};
+use oarlock_core::{Claim, ClaimId, Locks, LossReason, ResourceName, Tether};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Proxy};
 use redis::aio::MultiplexedConnection;
@@ -50,8 +50,8 @@ impl Bed {
         (store, mailbox)
     }
 
-    async fn client(&self) -> Client {
-        Client::new(self.open().await).unwrap()
+    async fn client(&self) -> Locks {
+        Locks::over(self.open().await).unwrap()
     }
 
     /// How many connections hear of their turns.
@@ -121,7 +121,7 @@ async fn a_lock_costs_two_requests_however_many_wait() {
     for tasks in [2_u64, 16, 64] {
         let (rounds, before) = (400 / tasks, bed.calls().await);
         let work = (0..tasks).map(|_| {
-            let lock = client.mutex("deploy").unwrap();
+            let lock = client.mutex("deploy");
             tokio::spawn(async move {
                 for _ in 0..rounds {
                     lock.lock().await.unwrap().release().await.unwrap();
@@ -352,11 +352,11 @@ async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() 
     let bed = bed!();
     let (one, two) = (bed.client().await, bed.client().await);
     let ttl = Duration::from_secs(20);
-    let lock = || two.mutex("deploy").unwrap().ttl(ttl);
+    let lock = || two.mutex("deploy").ttl(ttl);
     let mut left = Vec::new();
     // The first to wait teaches the client to listen.
     for lock in [lock(), lock(), lock().lease(ttl), lock().tether(Tether::Lease)] {
-        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = one.mutex("deploy").lock().await.unwrap();
         let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
         while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
             tokio::task::yield_now().await;
@@ -373,10 +373,10 @@ async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() 
 /// What the holder of a lock that it was handed sees after its thread was blocked for five seconds right after the grant.
 async fn after_a_blocked_thread(bed: &Bed, whole: bool) -> (Duration, Option<LossReason>) {
     let (one, two) = (bed.client().await, bed.client().await);
-    let lock = || two.mutex("deploy").unwrap();
+    let lock = || two.mutex("deploy");
     // The first to wait teaches the client to listen.
     for round in 0..2 {
-        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = one.mutex("deploy").lock().await.unwrap();
         let lock = if whole && round == 1 { lock().whole_lease() } else { lock() };
         let waits = tokio::spawn(async move {
             let guard = lock.lock().await.unwrap();
@@ -431,9 +431,9 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
     let proxy = Proxy::start(bed.server.addr()).unwrap();
     let mut config = bed.config();
     config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
-    let two = Client::new(Redis::open(config).await.unwrap()).unwrap();
-    let waits = |client: &Client| {
-        let lock = client.mutex("deploy").unwrap();
+    let two = Locks::over(Redis::open(config).await.unwrap()).unwrap();
+    let waits = |client: &Locks| {
+        let lock = client.mutex("deploy");
         tokio::spawn(async move { (lock.lock().await.unwrap(), BootClock.now()) })
     };
     let queued = async |count| {
@@ -444,13 +444,13 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
     let mut margins = Vec::new();
     for delay in [0, 250] {
         // The first to wait teaches the client to listen.
-        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = one.mutex("deploy").lock().await.unwrap();
         let second = waits(&two);
         queued(1).await;
         guard.release().await.unwrap();
         second.await.unwrap().0.release().await.unwrap();
 
-        let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = one.mutex("deploy").lock().await.unwrap();
         let second = waits(&two);
         queued(1).await;
         proxy.delay(Direction::ToClient, Duration::from_millis(delay));
@@ -468,7 +468,7 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
         });
         // It asks all the time, so as to be granted the lock as soon as that can be.
         let (next, at): (_, Moment) = loop {
-            if let Some(guard) = three.mutex("deploy").unwrap().try_lock().await.unwrap() {
+            if let Some(guard) = three.mutex("deploy").try_lock().await.unwrap() {
                 break (guard, BootClock.now());
             }
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
 use oarlock_core::state::{Ending, Query, Waiters};
-use oarlock_core::{Applied, Claim, ClaimId, Client, ErrorKind, Home, Label, ResourceName, Retry};
+use oarlock_core::{Applied, Claim, ClaimId, ErrorKind, Home, Label, Locks, ResourceName, Retry};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
 use redis::aio::MultiplexedConnection;
@@ -139,9 +139,9 @@ async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
 async fn an_engine_rides_over_lost_replies_and_resets() {
     let bed = bed!();
     let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
-    let client = Client::builder(store).ttl(Duration::from_secs(5)).op_timeout(Duration::from_secs(1)).build().unwrap();
+    let client = Locks::builder(store).ttl(Duration::from_secs(5)).op_timeout(Duration::from_secs(1)).build().unwrap();
     proxy.drop_next_reply(Then::Close);
-    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = client.mutex("deploy").lock().await.unwrap();
     proxy.cut();
     tokio::time::sleep(Duration::from_millis(2500)).await;
     proxy.heal(Held::Reset).unwrap();
@@ -160,9 +160,9 @@ fn a_connection_made_anew_lives_where_the_engine_does() {
         let (home, config) = (Home::own_thread().unwrap(), bed.config());
         let store = home.run(Redis::open(config)).await.unwrap().unwrap();
         let ttl = Duration::from_secs(2);
-        let client = Client::builder(store).home(home).ttl(ttl).build().unwrap();
+        let client = Locks::builder(store).home(home).ttl(ttl).build().unwrap();
         let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
-        let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = client.mutex("deploy").lock().await.unwrap();
         std::thread::sleep(ttl * 3);
         assert!(guard.is_held(), "{:?}", guard.loss());
         guard.release().await.unwrap();
@@ -228,10 +228,10 @@ async fn requests_fail_while_the_server_is_away_and_work_when_it_is_back() {
 #[tokio::test]
 async fn one_connection_however_many_locks() {
     let mut bed = bed!();
-    let client = Client::new(bed.open().await).unwrap();
+    let client = Locks::over(bed.open().await).unwrap();
     let mut guards = Vec::new();
     for number in 0..50 {
-        guards.push(client.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+        guards.push(client.mutex(format!("job/{number}")).lock().await.unwrap());
     }
     let _watch = client.watch(&deploy()).await.unwrap();
     assert_eq!(bed.connections().await, 1, "for requests and news");
@@ -479,8 +479,8 @@ async fn the_least_rights_are_enough_and_less_is_denied() {
     let mut config = bed.config();
     (config.user, config.password) = (Some("locker".into()), Some("swordfish".into()));
     config.database = 3;
-    let client = Client::new(Redis::open(config.clone()).await.unwrap()).unwrap();
-    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    let client = Locks::over(Redis::open(config.clone()).await.unwrap()).unwrap();
+    let guard = client.mutex("deploy").lock().await.unwrap();
     let _watch = client.watch(&deploy()).await.unwrap();
     assert_eq!(client.list().await.unwrap().len(), 1);
     guard.release().await.unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use mysql_async::prelude::Queryable as _;
-use oarlock::{Connect, Locks, Url};
+use oarlock::Locks;
 use oarlock_rows::{Change, Client, Locked, Mode, Retry, Version, Versioned, Wait, mysql, postgres};
 
 /// How many processes the mutex is to see.
@@ -130,7 +130,7 @@ async fn compare<B: Bed>(bed: B, lock_url: &str, clients: usize, span: Duration)
         for how in [How::Optimistic, How::Pessimistic, How::Mutex] {
             let mut locks = Vec::new();
             for _ in 0..SHOPS {
-                locks.push(Connect::to(Url::parse(lock_url)?).connect().await?);
+                locks.push(oarlock::builder(lock_url).connect().await?);
             }
             measure(&bed, Plan { locks, rows, clients, span, how }).await?;
         }
@@ -210,7 +210,7 @@ async fn client<B: Bed>(
             }
             How::Pessimistic => B::pessimistic(&mut conn, id).await?,
             How::Mutex => {
-                let lock = plan.locks[number % plan.locks.len()].mutex(format!("contended/{id}"))?;
+                let lock = plan.locks[number % plan.locks.len()].mutex(format!("contended/{id}"));
                 let guard = lock.wait(Duration::from_secs(60)).lock().await?;
                 let rows = conn.rows(&format!("select * from contended where id = {id}"), Vec::new()).await?;
                 let stock = rows.first().map_or(0, B::stock) + 1;

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_zookeeper::{Config, ZooKeeper};
 use zookeeper_client as zk;
 
@@ -24,8 +24,8 @@ async fn main() -> Result<()> {
         (None, Some(server)) => server.addr().to_string(),
         (None, None) => anyhow::bail!("no server"),
     };
-    let client = Client::new(ZooKeeper::open(Config::new([host.clone()])).await?)?;
-    let lock = client.mutex("pair")?;
+    let client = Locks::over(ZooKeeper::open(Config::new([host.clone()])).await?)?;
+    let lock = client.mutex("pair");
     let raw = zk::Client::connect(&host).await?;
     let container = zk::CreateMode::Container.with_acls(zk::Acls::anyone_all());
     raw.mkdir("/pair", &container).await?;

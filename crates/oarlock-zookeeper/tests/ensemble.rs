@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use oarlock_core::clock::{BootClock, Clock as _};
-use oarlock_core::{Belief, Client, ErrorKind, Fence, Guard};
+use oarlock_core::{Belief, ErrorKind, Fence, Guard, Locks};
 use oarlock_testbed::ZooKeeperEnsemble;
 use oarlock_zookeeper::{Config, ZooKeeper};
 
 /// Longer than it takes to replace a leader that is silent: two seconds, and what a busy machine adds.
 const SESSION: Duration = Duration::from_secs(8);
 
-async fn client(ensemble: &ZooKeeperEnsemble, session: Duration) -> Result<Client> {
+async fn client(ensemble: &ZooKeeperEnsemble, session: Duration) -> Result<Locks> {
     let config = Config::new(ensemble.hosts()).session_timeout(session).digest("ada", "secret");
-    Ok(Client::new(ZooKeeper::open(config).await?)?)
+    Ok(Locks::over(ZooKeeper::open(config).await?)?)
 }
 
 /// Somebody who waits for what another holds: when it had it, and by which fence.
 async fn rival(ensemble: &ZooKeeperEnsemble, name: &'static str, session: Duration) -> Result<Rival> {
     let client = client(ensemble, session).await?;
-    let lock = client.mutex(name)?.wait(Duration::from_secs(60));
+    let lock = client.mutex(name).wait(Duration::from_secs(60));
     let waiting = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, Instant::now())) });
     let name = oarlock_core::ResourceName::new(name)?;
     let queued = async {
@@ -35,7 +35,7 @@ async fn rival(ensemble: &ZooKeeperEnsemble, name: &'static str, session: Durati
 
 struct Rival {
     waiting: tokio::task::JoinHandle<oarlock_core::Result<(Guard, Instant)>>,
-    _client: Client,
+    _client: Locks,
 }
 
 impl Rival {
@@ -60,7 +60,7 @@ async fn a_lock_outlives_its_leader() -> Result<()> {
     let holder = client(&ensemble, SESSION).await?;
     let mut last = Fence::new(0);
     for hangs in [false, true] {
-        let guard = holder.mutex("job")?.lock().await?;
+        let guard = holder.mutex("job").lock().await?;
         ensure!(guard.fence() > last, "fence {} after {last}", guard.fence());
         let rival = rival(&ensemble, "job", SESSION).await?;
         let leader = ensemble.leader()?;
@@ -71,7 +71,7 @@ async fn a_lock_outlives_its_leader() -> Result<()> {
             ensemble.members[leader].kill()?;
         }
         // Until somebody else leads, and has heard of us.
-        let other = client(&ensemble, SESSION).await?.mutex("other")?.wait(SESSION * 2).lock().await?;
+        let other = client(&ensemble, SESSION).await?.mutex("other").wait(SESSION * 2).lock().await?;
         println!("{} leader: served again after {:?}", if hangs { "stopped" } else { "killed" }, stopped.elapsed());
         other.release().await?;
         let renewed = async {
@@ -106,7 +106,7 @@ async fn without_a_majority_belief_ends_and_nothing_is_granted() -> Result<()> {
     let session = Duration::from_secs(2);
     let Some(ensemble) = ZooKeeperEnsemble::start_or_skip()? else { return Ok(()) };
     let holder = client(&ensemble, session).await?;
-    let guard = Arc::new(holder.mutex("job")?.lock().await?);
+    let guard = Arc::new(holder.mutex("job").lock().await?);
     let rival = rival(&ensemble, "job", session).await?;
     let lost = end_of_belief(&guard);
     let leader = ensemble.leader()?;
@@ -131,7 +131,7 @@ async fn without_a_majority_belief_ends_and_nothing_is_granted() -> Result<()> {
     ensure!(granted > told, "granted before belief ended");
     ensure!(theirs.fence() > guard.fence(), "fence {} after {}", theirs.fence(), guard.fence());
     ensure!(guard.loss().is_some(), "it came back to life");
-    let late = holder.mutex("other")?.wait(SESSION).lock().await;
+    let late = holder.mutex("other").wait(SESSION).lock().await;
     ensure!(late.as_ref().map_err(oarlock_core::Error::kind).err() != Some(ErrorKind::Internal), "{late:?}");
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::state::Ending;
-use oarlock_core::{Capacity, Claim, ClaimId, Client, ErrorKind, Guard, Kind, Limit, LossReason, ResourceName, Weight};
+use oarlock_core::{Capacity, Claim, ClaimId, ErrorKind, Guard, Kind, Limit, Locks, LossReason, ResourceName, Weight};
 use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 use zookeeper_client as zk;
 
@@ -22,7 +22,7 @@ const HEX: &str = "0123456789abcdef0123456789abcdef";
 struct Bed {
     server: oarlock_testbed::ZooKeeper,
     raw: zk::Client,
-    client: Client,
+    client: Locks,
     layout: Layout,
 }
 
@@ -33,9 +33,9 @@ async fn bed(layout: Layout) -> Result<Option<Bed>> {
     Ok(Some(Bed { server, raw, client, layout }))
 }
 
-async fn connect(server: &oarlock_testbed::ZooKeeper, layout: Layout) -> Result<Client> {
+async fn connect(server: &oarlock_testbed::ZooKeeper, layout: Layout) -> Result<Locks> {
     let config = Config::new([server.addr().to_string()]).layout(layout).session_timeout(SESSION);
-    Ok(Client::new(ZooKeeper::open(config).await?)?)
+    Ok(Locks::over(ZooKeeper::open(config).await?)?)
 }
 
 impl Bed {
@@ -113,7 +113,7 @@ fn is_protected(node: &str, name: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_curator_mutex_has_its_names_and_excludes_those_of_others() -> Result<()> {
     let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let lock = bed.client.mutex("locks/job")?;
+    let lock = bed.client.mutex("locks/job");
     let guard = lock.lock().await?;
     let (node, _, stat) = bed.only("/locks/job").await?;
     ensure!(is_protected(&node, "lock-"), "{node}");
@@ -125,7 +125,7 @@ async fn a_curator_mutex_has_its_names_and_excludes_those_of_others() -> Result<
     ensure!(bed.below("/locks/job").await?.len() == 1, "a failed try left something");
     let shown = bed.client.inspect(&ResourceName::new("locks/job")?).await?;
     ensure!(shown.holders.len() == 1 && shown.holders[0].label.host == "127.0.0.1", "{shown:?}");
-    let next = bed.client.mutex("locks/job")?;
+    let next = bed.client.mutex("locks/job");
     let later = after_removal(&bed, "locks/job", &theirs, async move { next.lock().await }).await?;
     ensure!(later.fence() > fence, "the fence did not rise");
     later.release().await?;
@@ -135,7 +135,7 @@ async fn a_curator_mutex_has_its_names_and_excludes_those_of_others() -> Result<
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_and_writers_of_curator() -> Result<()> {
     let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let lock = bed.client.rwlock("table")?;
+    let lock = bed.client.rwlock("table");
     let theirs = bed.other(&format!("/table/{UUID}__READ__"), b"").await?;
     let beside = lock.read().await?;
     ensure!(bed.below("/table").await?.iter().any(|node| is_protected(node, "__READ__")), "not their name");
@@ -163,7 +163,7 @@ async fn readers_and_writers_of_curator() -> Result<()> {
 async fn a_writer_becomes_a_reader_in_its_place() -> Result<()> {
     for (layout, write, read) in [(Layout::Curator, "__WRIT__", "__READ__"), (Layout::Kazoo, "__lock__", "__rlock__")] {
         let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let lock = bed.client.rwlock("table")?;
+        let lock = bed.client.rwlock("table");
         let writer = lock.write().await?;
         let fence = writer.fence();
         let theirs = bed.other(&format!("/table/x{write}"), b"").await?;
@@ -186,7 +186,7 @@ async fn a_writer_becomes_a_reader_in_its_place() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_curator_are_leases_behind_a_gate() -> Result<()> {
     let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let pool = bed.client.semaphore("pool", 2)?;
+    let pool = bed.client.semaphore("pool", 2);
     let theirs = bed.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
     let ours = pool.acquire(1).await?;
     let leases = bed.below("/pool/leases").await?;
@@ -236,7 +236,7 @@ async fn a_waiter_that_lost_its_place_at_the_gate_has_no_permit() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_kazoo_are_counted_by_their_node() -> Result<()> {
     let Some(bed) = bed(Layout::Kazoo).await? else { return Ok(()) };
-    let pool = bed.client.semaphore("pool", 2)?;
+    let pool = bed.client.semaphore("pool", 2);
     let ours = pool.acquire(1).await?;
     ensure!(bed.raw.get_data("/pool").await?.0 == b"2", "the number of permits is not there");
     let (node, _, stat) = bed.only("/pool").await?;
@@ -246,7 +246,7 @@ async fn permits_of_kazoo_are_counted_by_their_node() -> Result<()> {
     bed.raw.create(&theirs, b"", &zk::CreateMode::Ephemeral.with_acls(open)).await?;
     ensure!(pool.try_acquire(1).await?.is_none(), "three of two");
     ensure!(bed.below("/pool-__lock__").await?.is_empty(), "a failed try left something");
-    let other = bed.client.semaphore("pool", 3)?.try_acquire(1).await;
+    let other = bed.client.semaphore("pool", 3).try_acquire(1).await;
     ensure!(other.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another number was taken");
     let next = pool.clone();
     let later = after_removal(&bed, "pool", &theirs, async move { next.acquire(1).await }).await?;
@@ -260,7 +260,7 @@ async fn permits_of_kazoo_are_counted_by_their_node() -> Result<()> {
 async fn a_kazoo_lock_has_its_names_and_excludes_those_of_others() -> Result<()> {
     let Some(bed) = bed(Layout::Kazoo).await? else { return Ok(()) };
     let theirs = bed.other(&format!("/job/{HEX}__lock__"), b"worker 7").await?;
-    let lock = bed.client.mutex("job")?;
+    let lock = bed.client.mutex("job");
     ensure!(lock.try_lock().await?.is_none(), "beside another");
     let shown = bed.client.inspect(&ResourceName::new("job")?).await?;
     ensure!(shown.holders[0].label.reason.as_deref() == Some("worker 7"), "{shown:?}");
@@ -272,7 +272,7 @@ async fn a_kazoo_lock_has_its_names_and_excludes_those_of_others() -> Result<()>
     // Readers, too; and a plain mutex sees them, which kazoo's own does not.
     let theirs = bed.other(&format!("/job/{HEX}__rlock__"), b"").await?;
     ensure!(lock.try_lock().await?.is_none(), "beside a reader");
-    let reader = bed.client.rwlock("job")?.read().await?;
+    let reader = bed.client.rwlock("job").read().await?;
     reader.release().await?;
     bed.remove(&theirs).await?;
     Ok(())
@@ -282,7 +282,7 @@ async fn a_kazoo_lock_has_its_names_and_excludes_those_of_others() -> Result<()>
 async fn a_leader_stands_where_a_latch_of_curator_looks() -> Result<()> {
     let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
     let theirs = bed.other(&format!("/boss/{UUID}latch-"), b"node-1").await?;
-    let election = bed.client.election("boss")?;
+    let election = bed.client.election("boss");
     let leader = bed.client.inspect(&ResourceName::new("boss")?).await?.holders.pop().context("nobody leads")?;
     ensure!(leader.kind == Kind::Election && leader.value.as_deref() == Some("node-1"), "{leader:?}");
     let candidate = tokio::spawn(async move { election.campaign("node-2").await });
@@ -305,7 +305,7 @@ async fn a_stray_child_is_reported() -> Result<()> {
     ];
     for (layout, stray) in cases {
         let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let lock = bed.client.mutex("job")?;
+        let lock = bed.client.mutex("job");
         lock.lock().await?.release().await?;
         let path = format!("/job/{stray}");
         bed.raw.create(&path, b"", &zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all())).await?;
@@ -322,7 +322,7 @@ async fn a_stray_child_is_reported() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_holder_is_asked_to_end() -> Result<()> {
     let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let guard = bed.client.mutex("job")?.lock().await?;
+    let guard = bed.client.mutex("job").lock().await?;
     let (node, ..) = bed.only("/job").await?;
     bed.raw.set_data(&format!("/job/{node}"), b"__REVOKE__", None).await?;
     let reason = tokio::time::timeout(SOON, guard.lost()).await?;
@@ -344,12 +344,12 @@ async fn a_revoked_holder_is_asked_to_end() -> Result<()> {
 async fn a_holder_whose_node_is_gone_is_told() -> Result<()> {
     for layout in [Layout::Curator, Layout::Kazoo] {
         let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let guard = bed.client.mutex("job")?.lock().await?;
+        let guard = bed.client.mutex("job").lock().await?;
         let (node, ..) = bed.only("/job").await?;
         bed.remove(&format!("/job/{node}")).await?;
         let reason = tokio::time::timeout(SOON, guard.lost()).await?;
         ensure!(!matches!(reason, LossReason::Expired), "it was not told, it gave up: {reason:?}");
-        let again = connect(&bed.server, bed.layout).await?.mutex("job")?.lock().await?;
+        let again = connect(&bed.server, bed.layout).await?.mutex("job").lock().await?;
         ensure!(again.fence() > guard.fence(), "the fence did not rise");
     }
     Ok(())
@@ -388,7 +388,7 @@ async fn a_dropped_attempt_leaves_no_node() -> Result<()> {
     for layout in [Layout::Curator, Layout::Kazoo] {
         let Some(bed) = bed(layout).await? else { return Ok(()) };
         let (pool, table, boss) =
-            (bed.client.semaphore("pool", 1)?, bed.client.rwlock("table")?, bed.client.election("boss")?);
+            (bed.client.semaphore("pool", 1), bed.client.rwlock("table"), bed.client.election("boss"));
         let mut cuts = 0;
         for polls in 0..40 {
             let lock = async {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use oarlock_core::{Belief, Client};
+use oarlock_core::{Belief, Locks};
 use oarlock_zookeeper::{Config, ZooKeeper};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -64,12 +64,12 @@ impl Swapping {
     }
 }
 
-async fn connect(addr: SocketAddr) -> Result<Client> {
+async fn connect(addr: SocketAddr) -> Result<Locks> {
     connect_for(addr, SESSION).await
 }
 
-async fn connect_for(addr: SocketAddr, session: Duration) -> Result<Client> {
-    Ok(Client::new(ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(session)).await?)?)
+async fn connect_for(addr: SocketAddr, session: Duration) -> Result<Locks> {
+    Ok(Locks::over(ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(session)).await?)?)
 }
 
 /// The old session has nobody to keep it alive, but answers go on coming: belief must not be fed by them.
@@ -78,8 +78,8 @@ async fn a_session_replaced_without_a_word_is_a_lost_one() -> Result<()> {
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
     let line = Swapping::start(server.addr()).await?;
     let (holder, rival) = (connect(line.addr).await?, connect(server.addr()).await?);
-    let guard = Arc::new(holder.mutex("job")?.lock().await?);
-    let next = rival.mutex("job")?.wait(SESSION * 5);
+    let guard = Arc::new(holder.mutex("job").lock().await?);
+    let next = rival.mutex("job").wait(SESSION * 5);
     let waiting = tokio::spawn(async move { next.lock().await.map(|guard| (guard, Instant::now())) });
     let ended = tokio::spawn({
         let guard = guard.clone();
@@ -99,7 +99,7 @@ async fn a_session_replaced_without_a_word_is_a_lost_one() -> Result<()> {
     let before = theirs.fence();
     theirs.release().await?;
     // The client opens a session that it knows of, and goes on.
-    let again = holder.mutex("job")?.wait(SESSION * 5).lock().await?;
+    let again = holder.mutex("job").wait(SESSION * 5).lock().await?;
     ensure!(again.fence() > before && again.is_held(), "not held again");
     Ok(())
 }
@@ -110,7 +110,7 @@ async fn a_broken_line_is_a_suspicion_and_not_a_loss() -> Result<()> {
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
     let proxy = oarlock_testbed::Proxy::start(server.addr())?;
     let holder = connect_for(proxy.addr(), LONG).await?;
-    let guard = holder.mutex("job")?.lock().await?;
+    let guard = holder.mutex("job").lock().await?;
     let fence = guard.fence();
     for _ in 0..2 {
         proxy.cut();
@@ -142,7 +142,7 @@ const HOLDER: &str = "OARLOCK_ZOOKEEPER_HOLDER";
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_that_is_stopped() -> Result<()> {
     let Ok(addr) = std::env::var(HOLDER) else { return Ok(()) };
-    let guard = connect(addr.parse()?).await?.mutex("job")?.lock().await?;
+    let guard = connect(addr.parse()?).await?.mutex("job").lock().await?;
     println!("\nheld {}", guard.fence());
     let reason = guard.lost().await;
     println!("lost {reason}");
@@ -178,7 +178,7 @@ async fn a_stopped_process_loses_its_lock_and_says_so() -> Result<()> {
         let rival = connect(server.addr()).await?;
         signal("-STOP")?;
         let stopped = Instant::now();
-        let taken = rival.mutex("job")?.wait(SESSION * 5).lock().await;
+        let taken = rival.mutex("job").wait(SESSION * 5).lock().await;
         let after = stopped.elapsed();
         signal("-CONT")?;
         let woken = Instant::now();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use oarlock_core::{Client, Guard};
+use oarlock_core::{Guard, Locks};
 use oarlock_zookeeper::{Config, ZooKeeper};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,14 +19,14 @@ const SHORT: Duration = Duration::from_secs(2);
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-async fn connect(addr: SocketAddr, session: Duration) -> Result<Client> {
-    Ok(Client::new(ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(session)).await?)?)
+async fn connect(addr: SocketAddr, session: Duration) -> Result<Locks> {
+    Ok(Locks::over(ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(session)).await?)?)
 }
 
 /// A client that waits for the lock: when it was granted.
-async fn rival(addr: SocketAddr) -> Result<(Client, JoinHandle<Result<(Guard, Instant)>>)> {
+async fn rival(addr: SocketAddr) -> Result<(Locks, JoinHandle<Result<(Guard, Instant)>>)> {
     let client = connect(addr, SHORT).await?;
-    let next = client.mutex("job")?.wait(PATIENCE);
+    let next = client.mutex("job").wait(PATIENCE);
     let waiting = tokio::spawn(async move {
         let guard = next.lock().await?;
         Ok((guard, Instant::now()))
@@ -72,7 +72,7 @@ async fn a_server_that_comes_back_with_a_smaller_bound_shortens_belief() -> Resu
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
     let proxy = oarlock_testbed::Proxy::start(server.addr())?;
     let holder = connect(proxy.addr(), LONG).await?;
-    let guard = Arc::new(holder.mutex("job")?.lock().await?);
+    let guard = Arc::new(holder.mutex("job").lock().await?);
     let (stopped, before) = (Instant::now(), guard.ends_at());
     tokio::task::block_in_place(|| server.restart_with(&[("maxSessionTimeout", "2000")]))?;
     println!("restarted after {:?}", stopped.elapsed());
@@ -166,7 +166,7 @@ async fn a_session_shortened_without_an_answer_is_not_believed_in_for_longer() -
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
     let way = Limiting::start(server.addr()).await?;
     let holder = connect(way.addr, LONG).await?;
-    let guard = Arc::new(holder.mutex("job")?.lock().await?);
+    let guard = Arc::new(holder.mutex("job").lock().await?);
     let (_client, next) = rival(server.addr()).await?;
     let ended = end_of_belief(&guard);
     way.limit.store(2000, Ordering::Release);
@@ -184,7 +184,7 @@ async fn a_server_with_the_same_bound_gets_the_session_at_once() -> Result<()> {
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
     let way = Limiting::start(server.addr()).await?;
     let holder = connect(way.addr, LONG).await?;
-    let guard = holder.mutex("job")?.lock().await?;
+    let guard = holder.mutex("job").lock().await?;
     for times in 1..=5 {
         let (cut, ends_at) = (Instant::now(), guard.ends_at());
         way.cut.send(()).context("no connection to cut")?;
@@ -220,7 +220,7 @@ async fn a_session_shorter_than_before_is_kept_alive_as_what_it_is() -> Result<(
         let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
         let way = Limiting::start(server.addr()).await?;
         let client = connect(way.addr, LONG).await?;
-        let guard = if holds { Some(client.mutex("job")?.lock().await?) } else { None };
+        let guard = if holds { Some(client.mutex("job").lock().await?) } else { None };
         way.limit.store(5500, Ordering::Release);
         way.cut.send(()).context("no connection to cut")?;
         let name = oarlock_core::ResourceName::new("job")?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use oarlock_core::driver::{Attempt, End, Grant, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query};
-use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, ErrorKind, Limit, ResourceName, Weight};
+use oarlock_core::{Capacity, Claim, ClaimId, Driver as _, ErrorKind, Limit, Locks, ResourceName, Weight};
 use oarlock_zookeeper::{Config, ZooKeeper};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -103,28 +103,28 @@ async fn no_number_puts_the_next_before_the_holder() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lasting_look_alike_stalls_nobody() -> Result<()> {
     let Some(place) = Place::new().await? else { return Ok(()) };
-    let [one, two] = [Client::new(open(&place.server).await?)?, Client::new(open(&place.server).await?)?];
+    let [one, two] = [Locks::over(open(&place.server).await?)?, Locks::over(open(&place.server).await?)?];
     place.put("mutex", &alike(8, "a", "n", 0)).await?;
     place.put("mutex", &alike(9, "a", "n", 1)).await?;
-    let held = one.mutex("mutex")?.wait(PATIENCE).lock().await?;
-    ensure!(two.mutex("mutex")?.try_lock().await?.is_none(), "two hold it");
+    let held = one.mutex("mutex").wait(PATIENCE).lock().await?;
+    ensure!(two.mutex("mutex").try_lock().await?.is_none(), "two hold it");
     held.release().await?;
-    ensure!(two.mutex("mutex")?.try_lock().await?.is_some(), "refused, and nobody holds it");
+    ensure!(two.mutex("mutex").try_lock().await?.is_some(), "refused, and nobody holds it");
     // Who spins has no watch that would tell it.
     place.put("spin", &alike(8, "a", "n", 0)).await?;
-    let spinning = Client::new(open(&place.server).await?)?;
-    spinning.mutex("spin")?.spin().wait(PATIENCE).lock().await?.release().await?;
+    let spinning = Locks::over(open(&place.server).await?)?;
+    spinning.mutex("spin").spin().wait(PATIENCE).lock().await?.release().await?;
 
     // A semaphore of two, one permit of which is held by a claim that is older than the stranger.
-    let permits = |client: &Client| client.semaphore("permits", 2);
-    let older = permits(&one)?.wait(PATIENCE).acquire(1).await?;
+    let permits = |client: &Locks| client.semaphore("permits", 2);
+    let older = permits(&one).wait(PATIENCE).acquire(1).await?;
     place.put("permits", &alike(9, "u1", "2", 1)).await?;
-    let newer = permits(&two)?.wait(PATIENCE).acquire(1).await?;
-    ensure!(permits(&one)?.try_acquire(1).await?.is_none(), "three hold a semaphore of two");
+    let newer = permits(&two).wait(PATIENCE).acquire(1).await?;
+    ensure!(permits(&one).try_acquire(1).await?.is_none(), "three hold a semaphore of two");
     older.release().await?;
     newer.release().await?;
     place.put("permits", &alike(10, "u1", "2", 0)).await?;
-    let both = (permits(&two)?.try_acquire(1).await?, permits(&two)?.try_acquire(1).await?);
+    let both = (permits(&two).try_acquire(1).await?, permits(&two).try_acquire(1).await?);
     ensure!(both.0.is_some() && both.1.is_some(), "refused, and nobody holds it");
     Ok(())
 }
@@ -285,8 +285,8 @@ async fn a_look_alike_that_cannot_be_read_stalls_nobody() -> Result<()> {
         zk::Client::connector().with_auth("digest", b"eve:secret").connect(&place.server.addr().to_string()).await?;
     let closed = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
     theirs.create(&format!("/oarlock/job/{}", alike(9, "a", "n", 0)), b"", &closed).await?;
-    let client = Client::new(open(&place.server).await?)?;
-    let held = client.mutex("job")?.wait(PATIENCE).lock().await?;
+    let client = Locks::over(open(&place.server).await?)?;
+    let held = client.mutex("job").wait(PATIENCE).lock().await?;
     let shown = place.store.inspect(&Query::name(ResourceName::new("job")?)).await?.resources.remove(0);
     ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
     held.release().await?;

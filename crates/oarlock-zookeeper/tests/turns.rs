@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{Attempt, End, Grant, Interest, Lease, Pending, Released, Watch};
-use oarlock_core::{Capacity, Claim, ClaimId, Client, Driver as _, Limit, ResourceName, Weight};
+use oarlock_core::{Capacity, Claim, ClaimId, Driver as _, Limit, Locks, ResourceName, Weight};
 use oarlock_testbed::Proxy;
 use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 
@@ -191,7 +191,7 @@ async fn belief_in_a_turn_ends_before_the_next_grant() -> Result<()> {
     let clients = [server.addr(), proxy.addr(), server.addr()];
     let mut locks = Vec::new();
     for addr in clients {
-        locks.push(Client::new(open(addr, SESSION).await?)?.mutex("job")?.fair().wait(PATIENCE));
+        locks.push(Locks::over(open(addr, SESSION).await?)?.mutex("job").fair().wait(PATIENCE));
     }
     let held = locks[0].lock().await?;
     let mut waiting = Vec::new();
@@ -249,8 +249,8 @@ async fn a_turn_costs_the_same_however_many_wait() -> Result<()> {
     for count in [3, 16, 128] {
         let mut locks = Vec::new();
         for _ in 0..count {
-            let client = Client::new(open(server.addr(), session).await?)?;
-            let lock = client.mutex("job")?.fair().wait(PATIENCE * 2);
+            let client = Locks::over(open(server.addr(), session).await?)?;
+            let lock = client.mutex("job").fair().wait(PATIENCE * 2);
             // What each process does once is not counted.
             lock.lock().await?.release().await?;
             locks.push(lock);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use oarlock_core::driver::{Attempt, End, Gone, Grant, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, ResourceState};
 use oarlock_core::{
-    Applied, Capacity, Claim, ClaimId, Client, Driver, ErrorKind, Fence, Limit, LossReason, ResourceName, Weight,
+    Applied, Capacity, Claim, ClaimId, Driver, ErrorKind, Fence, Limit, Locks, LossReason, ResourceName, Weight,
 };
 use oarlock_testbed::Proxy;
 use oarlock_testbed::proxy::{Held, Then};
@@ -318,9 +318,9 @@ async fn a_node_deleted_by_hand_is_a_lost_claim() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_explicit_lease_frees_the_lock_although_the_session_lives_on() -> Result<()> {
     let Some(server) = server()? else { return Ok(()) };
-    let (one, two) = (Client::new(straight(&server).await?)?, Client::new(straight(&server).await?)?);
-    let guard = one.mutex("job")?.lease(Duration::from_millis(300)).lock().await?;
-    let theirs = two.mutex("job")?.wait(PATIENCE).lock().await?;
+    let (one, two) = (Locks::over(straight(&server).await?)?, Locks::over(straight(&server).await?)?);
+    let guard = one.mutex("job").lease(Duration::from_millis(300)).lock().await?;
+    let theirs = two.mutex("job").wait(PATIENCE).lock().await?;
     ensure!(guard.loss() == Some(LossReason::Expired), "{:?}", guard.loss());
     ensure!(theirs.fence() > guard.fence(), "the fence did not rise");
     Ok(())
@@ -330,8 +330,8 @@ async fn an_explicit_lease_frees_the_lock_although_the_session_lives_on() -> Res
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_asked_to_end_hears_of_it_and_ends() -> Result<()> {
     let Some(server) = server()? else { return Ok(()) };
-    let (one, two) = (Client::new(straight(&server).await?)?, Client::new(straight(&server).await?)?);
-    let guard = one.mutex("job")?.lock().await?;
+    let (one, two) = (Locks::over(straight(&server).await?)?, Locks::over(straight(&server).await?)?);
+    let guard = one.mutex("job").lock().await?;
     let ending = Ending { by: "ops".into(), why: "maintenance".into() };
     let name = ResourceName::new("job")?;
     let grace = Duration::from_secs(3);
@@ -341,7 +341,7 @@ async fn a_holder_asked_to_end_hears_of_it_and_ends() -> Result<()> {
     ensure!(shown == Some(ending.clone()), "{shown:?}");
     let reason = tokio::time::timeout(PATIENCE, guard.lost()).await?;
     ensure!(reason == LossReason::Broken(ending), "{reason:?}");
-    two.mutex("job")?.wait(PATIENCE).lock().await?.release().await?;
+    two.mutex("job").wait(PATIENCE).lock().await?.release().await?;
     Ok(())
 }
 

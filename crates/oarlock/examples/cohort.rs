@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oarlock::{Fenced, Locks, Mutex};
+use oarlock::{Fenced, Mutex};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -26,12 +26,12 @@ struct Tally {
 async fn main() -> Result<(), Failure> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "mem:".to_owned());
     let seconds = std::env::args().nth(2).map_or(Ok(1), |seconds| seconds.parse())?;
-    let (us, them) = (Locks::connect(&url).await?, Locks::connect(&url).await?);
+    let (us, them) = (oarlock::connect(&url).await?, oarlock::connect(&url).await?);
     let name = format!("cohort/{}", std::process::id());
     let (with, without) = (Tally::default(), Tally::default());
     for _ in 0..3 {
-        round(us.mutex(&name)?, them.mutex(&name)?, seconds, &without).await?;
-        round(us.mutex(&name)?.cohort(HAND_OFFS, SPAN), them.mutex(&name)?, seconds, &with).await?;
+        round(us.mutex(&name), them.mutex(&name), seconds, &without).await?;
+        round(us.mutex(&name).cohort(HAND_OFFS, SPAN), them.mutex(&name), seconds, &with).await?;
     }
     let per_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / (3 * seconds) as f64;
     for (what, tally) in [("without", &without), ("with", &with)] {

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oarlock::blocking::Locks;
 use oarlock::{Fence, Fenced};
 
 type Failure = Box<dyn std::error::Error>;
@@ -24,8 +23,8 @@ fn main() -> Result<(), Failure> {
 
 /// The process that will be stopped. It takes the lock, does its reading, and writes when told to, without looking back.
 fn holder(folder: &Path) -> Result<(), Failure> {
-    let locks = Locks::connect(format!("local:{}", folder.display()))?;
-    let guard = locks.mutex("stock")?.ttl(LEASE).lock()?;
+    let locks = oarlock::blocking::connect(format!("local:{}", folder.display()))?;
+    let guard = locks.mutex("stock").ttl(LEASE).lock()?;
     println!("{}", guard.fence());
     std::io::stdin().lock().lines().next().transpose()?;
     println!("{}", guard.fence());
@@ -45,9 +44,9 @@ fn scene() -> Result<(), Failure> {
 
     signal(&sleeper, "-STOP")?;
     println!("it is stopped: a long collection of garbage, a suspended machine");
-    let locks = Locks::connect(format!("local:{}", folder.path().display()))?;
+    let locks = oarlock::blocking::connect(format!("local:{}", folder.path().display()))?;
     let started = Instant::now();
-    let rival = locks.mutex("stock")?.ttl(LEASE).lock()?;
+    let rival = locks.mutex("stock").ttl(LEASE).lock()?;
     println!(
         "after {:.1} s the lock is granted to another, with fence {}",
         started.elapsed().as_secs_f64(),

@@ -1,58 +1,27 @@
-//! Locks for code that blocks; see [`oarlock_core::blocking`].
+//! Locks for code that blocks: the same names and guarantees, without `async`.
 //!
 //! ```
 //! # fn main() -> oarlock::Result<()> {
-//! let locks = oarlock::blocking::Locks::connect("mem:")?;
-//! let guard = locks.mutex("deploy/prod")?.lock()?;
+//! let locks = oarlock::blocking::connect("mem:")?;
+//! let guard = locks.mutex("deploy/prod").lock()?;
 //! assert!(guard.is_held());
 //! # Ok(()) }
 //! ```
-
-use std::ops::Deref;
+//!
+//! A call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of one, which
+//! it then blocks. Locks are renewed on a thread of the client's own. A call cannot be interrupted from outside: bound it with
+//! `wait`, which is 30 seconds by default.
 
 pub use oarlock_core::blocking::*;
 
-use crate::locks::Connect;
-use crate::url::Url;
-use crate::{Home, Result};
+use crate::Result;
+use crate::url::IntoUrl;
 
-/// Locks on the store behind a URL: a [`Client`], and where it came from. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Locks {
-    client: Client,
-    url: Url,
-}
-
-impl Locks {
-    /// Connects to the store behind `url`, with defaults.
-    ///
-    /// # Errors
-    /// As [`Locks::connect`](crate::Locks::connect).
-    pub fn connect(url: impl AsRef<str>) -> Result<Self> {
-        Self::open(crate::Locks::builder(url)?)
-    }
-
-    /// Connects with choices; where the background work runs is not one of them.
-    ///
-    /// # Errors
-    /// As [`Locks::connect`](crate::Locks::connect).
-    pub fn open(choices: Connect) -> Result<Self> {
-        let home = Home::own_thread()?;
-        let locks = home.block_on(choices.home(home.clone()).connect())??;
-        Ok(Self { client: Client::of(Clone::clone(&*locks))?, url: locks.url().clone() })
-    }
-
-    /// Where these locks are.
-    #[must_use]
-    pub fn url(&self) -> &Url {
-        &self.url
-    }
-}
-
-impl Deref for Locks {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.client
-    }
+/// Connects to the store behind a URL, with defaults. With settings: [`builder`](crate::builder) and
+/// [`connect_blocking`](crate::LocksBuilder::connect_blocking).
+///
+/// # Errors
+/// As [`connect`](crate::connect).
+pub fn connect(url: impl IntoUrl) -> Result<Locks> {
+    crate::builder(url).connect_blocking()
 }

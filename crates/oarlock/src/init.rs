@@ -41,7 +41,7 @@ pub fn init_script(url: &Url, grant: Option<&str>) -> Result<Option<String>> {
 /// What is there already stays as it is. Any number may do this at once.
 ///
 /// # Errors
-/// As [`Locks::connect`](crate::Locks::connect).
+/// As [`connect`](crate::connect).
 pub async fn init(url: Url, grant: Option<String>) -> Result<bool> {
     match find(&url)? {
         Some((_, _, run)) => run(url, grant).await.map(|()| true),

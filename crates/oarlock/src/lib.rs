@@ -1,27 +1,26 @@
 //! A distributed lock over the store you already run.
 //!
-//! [`Locks::connect`] takes a URL and gives a [`Client`] of the store behind it; everything else is the same on every
-//! store. Which stores a build knows is chosen with features; `default` has the embedded one.
+//! [`connect`] takes a URL and gives [`Locks`] on the store behind it; everything else is the same on every store. Which stores a build knows is chosen with features; `default` has the embedded one.
 //!
 //! # Examples
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
-//! let locks = oarlock::Locks::connect("mem:").await?;
-//! let guard = locks.mutex("deploy/prod")?.lock().await?;
+//! let locks = oarlock::connect("mem:").await?;
+//! let guard = locks.mutex("deploy/prod").lock().await?;
 //! println!("mine, fence {}", guard.fence());
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
 
 pub mod blocking;
+mod connect;
 mod init;
-mod locks;
 mod registry;
 pub mod span;
 pub mod url;
 
+pub use connect::{builder, connect};
 pub use init::{init, init_script};
-pub use locks::{Connect, Locks};
 pub use oarlock_core::*;
 pub use registry::{bare_of, built_in, floor_of, local_dir, other_local_dir};
 pub use url::Url;

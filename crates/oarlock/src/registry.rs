@@ -8,59 +8,52 @@ use crate::floor::{Bare, Floor};
 use crate::url::Url;
 use crate::{DynDriver, Error, ErrorKind, Memory, Result};
 
-/// What a driver needs besides the URL.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Opening {
-    /// Whether child processes keep the session of the embedded store alive.
-    pub(crate) inherit_session: bool,
-}
-
-type Open = fn(Url, Opening) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
+type Open = fn(Url) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
 type OpenFloor = fn(Url) -> BoxFuture<Result<Option<Arc<dyn Floor>>>>;
 
 /// The drivers of this build, by the name that [`Url::driver`] gives, and the floors beneath them.
 const DRIVERS: &[(&str, Open, OpenFloor)] = &[
-    ("mem", |url, opening| Box::pin(memory(url, opening)), |_| Box::pin(async { Ok(None) })),
+    ("mem", |url| Box::pin(memory(url)), |_| Box::pin(async { Ok(None) })),
     #[cfg(feature = "etcd")]
     (
         "etcd",
-        |url, _| Box::pin(etcd(url)),
+        |url| Box::pin(etcd(url)),
         |url| Box::pin(async move { oarlock_etcd::floor::open(etcd_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "local")]
     (
         "local",
-        |url, opening| Box::pin(local(url, opening)),
+        |url| Box::pin(local(url)),
         |url| Box::pin(async move { oarlock_local::floor::open(local_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "mysql")]
     (
         "mysql",
-        |url, _| Box::pin(mysql(url)),
+        |url| Box::pin(mysql(url)),
         |url| Box::pin(async move { oarlock_mysql::floor::open(mysql_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "postgres")]
     (
         "postgres",
-        |url, _| Box::pin(postgres(url)),
+        |url| Box::pin(postgres(url)),
         |url| Box::pin(async move { oarlock_postgres::floor::open(postgres_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "redis")]
     (
         "redis",
-        |url, _| Box::pin(redis(url)),
+        |url| Box::pin(redis(url)),
         |url| Box::pin(async move { oarlock_redis::floor::open(redis_config(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "redis")]
     (
         "redlock",
-        |url, _| Box::pin(redlock(url)),
+        |url| Box::pin(redlock(url)),
         |url| Box::pin(async move { oarlock_redis::quorum_floor::open(redlock_configs(&url)?).await.map(Some) }),
     ),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper",
-        |url, _| Box::pin(zookeeper(url)),
+        |url| Box::pin(zookeeper(url)),
         |url| Box::pin(async move { oarlock_zookeeper::floor::open(zookeeper_config(&url)?).await.map(Some) }),
     ),
 ];
@@ -83,14 +76,14 @@ fn find_in(drivers: &[(&str, Open, OpenFloor)], url: &Url) -> Result<(Open, Open
     })
 }
 
-pub(crate) async fn open(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
-    find(&url)?.0(url, opening).await
+pub(crate) async fn open(url: Url) -> Result<Arc<dyn DynDriver>> {
+    find(&url)?.0(url).await
 }
 
 /// The fewest raw requests of the store behind `url`, to measure locks against; `None` where there is nothing beneath.
 ///
 /// # Errors
-/// As [`Locks::connect`](crate::Locks::connect).
+/// As [`connect`](crate::connect).
 pub async fn floor_of(url: Url) -> Result<Option<Arc<dyn Floor>>> {
     find(&url)?.1(url).await
 }
@@ -98,13 +91,13 @@ pub async fn floor_of(url: Url) -> Result<Option<Arc<dyn Floor>>> {
 /// The requests of the driver itself, without an engine.
 ///
 /// # Errors
-/// As [`Locks::connect`](crate::Locks::connect).
+/// As [`connect`](crate::connect).
 pub async fn bare_of(url: Url) -> Result<Arc<dyn Floor>> {
-    Ok(Arc::new(Bare::new(open(url, Opening::default()).await?)))
+    Ok(Arc::new(Bare::new(open(url).await?)))
 }
 
 /// One store per process and prefix, so that two connections to `mem:` contend.
-async fn memory(url: Url, _: Opening) -> Result<Arc<dyn DynDriver>> {
+async fn memory(url: Url) -> Result<Arc<dyn DynDriver>> {
     static STORES: LazyLock<Mutex<HashMap<String, Memory>>> = LazyLock::new(Mutex::default);
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     let store = stores.entry(url.prefix().to_owned()).or_default();
@@ -112,9 +105,8 @@ async fn memory(url: Url, _: Opening) -> Result<Arc<dyn DynDriver>> {
 }
 
 #[cfg(feature = "local")]
-async fn local(url: Url, opening: Opening) -> Result<Arc<dyn DynDriver>> {
-    let mut config = local_config(&url)?;
-    config.inherit = opening.inherit_session;
+async fn local(url: Url) -> Result<Arc<dyn DynDriver>> {
+    let config = local_config(&url)?;
     Ok(Arc::new(oarlock_local::Local::open(config).await?))
 }
 
@@ -130,6 +122,7 @@ fn local_config(url: &Url) -> Result<oarlock_local::Config> {
     }
     let mut config = oarlock_local::Config::new(canonical(dir));
     config.group = url.option("group") == Some("yes");
+    config.inherit = url.inherits_session();
     Ok(config)
 }
 
@@ -413,7 +406,6 @@ fn zookeeper_config(url: &Url) -> Result<oarlock_zookeeper::Config> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Locks;
 
     #[test]
     fn a_known_scheme_without_its_driver_says_so() {
@@ -440,12 +432,12 @@ mod tests {
 
     #[tokio::test]
     async fn mem_is_one_store_per_process_and_prefix() {
-        let (one, two) = (Locks::connect("mem:").await.unwrap(), Locks::connect("mem:").await.unwrap());
-        let apart = Locks::connect("mem:?prefix=apart").await.unwrap();
-        let guard = one.mutex("one store").unwrap().lock().await.unwrap();
-        assert!(two.mutex("one store").unwrap().try_lock().await.unwrap().is_none());
-        assert!(apart.mutex("one store").unwrap().try_lock().await.unwrap().is_some());
+        let (one, two) = (crate::connect("mem:").await.unwrap(), crate::connect("mem:").await.unwrap());
+        let apart = crate::connect("mem:?prefix=apart").await.unwrap();
+        let guard = one.mutex("one store").lock().await.unwrap();
+        assert!(two.mutex("one store").try_lock().await.unwrap().is_none());
+        assert!(apart.mutex("one store").try_lock().await.unwrap().is_some());
         guard.release().await.unwrap();
-        assert!(two.mutex("one store").unwrap().try_lock().await.unwrap().is_some());
+        assert!(two.mutex("one store").try_lock().await.unwrap().is_some());
     }
 }

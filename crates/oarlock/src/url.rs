@@ -26,6 +26,7 @@ pub struct Url {
     scheme: &'static Scheme,
     parts: Parts,
     options: Options,
+    inherit_session: bool,
 }
 
 impl Url {
@@ -40,7 +41,7 @@ impl Url {
         let scheme = scheme::find(name)?;
         let parts = parts::split(scheme, rest)?;
         let options = Options::read(scheme, &parts.query)?;
-        let url = Self { scheme, parts, options };
+        let url = Self { scheme, parts, options, inherit_session: false };
         url.check_path()?;
         Ok(url)
     }
@@ -65,6 +66,20 @@ impl Url {
             _ => return Ok(()),
         };
         Err(bad(problem))
+    }
+
+    /// Lets child processes keep the session of the embedded store alive: a lock then outlives this process for as long as a
+    /// child runs, up to its lease. Other stores ignore it. It is not part of the text of the URL.
+    #[must_use]
+    pub fn inherit_session(mut self, inherit: bool) -> Self {
+        self.inherit_session = inherit;
+        self
+    }
+
+    /// Whether child processes keep the session of the embedded store alive.
+    #[must_use]
+    pub fn inherits_session(&self) -> bool {
+        self.inherit_session
     }
 
     /// The canonical scheme: aliases are resolved.
@@ -197,6 +212,45 @@ impl FromStr for Url {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text)
+    }
+}
+
+/// What [`connect`](crate::connect) takes: a [`Url`], or the text of one.
+pub trait IntoUrl {
+    /// The checked URL.
+    ///
+    /// # Errors
+    /// As [`Url::parse`].
+    fn into_url(self) -> Result<Url>;
+}
+
+impl IntoUrl for Url {
+    fn into_url(self) -> Result<Url> {
+        Ok(self)
+    }
+}
+
+impl IntoUrl for &Url {
+    fn into_url(self) -> Result<Url> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoUrl for &str {
+    fn into_url(self) -> Result<Url> {
+        Url::parse(self)
+    }
+}
+
+impl IntoUrl for &String {
+    fn into_url(self) -> Result<Url> {
+        Url::parse(self)
+    }
+}
+
+impl IntoUrl for String {
+    fn into_url(self) -> Result<Url> {
+        Url::parse(&self)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock::{ErrorKind, Locks};
+use oarlock::ErrorKind;
 use oarlock_testbed::server::{Program, RedisProgram, RedisTlsProgram, Server};
 
 /// So many servers, or none if they are not installed.
@@ -25,13 +25,13 @@ async fn a_url_is_a_lock_on_a_majority() {
         return;
     }
     let url = format!("redlock://{}?connect_timeout=1s", hosts(&servers));
-    let (one, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let (one, other) = (oarlock::connect(&url).await.unwrap(), oarlock::connect(&url).await.unwrap());
     servers[0].kill().unwrap();
-    let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
-    assert!(other.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    let guard = one.mutex("deploy").lock().await.unwrap();
+    assert!(other.mutex("deploy").try_lock().await.unwrap().is_none());
     let first = guard.fence();
     guard.release().await.unwrap();
-    let guard = other.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = other.mutex("deploy").lock().await.unwrap();
     assert!(guard.fence() > first, "fence {} after {first}", guard.fence());
     guard.release().await.unwrap();
     // What it is measured against: two raw rounds on the same servers.
@@ -42,7 +42,7 @@ async fn a_url_is_a_lock_on_a_majority() {
     }
     servers[1].kill().unwrap();
     assert!(floor.pair(Arc::from("deploy")).await.is_err(), "one of three is no majority");
-    let alone = Locks::connect(&url).await.unwrap_err();
+    let alone = oarlock::connect(&url).await.unwrap_err();
     assert_eq!(alone.kind(), ErrorKind::Unreachable, "{alone}");
     one.shutdown(Duration::from_secs(1)).await.unwrap();
 }
@@ -59,11 +59,11 @@ async fn an_encrypted_majority_is_one_too() {
         (folder.path().join("ca.pem"), servers.iter().map(|server| std::fs::read(server.ca()).unwrap()));
     std::fs::write(&ca, trusted.collect::<Vec<_>>().concat()).unwrap();
     let url = format!("redlocks://{}?ca={}", hosts(&servers), ca.display());
-    let (one, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    let guard = one.mutex("deploy").unwrap().lock().await.unwrap();
-    assert!(other.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    let (one, other) = (oarlock::connect(&url).await.unwrap(), oarlock::connect(&url).await.unwrap());
+    let guard = one.mutex("deploy").lock().await.unwrap();
+    assert!(other.mutex("deploy").try_lock().await.unwrap().is_none());
     guard.release().await.unwrap();
     let strangers = format!("redlocks://{}?ca={}", hosts(&servers), servers[0].other_ca().display());
-    let error = Locks::connect(&strangers).await.unwrap_err();
+    let error = oarlock::connect(&strangers).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
 }

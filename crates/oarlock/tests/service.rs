@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use oarlock::clock::TokioClock;
-use oarlock::{Client, ErrorKind, Memory, ResourceName, Result};
+use oarlock::{ErrorKind, Locks, Memory, ResourceName, Result};
 
 /// The service: sends what is in the outbox, on one machine of many at a time.
 struct Outbox {
-    locks: Client,
+    locks: Locks,
     sent: Arc<AtomicU32>,
 }
 
@@ -17,12 +17,12 @@ impl Outbox {
     /// On the store's clock, which is tokio's here: a test can let time pass without waiting.
     fn on(line: Memory) -> Result<Self> {
         let clock = line.kit().clock();
-        Ok(Self { locks: Client::builder(line).clock(clock).build()?, sent: Arc::default() })
+        Ok(Self { locks: Locks::builder(line).clock(clock).build()?, sent: Arc::default() })
     }
 
     /// Sends until it is told to stop (by dropping the future) or loses its lock.
     async fn run(&self) -> Result<()> {
-        let guard = self.locks.mutex("outbox")?.wait_forever().lock().await?;
+        let guard = self.locks.mutex("outbox").wait_forever().lock().await?;
         let send = async {
             loop {
                 self.sent.fetch_add(1, Ordering::SeqCst);
@@ -67,7 +67,7 @@ async fn it_has_stopped_before_another_can_start_when_the_store_is_out_of_reach(
 
     // Another machine: the moment it is granted the lock, the first must have stopped.
     let rival = Outbox::on(store.connect())?;
-    let lock = rival.locks.mutex("outbox")?.wait_forever().lock().await?;
+    let lock = rival.locks.mutex("outbox").wait_forever().lock().await?;
     let when_granted = sent.load(Ordering::SeqCst);
     assert!(running.is_finished(), "two at once");
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock::engine::DEFAULT_WAIT;
 use oarlock::floor::{Floor, Rival};
-use oarlock::{Connect, Locks, Mutex};
+use oarlock::{Locks, Mutex};
 use tokio::sync::mpsc;
 
 use crate::bench::plan::Plan;
@@ -45,7 +45,7 @@ impl Ground {
     pub(crate) async fn ours(plan: &Plan) -> Result<Self, Failure> {
         let mut label = this_process();
         label.reason = Some("bench".to_owned());
-        let locks = Connect::to(plan.store.url.clone()).label(label).connect().await?;
+        let locks = oarlock::builder(plan.store.url.clone()).label(label).connect().await?;
         let (alive, gone) = mpsc::channel(1);
         // Whoever starves is to be shown, not to give up.
         let wait = plan.duration + DEFAULT_WAIT;
@@ -69,7 +69,7 @@ impl Ground {
     }
 
     pub(crate) fn lock(&self, name: &str) -> Result<Mutex, Failure> {
-        let lock = self.locks.mutex(name)?.wait(self.wait);
+        let lock = self.locks.mutex(name).wait(self.wait);
         Ok(if self.fair { lock.fair() } else { lock })
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock::{Connect, Locks};
+use oarlock::Locks;
 use serde_json::Value;
 
 use crate::demo::args::{DemoArgs, DemoCommand, FlashSaleArgs, OncallArgs, OversellArgs};
@@ -197,7 +197,7 @@ async fn shops(store: &Store) -> Result<Vec<Locks>, Failure> {
     for _ in 0..SHOPS {
         let mut label = this_process();
         label.reason = Some("demo".to_owned());
-        locks.push(Connect::to(store.url.clone()).label(label).connect().await?);
+        locks.push(oarlock::builder(store.url.clone()).label(label).connect().await?);
     }
     store.say_if_implied();
     Ok(locks)

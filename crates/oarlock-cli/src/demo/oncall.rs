@@ -61,7 +61,7 @@ async fn nights<B: Bed>(plan: &Arc<Plan>, bed: &B, locks: &[Locks], shown: Way, 
     let start = Instant::now();
     for (doctor, shop) in (1_i64..=2).zip(locks.iter().cycle()) {
         let mut conn = bed.connect().await?;
-        let lock = shop.mutex(&plan.name)?.wait(bed::PATIENCE);
+        let lock = shop.mutex(&plan.name).wait(bed::PATIENCE);
         let (plan, together, failed) = (plan.clone(), together.clone(), failed.clone());
         doctors.push(crowd::start(async move || {
             let done = async {

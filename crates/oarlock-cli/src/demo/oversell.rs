@@ -93,7 +93,7 @@ async fn from_a_row<B: Bed>(
     let mut tills = Vec::new();
     for (till, shop) in (0..plan.tills).zip(locks.iter().cycle()) {
         let mut conn = bed.connect().await?;
-        let lock = shop.mutex(&plan.name)?.wait(bed::PATIENCE);
+        let lock = shop.mutex(&plan.name).wait(bed::PATIENCE);
         let (plan, opening) = (plan.clone(), opening.clone());
         tills.push(crowd::start(async move || {
             opening.wait().await;

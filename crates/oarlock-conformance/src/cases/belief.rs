@@ -52,9 +52,9 @@ fn report(bench: &Bench, margins: &[Duration]) {
 async fn margin(bench: &Bench, holder: Peer, stay: Duration) -> Outcome<Duration> {
     let (rival, name) = (bench.peer().await?, bench.name()?);
     let asked = now();
-    let guard: Guard = holder.mutex(name.as_str())?.lock().await?;
+    let guard: Guard = holder.mutex(name.as_str()).lock().await?;
     let granted = now();
-    let (lock, theirs_asked) = (rival.mutex(name.as_str())?, now());
+    let (lock, theirs_asked) = (rival.mutex(name.as_str()), now());
     let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
     rival.waits(&name, 1).await?;
     tokio::time::sleep(stay).await;

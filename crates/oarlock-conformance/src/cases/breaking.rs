@@ -31,10 +31,10 @@ fn ending() -> Ending {
 
 async fn the_holder_hears_by_whom(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     let broken = operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
     ensure_eq!(broken, Released::Released, "the break");
-    let next = operator.mutex(name.as_str())?.try_lock().await?;
+    let next = operator.mutex(name.as_str()).try_lock().await?;
     ensure!(next.is_some(), "still held after the break");
     let reason = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
     ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
@@ -45,8 +45,8 @@ async fn the_holder_hears_by_whom(bench: Arc<Bench>) -> Outcome {
 async fn a_push_tells_the_holder_at_once(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     // Whoever holds anything listens; the first hold arms the mailbox.
-    let _other = peer.mutex(bench.name()?.as_str())?.lock().await?;
-    let guard = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60)).lock().await?;
+    let _other = peer.mutex(bench.name()?.as_str()).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(Duration::from_secs(60)).lock().await?;
     tokio::time::sleep(bench.ttl()).await;
     operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
     let reason = bench.soon("the loss", guard.lost()).await?;
@@ -62,7 +62,7 @@ async fn a_break_before_the_mailbox_is_armed_is_told_at_once(bench: Arc<Bench>) 
         let faulty = Arc::new(Faulty::new(connection.driver()));
         faulty.hold_mailbox();
         let peer = bench.peer_over(faulty.clone(), connection)?;
-        let lock = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60));
+        let lock = peer.mutex(name.as_str()).ttl(Duration::from_secs(60));
         let lock = if explicit { lock.lease(Duration::from_secs(60)) } else { lock };
         let guard = lock.lock().await?;
         operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
@@ -80,11 +80,11 @@ async fn two_clients_over_one_driver_both_hear_of_breaks(bench: Arc<Bench>) -> O
     let [one, other] = peers;
     let (one, other) = (one?, other?);
     // Whoever holds anything listens.
-    let _held = (one.mutex(bench.name()?.as_str())?.lock().await?, other.mutex(bench.name()?.as_str())?.lock().await?);
+    let _held = (one.mutex(bench.name()?.as_str()).lock().await?, other.mutex(bench.name()?.as_str()).lock().await?);
     tokio::time::sleep(bench.ttl()).await;
     for peer in [&one, &other, &one] {
         let name = bench.name()?;
-        let guard = peer.mutex(name.as_str())?.ttl(Duration::from_secs(60)).lock().await?;
+        let guard = peer.mutex(name.as_str()).ttl(Duration::from_secs(60)).lock().await?;
         operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
         let reason = bench.soon("the loss", guard.lost()).await?;
         ensure_eq!(reason, LossReason::Broken(ending()), "the reason");
@@ -94,22 +94,22 @@ async fn two_clients_over_one_driver_both_hear_of_breaks(bench: Arc<Bench>) -> O
 
 async fn a_stale_fence_breaks_nothing(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let first = peer.mutex(name.as_str())?.lock().await?;
+    let first = peer.mutex(name.as_str()).lock().await?;
     let stale = first.fence();
     first.release().await?;
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     for fence in [stale, Fence::new(guard.fence().get() + 1)] {
         let broken = operator.break_hold(&name, fence, ending(), Duration::ZERO).await?;
         ensure_eq!(broken, Released::NotHeld, "a break by another fence");
     }
-    ensure!(operator.mutex(name.as_str())?.try_lock().await?.is_none(), "a stale fence broke the hold");
+    ensure!(operator.mutex(name.as_str()).try_lock().await?.is_none(), "a stale fence broke the hold");
     guard.release().await?;
     Ok(())
 }
 
 async fn with_grace_the_holder_can_finish(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     let grace = bench.ttl() * 4;
     ensure_eq!(operator.break_hold(&name, guard.fence(), ending(), grace).await?, Released::Asked, "the break");
     let asked = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Ending { .. })));
@@ -123,8 +123,8 @@ async fn with_grace_the_holder_can_finish(bench: Arc<Bench>) -> Outcome {
 
 async fn after_the_grace_it_is_over(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
-    let lock = operator.mutex(name.as_str())?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
+    let lock = operator.mutex(name.as_str());
     operator.break_hold(&name, guard.fence(), ending(), bench.ttl() / 2).await?;
     let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
     let reason = within(bench.lease_ends_within(), "the end", guard.lost()).await?;

@@ -13,8 +13,8 @@ cases!("busy": a_try_is_none, a_bounded_wait_names_the_holder [Records], a_bound
 
 async fn a_try_is_none(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let _guard = one.mutex(name.as_str())?.lock().await?;
-    ensure!(two.mutex(name.as_str())?.try_lock().await?.is_none(), "a held lock was given");
+    let _guard = one.mutex(name.as_str()).lock().await?;
+    ensure!(two.mutex(name.as_str()).try_lock().await?.is_none(), "a held lock was given");
     let waiting = one.inspect(&name).await?.waiters.count();
     ensure!(waiting.is_none_or(|count| count == 0), "a try left a waiter");
     Ok(())
@@ -23,8 +23,8 @@ async fn a_try_is_none(bench: Arc<Bench>) -> Outcome {
 async fn a_bounded_wait_names_the_holder(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let label = Label::of_this_process().reason("nightly run");
-    let guard = one.mutex(name.as_str())?.label(label.clone()).lock().await?;
-    let Err(error) = two.mutex(name.as_str())?.wait(Duration::from_millis(60)).lock().await else {
+    let guard = one.mutex(name.as_str()).label(label.clone()).lock().await?;
+    let Err(error) = two.mutex(name.as_str()).wait(Duration::from_millis(60)).lock().await else {
         return Err(Failure::new("a held lock was given"));
     };
     ensure_eq!(error.kind(), ErrorKind::Busy, "the error");
@@ -41,10 +41,10 @@ async fn a_bounded_wait_names_the_holder(bench: Arc<Bench>) -> Outcome {
 
 async fn a_bounded_wait_is_bounded(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let _guard = one.mutex(name.as_str())?.lock().await?;
+    let _guard = one.mutex(name.as_str()).lock().await?;
     let asked = now();
     let wait = bench.ttl();
-    let refused = two.mutex(name.as_str())?.wait(wait).lock().await;
+    let refused = two.mutex(name.as_str()).wait(wait).lock().await;
     let took = now().since(asked);
     ensure!(refused.is_err() && took >= wait && took < wait + bench.pace.soon, "a wait of {wait:?} took {took:?}");
     let waiting = one.inspect(&name).await?.waiters.count();
@@ -54,11 +54,11 @@ async fn a_bounded_wait_is_bounded(bench: Arc<Bench>) -> Outcome {
 
 async fn a_wait_in_the_gate_is_bounded(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let _guard = one.mutex(name.as_str())?.lock().await?;
-    let first = two.mutex(name.as_str())?;
+    let _guard = one.mutex(name.as_str()).lock().await?;
+    let first = two.mutex(name.as_str());
     let first = tokio::spawn(async move { first.lock().await });
     two.waits(&name, 1).await?;
-    let second = two.mutex(name.as_str())?.wait(Duration::from_millis(60));
+    let second = two.mutex(name.as_str()).wait(Duration::from_millis(60));
     let refused = bench.soon("the end of a wait behind a local waiter", second.lock()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
     first.abort();

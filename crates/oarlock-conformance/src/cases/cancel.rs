@@ -77,7 +77,7 @@ async fn at_every_await_of_a_free_lock(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let lock = peer.mutex(name.as_str())?.ttl(LONG);
+        let lock = peer.mutex(name.as_str()).ttl(LONG);
         let (output, _) = dropped_at(lock.lock(), polls, bench.pace.soon).await;
         let done = output.is_some();
         drop(output.transpose()?);
@@ -98,8 +98,8 @@ async fn at_every_await_of_a_queue(bench: Arc<Bench>) -> Outcome {
     for fair in [false, bench.info.capabilities.order] {
         for polls in 0.. {
             let name = bench.name()?;
-            let guard = rival.mutex(name.as_str())?.lock().await?;
-            let mut lock = peer.mutex(name.as_str())?.ttl(LONG);
+            let guard = rival.mutex(name.as_str()).lock().await?;
+            let mut lock = peer.mutex(name.as_str()).ttl(LONG);
             if fair {
                 lock = lock.fair();
             }
@@ -119,8 +119,8 @@ async fn at_every_await_of_a_hand_over(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let guard = rival.mutex(name.as_str())?.lock().await?;
-        let lock = peer.mutex(name.as_str())?.ttl(LONG);
+        let guard = rival.mutex(name.as_str()).lock().await?;
+        let lock = peer.mutex(name.as_str()).ttl(LONG);
         let mut waiting = Box::pin(lock.lock());
         // Let it queue, then hand over while it is being dropped.
         let queued = tokio::select! {
@@ -145,7 +145,7 @@ async fn at_every_await_of_a_release(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let guard = peer.mutex(name.as_str())?.ttl(LONG).lock().await?;
+        let guard = peer.mutex(name.as_str()).ttl(LONG).lock().await?;
         let (output, _) = dropped_at(guard.release(), polls, bench.pace.soon).await;
         let done = output.is_some();
         output.transpose()?;
@@ -161,7 +161,7 @@ async fn at_every_await_of_a_downgrade(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let guard = peer.rwlock(name.as_str())?.ttl(LONG).write().await?;
+        let guard = peer.rwlock(name.as_str()).ttl(LONG).write().await?;
         let (output, _) = dropped_at(guard.downgrade(), polls, bench.pace.soon).await;
         let done = output.is_some();
         drop(output.transpose()?);
@@ -175,10 +175,10 @@ async fn at_every_await_of_a_downgrade(bench: Arc<Bench>) -> Outcome {
 
 async fn a_thousand_who_walk_away(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (Sender::new(&bench).await?, bench.peer().await?, bench.name()?);
-    let guard = rival.mutex(name.as_str())?.lock().await?;
+    let guard = rival.mutex(name.as_str()).lock().await?;
     let mut tasks = Vec::new();
     for _ in 0..1000 {
-        let lock = peer.mutex(name.as_str())?.ttl(LONG);
+        let lock = peer.mutex(name.as_str()).ttl(LONG);
         tasks.push(tokio::spawn(async move { lock.lock().await.map(drop) }));
     }
     peer.waits(&name, 1).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::{Client, ErrorKind, Home};
+use oarlock_core::{ErrorKind, Home, Locks};
 
 use super::cases;
 use crate::bench::{Bench, now};
@@ -27,12 +27,12 @@ async fn a_shutdown_flushes_what_was_dropped(bench: Arc<Bench>) -> Outcome {
     let mut names = Vec::new();
     for _ in 0..20 {
         let name = bench.name()?;
-        drop(peer.mutex(name.as_str())?.ttl(LONG).lock().await?);
+        drop(peer.mutex(name.as_str()).ttl(LONG).lock().await?);
         names.push(name);
     }
     peer.shutdown(bench.pace.soon).await?;
     for name in names {
-        let guard = rival.mutex(name.as_str())?.try_lock().await?;
+        let guard = rival.mutex(name.as_str()).try_lock().await?;
         ensure!(guard.is_some(), "a dropped guard was not flushed");
     }
     Ok(())
@@ -41,8 +41,8 @@ async fn a_shutdown_flushes_what_was_dropped(bench: Arc<Bench>) -> Outcome {
 /// Stores that free a client's claims when it closes can grant them to another at once.
 async fn a_shutdown_ends_belief_in_what_it_frees(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
-    let lock = rival.mutex(name.as_str())?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
+    let lock = rival.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
     rival.waits(&name, 1).await?;
     peer.shutdown(bench.pace.soon).await?;
@@ -56,7 +56,7 @@ async fn a_shutdown_ends_belief_in_what_it_frees(bench: Arc<Bench>) -> Outcome {
 async fn a_shut_client_refuses(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     peer.shutdown(bench.pace.soon).await?;
-    let refused = peer.mutex(name.as_str())?.lock().await;
+    let refused = peer.mutex(name.as_str()).lock().await;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Closed), "a lock after the shutdown");
     ensure_eq!(peer.inspect(&name).await.err().map(|e| e.kind()), Some(ErrorKind::Closed), "a look after the shutdown");
     peer.shutdown(bench.pace.soon).await?;
@@ -65,7 +65,7 @@ async fn a_shut_client_refuses(bench: Arc<Bench>) -> Outcome {
 
 async fn a_guard_can_be_dropped_outside_a_runtime(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.ttl(LONG).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(LONG).lock().await?;
     let dropped = std::thread::spawn(move || drop(guard)).join();
     ensure!(dropped.is_ok(), "a drop outside a runtime panicked");
     bench.left_clean(&rival, &name).await
@@ -79,8 +79,8 @@ async fn a_guard_can_outlive_its_runtime(bench: Arc<Bench>) -> Outcome {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let guard = runtime.block_on(async {
             let connection = fixture.connect().await?;
-            let client = Client::builder_over(connection.driver()).ttl(ttl).build()?;
-            client.mutex(lock_name.as_str())?.lock().await
+            let client = Locks::builder_over(connection.driver()).ttl(ttl).build()?;
+            client.mutex(lock_name.as_str()).lock().await
         })?;
         runtime.shutdown_timeout(Duration::from_secs(1));
         drop(guard);
@@ -90,7 +90,7 @@ async fn a_guard_can_outlive_its_runtime(bench: Arc<Bench>) -> Outcome {
     ended.map_err(|_| Failure::new("a guard dropped after its runtime panicked"))??;
     // Nobody is left to release it, so its lease ends it.
     let rival = bench.peer().await?;
-    let lock = rival.mutex(name.as_str())?.wait(bench.lease_ends_within());
+    let lock = rival.mutex(name.as_str()).wait(bench.lease_ends_within());
     lock.lock().await?.release().await?;
     Ok(())
 }
@@ -106,8 +106,8 @@ async fn an_engine_on_its_own_thread_survives_a_blocked_runtime(bench: Arc<Bench
         runtime.block_on(async {
             let home = Home::own_thread()?;
             let connection = home.run(async move { fixture.connect().await }).await??;
-            let client = Client::builder_over(connection.driver()).home(home).ttl(ttl).build()?;
-            let guard = client.mutex(lock_name.as_str())?.lock().await?;
+            let client = Locks::builder_over(connection.driver()).home(home).ttl(ttl).build()?;
+            let guard = client.mutex(lock_name.as_str()).lock().await?;
             std::thread::sleep(ttl * 3);
             let held = guard.is_held();
             guard.release().await?;
@@ -122,8 +122,8 @@ async fn an_engine_on_its_own_thread_survives_a_blocked_runtime(bench: Arc<Bench
 async fn a_guard_outlives_its_client(bench: Arc<Bench>) -> Outcome {
     let (connection, rival, name) = (bench.connection().await?, bench.peer().await?, bench.name()?);
     let guard = {
-        let client = Client::builder_over(connection.driver()).ttl(bench.ttl()).build()?;
-        client.mutex(name.as_str())?.lock().await?
+        let client = Locks::builder_over(connection.driver()).ttl(bench.ttl()).build()?;
+        client.mutex(name.as_str()).lock().await?
     };
     tokio::time::sleep(bench.ttl() * 2).await;
     ensure!(guard.is_held(), "lost when its client was dropped: {:?}", guard.loss());

@@ -27,7 +27,7 @@ cases!("cohort":
 const SPAN: Duration = Duration::from_millis(50);
 
 fn cohort(bench: &Bench, peer: &crate::bench::Peer, name: &str) -> Outcome<Mutex> {
-    Ok(peer.mutex(name)?.wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(16, SPAN))
+    Ok(peer.mutex(name).wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(16, SPAN))
 }
 
 /// What the holders see of each other.
@@ -65,7 +65,7 @@ async fn every_holder_is_alone_and_has_a_larger_fence(bench: Arc<Bench>) -> Outc
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let room = Arc::new(Room::default());
     let ours = cohort(&bench, &peer, name.as_str())?;
-    let theirs = rival.mutex(name.as_str())?.wait(bench.ttl() * 5 + bench.pace.soon * 5);
+    let theirs = rival.mutex(name.as_str()).wait(bench.ttl() * 5 + bench.pace.soon * 5);
     let mut tasks = Vec::new();
     for lock in std::iter::repeat_n(ours, 8).chain([theirs]) {
         let room = room.clone();
@@ -87,7 +87,7 @@ async fn every_holder_is_alone_and_has_a_larger_fence(bench: Arc<Bench>) -> Outc
 async fn longest_cohort(bench: &Bench, hand_offs: u32) -> Outcome<Option<u32>> {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     let room = Arc::new(Room::default());
-    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(hand_offs, bench.ttl());
+    let lock = peer.mutex(name.as_str()).wait(bench.ttl() * 5 + bench.pace.soon * 5).cohort(hand_offs, bench.ttl());
     let visits = (0..16).map(|_| {
         let (room, lock) = (room.clone(), lock.clone());
         tokio::spawn(async move { room.visit(&lock).await })
@@ -131,7 +131,7 @@ async fn others_are_served_in_between(bench: Arc<Bench>) -> Outcome {
     for _ in 0..3 {
         bench.soon("the cohort to be busy", taken.notified()).await?;
         let turn = within(bench.pace.soon + SPAN * 2, "a turn between cohorts", async {
-            rival.mutex(name.as_str())?.lock().await?.release().await
+            rival.mutex(name.as_str()).lock().await?.release().await
         });
         served = served.and(turn.await.and_then(|turn| turn.map(drop).map_err(Failure::from)));
     }
@@ -144,7 +144,7 @@ async fn others_are_served_in_between(bench: Arc<Bench>) -> Outcome {
 
 async fn a_loss_is_told_to_whoever_holds_it(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.wait(bench.ttl() * 10).cohort(16, bench.ttl() * 4);
+    let lock = peer.mutex(name.as_str()).wait(bench.ttl() * 10).cohort(16, bench.ttl() * 4);
     let first = lock.lock().await?;
     let asked = Arc::new(Semaphore::new(0));
     let waiting: Vec<_> = (0..3)

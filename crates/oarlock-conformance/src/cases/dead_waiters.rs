@@ -20,13 +20,13 @@ cases!("dead_waiters":
 async fn passed(bench: &Bench, dead: usize, ttl: Duration, bound: Duration) -> Outcome {
     let (one, two, ghosts) = (bench.peer().await?, bench.peer().await?, bench.raw().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.lock().await?;
+    let guard = one.mutex(name.as_str()).lock().await?;
     for _ in 0..dead {
         let mut ghost = ghosts.claim(&name);
         (ghost.wait, ghost.tether, ghost.ttl) = (true, Tether::Lease, ttl);
         ghosts.pending(&ghost).await?;
     }
-    let lock = two.mutex(name.as_str())?;
+    let lock = two.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
     guard.release().await?;
@@ -50,11 +50,11 @@ async fn a_dead_waiter_with_a_long_lease_is_passed(bench: Arc<Bench>) -> Outcome
 async fn a_killed_waiter_is_passed(bench: Arc<Bench>) -> Outcome {
     let (one, dead, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.lock().await?;
-    let lock = dead.mutex(name.as_str())?;
+    let guard = one.mutex(name.as_str()).lock().await?;
+    let lock = dead.mutex(name.as_str());
     let ghost = tokio::spawn(async move { lock.lock().await });
     dead.waits(&name, 1).await?;
-    let lock = three.mutex(name.as_str())?;
+    let lock = three.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await });
     three.waits(&name, 1).await?;
     dead.connection.kill().await?;
@@ -67,7 +67,7 @@ async fn a_killed_waiter_is_passed(bench: Arc<Bench>) -> Outcome {
 
 async fn the_dead_are_not_shown(bench: Arc<Bench>) -> Outcome {
     let (peer, ghosts, name) = (bench.peer().await?, bench.raw().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     let mut ghost = ghosts.claim(&name);
     (ghost.wait, ghost.tether) = (true, Tether::Lease);
     ghosts.pending(&ghost).await?;

@@ -16,7 +16,7 @@ cases!("downgrade":
 
 async fn it_keeps_the_fence_and_lets_readers_in(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let (ours, theirs) = (one.rwlock(name.as_str())?, two.rwlock(name.as_str())?);
+    let (ours, theirs) = (one.rwlock(name.as_str()), two.rwlock(name.as_str()));
     let writer = ours.write().await?;
     let fence = writer.fence();
     ensure!(theirs.try_read().await?.is_none(), "a reader came in beside a writer");
@@ -32,8 +32,8 @@ async fn it_keeps_the_fence_and_lets_readers_in(bench: Arc<Bench>) -> Outcome {
 
 async fn no_writer_slips_in_between(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = two.rwlock(name.as_str())?;
-    let writer = one.rwlock(name.as_str())?.write().await?;
+    let lock = two.rwlock(name.as_str());
+    let writer = one.rwlock(name.as_str()).write().await?;
     let rival = tokio::spawn(async move { lock.write().await });
     two.waits(&name, 1).await?;
     let reader = writer.downgrade().await?;
@@ -46,7 +46,7 @@ async fn no_writer_slips_in_between(bench: Arc<Bench>) -> Outcome {
 
 async fn the_lighter_hold_is_renewed(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let reader = peer.rwlock(name.as_str())?.write().await?.downgrade().await?;
+    let reader = peer.rwlock(name.as_str()).write().await?.downgrade().await?;
     tokio::time::sleep(bench.ttl() * 2).await;
     ensure!(reader.is_held(), "lost after its downgrade: {:?}", reader.loss());
     let state = peer.inspect(&name).await?;

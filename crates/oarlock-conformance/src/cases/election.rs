@@ -56,9 +56,9 @@ async fn sees(bench: &Bench, leaders: &mut LeaderWatch, words: Option<&str>) -> 
 
 async fn everybody_sees_the_leader(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let election = other.election(name.as_str())?;
+    let election = other.election(name.as_str());
     ensure_eq!(election.leader().await?, None, "the leader of a fresh name");
-    let leadership = peer.election(name.as_str())?.reason("the first").campaign("node é\n1").await?;
+    let leadership = peer.election(name.as_str()).reason("the first").campaign("node é\n1").await?;
     let leader = election.leader().await?.ok_or_else(|| Failure::new("nobody leads"))?;
     ensure_eq!(leader.value.as_deref(), Some("node é\n1"), "the value");
     ensure_eq!(leader.fence, Some(leadership.fence()), "the fence");
@@ -77,11 +77,11 @@ async fn everybody_sees_the_leader(bench: Arc<Bench>) -> Outcome {
 
 async fn candidates_are_elected_in_order(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let mut before = peer.election(name.as_str())?.campaign("0").await?;
+    let mut before = peer.election(name.as_str()).campaign("0").await?;
     let (mut candidates, mut peers) = (Vec::new(), Vec::new());
     for number in 1..=3 {
         let peer = bench.peer().await?;
-        let election = peer.election(name.as_str())?.wait_forever();
+        let election = peer.election(name.as_str()).wait_forever();
         candidates.push(tokio::spawn(async move { election.campaign(number.to_string()).await }));
         peer.waits(&name, 1).await?;
         peers.push(peer);
@@ -91,7 +91,7 @@ async fn candidates_are_elected_in_order(bench: Arc<Bench>) -> Outcome {
         before.resign().await?;
         before = bench.soon("the next in order", candidate).await???;
         ensure!(before.fence() > fence, "the next fence is not larger");
-        let leader = peer.election(name.as_str())?.leader().await?;
+        let leader = peer.election(name.as_str()).leader().await?;
         ensure_eq!(value(&leader), Some(number.to_string().as_str()), "the leader");
     }
     Ok(())
@@ -99,8 +99,8 @@ async fn candidates_are_elected_in_order(bench: Arc<Bench>) -> Outcome {
 
 async fn a_campaign_is_bounded(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let leadership = peer.election(name.as_str())?.campaign("a").await?;
-    let campaign = rival.election(name.as_str())?.wait(Duration::from_millis(60));
+    let leadership = peer.election(name.as_str()).campaign("a").await?;
+    let campaign = rival.election(name.as_str()).wait(Duration::from_millis(60));
     let Err(error) = bench.soon("the end of the wait", campaign.campaign("b")).await? else {
         return Err(Failure::new("a second leader"));
     };
@@ -112,8 +112,8 @@ async fn a_campaign_is_bounded(bench: Arc<Bench>) -> Outcome {
 
 async fn a_proclamation_replaces_the_value(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let election = other.election(name.as_str())?;
-    let mut leadership = peer.election(name.as_str())?.campaign("one").await?;
+    let election = other.election(name.as_str());
+    let mut leadership = peer.election(name.as_str()).campaign("one").await?;
     let mut leaders = election.observe();
     ensure_eq!(value(&sees(&bench, &mut leaders, Some("one")).await?), Some("one"), "the first value");
     for round in 0..20 {
@@ -131,10 +131,10 @@ async fn a_proclamation_replaces_the_value(bench: Arc<Bench>) -> Outcome {
 
 async fn a_proclamation_survives_a_lost_reply(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let mut leadership = peer.election(name.as_str())?.campaign("one").await?;
+    let mut leadership = peer.election(name.as_str()).campaign("one").await?;
     peer.connection.drop_reply(Verb::Renew).await?;
     within(bench.lease_ends_within(), "the answer", leadership.proclaim("two")).await??;
-    ensure_eq!(value(&other.election(name.as_str())?.leader().await?), Some("two"), "the value");
+    ensure_eq!(value(&other.election(name.as_str()).leader().await?), Some("two"), "the value");
     leadership.resign().await?;
     Ok(())
 }
@@ -145,26 +145,26 @@ fn ending() -> Ending {
 
 async fn a_proclamation_after_the_end_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let mut leadership = peer.election(name.as_str())?.campaign("old").await?;
+    let mut leadership = peer.election(name.as_str()).campaign("old").await?;
     operator.break_hold(&name, leadership.fence(), ending(), Duration::ZERO).await?;
-    let next = operator.election(name.as_str())?.campaign("new").await?;
+    let next = operator.election(name.as_str()).campaign("new").await?;
     let refused = within(bench.lease_ends_within(), "the refusal", leadership.proclaim("older")).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Lost), "the error");
-    ensure_eq!(value(&operator.election(name.as_str())?.leader().await?), Some("new"), "the value");
+    ensure_eq!(value(&operator.election(name.as_str()).leader().await?), Some("new"), "the value");
     ensure!(next.is_held(), "the next leader paid for it: {:?}", next.loss());
     Ok(())
 }
 
 async fn observers_see_every_change_in_the_end(bench: Arc<Bench>) -> Outcome {
     let (peers, watcher, name) = ([bench.peer().await?, bench.peer().await?], bench.peer().await?, bench.name()?);
-    let mut leaders = watcher.election(name.as_str())?.observe();
+    let mut leaders = watcher.election(name.as_str()).observe();
     ensure_eq!(bench.soon("the first answer", leaders.changed()).await??, None, "before the first leader");
     let work = async {
         for round in 0..20 {
-            let election = peers[round % 2].election(name.as_str())?;
+            let election = peers[round % 2].election(name.as_str());
             election.campaign(round.to_string()).await?.resign().await?;
         }
-        Outcome::Ok(peers[0].election(name.as_str())?.campaign("the last").await?)
+        Outcome::Ok(peers[0].election(name.as_str()).campaign("the last").await?)
     };
     let watch = async {
         let mut highest = None;
@@ -185,8 +185,8 @@ async fn observers_see_every_change_in_the_end(bench: Arc<Bench>) -> Outcome {
 
 async fn observers_see_a_resignation(bench: Arc<Bench>) -> Outcome {
     let (peer, watcher, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let leadership = peer.election(name.as_str())?.campaign("a").await?;
-    let mut leaders = watcher.election(name.as_str())?.observe();
+    let leadership = peer.election(name.as_str()).campaign("a").await?;
+    let mut leaders = watcher.election(name.as_str()).observe();
     sees(&bench, &mut leaders, Some("a")).await?;
     leadership.resign().await?;
     sees(&bench, &mut leaders, None).await?;
@@ -198,12 +198,12 @@ async fn observers_see_a_resignation(bench: Arc<Bench>) -> Outcome {
 
 async fn observers_ride_out_an_outage(bench: Arc<Bench>) -> Outcome {
     let (peer, watcher, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let leadership = peer.election(name.as_str())?.campaign("a").await?;
-    let mut leaders = watcher.election(name.as_str())?.observe();
+    let leadership = peer.election(name.as_str()).campaign("a").await?;
+    let mut leaders = watcher.election(name.as_str()).observe();
     sees(&bench, &mut leaders, Some("a")).await?;
     watcher.connection.cut().await?;
     leadership.resign().await?;
-    let _next = peer.election(name.as_str())?.campaign("b").await?;
+    let _next = peer.election(name.as_str()).campaign("b").await?;
     let quiet = tokio::time::timeout(bench.ttl(), leaders.changed()).await;
     ensure!(quiet.is_err(), "told of {quiet:?} through a line that is cut");
     watcher.connection.heal().await?;
@@ -221,10 +221,10 @@ async fn observers_ride_out_an_outage(bench: Arc<Bench>) -> Outcome {
 async fn a_dead_leader_is_replaced(bench: Arc<Bench>) -> Outcome {
     let (dead, peer, watcher) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let leadership = dead.election(name.as_str())?.campaign("dead").await?;
-    let mut leaders = watcher.election(name.as_str())?.observe();
+    let leadership = dead.election(name.as_str()).campaign("dead").await?;
+    let mut leaders = watcher.election(name.as_str()).observe();
     sees(&bench, &mut leaders, Some("dead")).await?;
-    let election = peer.election(name.as_str())?;
+    let election = peer.election(name.as_str());
     let next = tokio::spawn(async move { election.campaign("next").await });
     peer.waits(&name, 1).await?;
     dead.connection.kill().await?;
@@ -237,8 +237,8 @@ async fn a_dead_leader_is_replaced(bench: Arc<Bench>) -> Outcome {
 
 async fn a_leader_cut_off_knows_before_the_next(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let leadership = peer.election(name.as_str())?.campaign("cut off").await?;
-    let election = rival.election(name.as_str())?;
+    let leadership = peer.election(name.as_str()).campaign("cut off").await?;
+    let election = rival.election(name.as_str());
     let next = tokio::spawn(async move { election.campaign("next").await.map(|next| (next, crate::bench::now())) });
     rival.waits(&name, 1).await?;
     peer.connection.cut().await?;
@@ -252,8 +252,8 @@ async fn a_leader_cut_off_knows_before_the_next(bench: Arc<Bench>) -> Outcome {
 
 async fn a_break_is_a_demotion(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let leadership = peer.election(name.as_str())?.campaign("a").await?;
-    let mut leaders = operator.election(name.as_str())?.observe();
+    let leadership = peer.election(name.as_str()).campaign("a").await?;
+    let mut leaders = operator.election(name.as_str()).observe();
     sees(&bench, &mut leaders, Some("a")).await?;
     operator.break_hold(&name, leadership.fence(), ending(), Duration::ZERO).await?;
     let reason = within(bench.lease_ends_within(), "the demotion", leadership.lost()).await?;
@@ -268,8 +268,8 @@ async fn a_break_is_a_demotion(bench: Arc<Bench>) -> Outcome {
 
 async fn a_plain_lock_is_no_leader(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let _guard = peer.mutex(name.as_str())?.lock().await?;
-    let election = other.election(name.as_str())?;
+    let _guard = peer.mutex(name.as_str()).lock().await?;
+    let election = other.election(name.as_str());
     ensure_eq!(election.leader().await?, None, "the leader while a mutex is held");
     ensure!(election.try_campaign("a").await?.is_none(), "a leader beside the holder of a mutex");
     Ok(())
@@ -279,7 +279,7 @@ async fn at_every_await_of_a_campaign(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let election = peer.election(name.as_str())?.ttl(LONG);
+        let election = peer.election(name.as_str()).ttl(LONG);
         let (output, _) = dropped_at(election.campaign("a"), polls, bench.pace.soon).await;
         let done = output.is_some();
         drop(output.transpose()?);
@@ -295,8 +295,8 @@ async fn at_every_await_of_a_proclamation(bench: Arc<Bench>) -> Outcome {
     let (peer, rival): (_, Peer) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let election = rival.election(name.as_str())?;
-        let mut leadership = peer.election(name.as_str())?.campaign("one").await?;
+        let election = rival.election(name.as_str());
+        let mut leadership = peer.election(name.as_str()).campaign("one").await?;
         let (output, _) = dropped_at(leadership.proclaim("two"), polls, bench.pace.soon).await;
         let done = output.is_some();
         output.transpose()?;
@@ -317,8 +317,8 @@ async fn at_every_await_of_a_proclamation(bench: Arc<Bench>) -> Outcome {
 
 async fn at_every_await_of_an_observer(bench: Arc<Bench>) -> Outcome {
     let (watcher, peer, name) = (Sender::new(&bench).await?, bench.peer().await?, bench.name()?);
-    let mut leaders = watcher.election(name.as_str())?.observe();
-    let mut leadership = peer.election(name.as_str())?.campaign("start").await?;
+    let mut leaders = watcher.election(name.as_str()).observe();
+    let mut leadership = peer.election(name.as_str()).campaign("start").await?;
     for polls in 0..12 {
         let (_, _) = dropped_at(leaders.changed(), polls, Duration::from_millis(40)).await;
         leadership.proclaim(polls.to_string()).await?;

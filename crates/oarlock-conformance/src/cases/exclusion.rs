@@ -19,8 +19,8 @@ cases!("exclusion":
 
 async fn one_at_a_time(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = two.mutex(name.as_str())?;
-    let guard = one.mutex(name.as_str())?.lock().await?;
+    let lock = two.mutex(name.as_str());
+    let guard = one.mutex(name.as_str()).lock().await?;
     ensure!(lock.try_lock().await?.is_none(), "a second holder was let in");
     ensure!(guard.is_held(), "the first holder lost it to a refused one");
     guard.release().await?;
@@ -41,7 +41,7 @@ async fn a_spinning_crowd_never_overlaps(bench: Arc<Bench>) -> Outcome {
 
 async fn a_mutex_excludes_readers_and_writers(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let (mutex, shared) = (one.mutex(name.as_str())?, two.rwlock(name.as_str())?);
+    let (mutex, shared) = (one.mutex(name.as_str()), two.rwlock(name.as_str()));
     let guard = mutex.lock().await?;
     ensure!(shared.try_read().await?.is_none(), "a reader came in beside a mutex");
     ensure!(shared.try_write().await?.is_none(), "a writer came in beside a mutex");
@@ -58,7 +58,7 @@ async fn a_mutex_excludes_readers_and_writers(bench: Arc<Bench>) -> Outcome {
 /// What others know of a hold ends with it, too: a clone of the knowledge must not go on believing.
 async fn released_is_released(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.ttl(Duration::from_secs(20));
+    let lock = peer.mutex(name.as_str()).ttl(Duration::from_secs(20));
     let guard = lock.lock().await?;
     let held = guard.held();
     let before = now();
@@ -69,7 +69,7 @@ async fn released_is_released(bench: Arc<Bench>) -> Outcome {
     let held = guard.held();
     drop(guard);
     ensure!(!held.is_held(), "still believed after its guard was dropped");
-    rival.mutex(name.as_str())?.lock().await?.release().await?;
+    rival.mutex(name.as_str()).lock().await?.release().await?;
     ensure!(now().since(before) < Duration::from_secs(10), "a release took as long as a lease");
     Ok(())
 }

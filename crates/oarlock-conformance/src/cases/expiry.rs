@@ -40,11 +40,11 @@ async fn a_dead_holder_ends_with_its_lease(bench: Arc<Bench>) -> Outcome {
 async fn an_explicit_lease_is_not_renewed(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let asked = now();
-    let guard = peer.mutex(name.as_str())?.lease(bench.ttl()).lock().await?;
+    let guard = peer.mutex(name.as_str()).lease(bench.ttl()).lock().await?;
     // Without a renewal this is where belief ends, however late a busy machine tells of it.
     let ends = guard.ends_at();
     ensure!(ends < now() + bench.ttl() && ends > asked, "believed for longer than the lease");
-    let lock = rival.mutex(name.as_str())?;
+    let lock = rival.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
     let reason = within(bench.lease_ends_within(), "the end of belief", guard.lost()).await?;
     ensure_eq!(reason, LossReason::Expired, "the reason");
@@ -73,7 +73,7 @@ async fn a_hold_has_its_bound(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     let bound = bench.ttl() * 2;
     let asked = now();
-    let guard = peer.mutex(name.as_str())?.max_hold(bound).lock().await?;
+    let guard = peer.mutex(name.as_str()).max_hold(bound).lock().await?;
     let reason = within(bound + bench.pace.soon, "the end of the hold", guard.lost()).await?;
     ensure_eq!(reason, LossReason::MaxHold, "the reason");
     let held = now().since(asked);

@@ -27,7 +27,7 @@ async fn belief_follows_the_store(bench: Arc<Bench>) -> Outcome {
     let mut first = earlier.claim(&waited);
     first.ttl = TTL;
     earlier.granted(&first).await?;
-    let (lock, done) = (peer.mutex(waited.as_str())?.ttl(TTL), End::Done { memo: None });
+    let (lock, done) = (peer.mutex(waited.as_str()).ttl(TTL), End::Done { memo: None });
     let second = tokio::spawn(async move { lock.lock().await });
     peer.waits(&waited, 1).await?;
     let mut ahead = earlier.claim(&queued);
@@ -37,8 +37,8 @@ async fn belief_follows_the_store(bench: Arc<Bench>) -> Outcome {
     within(bench.pace.soon * 10, "the store to remember", bench.fixture.remember()).await??;
     earlier.release(&waited, first.id, done.clone()).await?;
     let was_waiter = within(bench.pace.soon * 2, "its turn", second).await???;
-    let was_unknown = peer.mutex(fresh.as_str())?.ttl(TTL).lock().await?;
-    let lock = peer.mutex(queued.as_str())?.ttl(TTL).wait(TTL * 4);
+    let was_unknown = peer.mutex(fresh.as_str()).ttl(TTL).lock().await?;
+    let lock = peer.mutex(queued.as_str()).ttl(TTL).wait(TTL * 4);
     let forgotten = tokio::spawn(async move { lock.lock().await });
     peer.waits(&queued, 1).await?;
     within(bench.pace.soon * 15, "the store to fall back", bench.fixture.fall_back()).await??;
@@ -66,7 +66,7 @@ async fn told(bench: &Bench, earlier: &Guard) -> Outcome {
 
 /// The next holder has a larger fence.
 async fn passed_on(bench: &Bench, earlier: &Guard, name: &ResourceName, rival: &Peer) -> Outcome {
-    let lock = rival.mutex(name.as_str())?.wait(TTL * 2);
+    let lock = rival.mutex(name.as_str()).wait(TTL * 2);
     let theirs = within(TTL + bench.pace.soon * 2, "the next holder", lock.lock()).await??;
     ensure!(theirs.fence() > earlier.fence(), "fence {} after {}", theirs.fence(), earlier.fence());
     theirs.release().await?;

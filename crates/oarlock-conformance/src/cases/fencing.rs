@@ -21,7 +21,7 @@ async fn fences_rise_from_grant_to_grant(bench: Arc<Bench>) -> Outcome {
     let mut last = Fence::new(0);
     for round in 0..20 {
         let peer = if round % 2 == 0 { &one } else { &two };
-        let guard = peer.mutex(name.as_str())?.lock().await?;
+        let guard = peer.mutex(name.as_str()).lock().await?;
         ensure!(guard.fence() > last, "fence {} after {last}", guard.fence());
         ensure!(guard.fence().get() < Fence::LIMIT, "fence {} is too large", guard.fence());
         last = guard.fence();
@@ -35,7 +35,7 @@ async fn fences_rise_across_clients_that_share(bench: Arc<Bench>) -> Outcome {
     let mut guards = Vec::new();
     for round in 0..10 {
         let peer = if round % 2 == 0 { &one } else { &two };
-        guards.push(peer.rwlock(name.as_str())?.read().await?);
+        guards.push(peer.rwlock(name.as_str()).read().await?);
     }
     let fences: Vec<_> = guards.iter().map(|guard| guard.fence()).collect();
     ensure!(fences.is_sorted_by(|a, b| a < b), "fences of readers do not rise: {fences:?}");
@@ -44,7 +44,7 @@ async fn fences_rise_across_clients_that_share(bench: Arc<Bench>) -> Outcome {
 
 async fn the_store_shows_the_fence(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.mutex(name.as_str())?.lock().await?;
+    let guard = one.mutex(name.as_str()).lock().await?;
     let state = two.inspect(&name).await?;
     ensure_eq!(state.holders.len(), 1, "holders");
     ensure_eq!(state.holders[0].fence, Some(guard.fence()), "the fence shown");

@@ -12,10 +12,10 @@ cases!("gate": one_contender_for_many [Waiters], everybody_gets_through, readers
 
 async fn one_contender_for_many(bench: Arc<Bench>) -> Outcome {
     let (holder, crowd, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = holder.mutex(name.as_str())?.lock().await?;
+    let guard = holder.mutex(name.as_str()).lock().await?;
     let mut tasks = Vec::new();
     for _ in 0..40 {
-        let lock = crowd.mutex(name.as_str())?;
+        let lock = crowd.mutex(name.as_str());
         tasks.push(tokio::spawn(async move { lock.lock().await?.release().await.map(drop) }));
     }
     crowd.waits(&name, 1).await?;
@@ -42,7 +42,7 @@ async fn everybody_gets_through(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     let mut tasks = Vec::new();
     for _ in 0..100 {
-        let lock = peer.mutex(name.as_str())?.wait_forever();
+        let lock = peer.mutex(name.as_str()).wait_forever();
         tasks.push(tokio::spawn(async move { lock.lock().await?.release().await.map(drop) }));
     }
     for task in tasks {
@@ -53,7 +53,7 @@ async fn everybody_gets_through(bench: Arc<Bench>) -> Outcome {
 
 async fn readers_are_not_serialised(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let lock = peer.semaphore(name.as_str(), 8)?;
+    let lock = peer.semaphore(name.as_str(), 8);
     let mut guards = Vec::new();
     for _ in 0..8 {
         guards.push(bench.soon("a permit beside others", lock.acquire(1)).await??);

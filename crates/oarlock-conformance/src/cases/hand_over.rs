@@ -25,7 +25,7 @@ fn posted(handle: &Handle) -> Outcome<Handle> {
 async fn it_goes_on_with_the_same_fence(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, rival) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = giver.mutex(name.as_str())?.tether(Tether::Lease).lock().await?;
+    let guard = giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?;
     let (fence, seen) = (guard.fence(), guard.held());
     let handle = posted(&guard.hand_over()?)?;
     ensure!(!seen.is_held(), "the giver still believes in it");
@@ -36,18 +36,18 @@ async fn it_goes_on_with_the_same_fence(bench: Arc<Bench>) -> Outcome {
     giver.shutdown(bench.pace.soon).await?;
     tokio::time::sleep(bench.ttl() * 2).await;
     ensure!(adopted.is_held(), "lost after the hand-over: {:?}", adopted.loss());
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "held, and granted to a rival");
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "held, and granted to a rival");
     adopted.release().await?;
-    let next = bench.soon("the released lock", rival.mutex(name.as_str())?.lock()).await??;
+    let next = bench.soon("the released lock", rival.mutex(name.as_str()).lock()).await??;
     ensure!(next.fence() > fence, "the next fence is not larger");
     Ok(())
 }
 
 async fn what_nobody_takes_up_ends_with_its_lease(bench: Arc<Bench>) -> Outcome {
     let (giver, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    giver.mutex(name.as_str())?.tether(Tether::Lease).lock().await?.hand_over()?;
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "given away, and free");
-    let next = within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str())?.lock()).await??;
+    giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?;
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "given away, and free");
+    let next = within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str()).lock()).await??;
     next.release().await?;
     Ok(())
 }
@@ -55,9 +55,8 @@ async fn what_nobody_takes_up_ends_with_its_lease(bench: Arc<Bench>) -> Outcome 
 async fn an_ended_one_is_refused(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, rival) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let handle = giver.mutex(name.as_str())?.tether(Tether::Lease).lock().await?.hand_over()?;
-    let theirs =
-        within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str())?.lock()).await??;
+    let handle = giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?;
+    let theirs = within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str()).lock()).await??;
     match taker.adopt(&handle).await {
         Err(error) => ensure_eq!(error.kind(), ErrorKind::Lost, "the answer to a handle that is over"),
         Ok(_) => return Err(Failure::new("two hold it")),
@@ -69,7 +68,7 @@ async fn an_ended_one_is_refused(bench: Arc<Bench>) -> Outcome {
 async fn an_explicit_lease_is_not_extended_by_it(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let lease = bench.ttl() * 2;
-    let guard = giver.mutex(name.as_str())?.lease(lease).tether(Tether::Lease).lock().await?;
+    let guard = giver.mutex(name.as_str()).lease(lease).tether(Tether::Lease).lock().await?;
     let granted = now();
     tokio::time::sleep(lease / 2).await;
     let adopted = taker.adopt(&posted(&guard.hand_over()?)?).await?;
@@ -85,14 +84,14 @@ async fn an_explicit_lease_is_not_extended_by_it(bench: Arc<Bench>) -> Outcome {
 
 async fn what_ends_with_its_process_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lasting = peer.mutex(name.as_str())?.tether(Tether::Lease).try_lock().await;
+    let lasting = peer.mutex(name.as_str()).tether(Tether::Lease).try_lock().await;
     if !bench.info.capabilities.tether_lease {
         let kind = lasting.err().map(|error| error.kind());
         ensure_eq!(kind, Some(ErrorKind::Unsupported), "a lease without a process, where that cannot be");
     } else if let Some(guard) = lasting? {
         guard.release().await?;
     }
-    let refused = peer.mutex(name.as_str())?.lock().await?.hand_over();
+    let refused = peer.mutex(name.as_str()).lock().await?.hand_over();
     ensure_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim), "a lock tethered to its process");
     bench.left_clean(&rival, &name).await
 }

@@ -28,7 +28,7 @@ async fn a_free_name_is_free(bench: Arc<Bench>) -> Outcome {
 async fn holders_are_shown(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let label = Label::of_this_process().reason("release \"2.3\"").tag("job", "7");
-    let guard = peer.mutex(name.as_str())?.label(label.clone()).lock().await?;
+    let guard = peer.mutex(name.as_str()).label(label.clone()).lock().await?;
     let state = other.inspect(&name).await?;
     let [holder] = &state.holders[..] else { return Err(Failure::new(format!("holders: {:?}", state.holders))) };
     ensure_eq!(*holder.label, label, "the label");
@@ -42,7 +42,7 @@ async fn holders_are_shown(bench: Arc<Bench>) -> Outcome {
 
 async fn sharers_are_shown(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.semaphore(name.as_str(), 5)?;
+    let lock = peer.semaphore(name.as_str(), 5);
     let (two, one) = (lock.acquire(2).await?, lock.acquire(1).await?);
     let state = other.inspect(&name).await?;
     let mut shown: Vec<_> = state.holders.iter().map(|holder| (holder.id, holder.weight)).collect();
@@ -58,11 +58,11 @@ async fn sharers_are_shown(bench: Arc<Bench>) -> Outcome {
 
 async fn waiters_are_shown_in_order(bench: Arc<Bench>) -> Outcome {
     let (holder, name) = (bench.peer().await?, bench.name()?);
-    let guard = holder.mutex(name.as_str())?.lock().await?;
+    let guard = holder.mutex(name.as_str()).lock().await?;
     let mut waiting = Vec::new();
     for number in 0..4 {
         let peer = bench.peer().await?;
-        let lock = peer.mutex(name.as_str())?.reason(format!("number {number}"));
+        let lock = peer.mutex(name.as_str()).reason(format!("number {number}"));
         let task = tokio::spawn(async move { lock.lock().await.map(drop) });
         peer.waits(&name, 1).await?;
         waiting.push((peer, task));
@@ -82,8 +82,8 @@ async fn waiters_are_shown_in_order(bench: Arc<Bench>) -> Outcome {
 
 async fn waiters_are_counted(bench: Arc<Bench>) -> Outcome {
     let (holder, waiter, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = holder.mutex(name.as_str())?.lock().await?;
-    let lock = waiter.mutex(name.as_str())?;
+    let guard = holder.mutex(name.as_str()).lock().await?;
+    let lock = waiter.mutex(name.as_str());
     let task = tokio::spawn(async move { lock.lock().await });
     waiter.waits(&name, 1).await?;
     let count = holder.inspect(&name).await?.waiters.count();
@@ -99,7 +99,7 @@ async fn names_in_use_are_listed(bench: Arc<Bench>) -> Outcome {
     let salt = bench.name()?;
     let mut guards = Vec::new();
     for number in 0..12 {
-        guards.push(peer.mutex(format!("{salt}/{number:02}"))?.lock().await?);
+        guards.push(peer.mutex(format!("{salt}/{number:02}")).lock().await?);
     }
     let ours = |state: &&oarlock_core::state::ResourceState| state.name.as_str().starts_with(salt.as_str());
     let listed = other.list().await?;

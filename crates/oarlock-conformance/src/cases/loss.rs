@@ -20,7 +20,7 @@ cases!("loss":
 
 async fn the_holder_is_told(bench: Arc<Bench>) -> Outcome {
     let (peer, stranger, name) = (bench.peer().await?, bench.raw().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     ensure_eq!(guard.belief(), Belief::Held, "belief at first");
     ensure!(guard.time_left() <= bench.ttl(), "more time left than was leased: {:?}", guard.time_left());
     let taken = stranger.release(&name, guard.id(), End::Withdrawn).await?;
@@ -39,7 +39,7 @@ async fn the_holder_is_told(bench: Arc<Bench>) -> Outcome {
 
 async fn work_under_the_lock_is_dropped(bench: Arc<Bench>) -> Outcome {
     let (peer, stranger, name) = (bench.peer().await?, bench.raw().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     let work = guard.with(|held| async move {
         stranger.release(&name, held.id(), End::Withdrawn).await?;
         std::future::pending::<oarlock_core::Result<()>>().await
@@ -54,7 +54,7 @@ async fn work_under_the_lock_is_dropped(bench: Arc<Bench>) -> Outcome {
 async fn an_unreachable_store_ends_belief_in_time(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     let ttl = bench.ttl() * 3;
-    let guard = peer.mutex(name.as_str())?.ttl(ttl).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(ttl).lock().await?;
     peer.connection.cut().await?;
     let suspected = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Suspect { .. })));
     within(ttl, "doubt after a missed renewal", suspected).await?;
@@ -67,7 +67,7 @@ async fn an_unreachable_store_ends_belief_in_time(bench: Arc<Bench>) -> Outcome 
 
 async fn a_short_outage_costs_nothing(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.ttl(bench.ttl() * 3).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(bench.ttl() * 3).lock().await?;
     peer.connection.cut().await?;
     let suspected = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Suspect { .. })));
     within(bench.ttl() * 3, "doubt after a missed renewal", suspected).await?;
@@ -81,8 +81,8 @@ async fn a_short_outage_costs_nothing(bench: Arc<Bench>) -> Outcome {
 
 async fn a_lost_lock_is_not_renewed_back(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
-    let lock = rival.mutex(name.as_str())?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
+    let lock = rival.mutex(name.as_str());
     peer.connection.cut().await?;
     let theirs = within(bench.lease_ends_within() * 2, "the rival", lock.lock()).await??;
     peer.connection.heal().await?;

@@ -20,7 +20,7 @@ cases!("lost_reply":
 async fn of_a_granted_attempt(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     peer.connection.drop_reply(Verb::Attempt).await?;
-    let guard = bench.soon("the retry", peer.mutex(name.as_str())?.lock()).await??;
+    let guard = bench.soon("the retry", peer.mutex(name.as_str()).lock()).await??;
     let state = rival.inspect(&name).await?;
     ensure_eq!(state.holders.len(), 1, "holders after a retry");
     let shown = bench.info.capabilities.records.then(|| guard.fence());
@@ -33,7 +33,7 @@ async fn of_a_refused_try(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     peer.connection.drop_reply(Verb::Attempt).await?;
     // A try does not wait, so it may fail; but then it must not hold what it does not know of.
-    let answer = within(bench.pace.soon * 2, "a try", peer.mutex(name.as_str())?.try_lock()).await?;
+    let answer = within(bench.pace.soon * 2, "a try", peer.mutex(name.as_str()).try_lock()).await?;
     if let Ok(Some(guard)) = answer {
         guard.release().await?;
     }
@@ -42,9 +42,9 @@ async fn of_a_refused_try(bench: Arc<Bench>) -> Outcome {
 
 async fn of_a_queued_attempt(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = rival.mutex(name.as_str())?.lock().await?;
+    let guard = rival.mutex(name.as_str()).lock().await?;
     peer.connection.drop_reply(Verb::Attempt).await?;
-    let lock = peer.mutex(name.as_str())?;
+    let lock = peer.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await });
     peer.waits(&name, 1).await?;
     let waiting = rival.inspect(&name).await?.waiters.count();
@@ -56,7 +56,7 @@ async fn of_a_queued_attempt(bench: Arc<Bench>) -> Outcome {
 
 async fn of_a_renewal(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     peer.connection.drop_reply(Verb::Renew).await?;
     let recovered = peer.events.until(|events| {
         let suspect = events.iter().position(|event| matches!(event.step, Step::Suspect { .. }));
@@ -64,18 +64,18 @@ async fn of_a_renewal(bench: Arc<Bench>) -> Outcome {
     });
     within(bench.lease_ends_within(), "a renewal after the lost one", recovered).await?;
     ensure!(guard.is_held(), "lost after one lost reply: {:?}", guard.loss());
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "given to another after one lost reply");
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "given to another after one lost reply");
     guard.release().await?;
     bench.left_clean(&rival, &name).await
 }
 
 async fn of_a_release(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     peer.connection.drop_reply(Verb::Release).await?;
     // It may say that it does not know; the lock must be free soon either way.
     let _ = within(bench.pace.soon * 2, "a release", guard.release()).await?;
-    let guard = bench.soon("the next holder", rival.mutex(name.as_str())?.lock()).await??;
+    let guard = bench.soon("the next holder", rival.mutex(name.as_str()).lock()).await??;
     tokio::time::sleep(bench.ttl() / 2).await;
     ensure!(guard.is_held(), "a repeated release freed the next holder: {:?}", guard.loss());
     guard.release().await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::End;
 use oarlock_core::state::{Ending, ResourceState};
-use oarlock_core::{Client, Error, ErrorKind, Held, LossReason, Memory, Multi, ResourceName, Weight};
+use oarlock_core::{Error, ErrorKind, Held, Locks, LossReason, Memory, Multi, ResourceName, Weight};
 
 use super::cancel::{LONG, Sender, dropped_at};
 use super::cases;
@@ -37,11 +37,11 @@ fn names(bench: &Bench) -> Outcome<[ResourceName; 3]> {
     Ok(names)
 }
 
-fn all(client: &Client, names: &[ResourceName; 3], ttl: Duration) -> Outcome<Multi> {
+fn all(client: &Locks, names: &[ResourceName; 3], ttl: Duration) -> Outcome<Multi> {
     let [a, b, c] = names;
     // Named in another order than they are taken in.
-    let multi = Multi::of(client.mutex(c.as_str())?.ttl(ttl)).and(client.mutex(a.as_str())?.ttl(ttl));
-    Ok(multi.and(client.mutex(b.as_str())?.ttl(ttl)))
+    let multi = Multi::of(client.mutex(c.as_str()).ttl(ttl)).and(client.mutex(a.as_str()).ttl(ttl));
+    Ok(multi.and(client.mutex(b.as_str()).ttl(ttl)))
 }
 
 async fn all_clean(bench: &Bench, rival: &Peer, names: &[ResourceName]) -> Outcome {
@@ -62,7 +62,7 @@ async fn all_are_held_and_let_go(bench: Arc<Bench>) -> Outcome {
     ensure!(multi.is_held(), "lost: {:?}", multi.loss());
     ensure!(multi.time_left() <= bench.ttl() && !multi.time_left().is_zero(), "time left: {:?}", multi.time_left());
     for name in &names {
-        ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "{name} is free");
+        ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "{name} is free");
     }
     let done = multi.release().await;
     ensure!(done.gone.is_empty() && done.errors.is_empty(), "the release found {done:?}");
@@ -72,7 +72,7 @@ async fn all_are_held_and_let_go(bench: Arc<Bench>) -> Outcome {
 async fn all_or_none(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
     let [a, b, c] = &names;
-    let theirs = rival.mutex(b.as_str())?.lock().await?;
+    let theirs = rival.mutex(b.as_str()).lock().await?;
     let refused = all(&peer, &names, LONG)?.wait(Duration::from_millis(60)).lock().await;
     let Err(error) = refused else { return Err(Failure::new("a held lock was given")) };
     ensure_eq!((error.kind(), error.resource()), (ErrorKind::Busy, Some(b)), "the error");
@@ -84,7 +84,7 @@ async fn all_or_none(bench: Arc<Bench>) -> Outcome {
 
 async fn a_try_leaves_nothing(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
-    let theirs = rival.mutex(names[2].as_str())?.lock().await?;
+    let theirs = rival.mutex(names[2].as_str()).lock().await?;
     let multi = all(&peer, &names, LONG)?;
     ensure!(bench.soon("a try", multi.try_lock()).await??.is_none(), "a held lock was given");
     all_clean(&bench, &rival, &names[..2]).await?;
@@ -101,9 +101,9 @@ async fn the_order_of_naming_does_not_matter(bench: Arc<Bench>) -> Outcome {
     let mut tasks = Vec::new();
     for (number, [one, two, three]) in orders.into_iter().enumerate() {
         let client = &peers[number % 2];
-        let multi = Multi::of(client.mutex(one.as_str())?)
-            .and(client.mutex(two.as_str())?)
-            .and(client.mutex(three.as_str())?)
+        let multi = Multi::of(client.mutex(one.as_str()))
+            .and(client.mutex(two.as_str()))
+            .and(client.mutex(three.as_str()))
             .wait_forever();
         tasks.push(tokio::spawn(async move {
             for _ in 0..10 {
@@ -125,8 +125,8 @@ async fn the_order_of_naming_does_not_matter(bench: Arc<Bench>) -> Outcome {
 async fn there_is_one_deadline_for_all(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
     let wait = bench.ttl();
-    let first = rival.mutex(names[0].as_str())?.lock().await?;
-    let _second = rival.mutex(names[1].as_str())?.lock().await?;
+    let first = rival.mutex(names[0].as_str()).lock().await?;
+    let _second = rival.mutex(names[1].as_str()).lock().await?;
     let asked = now();
     let multi = all(&peer, &names, bench.ttl())?.wait(wait);
     let waiting = tokio::spawn(async move { multi.lock().await });
@@ -143,7 +143,7 @@ async fn there_is_one_deadline_for_all(bench: Arc<Bench>) -> Outcome {
 
 async fn a_name_twice_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let multi = Multi::of(peer.mutex(name.as_str())?).and(peer.mutex(name.as_str())?.fair());
+    let multi = Multi::of(peer.mutex(name.as_str())).and(peer.mutex(name.as_str()).fair());
     let Err(error) = bench.soon("the refusal", multi.lock()).await? else {
         return Err(Failure::new("one lock was given twice"));
     };
@@ -154,14 +154,14 @@ async fn a_name_twice_is_refused(bench: Arc<Bench>) -> Outcome {
 async fn kinds_can_be_mixed(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
     let [a, b, c] = &names;
-    let multi = Multi::of(peer.rwlock(a.as_str())?.for_reading())
-        .and(peer.semaphore(b.as_str(), 3)?.permits(2)?)
-        .and(peer.rwlock(c.as_str())?.for_writing());
+    let multi = Multi::of(peer.rwlock(a.as_str()).for_reading())
+        .and(peer.semaphore(b.as_str(), 3).permits(2))
+        .and(peer.rwlock(c.as_str()).for_writing());
     let guard = multi.lock().await?;
-    ensure!(rival.rwlock(a.as_str())?.try_read().await?.is_some(), "no reader beside a reader");
-    ensure!(rival.semaphore(b.as_str(), 3)?.try_acquire(2).await?.is_none(), "more permits than there are");
-    ensure!(rival.semaphore(b.as_str(), 3)?.try_acquire(1).await?.is_some(), "the third permit is not to be had");
-    ensure!(rival.rwlock(c.as_str())?.try_read().await?.is_none(), "a reader beside a writer");
+    ensure!(rival.rwlock(a.as_str()).try_read().await?.is_some(), "no reader beside a reader");
+    ensure!(rival.semaphore(b.as_str(), 3).try_acquire(2).await?.is_none(), "more permits than there are");
+    ensure!(rival.semaphore(b.as_str(), 3).try_acquire(1).await?.is_some(), "the third permit is not to be had");
+    ensure!(rival.rwlock(c.as_str()).try_read().await?.is_none(), "a reader beside a writer");
     let weight = rival.inspect(c).await?.holders.first().map(|holder| holder.weight);
     ensure_eq!(weight, Some(Weight::All), "the writer's weight");
     drop(guard);
@@ -172,13 +172,13 @@ async fn stores_can_be_mixed(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (bench.peer().await?, bench.peer().await?);
     let (here, there) = (bench.name()?, bench.name()?);
     let memory = Memory::new();
-    let elsewhere = Client::builder(memory.connect()).ttl(bench.ttl()).build()?;
-    let multi = Multi::of(peer.mutex(here.as_str())?).and(elsewhere.mutex(there.as_str())?);
+    let elsewhere = Locks::builder(memory.connect()).ttl(bench.ttl()).build()?;
+    let multi = Multi::of(peer.mutex(here.as_str())).and(elsewhere.mutex(there.as_str()));
     let guard = multi.lock().await?;
     let token = guard.token();
-    let other = Client::new(memory)?;
-    ensure!(other.mutex(there.as_str())?.try_lock().await?.is_none(), "free on the other store");
-    ensure!(rival.mutex(here.as_str())?.try_lock().await?.is_none(), "free on this store");
+    let other = Locks::over(memory)?;
+    ensure!(other.mutex(there.as_str()).try_lock().await?.is_none(), "free on the other store");
+    ensure!(rival.mutex(here.as_str()).try_lock().await?.is_none(), "free on this store");
     let fence = guard.iter().find(|held| *held.resource() == there).map(Held::fence);
     let fence = fence.ok_or_else(|| Failure::new("it is not in hand"))?;
     let ending = Ending { by: "ops".into(), why: String::new() };
@@ -233,7 +233,7 @@ async fn a_break_of_one_is_the_loss_of_all(bench: Arc<Bench>) -> Outcome {
 async fn one_lost_while_another_is_waited_for(bench: Arc<Bench>) -> Outcome {
     let (peer, stranger, rival) = (bench.peer().await?, bench.raw().await?, bench.peer().await?);
     let names = names(&bench)?;
-    let theirs = rival.mutex(names[1].as_str())?.lock().await?;
+    let theirs = rival.mutex(names[1].as_str()).lock().await?;
     let multi = all(&peer, &names, bench.ttl())?.wait_forever();
     let waiting = tokio::spawn(async move { multi.lock().await });
     peer.waits(&names[1], 1).await?;
@@ -259,7 +259,7 @@ async fn a_cut_ends_belief_in_all(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, names) = (bench.peer().await?, bench.peer().await?, names(&bench)?);
     let guard = all(&peer, &names, bench.ttl())?.lock().await?;
     peer.connection.cut().await?;
-    let lock = rival.mutex(names[0].as_str())?;
+    let lock = rival.mutex(names[0].as_str());
     let next = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
     let (held, _) = within(bench.lease_ends_within(), "the loss", guard.lost()).await?;
     let ended = held.ends_at();

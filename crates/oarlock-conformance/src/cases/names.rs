@@ -78,15 +78,15 @@ async fn different_names_are_different_locks(bench: Arc<Bench>) -> Outcome {
     let names = hostile(bench.name()?.as_str());
     let mut guards = Vec::new();
     for name in &names {
-        let guard = one.mutex(name)?.try_lock().await?;
+        let guard = one.mutex(name).try_lock().await?;
         guards.push(guard.ok_or_else(|| Failure::new(format!("{name:?} is taken already: by another name?")))?);
     }
     for name in &names {
-        ensure!(two.mutex(name)?.try_lock().await?.is_none(), "{name:?} was given twice");
+        ensure!(two.mutex(name).try_lock().await?.is_none(), "{name:?} was given twice");
     }
     for (guard, name) in guards.into_iter().zip(&names) {
         guard.release().await?;
-        let guard = two.mutex(name)?.try_lock().await?;
+        let guard = two.mutex(name).try_lock().await?;
         ensure!(guard.is_some(), "{name:?} was released and is not free");
     }
     Ok(())
@@ -98,7 +98,7 @@ async fn names_are_shown_as_written(bench: Arc<Bench>) -> Outcome {
     let names: BTreeSet<String> = hostile(salt.as_str()).into_iter().collect();
     let mut guards = Vec::new();
     for name in &names {
-        guards.push(one.mutex(name)?.lock().await?);
+        guards.push(one.mutex(name).lock().await?);
     }
     let listed = two.list().await?;
     let seen: BTreeSet<String> = listed
@@ -126,11 +126,11 @@ async fn long_names_differ_to_the_last_byte(bench: Arc<Bench>) -> Outcome {
         long.push('x');
     }
     let (a, b) = (format!("{long}a"), format!("{long}b"));
-    let guard = one.mutex(&a)?.lock().await?;
-    let other = two.mutex(&b)?.try_lock().await?;
+    let guard = one.mutex(&a).lock().await?;
+    let other = two.mutex(&b).try_lock().await?;
     ensure!(other.is_some(), "names that differ in their last byte are one lock");
-    ensure!(two.mutex(&a)?.try_lock().await?.is_none(), "a name of {MAX_NAME_BYTES} bytes was given twice");
-    ensure!(two.mutex(&long)?.try_lock().await?.is_some(), "a prefix of a held name is taken");
+    ensure!(two.mutex(&a).try_lock().await?.is_none(), "a name of {MAX_NAME_BYTES} bytes was given twice");
+    ensure!(two.mutex(&long).try_lock().await?.is_some(), "a prefix of a held name is taken");
     guard.release().await?;
     Ok(())
 }

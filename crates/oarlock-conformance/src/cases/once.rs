@@ -56,7 +56,7 @@ impl Starts {
 
 async fn a_slot_is_done_once(bench: Arc<Bench>) -> Outcome {
     let (one, two, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let (ours, theirs) = (one.once(name.as_str())?, two.once(name.as_str())?);
+    let (ours, theirs) = (one.once(name.as_str()), two.once(name.as_str()));
     ensure_eq!(ours.last().await?, None, "the last slot of a fresh name");
     for slot in ["9", "10", "2026-11-15", "2026-11-16"] {
         let before = starts.count();
@@ -73,8 +73,8 @@ async fn a_slot_is_done_once(bench: Arc<Bench>) -> Outcome {
 
 async fn a_clock_that_is_behind_does_no_harm(bench: Arc<Bench>) -> Outcome {
     let (ahead, behind, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let _ = ahead.once(name.as_str())?.run("2026-11-15", |_| starts.clone().work()).await?;
-    let late = behind.once(name.as_str())?.at_least_once().run("2026-11-14", |_| starts.clone().work()).await?;
+    let _ = ahead.once(name.as_str()).run("2026-11-15", |_| starts.clone().work()).await?;
+    let late = behind.once(name.as_str()).at_least_once().run("2026-11-14", |_| starts.clone().work()).await?;
     ensure_eq!((late, starts.count()), (done("2026-11-15"), 1), "yesterday's slot");
     Ok(())
 }
@@ -86,7 +86,7 @@ async fn of_many_at_once_one_does_it(bench: Arc<Bench>) -> Outcome {
     for _ in 0..3 {
         let peer = bench.peer().await?;
         for at_least_once in [false, false, true] {
-            let (mut once, starts) = (peer.once(name.as_str())?, starts.clone());
+            let (mut once, starts) = (peer.once(name.as_str()), starts.clone());
             if at_least_once {
                 once = once.at_least_once();
             }
@@ -107,19 +107,19 @@ async fn of_many_at_once_one_does_it(bench: Arc<Bench>) -> Outcome {
 
 async fn the_slot_is_written_before_the_work(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let seen = peer.once(name.as_str())?.run("7", |_| async { other.once(name.as_str())?.last().await }).await?;
+    let seen = peer.once(name.as_str()).run("7", |_| async { other.once(name.as_str()).last().await }).await?;
     ensure_eq!(seen, Slot::Ran(Some("7".into())), "the last slot while the work runs");
-    let later = peer.once(name.as_str())?.at_least_once();
-    let seen = later.run("8", |_| async { other.once(name.as_str())?.last().await }).await?;
+    let later = peer.once(name.as_str()).at_least_once();
+    let seen = later.run("8", |_| async { other.once(name.as_str()).last().await }).await?;
     ensure_eq!(seen, Slot::Ran(Some("7".into())), "the last slot while repeatable work runs");
-    ensure_eq!(other.once(name.as_str())?.last().await?.as_deref(), Some("8"), "the last slot after it");
+    ensure_eq!(other.once(name.as_str()).last().await?.as_deref(), Some("8"), "the last slot after it");
     Ok(())
 }
 
 async fn whoever_finds_it_under_way_returns_at_once(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let (started, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let once = peer.once(name.as_str())?;
+    let once = peer.once(name.as_str());
     let (told, end) = (started.clone(), finish.clone());
     let running = tokio::spawn(async move {
         let work = |_| async move {
@@ -131,7 +131,7 @@ async fn whoever_finds_it_under_way_returns_at_once(bench: Arc<Bench>) -> Outcom
     });
     bench.soon("the start of the work", started.notified()).await?;
     let starts = Starts::default();
-    let answer = bench.soon("the answer", other.once(name.as_str())?.run("7", |_| starts.clone().work())).await??;
+    let answer = bench.soon("the answer", other.once(name.as_str()).run("7", |_| starts.clone().work())).await??;
     ensure_eq!((answer, starts.count()), (done("7"), 0), "a slot under way");
     ensure!(!running.is_finished(), "the first run is over");
     finish.notify_one();
@@ -145,18 +145,18 @@ async fn fail() -> Result<()> {
 
 async fn failed_work_is_not_repeated(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let failed = peer.once(name.as_str())?.run("7", |_| fail()).await;
+    let failed = peer.once(name.as_str()).run("7", |_| fail()).await;
     ensure_eq!(failed.err().map(|error| error.kind()), Some(ErrorKind::Os), "the error of the work");
-    let again = bench.soon("the answer", other.once(name.as_str())?.run("7", |_| starts.clone().work())).await??;
+    let again = bench.soon("the answer", other.once(name.as_str()).run("7", |_| starts.clone().work())).await??;
     ensure_eq!((again, starts.count()), (done("7"), 0), "failed work");
     bench.left_clean(&other, &name).await
 }
 
 async fn failed_work_is_repeated_if_asked_for(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let failed = peer.once(name.as_str())?.at_least_once().run("7", |_| fail()).await;
+    let failed = peer.once(name.as_str()).at_least_once().run("7", |_| fail()).await;
     ensure_eq!(failed.err().map(|error| error.kind()), Some(ErrorKind::Os), "the error of the work");
-    let once = other.once(name.as_str())?.at_least_once();
+    let once = other.once(name.as_str()).at_least_once();
     let again = bench.soon("the answer", once.run("7", |_| starts.clone().work())).await??;
     ensure_eq!((again, starts.count()), (Slot::Ran(()), 1), "failed work");
     bench.left_clean(&other, &name).await
@@ -165,7 +165,7 @@ async fn failed_work_is_repeated_if_asked_for(bench: Arc<Bench>) -> Outcome {
 async fn the_others_wait_for_success_if_asked_for(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let (started, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let once = peer.once(name.as_str())?.at_least_once();
+    let once = peer.once(name.as_str()).at_least_once();
     let (told, end) = (started.clone(), finish.clone());
     let running = tokio::spawn(async move {
         let work = |_| async move {
@@ -176,7 +176,7 @@ async fn the_others_wait_for_success_if_asked_for(bench: Arc<Bench>) -> Outcome 
         once.run("7", work).await
     });
     bench.soon("the start of the work", started.notified()).await?;
-    let (second, starts) = (other.once(name.as_str())?.at_least_once(), Starts::default());
+    let (second, starts) = (other.once(name.as_str()).at_least_once(), Starts::default());
     let work = starts.clone();
     let waiting = tokio::spawn(async move { second.run("7", |_| work.work()).await });
     other.waits(&name, 1).await?;
@@ -206,9 +206,9 @@ macro_rules! running_for_ever {
 
 async fn a_killed_runner_has_had_its_chance(bench: Arc<Bench>) -> Outcome {
     let (dead, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let running = running_for_ever!(bench, dead.once(name.as_str())?, "7");
+    let running = running_for_ever!(bench, dead.once(name.as_str()), "7");
     dead.connection.kill().await?;
-    let once = other.once(name.as_str())?;
+    let once = other.once(name.as_str());
     let answer = bench.soon("the answer", once.run("7", |_| starts.clone().work())).await??;
     ensure_eq!((answer, starts.count()), (done("7"), 0), "the slot of the dead");
     let next =
@@ -220,9 +220,9 @@ async fn a_killed_runner_has_had_its_chance(bench: Arc<Bench>) -> Outcome {
 
 async fn a_killed_runner_is_replaced_if_asked_for(bench: Arc<Bench>) -> Outcome {
     let (dead, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let running = running_for_ever!(bench, dead.once(name.as_str())?.at_least_once(), "7");
+    let running = running_for_ever!(bench, dead.once(name.as_str()).at_least_once(), "7");
     dead.connection.kill().await?;
-    let once = other.once(name.as_str())?.at_least_once();
+    let once = other.once(name.as_str()).at_least_once();
     let again = once.run("7", |_| starts.clone().work());
     let again = within(bench.death_noticed_within(), "the slot of the dead", again).await??;
     ensure_eq!((again, starts.count()), (Slot::Ran(()), 1), "the slot of the dead");
@@ -235,13 +235,13 @@ async fn a_lost_lock_ends_the_work(bench: Arc<Bench>) -> Outcome {
     for at_least_once in [false, true] {
         let (name, starts) = (bench.name()?, Starts::default());
         let kind = |once: oarlock_core::Once| if at_least_once { once.at_least_once() } else { once };
-        let running = running_for_ever!(bench, kind(peer.once(name.as_str())?), "7");
+        let running = running_for_ever!(bench, kind(peer.once(name.as_str())), "7");
         let holder = other.inspect(&name).await?.holders.first().map(|holder| holder.id);
         let holder = holder.ok_or_else(|| Failure::new("work runs, and nobody holds"))?;
         stranger.release(&name, holder, End::Withdrawn).await?;
         let ended = within(bench.lease_ends_within(), "the end of the work", running).await??;
         ensure_eq!(ended.err().map(|error| error.kind()), Some(ErrorKind::Lost), "the error");
-        let again = kind(other.once(name.as_str())?).run("7", |_| starts.clone().work()).await?;
+        let again = kind(other.once(name.as_str())).run("7", |_| starts.clone().work()).await?;
         let expected = if at_least_once { Slot::Ran(()) } else { done("7") };
         ensure_eq!(again, expected, "the slot afterwards (at least once: {at_least_once})");
     }
@@ -252,7 +252,7 @@ async fn a_lost_lock_ends_the_work(bench: Arc<Bench>) -> Outcome {
 async fn a_broken_runner_writes_nothing_more(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let (started, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let once = peer.once(name.as_str())?.at_least_once();
+    let once = peer.once(name.as_str()).at_least_once();
     let (told, end) = (started.clone(), finish.clone());
     let running = tokio::spawn(async move {
         let work = |_| async move {
@@ -267,29 +267,25 @@ async fn a_broken_runner_writes_nothing_more(bench: Arc<Bench>) -> Outcome {
     let fence = fence.ok_or_else(|| Failure::new("work runs, and nobody holds"))?;
     let ending = Ending { by: "ops".into(), why: String::new() };
     operator.break_hold(&name, fence, ending, Duration::ZERO).await?;
-    ensure_eq!(
-        operator.once(name.as_str())?.run("8", |_| async { Ok::<_, Error>(()) }).await?,
-        Slot::Ran(()),
-        "slot 8"
-    );
+    ensure_eq!(operator.once(name.as_str()).run("8", |_| async { Ok::<_, Error>(()) }).await?, Slot::Ran(()), "slot 8");
     finish.notify_one();
     let ended = within(bench.lease_ends_within(), "the end of the broken run", running).await??;
     ensure_eq!(ended.err().map(|error| error.kind()), Some(ErrorKind::Lost), "the error of the broken run");
-    ensure_eq!(operator.once(name.as_str())?.last().await?.as_deref(), Some("8"), "the last slot");
+    ensure_eq!(operator.once(name.as_str()).last().await?.as_deref(), Some("8"), "the last slot");
     Ok(())
 }
 
 async fn a_lost_reply_costs_nothing(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
     for (slot, at_least_once) in [("1", false), ("2", true)] {
-        let mut once = peer.once(name.as_str())?;
+        let mut once = peer.once(name.as_str());
         if at_least_once {
             once = once.at_least_once();
         }
         peer.connection.drop_reply(Verb::Renew).await?;
         let ran = within(bench.lease_ends_within(), "the run", once.run(slot, |_| starts.clone().work())).await??;
         ensure_eq!(ran, Slot::Ran(()), "the run of slot {slot}");
-        ensure_eq!(other.once(name.as_str())?.last().await?.as_deref(), Some(slot), "the last slot");
+        ensure_eq!(other.once(name.as_str()).last().await?.as_deref(), Some(slot), "the last slot");
     }
     ensure_eq!(starts.count(), 2, "runs");
     bench.left_clean(&other, &name).await
@@ -297,21 +293,21 @@ async fn a_lost_reply_costs_nothing(bench: Arc<Bench>) -> Outcome {
 
 async fn an_earlier_slot_is_waited_for_and_no_longer(bench: Arc<Bench>) -> Outcome {
     let (peer, other, name, starts) = (bench.peer().await?, bench.peer().await?, bench.name()?, Starts::default());
-    let running = running_for_ever!(bench, peer.once(name.as_str())?, "7");
-    let once = other.once(name.as_str())?.wait(Duration::from_millis(60));
+    let running = running_for_ever!(bench, peer.once(name.as_str()), "7");
+    let once = other.once(name.as_str()).wait(Duration::from_millis(60));
     let refused = bench.soon("the end of the wait", once.run("8", |_| starts.clone().work())).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
     running.abort();
     let _ = running.await;
-    let once = other.once(name.as_str())?;
+    let once = other.once(name.as_str());
     ensure_eq!(once.run("8", |_| starts.clone().work()).await?, Slot::Ran(()), "slot 8 when its turn has come");
     bench.left_clean(&other, &name).await
 }
 
 async fn memos_of_others_are_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, name, starts) = (bench.peer().await?, bench.name()?, Starts::default());
-    peer.mutex(name.as_str())?.lock().await?.release_leaving(&b"something else"[..]).await?;
-    let refused = peer.once(name.as_str())?.run("7", |_| starts.clone().work()).await;
+    peer.mutex(name.as_str()).lock().await?.release_leaving(&b"something else"[..]).await?;
+    let refused = peer.once(name.as_str()).run("7", |_| starts.clone().work()).await;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Foreign), "the error");
     ensure_eq!(starts.count(), 0, "runs");
     bench.left_clean(&peer, &name).await
@@ -321,7 +317,7 @@ async fn at_every_await(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let (name, starts) = (bench.name()?, Starts::default());
-        let once = peer.once(name.as_str())?;
+        let once = peer.once(name.as_str());
         let work = |_| async {
             starts.clone().work().await?;
             tokio::task::yield_now().await;
@@ -330,7 +326,7 @@ async fn at_every_await(bench: Arc<Bench>) -> Outcome {
         let (output, _) = dropped_at(once.run("7", work), polls, bench.pace.soon).await;
         let finished = output.transpose()?.is_some();
         peer.left_clean(&bench, &rival, &name).await?;
-        let _ = rival.once(name.as_str())?.run("7", |_| starts.clone().work()).await?;
+        let _ = rival.once(name.as_str()).run("7", |_| starts.clone().work()).await?;
         ensure!(starts.count() <= 1, "started {} times after a drop at poll {polls}", starts.count());
         if finished {
             ensure!(polls > 3, "all was done with {polls} awaits to be dropped at");
@@ -344,7 +340,7 @@ async fn at_every_await_if_repeated(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let (name, finishes) = (bench.name()?, Starts::default());
-        let once = peer.once(name.as_str())?.at_least_once();
+        let once = peer.once(name.as_str()).at_least_once();
         let work = |_| async {
             tokio::task::yield_now().await;
             finishes.clone().work().await
@@ -352,7 +348,7 @@ async fn at_every_await_if_repeated(bench: Arc<Bench>) -> Outcome {
         let (output, _) = dropped_at(once.run("7", work), polls, bench.pace.soon).await;
         let finished = output.transpose()?.is_some();
         peer.left_clean(&bench, &rival, &name).await?;
-        let _ = rival.once(name.as_str())?.at_least_once().run("7", |_| finishes.clone().work()).await?;
+        let _ = rival.once(name.as_str()).at_least_once().run("7", |_| finishes.clone().work()).await?;
         ensure!(finishes.count() >= 1, "never finished after a drop at poll {polls}");
         if finished {
             break;

@@ -30,12 +30,12 @@ const QUIET: Duration = Duration::from_millis(50);
 async fn grants_follow_arrival(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let first = bench.peer().await?;
-    let guard = first.mutex(name.as_str())?.lock().await?;
+    let guard = first.mutex(name.as_str()).lock().await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let (mut tasks, mut peers) = (Vec::new(), Vec::new());
     for number in 0..5 {
         let peer = bench.peer().await?;
-        let (lock, served) = (peer.mutex(name.as_str())?, served.clone());
+        let (lock, served) = (peer.mutex(name.as_str()), served.clone());
         // One of them polls: it keeps its place, too.
         let lock = if number == 2 { lock.spin() } else { lock };
         tasks.push(tokio::spawn(async move {
@@ -57,14 +57,14 @@ async fn grants_follow_arrival(bench: Arc<Bench>) -> Outcome {
 async fn every_task_has_a_place_if_it_asks_for_one(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let first = bench.peer().await?;
-    let guard = first.mutex(name.as_str())?.lock().await?;
+    let guard = first.mutex(name.as_str()).lock().await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = Vec::new();
     // Two of them share a connection: the order must hold within a client, too.
     let peers = [Arc::new(bench.peer().await?), Arc::new(bench.peer().await?), Arc::new(bench.peer().await?)];
     for number in 0..6 {
         let peer = peers[number % 3].clone();
-        let (lock, served) = (peer.mutex(name.as_str())?.fair(), served.clone());
+        let (lock, served) = (peer.mutex(name.as_str()).fair(), served.clone());
         tasks.push(tokio::spawn(async move {
             let guard = lock.lock().await?;
             let _ = served.send((number, guard.fence()));
@@ -84,11 +84,11 @@ async fn every_task_has_a_place_if_it_asks_for_one(bench: Arc<Bench>) -> Outcome
 async fn the_tasks_of_a_process_wait_behind_its_place(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (first, many, one) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let guard = first.mutex(name.as_str())?.lock().await?;
+    let guard = first.mutex(name.as_str()).lock().await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = Vec::new();
     for (number, peer) in [(0, &many), (1, &one), (2, &many)] {
-        let (lock, served) = (peer.mutex(name.as_str())?, served.clone());
+        let (lock, served) = (peer.mutex(name.as_str()), served.clone());
         let task = async move {
             let guard = lock.lock().await?;
             let _ = served.send((number, guard.fence()));
@@ -139,13 +139,13 @@ async fn follows(bench: &Bench, order: &mut UnboundedReceiver<(usize, Fence)>, e
 async fn a_try_is_refused_while_others_wait(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let guard = one.mutex(name.as_str())?.lock().await?;
-    let lock = two.mutex(name.as_str())?;
+    let guard = one.mutex(name.as_str()).lock().await?;
+    let lock = two.mutex(name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
     guard.release().await?;
     // Whether or not the waiter has taken its turn by now, no claim may come before it.
-    ensure!(three.mutex(name.as_str())?.try_lock().await?.is_none(), "a try passed a claim that waits");
+    ensure!(three.mutex(name.as_str()).try_lock().await?.is_none(), "a try passed a claim that waits");
     bench.soon("the waiter", waiter).await???.release().await?;
     Ok(())
 }
@@ -153,11 +153,11 @@ async fn a_try_is_refused_while_others_wait(bench: Arc<Bench>) -> Outcome {
 async fn readers_wait_behind_a_waiting_writer(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let reader = one.rwlock(name.as_str())?.read().await?;
-    let lock = two.rwlock(name.as_str())?;
+    let reader = one.rwlock(name.as_str()).read().await?;
+    let lock = two.rwlock(name.as_str());
     let writer = tokio::spawn(async move { lock.write().await });
     two.waits(&name, 1).await?;
-    let late = three.rwlock(name.as_str())?;
+    let late = three.rwlock(name.as_str());
     ensure!(late.try_read().await?.is_none(), "a reader passed a waiting writer");
     reader.release().await?;
     let writer = bench.soon("the writer", writer).await???;
@@ -202,9 +202,9 @@ async fn a_light_claim_is_not_called_past_a_heavy_one(bench: Arc<Bench>) -> Outc
 async fn who_gives_up_frees_his_place(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let guard = one.mutex(name.as_str())?.lock().await?;
-    let patient = three.mutex(name.as_str())?;
-    let brief = two.mutex(name.as_str())?.wait(Duration::from_millis(150));
+    let guard = one.mutex(name.as_str()).lock().await?;
+    let patient = three.mutex(name.as_str());
+    let brief = two.mutex(name.as_str()).wait(Duration::from_millis(150));
     let gave_up = tokio::spawn(async move { brief.lock().await });
     two.waits(&name, 1).await?;
     let waiter = tokio::spawn(async move { patient.lock().await });

@@ -18,7 +18,7 @@ cases!("owner":
 
 async fn waiting_for_oneself_is_an_error(bench: Arc<Bench>) -> Outcome {
     let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
-    let lock = peer.mutex(name.as_str())?.owner(&owner);
+    let lock = peer.mutex(name.as_str()).owner(&owner);
     let guard = lock.lock().await?;
     let refused = bench.soon("the refusal", lock.lock()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "waiting for oneself");
@@ -31,8 +31,8 @@ async fn waiting_for_oneself_is_an_error(bench: Arc<Bench>) -> Outcome {
 
 async fn owners_are_apart(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.owner(&Owner::new()).lock().await?;
-    let lock = peer.mutex(name.as_str())?.owner(&Owner::new());
+    let guard = peer.mutex(name.as_str()).owner(&Owner::new()).lock().await?;
+    let lock = peer.mutex(name.as_str()).owner(&Owner::new());
     let other = tokio::spawn(async move { lock.lock().await });
     peer.waits(&name, 1).await?;
     guard.release().await?;
@@ -42,11 +42,11 @@ async fn owners_are_apart(bench: Arc<Bench>) -> Outcome {
 
 async fn a_reader_can_read_again(bench: Arc<Bench>) -> Outcome {
     let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
-    let lock = peer.rwlock(name.as_str())?.owner(&owner);
+    let lock = peer.rwlock(name.as_str()).owner(&owner);
     let first = lock.read().await?;
     let second = bench.soon("a second read hold", lock.read()).await??;
     // A writer that waits between the two would make the second wait for the first: that must be an error.
-    let writer = peer.rwlock(name.as_str())?;
+    let writer = peer.rwlock(name.as_str());
     if bench.info.capabilities.order {
         let writer = tokio::spawn(async move { writer.write().await });
         peer.waits(&name, 1).await?;
@@ -60,7 +60,7 @@ async fn a_reader_can_read_again(bench: Arc<Bench>) -> Outcome {
 
 async fn a_reader_cannot_wait_to_write(bench: Arc<Bench>) -> Outcome {
     let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
-    let lock = peer.rwlock(name.as_str())?.owner(&owner);
+    let lock = peer.rwlock(name.as_str()).owner(&owner);
     let _reader = lock.read().await?;
     let refused = bench.soon("the refusal", lock.write()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "an upgrade");
@@ -70,8 +70,8 @@ async fn a_reader_cannot_wait_to_write(bench: Arc<Bench>) -> Outcome {
 /// An owner that holds permits may wait for more, but not behind a claim that may wait for those it holds.
 async fn more_permits_are_waited_for_at_the_head_alone(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name, owner) = (bench.peer().await?, bench.peer().await?, bench.name()?, Owner::new());
-    let pool = peer.semaphore(name.as_str(), 3)?.owner(&owner);
-    let (mine, theirs) = (pool.acquire(1).await?, rival.semaphore(name.as_str(), 3)?);
+    let pool = peer.semaphore(name.as_str(), 3).owner(&owner);
+    let (mine, theirs) = (pool.acquire(1).await?, rival.semaphore(name.as_str(), 3));
     let two = theirs.acquire(2).await?;
     // No claim waits: it stands at the head, and is served when the others release.
     let waits = pool.clone();

@@ -10,13 +10,13 @@ cases!("pause": belief_does_not_wait_for_the_server [Pause, Fences], a_short_sto
 
 async fn belief_does_not_wait_for_the_server(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     bench.fixture.pause().await?;
     let lost = within(bench.lease_ends_within(), "the end of belief", guard.lost()).await;
     bench.fixture.resume().await?;
     lost?;
     let rival = bench.peer().await?;
-    let lock = rival.mutex(name.as_str())?;
+    let lock = rival.mutex(name.as_str());
     let theirs = within(bench.lease_ends_within(), "the next holder", lock.lock()).await??;
     ensure!(theirs.fence() > guard.fence(), "fence {} after {}", theirs.fence(), guard.fence());
     theirs.release().await?;
@@ -25,7 +25,7 @@ async fn belief_does_not_wait_for_the_server(bench: Arc<Bench>) -> Outcome {
 
 async fn a_short_stop_costs_nothing(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     bench.fixture.pause().await?;
     tokio::time::sleep(bench.ttl() / 8).await;
     bench.fixture.resume().await?;

@@ -40,7 +40,7 @@ fn requests(peer: &Peer, name: &ResourceName) -> usize {
 
 async fn an_owner_enters_again_without_a_request(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let outer = lock.lock().await?;
     let inner = bench.soon("the second entry", lock.lock()).await??;
     let third = lock.try_lock().await?.ok_or_else(|| Failure::new("a try of what one holds was refused"))?;
@@ -49,7 +49,7 @@ async fn an_owner_enters_again_without_a_request(bench: Arc<Bench>) -> Outcome {
     drop(third);
     ensure_eq!(outer.release().await?, None, "a release that is not the last");
     ensure!(inner.is_held(), "lost with the outer entry");
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "let go with the outer entry");
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "let go with the outer entry");
     let released = inner.release().await?.map(|release| release.outcome);
     ensure_eq!(released, Some(Released::Released), "the last release");
     bench.left_clean(&rival, &name).await
@@ -57,8 +57,8 @@ async fn an_owner_enters_again_without_a_request(bench: Arc<Bench>) -> Outcome {
 
 async fn owners_exclude_each_other(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.reentrant(&Owner::new()).lock().await?;
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let guard = peer.mutex(name.as_str()).reentrant(&Owner::new()).lock().await?;
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     ensure!(lock.try_lock().await?.is_none(), "another owner was let in");
     let other = tokio::spawn(async move { lock.lock().await });
     peer.waits(&name, 1).await?;
@@ -71,8 +71,8 @@ async fn owners_exclude_each_other(bench: Arc<Bench>) -> Outcome {
 
 async fn tasks_of_one_owner_stand_before_the_store_as_one(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let mut tasks = Vec::new();
     for _ in 0..10 {
         let lock = lock.clone();
@@ -93,11 +93,11 @@ async fn tasks_of_one_owner_stand_before_the_store_as_one(bench: Arc<Bench>) -> 
 
 async fn whoever_waits_for_another_keeps_his_own_deadline(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name, owner) = (bench.peer().await?, bench.peer().await?, bench.name()?, Owner::new());
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let patient = peer.mutex(name.as_str())?.reentrant(&owner);
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let patient = peer.mutex(name.as_str()).reentrant(&owner);
     let patient = tokio::spawn(async move { patient.lock().await });
     peer.waits(&name, 1).await?;
-    let hasty = peer.mutex(name.as_str())?.wait(Duration::from_millis(60)).reentrant(&owner);
+    let hasty = peer.mutex(name.as_str()).wait(Duration::from_millis(60)).reentrant(&owner);
     ensure!(hasty.try_lock().await?.is_none(), "a try waited, or got what is held");
     let refused = bench.soon("the end of the short wait", hasty.lock()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
@@ -108,11 +108,11 @@ async fn whoever_waits_for_another_keeps_his_own_deadline(bench: Arc<Bench>) -> 
 
 async fn the_next_one_goes_when_the_first_gives_up(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name, owner) = (bench.peer().await?, bench.peer().await?, bench.name()?, Owner::new());
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let hasty = peer.mutex(name.as_str())?.wait(bench.ttl() / 2).reentrant(&owner);
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let hasty = peer.mutex(name.as_str()).wait(bench.ttl() / 2).reentrant(&owner);
     let hasty = tokio::spawn(async move { hasty.lock().await });
     peer.waits(&name, 1).await?;
-    let patient = peer.mutex(name.as_str())?.reentrant(&owner);
+    let patient = peer.mutex(name.as_str()).reentrant(&owner);
     let patient = tokio::spawn(async move { patient.lock().await });
     let refused = within(bench.lease_ends_within(), "the end of the short wait", hasty).await??;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
@@ -124,8 +124,8 @@ async fn the_next_one_goes_when_the_first_gives_up(bench: Arc<Bench>) -> Outcome
 
 async fn the_next_one_goes_when_the_first_walks_away(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let (first, second) = (lock.clone(), lock);
     let first = tokio::spawn(async move { first.lock().await });
     peer.waits(&name, 1).await?;
@@ -141,7 +141,7 @@ async fn the_next_one_goes_when_the_first_walks_away(bench: Arc<Bench>) -> Outco
 async fn lost_for_one_is_lost_for_all(bench: Arc<Bench>) -> Outcome {
     let (peer, stranger, rival) = (bench.peer().await?, bench.raw().await?, bench.peer().await?);
     let name = bench.name()?;
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let (one, two) = (lock.lock().await?, lock.lock().await?);
     stranger.release(&name, one.id(), End::Withdrawn).await?;
     for guard in [&one, &two] {
@@ -156,7 +156,7 @@ async fn lost_for_one_is_lost_for_all(bench: Arc<Bench>) -> Outcome {
     let last = two.release().await?.map(|release| release.outcome);
     ensure_eq!(last, Some(Released::NotHeld), "the last release of a lost hold");
     ensure!(fresh.is_held(), "lost entries took the new hold with them: {:?}", fresh.loss());
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "the new hold was let go");
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "the new hold was let go");
     let again = lock.lock().await?;
     ensure_eq!(again.fence(), fresh.fence(), "the fence of the new hold");
     drop((fresh, again));
@@ -165,7 +165,7 @@ async fn lost_for_one_is_lost_for_all(bench: Arc<Bench>) -> Outcome {
 
 async fn a_break_is_told_to_all(bench: Arc<Bench>) -> Outcome {
     let (peer, operator, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let (one, two) = (lock.lock().await?, lock.lock().await?);
     let ending = Ending { by: "ops".into(), why: "maintenance".into() };
     operator.break_hold(&name, one.fence(), ending.clone(), Duration::ZERO).await?;
@@ -178,7 +178,7 @@ async fn a_break_is_told_to_all(bench: Arc<Bench>) -> Outcome {
 
 async fn a_plain_lock_of_the_owner_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, name, owner) = (bench.peer().await?, bench.name()?, Owner::new());
-    let plain = peer.mutex(name.as_str())?.owner(&owner);
+    let plain = peer.mutex(name.as_str()).owner(&owner);
     let lock = plain.clone().reentrant(&owner);
     let entry = lock.lock().await?;
     let refused = bench.soon("the refusal", plain.lock()).await?;
@@ -192,19 +192,19 @@ async fn a_plain_lock_of_the_owner_is_refused(bench: Arc<Bench>) -> Outcome {
 
 async fn a_writer_can_read(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.rwlock(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.rwlock(name.as_str()).reentrant(&Owner::new());
     let writer = lock.write().await?;
     let reader = bench.soon("a read entry of the writer", lock.read()).await??;
     let again = bench.soon("a write entry of the writer", lock.write()).await??;
     drop((writer, again));
-    ensure!(rival.rwlock(name.as_str())?.try_read().await?.is_none(), "it is held for writing to its last entry");
+    ensure!(rival.rwlock(name.as_str()).try_read().await?.is_none(), "it is held for writing to its last entry");
     reader.release().await?;
     bench.left_clean(&rival, &name).await
 }
 
 async fn an_upgrade_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.rwlock(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.rwlock(name.as_str()).reentrant(&Owner::new());
     let reader = lock.read().await?;
     let refused = bench.soon("the refusal", lock.write()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SelfDeadlock), "an upgrade");
@@ -219,9 +219,9 @@ async fn an_upgrade_is_refused(bench: Arc<Bench>) -> Outcome {
 /// Without sharing, the second entry would queue behind a writer that waits for the first.
 async fn a_reader_passes_a_waiting_writer(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.rwlock(name.as_str())?.reentrant(&Owner::new());
+    let lock = peer.rwlock(name.as_str()).reentrant(&Owner::new());
     let first = lock.read().await?;
-    let writer = rival.rwlock(name.as_str())?;
+    let writer = rival.rwlock(name.as_str());
     let writer = tokio::spawn(async move { writer.write().await });
     rival.waits(&name, 1).await?;
     let second = bench.soon("the second read entry", lock.read()).await??;
@@ -234,7 +234,7 @@ async fn at_every_await_of_an_entry(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let lock = peer.mutex(name.as_str())?.ttl(LONG).reentrant(&Owner::new());
+        let lock = peer.mutex(name.as_str()).ttl(LONG).reentrant(&Owner::new());
         let (output, _) = dropped_at(lock.lock(), polls, bench.pace.soon).await;
         let done = output.is_some();
         // Whoever walked away does not stand in the way of the owner's next.
@@ -253,7 +253,7 @@ async fn at_every_await_of_a_last_release(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0.. {
         let name = bench.name()?;
-        let lock = peer.mutex(name.as_str())?.ttl(LONG).reentrant(&Owner::new());
+        let lock = peer.mutex(name.as_str()).ttl(LONG).reentrant(&Owner::new());
         let (outer, inner) = (lock.lock().await?, lock.lock().await?);
         drop(outer);
         let (output, _) = dropped_at(inner.release(), polls, bench.pace.soon).await;
@@ -269,7 +269,7 @@ async fn at_every_await_of_a_last_release(bench: Arc<Bench>) -> Outcome {
 
 async fn entries_end_outside_of_a_runtime(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let lock = peer.mutex(name.as_str())?.ttl(LONG).reentrant(&Owner::new());
+    let lock = peer.mutex(name.as_str()).ttl(LONG).reentrant(&Owner::new());
     let guards = (lock.lock().await?, lock.lock().await?);
     std::thread::spawn(move || drop(guards)).join().map_err(|_| Failure::new("a drop panicked"))?;
     bench.left_clean(&rival, &name).await
@@ -283,7 +283,7 @@ async fn owners_in_a_crowd(bench: Arc<Bench>) -> Outcome {
     for number in 0..4 {
         let owner = Owner::new();
         for _ in 0..3 {
-            let lock = peers[number % 2].mutex(name.as_str())?.wait_forever().reentrant(&owner);
+            let lock = peers[number % 2].mutex(name.as_str()).wait_forever().reentrant(&owner);
             let inside = inside.clone();
             workers.push(tokio::spawn(async move {
                 for _ in 0..8 {

@@ -17,8 +17,8 @@ cases!("renewal":
 
 async fn a_holder_outlives_many_leases(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
-    let lock = rival.mutex(name.as_str())?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
+    let lock = rival.mutex(name.as_str());
     for _ in 0..14 {
         tokio::time::sleep(bench.ttl() / 4).await;
         ensure!(guard.is_held(), "lost: {:?}", guard.loss());
@@ -35,8 +35,8 @@ async fn a_holder_outlives_many_leases(bench: Arc<Bench>) -> Outcome {
 async fn a_waiter_keeps_its_place(bench: Arc<Bench>) -> Outcome {
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.lock().await?;
-    let (first, second) = (two.mutex(name.as_str())?, three.mutex(name.as_str())?);
+    let guard = one.mutex(name.as_str()).lock().await?;
+    let (first, second) = (two.mutex(name.as_str()), three.mutex(name.as_str()));
     let first = tokio::spawn(async move { first.lock().await });
     two.waits(&name, 1).await?;
     let second = tokio::spawn(async move { second.lock().await });
@@ -56,7 +56,7 @@ async fn many_locks_are_kept_by_one_client(bench: Arc<Bench>) -> Outcome {
     let peer = bench.peer().await?;
     let mut guards = Vec::new();
     for _ in 0..30 {
-        guards.push(peer.mutex(bench.name()?.as_str())?.lock().await?);
+        guards.push(peer.mutex(bench.name()?.as_str()).lock().await?);
     }
     tokio::time::sleep(bench.ttl() * 2).await;
     for guard in guards {
@@ -68,7 +68,7 @@ async fn many_locks_are_kept_by_one_client(bench: Arc<Bench>) -> Outcome {
 
 async fn a_calm_run_has_no_alarms(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.ttl(bench.ttl() * 2).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(bench.ttl() * 2).lock().await?;
     tokio::time::sleep(bench.ttl() * 4).await;
     guard.release().await?;
     let alarm = |step: &Step| matches!(step, Step::Suspect { .. } | Step::Lost { .. } | Step::ReleaseFailed { .. });

@@ -10,13 +10,13 @@ cases!("restart": fences_still_rise [Restart, Fences], holders_keep_it_or_are_to
 
 async fn fences_still_rise(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     let fence = guard.fence();
     guard.release().await?;
     bench.fixture.restart().await?;
     let after = bench.peer().await?;
     let guard =
-        within(bench.lease_ends_within(), "the lock after a restart", after.mutex(name.as_str())?.lock()).await??;
+        within(bench.lease_ends_within(), "the lock after a restart", after.mutex(name.as_str()).lock()).await??;
     ensure!(guard.fence() > fence, "fence {} after {fence}", guard.fence());
     guard.release().await?;
     Ok(())
@@ -24,10 +24,10 @@ async fn fences_still_rise(bench: Arc<Bench>) -> Outcome {
 
 async fn holders_keep_it_or_are_told(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     bench.fixture.restart().await?;
     let rival = bench.peer().await?;
-    let lock = rival.mutex(name.as_str())?;
+    let lock = rival.mutex(name.as_str());
     // Whether it survives is the store's affair; that nobody believes wrongly is ours.
     for _ in 0..20 {
         let theirs = lock.try_lock().await;

@@ -22,10 +22,10 @@ const GRACE: Duration = Duration::from_millis(1_900);
 
 async fn a_bounded_wait_ends_in_time(bench: Arc<Bench>) -> Outcome {
     let (one, name) = (bench.peer().await?, bench.name()?);
-    let _guard = one.mutex(name.as_str())?.lock().await?;
+    let _guard = one.mutex(name.as_str()).lock().await?;
     for cut_first in [true, false] {
         let two = bench.peer().await?;
-        let (lock, wait) = (two.mutex(name.as_str())?, bench.ttl());
+        let (lock, wait) = (two.mutex(name.as_str()), bench.ttl());
         if cut_first {
             two.connection.cut().await?;
         }
@@ -47,13 +47,13 @@ async fn a_bounded_wait_ends_in_time(bench: Arc<Bench>) -> Outcome {
 /// Arming a watch, naming the holder, leaving the queue: each would take as long as a request may.
 async fn a_bounded_wait_ends_in_time_although_nothing_can_be_seen(bench: Arc<Bench>) -> Outcome {
     let (one, name) = (bench.peer().await?, bench.name()?);
-    let _guard = one.mutex(name.as_str())?.lock().await?;
+    let _guard = one.mutex(name.as_str()).lock().await?;
     let connection = bench.connection().await?;
     let faulty = Arc::new(Faulty::new(connection.driver()));
     faulty.mute_looks();
     let two = bench.peer_over(faulty, connection)?;
     let (asked, wait) = (now(), Duration::from_millis(100));
-    let Err(error) = two.mutex(name.as_str())?.wait(wait).lock().await else {
+    let Err(error) = two.mutex(name.as_str()).wait(wait).lock().await else {
         return Err(Failure::new("a held lock was given"));
     };
     ensure_eq!(error.kind(), ErrorKind::Busy, "the error");
@@ -68,7 +68,7 @@ async fn a_downgrade_ends_in_time(bench: Arc<Bench>) -> Outcome {
     let connection = bench.connection().await?;
     let faulty = Arc::new(Faulty::new(connection.driver()));
     let peer = bench.peer_over(faulty.clone(), connection)?;
-    let guard = peer.rwlock(name.as_str())?.write().await?;
+    let guard = peer.rwlock(name.as_str()).write().await?;
     faulty.mute_attempts();
     let (asked, bound) = (now(), bench.pace.soon);
     let done = within(bound + GRACE, "the end of a downgrade", guard.downgrade()).await?;
@@ -79,7 +79,7 @@ async fn a_downgrade_ends_in_time(bench: Arc<Bench>) -> Outcome {
 
 async fn a_shutdown_ends_in_time(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.lock().await?;
+    let guard = peer.mutex(name.as_str()).lock().await?;
     peer.connection.cut().await?;
     drop(guard);
     let patience = Duration::from_millis(500);

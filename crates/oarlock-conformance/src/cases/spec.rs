@@ -24,8 +24,8 @@ fn units(permits: u32) -> Option<Limit> {
 
 async fn two_capacities_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.semaphore(name.as_str(), 3)?.acquire(1).await?;
-    let Err(error) = two.semaphore(name.as_str(), 5)?.acquire(1).await else {
+    let guard = one.semaphore(name.as_str(), 3).acquire(1).await?;
+    let Err(error) = two.semaphore(name.as_str(), 5).acquire(1).await else {
         return Err(Failure::new("another capacity was accepted"));
     };
     ensure_eq!(error.kind(), ErrorKind::SpecMismatch, "the kind of error");
@@ -36,8 +36,8 @@ async fn two_capacities_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
 
 async fn readers_and_permits_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.semaphore(name.as_str(), 3)?.acquire(1).await?;
-    let Err(error) = two.rwlock(name.as_str())?.try_read().await else {
+    let guard = one.semaphore(name.as_str(), 3).acquire(1).await?;
+    let Err(error) = two.rwlock(name.as_str()).try_read().await else {
         return Err(Failure::new("a reader was let in beside permits"));
     };
     ensure_eq!(error.kind(), ErrorKind::SpecMismatch, "the kind of error");
@@ -47,8 +47,8 @@ async fn readers_and_permits_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
 
 async fn a_claim_can_adopt_the_stored_capacity(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let _guard = one.semaphore(name.as_str(), 3)?.acquire(1).await?;
-    let larger = two.semaphore(name.as_str(), 9)?.adopt();
+    let _guard = one.semaphore(name.as_str(), 3).acquire(1).await?;
+    let larger = two.semaphore(name.as_str(), 9).adopt();
     let pair = larger.try_acquire(2).await?;
     ensure!(pair.is_some(), "2 more of 3 were refused");
     ensure!(larger.try_acquire(1).await?.is_none(), "adopted, and yet a fourth of 3 was given");
@@ -57,25 +57,25 @@ async fn a_claim_can_adopt_the_stored_capacity(bench: Arc<Bench>) -> Outcome {
 
 async fn too_heavy_is_refused_at_once(bench: Arc<Bench>) -> Outcome {
     let (one, name) = (bench.peer().await?, bench.name()?);
-    let refused = bench.soon("a refusal", one.semaphore(name.as_str(), 2)?.acquire(3)).await?;
+    let refused = bench.soon("a refusal", one.semaphore(name.as_str(), 2).acquire(3)).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooHeavy), "3 of 2");
     bench.left_clean(&one, &name).await
 }
 
 async fn a_free_resource_forgets_its_capacity(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    one.semaphore(name.as_str(), 3)?.acquire(3).await?.release().await?;
-    two.semaphore(name.as_str(), 5)?.acquire(5).await?.release().await?;
+    one.semaphore(name.as_str(), 3).acquire(3).await?.release().await?;
+    two.semaphore(name.as_str(), 5).acquire(5).await?.release().await?;
     Ok(())
 }
 
 async fn a_mutex_agrees_with_every_capacity(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.semaphore(name.as_str(), 3)?.acquire(1).await?;
-    ensure!(two.mutex(name.as_str())?.try_lock().await?.is_none(), "a mutex was granted beside a permit");
+    let guard = one.semaphore(name.as_str(), 3).acquire(1).await?;
+    ensure!(two.mutex(name.as_str()).try_lock().await?.is_none(), "a mutex was granted beside a permit");
     guard.release().await?;
-    let guard = two.mutex(name.as_str())?.lock().await?;
-    ensure!(one.semaphore(name.as_str(), 3)?.try_acquire(1).await?.is_none(), "a permit was given beside a mutex");
+    let guard = two.mutex(name.as_str()).lock().await?;
+    ensure!(one.semaphore(name.as_str(), 3).try_acquire(1).await?.is_none(), "a permit was given beside a mutex");
     guard.release().await?;
     Ok(())
 }

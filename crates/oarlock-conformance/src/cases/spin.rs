@@ -73,15 +73,15 @@ impl DynDriver for Counting {
 
 async fn nothing_is_watched_and_pauses_are_bounded(bench: Arc<Bench>) -> Outcome {
     let ((peer, counts), rival, name) = (Counting::peer(&bench).await?, bench.peer().await?, bench.name()?);
-    let _theirs = rival.mutex(name.as_str())?.lock().await?;
+    let _theirs = rival.mutex(name.as_str()).lock().await?;
     let wait = Duration::from_secs(1);
-    let refused = peer.mutex(name.as_str())?.spin().wait(wait).lock().await;
+    let refused = peer.mutex(name.as_str()).spin().wait(wait).lock().await;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
     let attempts = counts.attempts.load(Ordering::SeqCst);
     ensure_eq!(counts.turns_watched.load(Ordering::SeqCst), 0, "watches of a spinning claim");
     // Pauses of 1, 2, 4 … 50 ms, each by up to a quarter shorter.
     ensure!((3..=40).contains(&attempts), "{attempts} attempts in {wait:?}");
-    let refused = peer.mutex(name.as_str())?.wait(wait / 10).lock().await;
+    let refused = peer.mutex(name.as_str()).wait(wait / 10).lock().await;
     ensure!(refused.is_err(), "a held lock was given");
     ensure!(counts.turns_watched.load(Ordering::SeqCst) > 0, "the counter counts nothing");
     Ok(())
@@ -89,8 +89,8 @@ async fn nothing_is_watched_and_pauses_are_bounded(bench: Arc<Bench>) -> Outcome
 
 async fn it_is_handed_over(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let lock = peer.mutex(name.as_str())?.spin();
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let lock = peer.mutex(name.as_str()).spin();
     let spinning = tokio::spawn(async move { lock.lock().await });
     peer.waits(&name, 1).await?;
     let fence = theirs.fence();
@@ -107,11 +107,11 @@ async fn it_is_handed_over(bench: Arc<Bench>) -> Outcome {
 
 async fn it_excludes_every_other_kind(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = peer.mutex(name.as_str())?.spin().lock().await?;
-    ensure!(rival.mutex(name.as_str())?.try_lock().await?.is_none(), "a mutex beside it");
-    ensure!(rival.mutex(name.as_str())?.spin().try_lock().await?.is_none(), "another spin lock beside it");
+    let guard = peer.mutex(name.as_str()).spin().lock().await?;
+    ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "a mutex beside it");
+    ensure!(rival.mutex(name.as_str()).spin().try_lock().await?.is_none(), "another spin lock beside it");
     if bench.info.capabilities.records {
-        ensure!(rival.election(name.as_str())?.try_campaign("a").await?.is_none(), "a leader beside it");
+        ensure!(rival.election(name.as_str()).try_campaign("a").await?.is_none(), "a leader beside it");
     }
     guard.release().await?;
     bench.left_clean(&rival, &name).await
@@ -119,8 +119,8 @@ async fn it_excludes_every_other_kind(bench: Arc<Bench>) -> Outcome {
 
 async fn its_wait_is_bounded(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let theirs = rival.mutex(name.as_str())?.lock().await?;
-    let lock = peer.mutex(name.as_str())?.spin().wait(Duration::from_millis(60));
+    let theirs = rival.mutex(name.as_str()).lock().await?;
+    let lock = peer.mutex(name.as_str()).spin().wait(Duration::from_millis(60));
     let refused = bench.soon("the end of the wait", lock.lock()).await?;
     ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Busy), "the error");
     theirs.release().await?;
@@ -131,8 +131,8 @@ async fn at_every_await_of_a_spin(bench: Arc<Bench>) -> Outcome {
     let (peer, rival) = (Sender::new(&bench).await?, bench.peer().await?);
     for polls in 0..16 {
         let name = bench.name()?;
-        let theirs = rival.mutex(name.as_str())?.lock().await?;
-        let lock = peer.mutex(name.as_str())?.spin().ttl(LONG);
+        let theirs = rival.mutex(name.as_str()).lock().await?;
+        let lock = peer.mutex(name.as_str()).spin().ttl(LONG);
         let (output, _) = dropped_at(lock.lock(), polls, bench.pace.soon).await;
         ensure!(output.is_none(), "a held lock was granted");
         theirs.release().await?;

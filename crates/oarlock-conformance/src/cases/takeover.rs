@@ -20,11 +20,11 @@ async fn a_killed_holder_is_followed(bench: Arc<Bench>) -> Outcome {
     let mut history = History::new();
     let mut holder = bench.peer().await?;
     let mut asked = now();
-    let mut guard = holder.mutex(name.as_str())?.lock().await?;
+    let mut guard = holder.mutex(name.as_str()).lock().await?;
     for owner in 0..3 {
         let granted = now();
         let next = bench.peer().await?;
-        let (lock, asks) = (next.mutex(name.as_str())?, now());
+        let (lock, asks) = (next.mutex(name.as_str()), now());
         let waiter = tokio::spawn(async move { lock.lock().await });
         next.waits(&name, 1).await?;
         let died = now();
@@ -52,12 +52,12 @@ async fn every_lock_of_a_killed_session_is_freed(bench: Arc<Bench>) -> Outcome {
     let mut locks = Vec::new();
     for _ in 0..10 {
         let name = bench.name()?;
-        locks.push((name.clone(), dead.mutex(name.as_str())?.lock().await?));
+        locks.push((name.clone(), dead.mutex(name.as_str()).lock().await?));
     }
     dead.connection.kill().await?;
     let bound = bench.death_noticed_within();
     for (name, guard) in locks {
-        let theirs = within(bound, "a lock of the dead", rival.mutex(name.as_str())?.lock()).await??;
+        let theirs = within(bound, "a lock of the dead", rival.mutex(name.as_str()).lock()).await??;
         ensure!(theirs.fence() > guard.fence(), "the next fence is not larger");
         theirs.release().await?;
     }

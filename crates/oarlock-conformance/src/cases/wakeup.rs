@@ -22,9 +22,9 @@ async fn a_release_wakes_the_waiter(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let mut slowest = Duration::ZERO;
     for _ in 0..20 {
-        let guard = one.mutex(name.as_str())?.ttl(LONG).lock().await?;
+        let guard = one.mutex(name.as_str()).ttl(LONG).lock().await?;
         let before = two.events.look(<[_]>::len);
-        let lock = two.mutex(name.as_str())?.ttl(LONG);
+        let lock = two.mutex(name.as_str()).ttl(LONG);
         let waiter = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, now())) });
         let queued = two.events.until(|events| {
             events[before..].iter().any(|event| matches!(event.step, oarlock_core::Step::Waiting { .. }))
@@ -42,8 +42,8 @@ async fn a_release_wakes_the_waiter(bench: Arc<Bench>) -> Outcome {
 
 async fn a_drop_wakes_the_waiter(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.mutex(name.as_str())?.ttl(LONG).lock().await?;
-    let lock = two.mutex(name.as_str())?.ttl(LONG);
+    let guard = one.mutex(name.as_str()).ttl(LONG).lock().await?;
+    let lock = two.mutex(name.as_str()).ttl(LONG);
     let waiter = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
     drop(guard);
@@ -54,11 +54,11 @@ async fn a_drop_wakes_the_waiter(bench: Arc<Bench>) -> Outcome {
 async fn a_withdrawal_wakes_the_one_behind(bench: Arc<Bench>) -> Outcome {
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let guard = one.mutex(name.as_str())?.ttl(LONG).lock().await?;
-    let lock = two.mutex(name.as_str())?.ttl(LONG);
+    let guard = one.mutex(name.as_str()).ttl(LONG).lock().await?;
+    let lock = two.mutex(name.as_str()).ttl(LONG);
     let head = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
-    let lock = three.mutex(name.as_str())?.ttl(LONG);
+    let lock = three.mutex(name.as_str()).ttl(LONG);
     let waiter = tokio::spawn(async move { lock.lock().await });
     three.waits(&name, 1).await?;
     head.abort();
@@ -71,7 +71,7 @@ async fn a_withdrawal_wakes_the_one_behind(bench: Arc<Bench>) -> Outcome {
 async fn an_observer_sees_changes(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let mut watch = two.watch(&name).await?;
-    let guard = one.mutex(name.as_str())?.lock().await?;
+    let guard = one.mutex(name.as_str()).lock().await?;
     ensure!(bench.soon("word of a grant", watch.changed()).await?.is_some(), "the watch ended");
     let mut watch = two.watch(&name).await?;
     guard.release().await?;
@@ -81,8 +81,8 @@ async fn an_observer_sees_changes(bench: Arc<Bench>) -> Outcome {
 
 async fn a_waiter_without_hints_gets_there(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let guard = one.mutex(name.as_str())?.lock().await?;
-    let lock = two.mutex(name.as_str())?.spin();
+    let guard = one.mutex(name.as_str()).lock().await?;
+    let lock = two.mutex(name.as_str()).spin();
     let waiter = tokio::spawn(async move { lock.lock().await });
     two.waits(&name, 1).await?;
     guard.release().await?;

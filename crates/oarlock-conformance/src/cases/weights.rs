@@ -19,7 +19,7 @@ cases!("weights":
 
 async fn permits_add_up(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let (ours, theirs) = (one.semaphore(name.as_str(), 3)?, two.semaphore(name.as_str(), 3)?);
+    let (ours, theirs) = (one.semaphore(name.as_str(), 3), two.semaphore(name.as_str(), 3));
     let pair = ours.acquire(2).await?;
     ensure!(theirs.try_acquire(2).await?.is_none(), "4 of 3 permits were given");
     let single = theirs.try_acquire(1).await?;
@@ -38,7 +38,7 @@ async fn a_crowd_stays_within_the_capacity(bench: Arc<Bench>) -> Outcome {
 
 async fn readers_share(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    let (ours, theirs) = (one.rwlock(name.as_str())?, two.rwlock(name.as_str())?);
+    let (ours, theirs) = (one.rwlock(name.as_str()), two.rwlock(name.as_str()));
     let readers = (ours.read().await?, ours.read().await?, theirs.try_read().await?);
     ensure!(readers.2.is_some(), "a reader was refused beside readers");
     ensure!(theirs.try_write().await?.is_none(), "a writer was let in beside readers");
@@ -55,11 +55,11 @@ async fn a_crowd_of_readers_and_writers(bench: Arc<Bench>) -> Outcome {
 async fn a_heavy_head_holds_back_the_light(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let (one, two, three) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
-    let first = one.semaphore(name.as_str(), 4)?.acquire(2).await?;
-    let heavy = two.semaphore(name.as_str(), 4)?;
+    let first = one.semaphore(name.as_str(), 4).acquire(2).await?;
+    let heavy = two.semaphore(name.as_str(), 4);
     let heavy = tokio::spawn(async move { heavy.acquire(4).await });
     two.waits(&name, 1).await?;
-    let light = three.semaphore(name.as_str(), 4)?;
+    let light = three.semaphore(name.as_str(), 4);
     ensure!(light.try_acquire(1).await?.is_none(), "a light claim passed the heavy one at the head");
     first.release().await?;
     let heavy = bench.soon("the heavy claim", heavy).await???;

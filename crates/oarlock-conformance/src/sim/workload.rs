@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use oarlock_core::clock::{Clock, Moment, TokioClock};
-use oarlock_core::{ClaimId, Client, DynDriver, ErrorKind, Guard, Limit, LockEvent, Result, Step, Weight};
+use oarlock_core::{ClaimId, DynDriver, ErrorKind, Guard, Limit, LockEvent, Locks, Result, Step, Weight};
 use tokio::task::JoinSet;
 
 use super::line::{Hub, Line};
@@ -156,7 +156,7 @@ struct Log {
 /// One simulated process.
 #[derive(Clone)]
 struct Process {
-    client: Client,
+    client: Locks,
     control: Arc<dyn Control>,
 }
 
@@ -228,7 +228,7 @@ impl World {
             }
         };
         let (log, now) = (self.log.clone(), self.clock);
-        let client = Client::builder_over(driver)
+        let client = Locks::builder_over(driver)
             .clock(clock)
             .seed(self.plan.seed.wrapping_mul(31).wrapping_add(number))
             .ttl(self.plan.ttl)
@@ -305,10 +305,7 @@ impl World {
         let calm = Plan { lost_request: 0.0, lost_reply: 0.0, late: 0.0, lost_hint: 0.0, ..self.plan.clone() };
         let Ok(visitor) = self.process(9999, &calm) else { return };
         for name in 0..self.plan.names {
-            let locked = match visitor.client.mutex(format!("r{name}")) {
-                Ok(mutex) => mutex.try_lock().await,
-                Err(error) => Err(error),
-            };
+            let locked = visitor.client.mutex(format!("r{name}")).try_lock().await;
             match locked {
                 Ok(Some(guard)) => drop(guard),
                 Ok(None) => self.complain(format!("r{name} is still taken")),
@@ -458,18 +455,18 @@ impl Contender {
     }
 }
 
-async fn ask(client: Client, load: Load, name: String, weight: Weight, wait: Duration) -> Result<Guard> {
+async fn ask(client: Locks, load: Load, name: String, weight: Weight, wait: Duration) -> Result<Guard> {
     match load {
-        Load::Mutex { fair: false } => client.mutex(name)?.wait(wait).lock().await,
-        Load::Mutex { fair: true } => client.mutex(name)?.fair().wait(wait).lock().await,
-        Load::Spin => client.mutex(name)?.spin().wait(wait).lock().await,
+        Load::Mutex { fair: false } => client.mutex(name).wait(wait).lock().await,
+        Load::Mutex { fair: true } => client.mutex(name).fair().wait(wait).lock().await,
+        Load::Spin => client.mutex(name).spin().wait(wait).lock().await,
         Load::ReadWrite if weight == Weight::All => {
-            client.rwlock(name)?.wait(wait).write().await.map(oarlock_core::WriteGuard::into_guard)
+            client.rwlock(name).wait(wait).write().await.map(oarlock_core::WriteGuard::into_guard)
         }
-        Load::ReadWrite => client.rwlock(name)?.wait(wait).read().await,
+        Load::ReadWrite => client.rwlock(name).wait(wait).read().await,
         Load::Semaphore(permits) => {
             let taken = if let Weight::Units(units) = weight { units.get() } else { permits };
-            client.semaphore(name, permits)?.wait(wait).acquire(taken).await
+            client.semaphore(name, permits).wait(wait).acquire(taken).await
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::Moment;
 use oarlock_core::memory::Kit;
-use oarlock_core::{Claim, ClaimId, Client, DynDriver, Guard, Limit, ResourceName, Result, Tether, Weight};
+use oarlock_core::{Claim, ClaimId, DynDriver, Guard, Limit, Locks, ResourceName, Result, Tether, Weight};
 
 use super::Zoo;
 use crate::bench::now;
@@ -62,21 +62,21 @@ const DEATH: u32 = 29;
 struct Contender {
     driver: Arc<dyn DynDriver>,
     kit: Kit,
-    client: Client,
+    client: Locks,
 }
 
 impl Contender {
     fn new(zoo: &Zoo) -> Result<Self> {
         let (driver, kit) = zoo.open();
-        let client = Client::builder_over(driver.clone()).ttl(TTL).op_timeout(TTL * 2).build()?;
+        let client = Locks::builder_over(driver.clone()).ttl(TTL).op_timeout(TTL * 2).build()?;
         Ok(Self { driver, kit, client })
     }
 
     async fn take(&self, what: What, units: NonZeroU32, wait: Duration) -> Result<Guard> {
         match what {
-            What::Mutex => self.client.mutex(what.name())?.wait(wait).lock().await,
-            What::Fair => self.client.mutex(what.name())?.fair().wait(wait).lock().await,
-            What::Semaphore => self.client.semaphore(what.name(), PERMITS)?.wait(wait).acquire(units.get()).await,
+            What::Mutex => self.client.mutex(what.name()).wait(wait).lock().await,
+            What::Fair => self.client.mutex(what.name()).fair().wait(wait).lock().await,
+            What::Semaphore => self.client.semaphore(what.name(), PERMITS).wait(wait).acquire(units.get()).await,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::guards::{EntryGuard, Guard, Leadership, MultiGuard, WriteGuard};
-use super::{Blocking, Client};
+use super::{Blocking, Locks};
 use crate::error::{Error, Result};
 use crate::guard::Held;
 use crate::kinds::election::Leader;
@@ -52,45 +52,35 @@ macro_rules! kept {
     };
 }
 
-impl Client {
-    /// See [`Client::mutex`](crate::Client::mutex).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex> {
-        Ok(self.over(self.inner.mutex(name)?))
+impl Locks {
+    /// See [`Locks::mutex`](crate::Locks::mutex).
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        self.wrap(self.inner.mutex(name))
     }
 
-    /// See [`Client::rwlock`](crate::Client::rwlock).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn rwlock(&self, name: impl AsRef<str>) -> Result<RwLock> {
-        Ok(self.over(self.inner.rwlock(name)?))
+    /// See [`Locks::rwlock`](crate::Locks::rwlock).
+    #[must_use]
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        self.wrap(self.inner.rwlock(name))
     }
 
-    /// See [`Client::semaphore`](crate::Client::semaphore).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore> {
-        Ok(self.over(self.inner.semaphore(name, permits)?))
+    /// See [`Locks::semaphore`](crate::Locks::semaphore).
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        self.wrap(self.inner.semaphore(name, permits))
     }
 
-    /// See [`Client::election`](crate::Client::election).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
-        Ok(self.over(self.inner.election(name)?))
+    /// See [`Locks::election`](crate::Locks::election).
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        self.wrap(self.inner.election(name))
     }
 
-    /// See [`Client::once`](crate::Client::once).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn once(&self, name: impl AsRef<str>) -> Result<Once> {
-        Ok(self.over(self.inner.once(name)?))
+    /// See [`Locks::once`](crate::Locks::once).
+    #[must_use]
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        self.wrap(self.inner.once(name))
     }
 }
 
@@ -127,9 +117,9 @@ impl Mutex {
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Memory, blocking::Client};
+    /// # use oarlock_core::{Memory, blocking::Locks};
     /// # fn main() -> oarlock_core::Result<()> {
-    /// let ledger = Client::new(Memory::new())?.mutex("ledger")?.reentrant();
+    /// let ledger = Locks::over(Memory::new())?.mutex("ledger").reentrant();
     /// let outer = ledger.lock()?;
     /// let inner = ledger.lock()?;
     /// assert_eq!(inner.entries(), 2);
@@ -348,7 +338,7 @@ impl Election {
     /// See [`Election::observe`](crate::Election::observe).
     #[must_use]
     pub fn observe(&self) -> LeaderWatch {
-        self.over(self.inner.observe())
+        self.wrap(self.inner.observe())
     }
 }
 

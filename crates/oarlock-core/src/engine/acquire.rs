@@ -9,7 +9,7 @@ use super::backoff::{Backoff, Patience};
 use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
 use super::crowd::Stand;
 use super::gate::Pass;
-use super::{Client, Core, Orphan, check_ttl};
+use super::{Core, Orphan, check_ttl};
 use crate::belief::BeliefCell;
 use crate::capabilities::Notify;
 use crate::claim::{Claim, Kind, Weight};
@@ -18,6 +18,7 @@ use crate::driver::{Attempt, BoxFuture, Cursor, End, Grant, Interest, Pending, R
 use crate::error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 use crate::event::Step;
 use crate::guard::{Guard, Held};
+use crate::locks::Locks;
 use crate::owner::{Holds, Owner};
 use crate::state::{Query, Waiters};
 
@@ -26,7 +27,7 @@ pub(crate) const LAST_CHANCE: Duration = Duration::from_secs(1);
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// Not at all.
     No,
     /// At most this long.
@@ -49,9 +50,11 @@ impl Wait {
 /// Everything that is asked for: what the kinds fill in and the loop works off.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    pub(crate) client: Client,
+    pub(crate) client: Locks,
     /// What every claim of this asking looks like; each acquisition draws its own id.
     pub(crate) claim: Claim,
+    /// What is wrong with it: a name or a number that cannot be. The first attempt says so.
+    pub(crate) invalid: Option<Error>,
     pub(crate) wait: Wait,
     /// False for an explicit lease.
     pub(crate) renew: bool,
@@ -122,8 +125,14 @@ impl Ask {
         Ok(granted)
     }
 
+    /// Whether it can be asked for at all.
+    pub(crate) fn check_valid(&self) -> Result<()> {
+        self.invalid.clone().map_or(Ok(()), Err)
+    }
+
     fn check(&self, core: &Core) -> Result<()> {
         core.check_open()?;
+        self.check_valid()?;
         check_ttl(self.claim.ttl)?;
         self.claim.label.check()?;
         core.check_tether(self.claim.tether, &self.claim.resource)?;

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::Client;
 use super::backoff::Backoff;
 use crate::capabilities::Notify;
 use crate::claim::ResourceName;
 use crate::clock::{Moment, nap_until};
 use crate::driver::Watch;
 use crate::error::{Result, Retry};
+use crate::locks::Locks;
 use crate::state::ResourceState;
 
 /// The states of one name, as far as they are seen: some in between may be missed, the last one never is.
 pub(crate) struct Looks {
-    client: Client,
+    client: Locks,
     name: ResourceName,
     watch: Option<Watch>,
     /// After a watch that failed or ended, not before this.
@@ -24,7 +24,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    pub(crate) fn at(client: Client, name: ResourceName) -> Self {
+    pub(crate) fn at(client: Locks, name: ResourceName) -> Self {
         let errors = Backoff::for_errors(client.core.ttl);
         let pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
         Self { client, name, watch: None, arm_at: Moment::ZERO, look_at: Moment::ZERO, pauses, errors }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::kept;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
 use crate::driver::Release;
-use crate::engine::{Ask, Client, Looks};
+use crate::engine::{Ask, Looks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
+use crate::locks::Locks;
 use crate::state::{Ending, HolderState, ResourceState};
 
 /// The longest value that a leader can publish, in bytes.
@@ -29,10 +30,10 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory};
+/// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let election = locks.election("scheduler")?;
+/// let locks = Locks::over(Memory::new())?;
+/// let election = locks.election("scheduler");
 /// let mut leadership = election.campaign("10.0.0.7:9000").await?;
 /// assert_eq!(election.leader().await?.and_then(|leader| leader.value).as_deref(), Some("10.0.0.7:9000"));
 /// leadership.proclaim("10.0.0.7:9001").await?;
@@ -191,7 +192,7 @@ pub struct LeaderWatch {
 }
 
 impl LeaderWatch {
-    fn new(client: Client, name: ResourceName) -> Self {
+    fn new(client: Locks, name: ResourceName) -> Self {
         Self { looks: Looks::at(client, name), seen: None }
     }
 
@@ -207,10 +208,10 @@ impl LeaderWatch {
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Client, Memory};
+    /// # use oarlock_core::{Locks, Memory};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-    /// # let locks = Client::new(Memory::new())?;
-    /// let election = locks.election("scheduler")?;
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let election = locks.election("scheduler");
     /// let mut leaders = election.observe();
     /// assert!(leaders.changed().await?.is_none());
     /// let leadership = election.campaign("node 1").await?;

@@ -52,12 +52,12 @@ impl Part {
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory, Multi};
+/// # use oarlock_core::{Locks, Memory, Multi};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let transfer = Multi::of(locks.mutex("account/7")?)
-///     .and(locks.mutex("account/3")?)
-///     .and(locks.rwlock("rates")?.for_reading());
+/// let locks = Locks::over(Memory::new())?;
+/// let transfer = Multi::of(locks.mutex("account/7"))
+///     .and(locks.mutex("account/3"))
+///     .and(locks.rwlock("rates").for_reading());
 /// let both = transfer.lock().await?;
 /// assert!(both.is_held() && both.iter().count() == 3);
 /// let done = both.release().await;
@@ -129,6 +129,7 @@ impl Multi {
     }
 
     async fn acquire(&self, wait: Option<Wait>) -> Result<MultiGuard> {
+        self.parts.iter().try_for_each(|part| part.0.check_valid())?;
         let order = self.order()?;
         let Some(core) = self.parts.first().map(|part| part.0.client.core.clone()) else {
             return Err(Error::new(ErrorKind::InvalidClaim, "there is nothing to lock"));

@@ -20,11 +20,11 @@ use crate::owner::Owner;
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory};
+/// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let guard = locks.mutex("deploy/prod")?.reason("release 2.3").lock().await?;
-/// assert!(locks.mutex("deploy/prod")?.try_lock().await?.is_none());
+/// let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("deploy/prod").reason("release 2.3").lock().await?;
+/// assert!(locks.mutex("deploy/prod").try_lock().await?.is_none());
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
@@ -72,7 +72,7 @@ impl Mutex {
     /// handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked for.
     ///
     /// Others wait longer: where the store wakes waiters in order, a process that waits is served after at most two such
-    /// spans, plus what the last holder of each takes; where it is polled, whoever looks first is. [`inspect`](crate::Client::inspect) shows one holder for the whole span, the first.
+    /// spans, plus what the last holder of each takes; where it is polled, whoever looks first is. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
     ///
     /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
     /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an

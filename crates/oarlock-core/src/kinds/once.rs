@@ -36,10 +36,10 @@ const FORMAT: &[u8] = b"once/1 ";
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory, Slot};
+/// # use oarlock_core::{Locks, Memory, Slot};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let nightly = locks.once("nightly")?;
+/// let locks = Locks::over(Memory::new())?;
+/// let nightly = locks.once("nightly");
 /// let first = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
 /// assert_eq!(first, Slot::Ran(42));
 /// let second = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
@@ -69,13 +69,14 @@ pub enum Slot<T> {
 }
 
 impl Once {
-    pub(crate) fn new(ask: Ask) -> Result<Self> {
+    pub(crate) fn new(mut ask: Ask) -> Self {
         let info = ask.client.info();
         if !info.capabilities.memo {
             let message = "this store cannot remember which slots are done";
-            return Err(Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&ask.claim.resource));
+            let error = Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&ask.claim.resource);
+            ask = ask.refuse(error);
         }
-        Ok(Self { ask, at_least_once: false })
+        Self { ask, at_least_once: false }
     }
 
     /// Writes the slot down only after the work has succeeded, so that failed work is done again.
@@ -101,12 +102,14 @@ impl Once {
     /// # Errors
     /// What `work` says. [`ErrorKind::Busy`] when the wait ends. [`ErrorKind::Lost`] if the lock was lost before the work
     /// was done, or before the slot was written down after it. [`ErrorKind::InvalidClaim`] for an empty or too long slot.
-    /// [`ErrorKind::Foreign`] if something else left a memo on the name. What the store says.
+    /// [`ErrorKind::Foreign`] if something else left a memo on the name. [`ErrorKind::Unsupported`] where the store keeps no
+    /// memo. Any error that the store returns.
     pub async fn run<T, E, F>(&self, slot: &str, work: impl FnOnce(Held) -> F) -> Result<Slot<T>, E>
     where
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
     {
+        self.ask.check_valid()?;
         check(slot, &self.ask.claim.resource)?;
         let mut guard = match self.enter(slot).await? {
             Slot::Ran(guard) => guard,
@@ -130,6 +133,7 @@ impl Once {
     /// # Errors
     /// [`ErrorKind::Foreign`] if something else left a memo on the name; what the store says.
     pub async fn last(&self) -> Result<Option<Arc<str>>> {
+        self.ask.check_valid()?;
         let resource = &self.ask.claim.resource;
         let state = self.ask.client.inspect(resource).await?;
         state.memo.map(|memo| read(&memo, resource)).transpose()

@@ -27,18 +27,18 @@ use crate::owner::{Owner, Seat, Share};
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory, Owner};
+/// # use oarlock_core::{Locks, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
+/// let locks = Locks::over(Memory::new())?;
 /// let job = Owner::new();
-/// let ledger = locks.mutex("ledger")?.reentrant(&job);
+/// let ledger = locks.mutex("ledger").reentrant(&job);
 /// let outer = ledger.lock().await?;
 /// let inner = ledger.lock().await?;
 /// assert_eq!((inner.fence(), inner.entries()), (outer.fence(), 2));
 /// outer.release().await?;
-/// assert!(locks.mutex("ledger")?.try_lock().await?.is_none(), "still held by the other entry");
+/// assert!(locks.mutex("ledger").try_lock().await?.is_none(), "still held by the other entry");
 /// inner.release().await?;
-/// assert!(locks.mutex("ledger")?.try_lock().await?.is_some());
+/// assert!(locks.mutex("ledger").try_lock().await?.is_some());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -84,10 +84,10 @@ impl ReentrantMutex {
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, ErrorKind, Memory, Owner};
+/// # use oarlock_core::{Locks, ErrorKind, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let config = locks.rwlock("config")?.reentrant(&Owner::new());
+/// let locks = Locks::over(Memory::new())?;
+/// let config = locks.rwlock("config").reentrant(&Owner::new());
 /// let writer = config.write().await?;
 /// let reader = config.read().await?;
 /// drop((writer, reader));

@@ -18,10 +18,10 @@ use crate::owner::Owner;
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory};
+/// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let config = locks.rwlock("config")?;
+/// let locks = Locks::over(Memory::new())?;
+/// let config = locks.rwlock("config");
 /// let (one, two) = (config.read().await?, config.read().await?);
 /// drop((one, two));
 /// let writer = config.write().await?;

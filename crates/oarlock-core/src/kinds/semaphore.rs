@@ -17,10 +17,10 @@ use crate::guard::Guard;
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Client, Memory};
+/// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Client::new(Memory::new())?;
-/// let encoders = locks.semaphore("encoders", 3)?;
+/// let locks = Locks::over(Memory::new())?;
+/// let encoders = locks.semaphore("encoders", 3);
 /// let two = encoders.acquire(2).await?;
 /// assert!(encoders.try_acquire(2).await?.is_none());
 /// assert!(encoders.try_acquire(1).await?.is_some());
@@ -35,10 +35,13 @@ pub struct Semaphore {
 tunable!(Semaphore);
 
 impl Semaphore {
-    pub(crate) fn new(mut ask: Ask, permits: u32) -> Result<Self> {
+    pub(crate) fn new(mut ask: Ask, permits: u32) -> Self {
         ask.claim.kind = Kind::Semaphore;
-        ask.claim.capacity = Capacity::Fixed(Limit::Units(units(permits)?));
-        Ok(Self { ask })
+        match units(permits) {
+            Ok(units) => ask.claim.capacity = Capacity::Fixed(Limit::Units(units)),
+            Err(error) => ask = ask.refuse(error),
+        }
+        Self { ask }
     }
 
     /// Insists on the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store keeps a queue,
@@ -58,18 +61,19 @@ impl Semaphore {
         self
     }
 
-    fn taking(&self, permits: u32) -> Result<Ask> {
+    fn taking(&self, permits: u32) -> Ask {
         let mut ask = self.ask.clone();
-        ask.claim.weight = Weight::Units(units(permits)?);
-        Ok(ask)
+        match units(permits) {
+            Ok(units) => ask.claim.weight = Weight::Units(units),
+            Err(error) => ask = ask.refuse(error),
+        }
+        ask
     }
 
     /// These `permits` as one of several locks that are taken together: a part of a [`Multi`](super::multi::Multi).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidClaim`] for none at all.
-    pub fn permits(&self, permits: u32) -> Result<Part> {
-        self.taking(permits).map(Part)
+    #[must_use]
+    pub fn permits(&self, permits: u32) -> Part {
+        Part(self.taking(permits))
     }
 
     /// Takes `permits` if they are free and no claim waits before this one; `None` if not.
@@ -78,9 +82,9 @@ impl Semaphore {
     /// If the future is dropped, nothing is held or left behind.
     ///
     /// # Errors
-    /// [`ErrorKind::TooHeavy`] for more than there are; [`ErrorKind::SpecMismatch`]; what the store says.
+    /// [`ErrorKind::InvalidClaim`] for no permits, [`ErrorKind::TooHeavy`] for more than there are; [`ErrorKind::SpecMismatch`]; what the store says.
     pub async fn try_acquire(&self, permits: u32) -> Result<Option<Guard>> {
-        self.taking(permits)?.attempt().await
+        self.taking(permits).attempt().await
     }
 
     /// Takes `permits`, waiting as long as was asked for.
@@ -91,7 +95,7 @@ impl Semaphore {
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire), and as [`Mutex::lock`](super::mutex::Mutex::lock).
     pub async fn acquire(&self, permits: u32) -> Result<Guard> {
-        self.taking(permits)?.lock().await
+        self.taking(permits).lock().await
     }
 }
 

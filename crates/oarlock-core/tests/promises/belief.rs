@@ -4,26 +4,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
-use oarlock_core::{Client, ErrorKind, Held, Memory, Multi};
+use oarlock_core::{ErrorKind, Held, Locks, Memory, Multi};
 use tokio::sync::oneshot;
 
 use crate::spy::SECOND;
 
 /// A suspended machine: the clock that counts suspend has jumped, and tokio's timers have not. Another event wakes the work.
-async fn suspend_while<T>(work: impl FnOnce(Client, oneshot::Receiver<()>, Arc<Mutex<Vec<bool>>>) -> T) -> Vec<bool>
+async fn suspend_while<T>(work: impl FnOnce(Locks, oneshot::Receiver<()>, Arc<Mutex<Vec<bool>>>) -> T) -> Vec<bool>
 where
     T: Future<Output = ErrorKind>,
 {
     let store = Memory::on(Arc::new(TokioClock::new()));
     let kit = store.kit();
-    let client = || Client::builder(store.connect()).clock(kit.clock()).build().unwrap();
+    let client = || Locks::builder(store.connect()).clock(kit.clock()).build().unwrap();
     let (ours, rival) = (client(), client());
     let (word, heard) = oneshot::channel();
     let ran = Arc::new(Mutex::new(Vec::new()));
     let suspend = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         kit.step_clock(SECOND * 3600);
-        let theirs = rival.mutex("a").unwrap().try_lock().await.unwrap();
+        let theirs = rival.mutex("a").try_lock().await.unwrap();
         assert!(theirs.is_some(), "the lease is over");
         word.send(()).unwrap();
         theirs
@@ -36,7 +36,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn work_of_a_guard_is_not_polled_after_a_suspend() {
     let ran = suspend_while(async |client, heard, ran| {
-        let guard = client.mutex("a").unwrap().lock().await.unwrap();
+        let guard = client.mutex("a").lock().await.unwrap();
         let work = guard.with(|held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
@@ -49,7 +49,7 @@ async fn work_of_a_guard_is_not_polled_after_a_suspend() {
 #[tokio::test(start_paused = true)]
 async fn work_of_several_guards_is_not_polled_after_a_suspend() {
     let ran = suspend_while(async |client, heard, ran| {
-        let both = Multi::of(client.mutex("a").unwrap()).and(client.mutex("b").unwrap()).lock().await.unwrap();
+        let both = Multi::of(client.mutex("a")).and(client.mutex("b")).lock().await.unwrap();
         let work = both.with(|held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().extend(held.iter().map(Held::is_held));
@@ -62,7 +62,7 @@ async fn work_of_several_guards_is_not_polled_after_a_suspend() {
 #[tokio::test(start_paused = true)]
 async fn work_of_a_slot_is_not_polled_after_a_suspend() {
     let ran = suspend_while(async |client, heard, ran| {
-        let once = client.once("a").unwrap();
+        let once = client.once("a");
         let work = once.run("1", |held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
@@ -78,8 +78,8 @@ async fn work_of_a_slot_is_not_polled_after_a_suspend() {
 async fn work_does_not_begin_after_the_loss() {
     let store = Memory::on(Arc::new(TokioClock::new()));
     let kit = store.kit();
-    let client = Client::builder(store.connect()).clock(kit.clock()).build().unwrap();
-    let guard = client.mutex("a").unwrap().lock().await.unwrap();
+    let client = Locks::builder(store.connect()).clock(kit.clock()).build().unwrap();
+    let guard = client.mutex("a").lock().await.unwrap();
     kit.step_clock(SECOND * 3600);
     let mut begun = false;
     let work = guard.with(|_| {

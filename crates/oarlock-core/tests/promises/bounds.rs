@@ -19,7 +19,7 @@ async fn end_of<T>(what: impl Future<Output = T>) -> T {
 }
 
 async fn held(world: &World) -> oarlock_core::Guard {
-    world.honest.mutex("a").unwrap().lock().await.unwrap()
+    world.honest.mutex("a").lock().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,7 +30,7 @@ async fn a_wait_ends_in_time_although_nothing_but_attempts_is_answered() {
     world.hooks.silent_inspects.store(true, SeqCst);
     world.hooks.silent_releases.store(true, SeqCst);
     let started = Instant::now();
-    let error = end_of(world.spied.mutex("a").unwrap().wait(WAIT).lock()).await.unwrap_err();
+    let error = end_of(world.spied.mutex("a").wait(WAIT).lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(started.elapsed() < BOUND, "a wait of {WAIT:?} took {:?}", started.elapsed());
 }
@@ -50,13 +50,13 @@ async fn a_wait_of_every_kind_ends_in_time_on_a_silent_store() {
             let wanted = if answers_attempts { ErrorKind::Busy } else { ErrorKind::Unreachable };
             assert_eq!(error, Some(wanted), "{what}");
         };
-        check("mutex", client.mutex("a").unwrap().wait(WAIT).lock().await.err().map(|error| error.kind()));
-        check("fair", client.mutex("a").unwrap().fair().wait(WAIT).lock().await.err().map(|error| error.kind()));
-        check("spin", client.mutex("a").unwrap().spin().wait(WAIT).lock().await.err().map(|error| error.kind()));
-        check("election", client.election("a").unwrap().wait(WAIT).campaign("x").await.err().map(|error| error.kind()));
-        let reentrant = client.mutex("a").unwrap().wait(WAIT).reentrant(&owner);
+        check("mutex", client.mutex("a").wait(WAIT).lock().await.err().map(|error| error.kind()));
+        check("fair", client.mutex("a").fair().wait(WAIT).lock().await.err().map(|error| error.kind()));
+        check("spin", client.mutex("a").spin().wait(WAIT).lock().await.err().map(|error| error.kind()));
+        check("election", client.election("a").wait(WAIT).campaign("x").await.err().map(|error| error.kind()));
+        let reentrant = client.mutex("a").wait(WAIT).reentrant(&owner);
         check("re-entrant", reentrant.lock().await.err().map(|error| error.kind()));
-        let once = client.once("a").unwrap().wait(WAIT);
+        let once = client.once("a").wait(WAIT);
         let ran: oarlock_core::Result<Slot<()>> = once.run("1", async |_| Ok(())).await;
         check("once", ran.err().map(|error| error.kind()));
         assert!(started.elapsed() < BOUND * 6, "six waits of {WAIT:?} took {:?}", started.elapsed());
@@ -66,7 +66,7 @@ async fn a_wait_of_every_kind_ends_in_time_on_a_silent_store() {
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_ends_in_time() {
     let world = world();
-    let guard = world.spied.rwlock("a").unwrap().write().await.unwrap();
+    let guard = world.spied.rwlock("a").write().await.unwrap();
     world.hooks.silent_attempts.store(true, SeqCst);
     let started = Instant::now();
     let error = end_of(guard.downgrade()).await.unwrap_err();
@@ -74,7 +74,7 @@ async fn a_downgrade_ends_in_time() {
     assert!(started.elapsed() <= SECOND * 5, "it took {:?}", started.elapsed());
     // Nothing is left of it once the request has been answered or its lease is over.
     tokio::time::sleep(SECOND * 31).await;
-    assert!(world.honest.mutex("a").unwrap().try_lock().await.unwrap().is_some());
+    assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn a_shutdown_ends_in_time() {
         world.hooks.silent_close.store(true, SeqCst);
         if busy {
             world.hooks.silent_releases.store(true, SeqCst);
-            drop(world.spied.mutex("a").unwrap().lock().await.unwrap());
+            drop(world.spied.mutex("a").lock().await.unwrap());
         }
         let started = Instant::now();
         let error = end_of(world.spied.shutdown(SECOND)).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_shutdown_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_is_dropped_lets_go() {
     let world = world();
-    let guard = world.spied.rwlock("a").unwrap().write().await.unwrap();
+    let guard = world.spied.rwlock("a").write().await.unwrap();
     let downgrade = guard.downgrade();
     drop(downgrade);
     tokio::time::sleep(SECOND).await;

@@ -12,7 +12,7 @@ use crate::spy::{SECOND, Spy, client_over, ending, name, world};
 #[tokio::test(start_paused = true)]
 async fn the_token_of_an_explicit_lease_fires_with_the_end_of_the_grace() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     let token = guard.token();
     let started = tokio::time::Instant::now();
@@ -21,7 +21,7 @@ async fn the_token_of_an_explicit_lease_fires_with_the_end_of_the_grace() {
     token.cancelled().await;
     assert!(started.elapsed() <= SECOND * 5, "the token fired after {:?}", started.elapsed());
     tokio::time::sleep(SECOND).await;
-    assert!(world.honest.mutex("a").unwrap().try_lock().await.unwrap().is_some());
+    assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -29,7 +29,7 @@ async fn a_break_before_the_mailbox_is_armed_is_told_at_once() {
     for lease in [false, true] {
         let world = world();
         *world.hooks.mailbox_delay.lock().unwrap() = Duration::from_millis(300);
-        let lock = world.spied.mutex("a").unwrap().ttl(SECOND * 600);
+        let lock = world.spied.mutex("a").ttl(SECOND * 600);
         let lock = if lease { lock.lease(SECOND * 600) } else { lock };
         let guard = lock.lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -43,7 +43,7 @@ async fn a_break_before_the_mailbox_is_armed_is_told_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_break_while_the_mailbox_is_armed_anew_is_told_at_once() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().ttl(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 600).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     *world.hooks.mailbox_delay.lock().unwrap() = SECOND;
     world.hooks.end_mailbox();
@@ -58,11 +58,11 @@ async fn two_clients_over_one_driver_both_hear_of_breaks() {
     let world = world();
     let driver: Arc<dyn DynDriver> = Arc::new(Spy(world.raw.connect(), world.hooks.clone()));
     let (one, other) = (client_over(&driver, &world.clock), client_over(&driver, &world.clock));
-    let _a = one.mutex("x").unwrap().lock().await.unwrap();
-    let _b = other.mutex("y").unwrap().lock().await.unwrap();
+    let _a = one.mutex("x").lock().await.unwrap();
+    let _b = other.mutex("y").lock().await.unwrap();
     for number in 0..20 {
         let client = if number % 2 == 0 { &one } else { &other };
-        let guard = client.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+        let guard = client.mutex("a").lease(SECOND * 600).lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1000 + 37 * number)).await;
         world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
         let told = tokio::time::timeout(SECOND, guard.lost()).await;
@@ -75,7 +75,7 @@ async fn two_clients_over_one_driver_both_hear_of_breaks() {
 #[tokio::test(start_paused = true)]
 async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 60).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lease(SECOND * 60).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.stale_once.store(true, SeqCst);
     world.hooks.hint();
@@ -89,14 +89,14 @@ async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
     tokio::time::sleep(SECOND * 600).await;
     assert_eq!(world.hooks.renewals.load(SeqCst), renewals, "it is renewed on and on");
     // Neither was it extended in the store.
-    assert!(world.honest.mutex("a").unwrap().try_lock().await.unwrap().is_some());
+    assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some());
 }
 
 /// The same, asked to end: the graceful end is not forgotten for one look that was behind.
 #[tokio::test(start_paused = true)]
 async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.stale_once.store(true, SeqCst);
     world.honest.break_hold(&name(), guard.fence(), ending(), SECOND * 5).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_look_at_an_explicit_lease_that_failed_is_repeated() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.failing_looks.store(4, SeqCst);
     world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
@@ -123,7 +123,7 @@ async fn many_explicit_leases_are_looked_at_one_after_the_other() {
     let world = world();
     let mut guards = Vec::new();
     for number in 0..200 {
-        let lock = world.spied.mutex(format!("lock {number}")).unwrap().lease(SECOND * 600);
+        let lock = world.spied.mutex(format!("lock {number}")).lease(SECOND * 600);
         guards.push(lock.lock().await.unwrap());
     }
     tokio::time::sleep(SECOND).await;

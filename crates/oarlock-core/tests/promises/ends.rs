@@ -11,10 +11,10 @@ use crate::spy::{SECOND, world, world_with};
 #[tokio::test(start_paused = true)]
 async fn a_memo_is_left_although_the_first_release_failed() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lock().await.unwrap();
+    let guard = world.spied.mutex("a").lock().await.unwrap();
     world.hooks.fail_release.store(true, SeqCst);
     assert!(guard.release_leaving(&b"slot 7"[..]).await.is_err());
-    let next = world.honest.mutex("a").unwrap().lock().await.unwrap();
+    let next = world.honest.mutex("a").lock().await.unwrap();
     assert_eq!(next.memo(), Some(&b"slot 7"[..]));
 }
 
@@ -22,7 +22,7 @@ async fn a_memo_is_left_although_the_first_release_failed() {
 async fn a_memo_is_left_although_the_release_was_dropped() {
     for polled in [false, true] {
         let world = world();
-        let guard = world.spied.mutex("a").unwrap().lock().await.unwrap();
+        let guard = world.spied.mutex("a").lock().await.unwrap();
         world.hooks.fail_release.store(true, SeqCst);
         let release = guard.release_leaving(&b"slot 7"[..]);
         if polled {
@@ -30,7 +30,7 @@ async fn a_memo_is_left_although_the_release_was_dropped() {
         } else {
             drop(release);
         }
-        let next = world.honest.mutex("a").unwrap().lock().await.unwrap();
+        let next = world.honest.mutex("a").lock().await.unwrap();
         assert_eq!(next.memo(), Some(&b"slot 7"[..]), "polled: {polled}");
     }
 }
@@ -46,13 +46,13 @@ async fn a_guard_that_is_dropped_is_released_and_a_waiter_withdrawn() {
             _ => {}
         })
     });
-    let guard = world.spied.mutex("a").unwrap().lock().await.unwrap();
+    let guard = world.spied.mutex("a").lock().await.unwrap();
     tokio::time::sleep(SECOND * 3).await;
     drop(guard);
     tokio::time::sleep(SECOND).await;
     assert_eq!(steps.lock().unwrap()[..], [Some((Released::Released, SECOND * 3))]);
-    let _held = world.honest.mutex("a").unwrap().lock().await.unwrap();
-    let waiting = world.spied.mutex("a").unwrap();
+    let _held = world.honest.mutex("a").lock().await.unwrap();
+    let waiting = world.spied.mutex("a");
     assert!(tokio::time::timeout(SECOND, waiting.lock()).await.is_err());
     tokio::time::sleep(SECOND).await;
     assert_eq!(steps.lock().unwrap().last(), Some(&None));
@@ -61,7 +61,7 @@ async fn a_guard_that_is_dropped_is_released_and_a_waiter_withdrawn() {
 #[tokio::test(start_paused = true)]
 async fn the_token_of_what_outlives_its_client_fires_with_the_lease() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().tether(Tether::Lease).ttl(SECOND * 10).lock().await.unwrap();
+    let guard = world.spied.mutex("a").tether(Tether::Lease).ttl(SECOND * 10).lock().await.unwrap();
     let token = guard.token();
     world.spied.shutdown(SECOND).await.unwrap();
     assert!(guard.is_held(), "it lives by its lease");
@@ -69,5 +69,5 @@ async fn the_token_of_what_outlives_its_client_fires_with_the_lease() {
     assert!(fired.is_ok(), "the token does not fire");
     assert!(!guard.is_held());
     tokio::time::sleep(SECOND).await;
-    assert!(world.honest.mutex("a").unwrap().try_lock().await.unwrap().is_some());
+    assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some());
 }

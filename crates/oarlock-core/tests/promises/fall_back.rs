@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver, End, Grant, Renewal, Renewed};
-use oarlock_core::{Claim, ClaimId, Client, ErrorKind, Guard, LossReason, Tether};
+use oarlock_core::{Claim, ClaimId, ErrorKind, Guard, Locks, LossReason, Tether};
 
 use crate::spy::{SECOND, World, name, world};
 
@@ -23,8 +23,8 @@ async fn waits_again(world: &World, guard: &Guard) {
     assert!(matches!(ask_again(world, guard).await, Attempt::Pending(_)));
 }
 
-async fn hold(client: &Client) -> Guard {
-    client.mutex("a").unwrap().lock().await.unwrap()
+async fn hold(client: &Locks) -> Guard {
+    client.mutex("a").lock().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,13 +57,13 @@ async fn a_claim_that_was_granted_again_is_not_the_hold_that_is_believed_in() {
     let lost = tokio::time::timeout(SECOND * 30, guard.lost()).await;
     assert_eq!(lost.expect("it believes in a grant that it does not know"), LossReason::Gone);
     tokio::time::sleep(SECOND).await;
-    assert!(world.honest.mutex("a").unwrap().try_lock().await.unwrap().is_some(), "no holder believes in that grant");
+    assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some(), "no holder believes in that grant");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_published_is_not_told_to_be_there() {
     let world = world();
-    let election = world.spied.election("a").unwrap();
+    let election = world.spied.election("a");
     let mut leadership = election.campaign("one").await.unwrap();
     forget(&world, leadership.id()).await;
     let _rival = hold(&world.honest).await;
@@ -76,7 +76,7 @@ async fn what_is_published_is_not_told_to_be_there() {
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_waits_again_cannot_become_a_reader() {
     let world = world();
-    let guard = world.spied.rwlock("a").unwrap().write().await.unwrap();
+    let guard = world.spied.rwlock("a").write().await.unwrap();
     forget(&world, guard.id()).await;
     let _rival = hold(&world.honest).await;
     let held = guard.held();
@@ -87,7 +87,7 @@ async fn a_writer_that_waits_again_cannot_become_a_reader() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
     let world = world();
-    let lock = world.spied.mutex("a").unwrap().tether(Tether::Lease);
+    let lock = world.spied.mutex("a").tether(Tether::Lease);
     for lock in [lock.clone(), lock.clone().lease(SECOND * 60), lock.cohort(8, SECOND * 5)] {
         let guard = lock.lock().await.unwrap();
         let (id, handle) = (guard.id(), guard.hand_over().unwrap());
@@ -106,7 +106,7 @@ async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
     let world = world();
-    let lock = world.spied.mutex("a").unwrap().cohort(8, SECOND * 5).tether(Tether::Lease);
+    let lock = world.spied.mutex("a").cohort(8, SECOND * 5).tether(Tether::Lease);
     let first = lock.lock().await.unwrap();
     let next = tokio::spawn({
         let lock = lock.clone();
@@ -132,7 +132,7 @@ async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn an_explicit_lease_that_waits_again_is_lost() {
     let world = world();
-    let guard = world.spied.mutex("a").unwrap().lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     forget(&world, guard.id()).await;
     let _rival = hold(&world.honest).await;

@@ -7,10 +7,10 @@ use crate::spy::{SECOND, world};
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_comes_back_late_looks_once() {
     let world = world();
-    let mut leaders = world.spied.election("a").unwrap().observe();
+    let mut leaders = world.spied.election("a").observe();
     assert!(leaders.changed().await.unwrap().is_none());
     for _ in 0..10_000 {
-        world.honest.mutex("a").unwrap().lock().await.unwrap().release().await.unwrap();
+        world.honest.mutex("a").lock().await.unwrap().release().await.unwrap();
     }
     let before = world.hooks.inspects.load(SeqCst);
     let unchanged = tokio::time::timeout(SECOND, leaders.changed()).await;

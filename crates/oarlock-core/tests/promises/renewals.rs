@@ -13,8 +13,8 @@ use crate::spy::{SECOND, world, world_with};
 async fn a_waiter_that_is_not_polled_does_not_flood_the_store() {
     for fair in [false, true] {
         let world = world();
-        let held = world.honest.mutex("a").unwrap().lock().await.unwrap();
-        let lock = world.spied.mutex("a").unwrap();
+        let held = world.honest.mutex("a").lock().await.unwrap();
+        let lock = world.spied.mutex("a");
         let lock = if fair { lock.fair() } else { lock };
         let mut waiting = Box::pin(lock.lock());
         let waits = tokio::time::timeout(Duration::from_millis(1500), &mut waiting).await;
@@ -45,8 +45,8 @@ async fn a_short_lease_makes_no_long_one_suspect() {
         })
     });
     *world.hooks.renewal_delay.lock().unwrap() = Duration::from_millis(150);
-    let long = world.spied.mutex("long").unwrap().ttl(SECOND * 30).lock().await.unwrap();
-    let short = world.spied.mutex("short").unwrap().ttl(Duration::from_millis(360)).lock().await.unwrap();
+    let long = world.spied.mutex("long").ttl(SECOND * 30).lock().await.unwrap();
+    let short = world.spied.mutex("short").ttl(Duration::from_millis(360)).lock().await.unwrap();
     tokio::time::sleep(SECOND * 300).await;
     let [long_ones, short_ones] = suspects.map(|count| count.load(SeqCst));
     assert!(long.is_held() && long_ones == 0, "the long one was suspect {long_ones} times in 300 s");

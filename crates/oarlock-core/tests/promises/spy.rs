@@ -7,7 +7,7 @@ use std::time::Duration;
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, Driver, End, Hint, HintSender, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query, ResourceState};
-use oarlock_core::{Claim, ClaimId, Client, ClientBuilder, DynDriver, Error, Memory, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, DynDriver, Error, Locks, LocksBuilder, Memory, ResourceName, Result};
 use tokio::task::AbortHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -140,8 +140,8 @@ impl Driver for Spy {
 pub(crate) struct World {
     /// The store itself.
     pub(crate) raw: Memory,
-    pub(crate) honest: Client,
-    pub(crate) spied: Client,
+    pub(crate) honest: Locks,
+    pub(crate) spied: Locks,
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) clock: Arc<TokioClock>,
 }
@@ -151,19 +151,21 @@ pub(crate) fn world() -> World {
     world_with(|builder| builder)
 }
 
-pub(crate) fn world_with(choose: impl FnOnce(ClientBuilder) -> ClientBuilder) -> World {
+type Ready = LocksBuilder<Arc<dyn DynDriver>>;
+
+pub(crate) fn world_with(choose: impl FnOnce(Ready) -> Ready) -> World {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
     let hooks = Arc::new(Hooks::default());
-    let spied = Client::builder(Spy(store.connect(), hooks.clone())).clock(clock.clone());
+    let spied = Locks::builder(Spy(store.connect(), hooks.clone())).clock(clock.clone());
     let spied = choose(spied).build().unwrap();
-    let honest = Client::builder(store.connect()).clock(clock.clone()).build().unwrap();
+    let honest = Locks::builder(store.connect()).clock(clock.clone()).build().unwrap();
     World { raw: store, honest, spied, hooks, clock }
 }
 
 /// A client over a driver that others use, too.
-pub(crate) fn client_over(driver: &Arc<dyn DynDriver>, clock: &Arc<TokioClock>) -> Client {
-    Client::builder_over(driver.clone()).clock(clock.clone()).build().unwrap()
+pub(crate) fn client_over(driver: &Arc<dyn DynDriver>, clock: &Arc<TokioClock>) -> Locks {
+    Locks::builder_over(driver.clone()).clock(clock.clone()).build().unwrap()
 }
 
 pub(crate) fn name() -> ResourceName {

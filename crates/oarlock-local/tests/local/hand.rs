@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, Driver as _, Grant, Pending, Renewal, Renewed, Watch};
 use oarlock_core::model::TURN_TTL;
-use oarlock_core::{Claim, Client, Fence};
+use oarlock_core::{Claim, Fence, Locks};
 use oarlock_local::Local;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -254,8 +254,8 @@ async fn a_waiter_that_hangs_costs_one_turn_and_does_not_believe_when_it_goes_on
     granted(&store, &held).await;
     let mut helper = Helper::start("turn x", dir.path());
     assert_eq!(helper.says(), "waiting");
-    let behind = Client::new(open(dir.path()).await).unwrap();
-    let lock = behind.mutex("x").unwrap();
+    let behind = Locks::over(open(dir.path()).await).unwrap();
+    let lock = behind.mutex("x");
     let waiter = tokio::spawn(async move { lock.lock().await });
     while show(&store, "x").await.waiters.count() != Some(2) {
         tokio::task::yield_now().await;
@@ -290,8 +290,8 @@ async fn eight_stopped_processes_at_the_head_cost_no_more_than_their_turns() {
         stop(&helper);
         stopped.push(helper);
     }
-    let behind = Client::new(open(dir.path()).await).unwrap();
-    let lock = behind.mutex("x").unwrap();
+    let behind = Locks::over(open(dir.path()).await).unwrap();
+    let lock = behind.mutex("x");
     let waiter = tokio::spawn(async move { lock.lock().await });
     while show(&store, "x").await.waiters.count() != usize::try_from(STOPPED + 1).ok() {
         tokio::task::yield_now().await;
@@ -309,8 +309,8 @@ async fn eight_stopped_processes_at_the_head_cost_no_more_than_their_turns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thread_that_blocks_right_after_it_was_handed_the_lock_keeps_it() {
     let dir = temp();
-    let (a, b) = (open(dir.path()).await, Client::new(open(dir.path()).await).unwrap());
-    let lock = b.mutex("x").unwrap();
+    let (a, b) = (open(dir.path()).await, Locks::over(open(dir.path()).await).unwrap());
+    let lock = b.mutex("x");
     for _ in 0..3 {
         let held = waiting("x");
         granted(&a, &held).await;
@@ -340,8 +340,8 @@ fn a_runtime_that_blocks_right_after_it_was_handed_the_lock_is_told_of_the_loss(
     of_others.block_on(granted(&a, &held));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::new(open(dir.path()).await).unwrap();
-        let lock = client.mutex("x").unwrap();
+        let client = Locks::over(open(dir.path()).await).unwrap();
+        let lock = client.mutex("x");
         // The first look finds it held, and starts to hear; the second will be handed its turn.
         let released = of_others.spawn(async move {
             while show(&a, "x").await.waiters.count() != Some(1) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::Consistency;
 use oarlock_core::driver::{Driver as _, Renewal};
-use oarlock_core::{Applied, Belief, Client, ErrorKind, LossReason, Retry};
+use oarlock_core::{Applied, Belief, ErrorKind, Locks, LossReason, Retry};
 use oarlock_redis::{Persistence, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
@@ -19,11 +19,11 @@ const KEY: &str = "oarlock:{b6}:deploy";
 async fn what_was_flushed_is_lost_and_fences_still_rise() {
     let server = started!(Server::start_or_skip());
     let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     let _: Value = raw.ask(&["FLUSHALL"]).await;
     let reason = tokio::time::timeout(TTL, guard.lost()).await.expect("told by the next renewal");
     assert_eq!(reason, LossReason::Gone);
-    let next = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let next = ours.mutex("deploy").lock().await.unwrap();
     assert!(next.fence() > guard.fence());
 }
 
@@ -34,9 +34,9 @@ async fn a_holder_whose_grant_was_forgotten_is_told_before_another_is_granted() 
     let mut raw = Raw::to(server.addr()).await;
     let clients = [(); 3].map(|()| client(config(server.addr()), TTL));
     let [first, second, third] = futures_util::future::join_all(clients).await.try_into().unwrap();
-    let guard = first.mutex("deploy").unwrap().lock().await.unwrap();
-    let wait = |ours: &Client| {
-        let lock = ours.mutex("deploy").unwrap();
+    let guard = first.mutex("deploy").lock().await.unwrap();
+    let wait = |ours: &Locks| {
+        let lock = ours.mutex("deploy");
         tokio::spawn(async move { lock.lock().await.unwrap() })
     };
     let waiting = async |count: usize| {
@@ -73,7 +73,7 @@ async fn a_server_that_throws_keys_away_is_refused_unless_that_is_allowed() {
     assert_eq!(store.info().capabilities.consistency, Consistency::BestEffort);
     assert!(store.facts().evicts());
     let ours = client(config, TTL).await;
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     let mut raw = Raw::to(server.addr()).await;
     let filler = "x".repeat(100_000);
     let mut number = 0;
@@ -84,7 +84,7 @@ async fn a_server_that_throws_keys_away_is_refused_unless_that_is_allowed() {
     })
     .await;
     assert_eq!(tokio::time::timeout(TTL, guard.lost()).await.expect("told"), LossReason::Gone);
-    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > guard.fence());
+    assert!(ours.mutex("deploy").lock().await.unwrap().fence() > guard.fence());
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn what_a_server_keeps_is_what_it_promises() {
 async fn connections_that_are_killed_cost_no_lock() {
     let server = started!(Server::start_or_skip());
     let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     for _ in 0..20 {
         let _: Value = raw.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
         tokio::time::sleep(TTL / 10).await;
@@ -147,7 +147,7 @@ async fn a_full_server_refuses_new_locks_but_neither_renewals_nor_releases() {
     let server = started!(Server::start_or_skip());
     let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
     let store = Redis::open(config(server.addr())).await.unwrap();
-    let (kept, freed) = (ours.mutex("kept").unwrap().lock().await.unwrap(), claim(1, "freed"));
+    let (kept, freed) = (ours.mutex("kept").lock().await.unwrap(), claim(1, "freed"));
     assert!(fence(&store, &freed).await.is_some());
     let _: Value = raw.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = store.attempt(&claim(2, "new")).await.unwrap_err();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End};
-use oarlock_core::{Claim, ClaimId, Client, ResourceName};
+use oarlock_core::{Claim, ClaimId, Locks, ResourceName};
 use oarlock_redis::{Address, Config, Host, Redis};
 use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
@@ -31,9 +31,9 @@ pub(crate) fn config(addr: SocketAddr) -> Config {
 }
 
 /// A client whose leases last so long.
-pub(crate) async fn client(config: Config, ttl: Duration) -> Client {
+pub(crate) async fn client(config: Config, ttl: Duration) -> Locks {
     let store = Redis::open(config).await.unwrap();
-    Client::builder(store).ttl(ttl).op_timeout((ttl / 3).min(Duration::from_secs(2))).build().unwrap()
+    Locks::builder(store).ttl(ttl).op_timeout((ttl / 3).min(Duration::from_secs(2))).build().unwrap()
 }
 
 /// A plain connection, to look from outside.

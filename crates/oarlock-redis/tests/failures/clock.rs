@@ -34,9 +34,9 @@ async fn a_step_ahead_ends_leases_and_the_holder_is_told() {
     let server = started!(RedisClock::start_or_skip());
     let long = Duration::from_secs(6);
     let (ours, mut raw) = (client(config(server.addr()), long).await, Raw::to(server.addr()).await);
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     step(&server, &mut raw, HOUR).await;
-    let theirs = client(config(server.addr()), TTL).await.mutex("deploy").unwrap().lock().await.unwrap();
+    let theirs = client(config(server.addr()), TTL).await.mutex("deploy").lock().await.unwrap();
     assert!(theirs.fence() > guard.fence());
     let reason = tokio::time::timeout(long / 2, guard.lost()).await.expect("told by the next renewal");
     assert_eq!(reason, LossReason::Gone);
@@ -49,20 +49,20 @@ async fn a_step_back_repeats_no_fence_and_keeps_the_locks_of_the_dead_for_one_le
     let server = started!(RedisClock::start_or_skip());
     let (ours, mut raw) = (client(config(server.addr()), TTL).await, Raw::to(server.addr()).await);
     let store = Redis::open(config(server.addr())).await.unwrap();
-    let guard = ours.mutex("kept").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("kept").lock().await.unwrap();
     let mut dead = claim(1, "deploy");
     dead.ttl = TTL;
     let first = fence(&store, &dead).await;
     assert!(first.is_some());
     step(&server, &mut raw, -HOUR).await;
     let stepped = BootClock.now();
-    let next = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let next = ours.mutex("deploy").lock().await.unwrap();
     assert!(BootClock.now().since(stepped) < TTL * 3, "it was waited for {:?}", BootClock.now().since(stepped));
     assert!(Some(next.fence().get()) > first, "{} after {first:?}", next.fence());
     assert!(guard.is_held(), "{:?}", guard.loss());
     let before = next.fence();
     next.release().await.unwrap();
-    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > before);
+    assert!(ours.mutex("deploy").lock().await.unwrap().fence() > before);
 }
 
 /// Where many wait, most steps look at one of them alone: a clock that was set back is noticed all the same.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Driver as _, End, Interest, Renewal, Renewed};
 use oarlock_core::state::Ending;
-use oarlock_core::{Applied, Client};
+use oarlock_core::{Applied, Locks};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisCluster;
 use oarlock_testbed::proxy::{Held, Proxy};
@@ -65,7 +65,7 @@ async fn a_lock_stays_while_its_slot_moves() {
     let (source, target) = (bed.masters[from].addr(), bed.masters[to].addr());
     let ours = client(config(&bed), Duration::from_secs(2)).await;
     let store = Redis::open(config(&bed)).await.unwrap();
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
     let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
     let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await]).await;
@@ -85,7 +85,7 @@ async fn a_lock_stays_while_its_slot_moves() {
     assert_eq!(fence(&store, &claim(1, "deploy")).await, None, "the old node says who serves it now");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
-    let lock = ours.mutex("deploy").unwrap();
+    let lock = ours.mutex("deploy");
     let first = guard.fence();
     let waiter = tokio::spawn(async move { lock.lock().await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -218,14 +218,14 @@ async fn a_node_that_is_being_filled_is_not_left() {
 async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
     let bed = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let holder = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
-    let guard = holder.mutex("deploy").unwrap().lock().await.unwrap();
+    let holder = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let guard = holder.mutex("deploy").lock().await.unwrap();
     let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 1..=3 {
-        let waiter = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
+        let waiter = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
         let granted = granted.clone();
         tokio::spawn(async move {
-            let guard = waiter.mutex("deploy").unwrap().wait_forever().lock().await.unwrap();
+            let guard = waiter.mutex("deploy").wait_forever().lock().await.unwrap();
             granted.send((number, guard.fence())).unwrap();
             guard.release().await.unwrap();
         });
@@ -284,10 +284,10 @@ async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
     let ttl = Duration::from_secs(12);
     let ours = client(config(&bed), ttl).await;
     let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
-    let deploy = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let deploy = ours.mutex("deploy").lock().await.unwrap();
     let mut others = Vec::new();
     for number in 0..20 {
-        others.push(ours.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+        others.push(ours.mutex(format!("job/{number}")).lock().await.unwrap());
     }
     // Until the replica has them: what it has not is what a failover forgets.
     until("the replica", async || {
@@ -300,19 +300,19 @@ async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
     tokio::time::sleep(ttl + Duration::from_millis(500)).await;
     assert!(deploy.is_held(), "the replica had it: {:?}", deploy.loss());
     assert!(others.iter().all(|guard| guard.is_held()));
-    assert!(ours.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    assert!(ours.mutex("deploy").try_lock().await.unwrap().is_none());
     let first = deploy.fence();
     deploy.release().await.unwrap();
-    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > first);
+    assert!(ours.mutex("deploy").lock().await.unwrap().fence() > first);
 }
 
 #[tokio::test]
 async fn two_connections_to_each_node_however_many_locks() {
     let bed = started!(RedisCluster::start_or_skip());
-    let client = Client::new(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let client = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
     let mut guards = Vec::new();
     for number in 0..300 {
-        guards.push(client.mutex(format!("job/{number}")).unwrap().lock().await.unwrap());
+        guards.push(client.mutex(format!("job/{number}")).lock().await.unwrap());
     }
     for node in &bed.masters {
         let list: String = Raw::to(node.addr()).await.ask(&["CLIENT", "LIST"]).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, Waiters};
-use oarlock_core::{Applied, Client, ErrorKind, Fence};
+use oarlock_core::{Applied, ErrorKind, Fence, Locks};
 use oarlock_redis::{Config, Layout, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
@@ -204,8 +204,8 @@ async fn a_memo_of_a_quorum_that_comes_late_does_not_replace_a_newer_one() {
 #[tokio::test]
 async fn a_key_has_no_parts() {
     let server = started!(Server::start_or_skip());
-    let client = Client::new(Redis::open(plain(&server)).await.unwrap()).unwrap();
-    let refused = client.semaphore("deploy", 3).unwrap().acquire(1).await.unwrap_err();
+    let client = Locks::over(Redis::open(plain(&server)).await.unwrap()).unwrap();
+    let refused = client.semaphore("deploy", 3).acquire(1).await.unwrap_err();
     assert_eq!((refused.kind(), refused.applied()), (ErrorKind::Unsupported, Applied::No), "{refused}");
     assert!(refused.to_string().contains("room for one holder"), "{refused}");
 }

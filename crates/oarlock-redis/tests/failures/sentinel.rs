@@ -8,7 +8,7 @@ use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::state::Query;
-use oarlock_core::{Applied, Capacity, Client, ErrorKind, Guard, Limit, Retry, Weight};
+use oarlock_core::{Applied, Capacity, ErrorKind, Guard, Limit, Locks, Retry, Weight};
 use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisSentinel;
 use oarlock_testbed::proxy::Proxy;
@@ -34,17 +34,17 @@ fn runs() -> usize {
 async fn a_master_that_hands_over_costs_no_lock() {
     let bed = started!(RedisSentinel::start_or_skip());
     let ours = client(config(&bed), TTL).await;
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     let before = bed.master().unwrap();
     speak(bed.sentinels[1].addr(), &["SENTINEL", "FAILOVER", MASTER]).unwrap();
     until("another master", async || bed.master().is_ok_and(|master| master != before)).await;
     // Longer than it could be believed in without the new master.
     tokio::time::sleep(TTL + Duration::from_millis(500)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
-    assert!(ours.mutex("deploy").unwrap().try_lock().await.unwrap().is_none());
+    assert!(ours.mutex("deploy").try_lock().await.unwrap().is_none());
     let first = guard.fence();
     guard.release().await.unwrap();
-    assert!(ours.mutex("deploy").unwrap().lock().await.unwrap().fence() > first);
+    assert!(ours.mutex("deploy").lock().await.unwrap().fence() > first);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn servers_and_sentinels_may_want_a_password() {
         assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
     }
     let ours = client(with(Some(pass)), TTL).await;
-    let guard = ours.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = ours.mutex("deploy").lock().await.unwrap();
     let mut raw = crate::patient::connect(&format!("redis://:{pass}@{}", bed.sentinels[1].addr())).await;
     let master = async |raw: &mut redis::aio::MultiplexedConnection| -> (String, u16) {
         let mut question = redis::cmd("SENTINEL");
@@ -131,7 +131,7 @@ async fn a_lighter_hold_that_replicas_do_not_confirm_is_not_withdrawn() {
 /// A holder with ways of its own to the servers, so that the old master can be cut off from all but it.
 struct Holder {
     config: Config,
-    client: Client,
+    client: Locks,
     ways: Vec<Proxy>,
 }
 
@@ -146,15 +146,15 @@ impl Holder {
     }
 }
 
-async fn rival(bed: &RedisSentinel, min_replicas: u32) -> Client {
+async fn rival(bed: &RedisSentinel, min_replicas: u32) -> Locks {
     let mut config = config(bed);
     config.min_replicas = min_replicas;
     client(config, TTL).await
 }
 
 /// Takes the lock as soon as somebody grants it.
-async fn granted(rival: &Client) -> (Guard, Moment) {
-    let guard = rival.mutex("deploy").unwrap().wait(Duration::from_secs(60)).lock().await.unwrap();
+async fn granted(rival: &Locks) -> (Guard, Moment) {
+    let guard = rival.mutex("deploy").wait(Duration::from_secs(60)).lock().await.unwrap();
     (guard, BootClock.now())
 }
 
@@ -175,7 +175,7 @@ async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
         let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
-        let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = holder.client.mutex("deploy").lock().await.unwrap();
         let end = end_of(&guard);
         for way in &holder.ways {
             way.cut();
@@ -201,8 +201,8 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
         let bed = started!(RedisSentinel::start_or_skip());
         let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
         let store = Redis::open(holder.config.clone()).await.unwrap();
-        let patient = Client::builder(Redis::open(holder.config).await.unwrap()).op_timeout(LONG).build().unwrap();
-        let lock = patient.mutex("deploy").unwrap().ttl(Duration::from_secs(60));
+        let patient = Locks::builder(Redis::open(holder.config).await.unwrap()).op_timeout(LONG).build().unwrap();
+        let lock = patient.mutex("deploy").ttl(Duration::from_secs(60));
         bed.machines[0].link.cut();
         let error = lock.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "run {run}: {error}");
@@ -223,7 +223,7 @@ async fn a_grant_that_is_forgotten_is_told_and_has_the_smaller_fence() {
         let bed = started!(RedisSentinel::start_or_skip());
         let (holder, rival) = (Holder::new(&bed, 0, LONG).await, rival(&bed, 0).await);
         bed.machines[0].link.cut();
-        let guard = holder.client.mutex("deploy").unwrap().lock().await.unwrap();
+        let guard = holder.client.mutex("deploy").lock().await.unwrap();
         let end = end_of(&guard);
         let began = BootClock.now();
         bed.machines[0].server.kill().unwrap();

@@ -1,6 +1,6 @@
 //! Certificates.
 
-use oarlock_core::{Client, ErrorKind, Retry};
+use oarlock_core::{ErrorKind, Locks, Retry};
 use oarlock_redis::{Redis, Tls};
 use oarlock_testbed::RedisTls;
 
@@ -25,8 +25,8 @@ async fn only_who_is_trusted_is_spoken_to() {
 
     tls.ca = Some(server.ca());
     config.tls = Some(tls);
-    let client = Client::new(Redis::open(config).await.unwrap()).unwrap();
-    client.mutex("deploy").unwrap().lock().await.unwrap().release().await.unwrap();
+    let client = Locks::over(Redis::open(config).await.unwrap()).unwrap();
+    client.mutex("deploy").lock().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ async fn a_force_unlock_of_theirs_is_a_loss_with_its_reason() {
     let server = started!(Server::start_or_skip());
     let (store, mut raw) = open(server.addr()).await;
     let client = client(redisson(server.addr()), Duration::from_secs(4)).await;
-    let guard = client.mutex("deploy").unwrap().lock().await.unwrap();
+    let guard = client.mutex("deploy").lock().await.unwrap();
     assert!(raw.force_unlock("deploy").await);
     assert_eq!(raw.lock("deploy", "8000").await, None);
     let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oarlock_conformance::history::{History, Hold, Rules};
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
-use oarlock_core::{Client, Weight};
+use oarlock_core::{Locks, Weight};
 use oarlock_testbed::{Redis as Server, RedisClock};
 
 use super::{A_WHILE, over};
@@ -45,8 +45,8 @@ impl Scene {
 
 /// One client that takes the lock again and again until then.
 async fn contend(addrs: Vec<SocketAddr>, owner: u64, scene: Arc<Scene>) -> History {
-    let client = Client::new(over(addrs.into_iter()).await).unwrap();
-    let lock = client.mutex("history").unwrap().lease(LEASE).wait(Duration::from_millis(200));
+    let client = Locks::over(over(addrs.into_iter()).await).unwrap();
+    let lock = client.mutex("history").lease(LEASE).wait(Duration::from_millis(200));
     let mut history = History::new();
     while scene.goes_on() {
         let asked = BootClock.now();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_core::floor::Rival;
 use tokio::task::JoinSet;
 
@@ -16,15 +16,15 @@ const SPAN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) enum Contender {
     Other(Arc<dyn Rival>),
-    Fair(Client),
-    Oarlock(Client),
+    Fair(Locks),
+    Oarlock(Locks),
 }
 
 /// Those who are measured together.
 pub(crate) type Team = (&'static str, Vec<Contender>);
 
 /// So many contenders, who share the clients.
-pub(crate) fn members(crowd: usize, clients: &[Client], who: fn(Client) -> Contender) -> Vec<Contender> {
+pub(crate) fn members(crowd: usize, clients: &[Locks], who: fn(Locks) -> Contender) -> Vec<Contender> {
     clients.iter().cycle().take(crowd).cloned().map(who).collect()
 }
 
@@ -52,8 +52,8 @@ impl Contender {
                 turns.note(who);
                 return rival.clone().give().await;
             }
-            Self::Fair(client) => client.mutex("contended")?.fair(),
-            Self::Oarlock(client) => client.mutex("contended")?,
+            Self::Fair(client) => client.mutex("contended").fair(),
+            Self::Oarlock(client) => client.mutex("contended"),
         };
         let guard = lock.wait_forever().lock().await?;
         turns.note(who);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use oarlock_core::Client;
+use oarlock_core::Locks;
 use oarlock_core::floor::Floor;
 
 const ROUNDS: usize = 20;
@@ -13,7 +13,7 @@ const TURN: Duration = Duration::from_millis(250);
 /// Who takes and gives back.
 #[derive(Clone)]
 pub(crate) enum Who {
-    Oarlock(Client),
+    Oarlock(Locks),
     Other(Arc<dyn Floor>),
 }
 
@@ -27,7 +27,7 @@ impl Who {
 
     async fn pair(&self, name: &Arc<str>) -> Result<()> {
         match self {
-            Self::Oarlock(client) => drop(client.mutex(&**name)?.lock().await?.release().await?),
+            Self::Oarlock(client) => drop(client.mutex(&**name).lock().await?.release().await?),
             Self::Other(floor) => floor.clone().pair(name.clone()).await?,
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use oarlock::clock::{BootClock, Clock};
-use oarlock::{ErrorKind, Guard, LockEvent, Locks, Step};
+use oarlock::{ErrorKind, Guard, LockEvent, Step};
 use tokio::sync::mpsc;
 
 fn main() -> ExitCode {
@@ -50,8 +50,8 @@ async fn run() -> oarlock::Result<()> {
             say("waiting");
         }
     };
-    let locks = Locks::builder(url)?.observer(waiting).connect().await?;
-    let lock = locks.mutex(name)?.ttl(lease).wait_forever();
+    let locks = oarlock::builder(url).observer(waiting).connect().await?;
+    let lock = locks.mutex(name).ttl(lease).wait_forever();
     let guard = tokio::select! {
         guard = lock.lock() => guard?,
         _ = commands.recv() => return locks.shutdown(Duration::from_secs(2)).await,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use oarlock_core::floor::Rival;
-use oarlock_core::{Client, Mutex};
+use oarlock_core::{Locks, Mutex};
 use oarlock_zookeeper::{Config, ZooKeeper, floor};
 use peer::Peer;
 use zookeeper_client as zk;
@@ -155,8 +155,8 @@ async fn teams(server: SocketAddr, count: usize, commands: &[String]) -> Result<
     let (mut raw, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..count {
         raw.extend(least.clone().rival("contend".into()).await?.map(Contender::Raw));
-        let client = Client::new(ZooKeeper::open(config.clone()).await?)?;
-        ours.push(Contender::Engine(client.mutex("contend")?.fair().wait(Duration::from_secs(60))));
+        let client = Locks::over(ZooKeeper::open(config.clone()).await?)?;
+        ours.push(Contender::Engine(client.mutex("contend").fair().wait(Duration::from_secs(60))));
         let client = zk::Client::connector().with_session_timeout(config.session_timeout);
         theirs.push(Contender::Crate(client.connect(&server.to_string()).await?));
     }

@@ -1,0 +1,193 @@
+//! The client: locks on one store, and what can be seen and ended there.
+
+mod builder;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use builder::{LocksBuilder, Opener};
+
+use crate::claim::{Claim, ClaimId, Fence, ResourceName};
+use crate::driver::{Driver, DynDriver, End, Info, Interest, Released, Watch};
+use crate::engine::Core;
+use crate::error::Result;
+use crate::state::{Ending, Page, Query, ResourceState};
+
+/// Locks on one store. Cheap to clone; every clone is the same client.
+///
+/// [`mutex`](Self::mutex), [`rwlock`](Self::rwlock), [`semaphore`](Self::semaphore), [`election`](Self::election) and
+/// [`once`](Self::once) make locks. They do no I/O: a lock is checked and taken by its own `lock()`.
+///
+/// Dropping the last clone does not release locks: their guards keep what they need.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("deploy/prod").lock().await?;
+/// assert_eq!(locks.inspect("deploy/prod").await?.holders.len(), 1);
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Locks {
+    /// A client over a driver, with defaults: for a store of your own, and for tests.
+    ///
+    /// Background work (renewal, releases of dropped guards) runs on the caller's tokio runtime, or on a thread of the
+    /// client's own where there is none. Futures of the client must be awaited on a tokio runtime with time in any case.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os) if that thread cannot be started.
+    pub fn over(driver: impl Driver) -> Result<Self> {
+        Self::builder(driver).build()
+    }
+
+    /// A client over a driver, with settings.
+    pub fn builder(driver: impl Driver) -> LocksBuilder<Arc<dyn DynDriver>> {
+        Self::builder_over(Arc::new(driver))
+    }
+
+    /// A client over a driver that is shared or chosen at run time, with settings.
+    pub fn builder_over(driver: Arc<dyn DynDriver>) -> LocksBuilder<Arc<dyn DynDriver>> {
+        LocksBuilder::of(driver)
+    }
+
+    /// The store's scheme, address and capabilities.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        &self.core.info
+    }
+
+    /// Reads one resource as the store sees it now: holders, waiters, memo.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName); [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable)
+    /// if the store does not answer in time; any error that the store returns.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<ResourceState> {
+        let name = ResourceName::new(name)?;
+        let page = self.page(Query::name(name.clone())).await?;
+        Ok(page.resources.into_iter().next().unwrap_or_else(|| ResourceState::free(name)))
+    }
+
+    /// Lists every live resource, in order of names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; else as
+    /// [`inspect`](Self::inspect).
+    pub async fn list(&self) -> Result<Vec<ResourceState>> {
+        self.all(Query::live()).await
+    }
+
+    /// Lists as [`list`](Self::list) does, but reads the whole store for it: slow, and it finds the locks of other programs
+    /// too.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn scan(&self) -> Result<Vec<ResourceState>> {
+        let mut query = Query::live();
+        query.scan = true;
+        // One page: each would read everything again.
+        query.limit = usize::MAX - 1;
+        self.all(query).await
+    }
+
+    async fn all(&self, mut query: Query) -> Result<Vec<ResourceState>> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.page(query.clone()).await?;
+            let last = page.resources.last().map(|state| state.name.clone());
+            all.extend(page.resources);
+            if !page.more || last.is_none() {
+                return Ok(all);
+            }
+            query.after = last;
+        }
+    }
+
+    async fn page(&self, query: Query) -> Result<Page> {
+        self.core.check_open()?;
+        self.core.in_time(self.core.driver.clone().inspect(query), "inspect").await
+    }
+
+    /// Watches a resource: the watch resolves when it may have changed. Call [`inspect`](Self::inspect) after each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName); any error that the store returns.
+    pub async fn watch(&self, name: impl AsRef<str>) -> Result<Watch> {
+        let interest = Interest::Resource(ResourceName::new(name)?);
+        self.core.check_open()?;
+        self.core.in_time(self.core.driver.clone().watch(interest), "watch").await
+    }
+
+    /// Ends a hold of another client. `fence` proves that the caller has seen this hold: if another claim holds the lock by
+    /// now, nothing happens. A lock that goes from task to task ([`Mutex::cohort`](crate::Mutex::cohort)) is one hold under
+    /// the fence that [`inspect`](Self::inspect) shows, whichever task has it now.
+    ///
+    /// With a `grace` the holder is asked to end: it is not renewed any more, is told at once where the store can notify it
+    /// ([`Held::asked_to_end`](crate::Held::asked_to_end)), and has ended after that time at the latest. A grace shorter
+    /// than its lease can end the hold before a holder that is cut off believes so; protect the data by fences then.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    pub async fn break_hold(
+        &self,
+        name: impl AsRef<str>,
+        fence: Fence,
+        ending: Ending,
+        grace: Duration,
+    ) -> Result<Released> {
+        let state = self.inspect(name).await?;
+        let Some(holder) = state.holders.iter().find(|holder| holder.fence == Some(fence)) else {
+            return Ok(Released::NotHeld);
+        };
+        self.break_claim(&state.name, holder.id, ending, grace).await
+    }
+
+    /// Ends a hold as [`break_hold`](Self::break_hold) does, by the id that [`inspect`](Self::inspect) shows: for holds of
+    /// other programs, which have no fence.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    pub async fn break_claim(
+        &self,
+        name: impl AsRef<str>,
+        id: ClaimId,
+        ending: Ending,
+        grace: Duration,
+    ) -> Result<Released> {
+        let end = End::Broken { ending, grace };
+        let release = self.core.driver.clone().release(ResourceName::new(name)?, id, end);
+        Ok(self.core.in_time(release, "break").await?.outcome)
+    }
+
+    /// Finishes the releases that dropped guards and abandoned acquisitions left, for at most `patience`, and closes the
+    /// connections to the store, which may take a second more; what takes longer goes on in the background. Guards that
+    /// still live lose their locks ([`LossReason::Session`](crate::LossReason::Session)), unless they live by their lease
+    /// alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if a release was not finished; any error that the store
+    /// returns when it is closed.
+    pub async fn shutdown(&self, patience: Duration) -> Result<()> {
+        self.core.shutdown(patience).await
+    }
+
+    pub(crate) fn claim(&self, name: ResourceName) -> Claim {
+        let mut claim = Claim::new(ClaimId::from_bits(0), name);
+        claim.ttl = self.core.ttl;
+        claim.label = self.core.label.clone();
+        claim
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("info", &self.core.info).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,165 @@
+//! Settings of a client.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Locks;
+use crate::blocking;
+use crate::claim::Label;
+use crate::clock::Clock;
+use crate::driver::{BoxFuture, DynDriver};
+use crate::engine::{Core, Entropy, Home, Settings};
+use crate::error::Result;
+use crate::event::Observer;
+
+/// Settings of a client. A setting made here overrides what the URL says.
+///
+/// `S` is where the driver comes from: a URL ([`Opener`]: finish with [`connect`](LocksBuilder::connect)), or a driver that
+/// exists already ([`Locks::builder`]: finish with [`build`](LocksBuilder::build)).
+#[must_use = "call connect() or build()"]
+pub struct LocksBuilder<S = Opener> {
+    source: S,
+    settings: Settings,
+}
+
+/// Opens the driver of a client, on the runtime that the client lives on.
+pub struct Opener(Box<dyn FnOnce() -> Opened + Send>);
+
+type Opened = BoxFuture<Result<Arc<dyn DynDriver>>>;
+
+impl Opener {
+    /// A driver that `open` opens.
+    pub fn new(open: impl FnOnce() -> Opened + Send + 'static) -> Self {
+        Self(Box::new(open))
+    }
+}
+
+impl<S> LocksBuilder<S> {
+    /// A client whose driver comes from `source`.
+    pub fn of(source: S) -> Self {
+        Self { source, settings: Settings::default() }
+    }
+
+    /// Sets the clock that belief is counted on.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// Registers an observer for every lock event.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.settings.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Draws jitter and the order of ids from a seed instead of the operating system, to replay a test. The ids themselves
+    /// stay unique: clients of one seed do not share their locks.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.entropy = Entropy::seeded(seed);
+        self
+    }
+
+    /// Renews on a thread of the client's own, which a busy runtime cannot delay.
+    pub fn own_thread(mut self) -> Self {
+        self.settings.own_thread = true;
+        self
+    }
+
+    /// Sets where connections live and renewal runs; overrides [`own_thread`](Self::own_thread).
+    pub fn home(mut self, home: Home) -> Self {
+        self.settings.home = Some(home);
+        self
+    }
+
+    /// Sets the lease of locks that do not set their own; 30 seconds by default.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.ttl = ttl;
+        self
+    }
+
+    /// Sets how long locks wait that do not set their own bound; 30 seconds by default.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// Sets how long one request to the store may take: more than nothing, and at most
+    /// [`MAX_OP_TIMEOUT`](crate::engine::MAX_OP_TIMEOUT); 5 seconds by default.
+    pub fn op_timeout(mut self, op_timeout: Duration) -> Self {
+        self.settings.op_timeout = op_timeout;
+        self
+    }
+
+    /// Sets how many claims of this client may stand in the store's queue for one name; 10,000 by default. One more is
+    /// refused with [`ErrorKind::TooManyWaiters`](crate::ErrorKind::TooManyWaiters) before the store is asked.
+    ///
+    /// Tasks that wait for one exclusive lock in this client have one place in the store's queue together, and do not count.
+    /// Readers, permits and fair locks each have a place.
+    pub fn max_waiters(mut self, max_waiters: usize) -> Self {
+        self.settings.max_waiters = max_waiters;
+        self
+    }
+
+    /// Identifies this client to others (host, pid, user, reason); this process by default.
+    pub fn label(mut self, label: Label) -> Self {
+        self.settings.label = Some(label);
+        self
+    }
+}
+
+impl LocksBuilder<Opener> {
+    /// Connects to the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that makes no sense, a driver that this build does not have,
+    /// or a setting out of bounds; any error that the store returns.
+    pub async fn connect(mut self) -> Result<Locks> {
+        self.settings.check()?;
+        let home = self.settings.take_home()?;
+        let Opener(open) = self.source;
+        let driver = match &home {
+            // Connections belong to the runtime that made them.
+            Some(home) => home.run(open()).await??,
+            None => open().await?,
+        };
+        self.settings.home = home;
+        Ok(Locks { core: Arc::new(Core::new(driver, self.settings)?) })
+    }
+
+    /// Connects to the store for code that blocks; background work runs on a thread of the client's own.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_blocking(self) -> Result<blocking::Locks> {
+        let home = Home::own_thread()?;
+        blocking::Locks::of(home.block_on(self.home(home.clone()).connect())??)
+    }
+}
+
+impl LocksBuilder<Arc<dyn DynDriver>> {
+    /// Builds the client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a lease or a time-out out of bounds and for no waiters at all,
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a label that is too long,
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os) if a thread was needed and could not be started.
+    pub fn build(self) -> Result<Locks> {
+        self.settings.check()?;
+        Ok(Locks { core: Arc::new(Core::new(self.source, self.settings)?) })
+    }
+
+    /// Builds the client for code that blocks; background work runs on a thread of the client's own.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_blocking(self) -> Result<blocking::Locks> {
+        blocking::Locks::of(self.home(Home::own_thread()?).build()?)
+    }
+}
+
+impl<S> fmt::Debug for LocksBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocksBuilder").field("ttl", &self.settings.ttl).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,65 @@
+//! From a URL to a client.
+
+use std::sync::Arc;
+
+use crate::driver::{BoxFuture, DynDriver, Opener};
+use crate::url::{IntoUrl, Url};
+use crate::{Error, Locks, LocksBuilder, Result, registry};
+
+/// Connects to the store behind a URL, with defaults.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that makes no sense or a driver that this build does not have;
+/// any error that the store returns.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
+/// let locks = oarlock::connect("mem:").await?;
+/// let guard = locks.mutex("deploy/prod").lock().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub async fn connect(url: impl IntoUrl) -> Result<Locks> {
+    builder(url).connect().await
+}
+
+/// Connects to the store behind a URL, with settings; finish with [`connect`](LocksBuilder::connect), or with
+/// [`connect_blocking`](LocksBuilder::connect_blocking) in code that blocks.
+///
+/// A URL that makes no sense is refused there.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
+/// let locks = oarlock::builder("mem:").ttl(Duration::from_secs(10)).own_thread().connect().await?;
+/// # locks.mutex("deploy/prod").lock().await?.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn builder(url: impl IntoUrl) -> LocksBuilder {
+    let url = match url.into_url() {
+        Ok(url) => url,
+        Err(error) => return LocksBuilder::of(Opener::new(|| Box::pin(async { Err(error) }))),
+    };
+    let (ttl, op_timeout, max_waiters) = (url.ttl(), url.op_timeout(), url.max_waiters());
+    let mut builder = LocksBuilder::of(Opener::new(|| open(url)));
+    if let Some(ttl) = ttl {
+        builder = builder.ttl(ttl);
+    }
+    if let Some(op_timeout) = op_timeout {
+        builder = builder.op_timeout(op_timeout);
+    }
+    if let Some(max_waiters) = max_waiters {
+        builder = builder.max_waiters(max_waiters);
+    }
+    builder
+}
+
+fn open(url: Url) -> BoxFuture<Result<Arc<dyn DynDriver>>> {
+    Box::pin(async move {
+        let late = Error::unreachable(format!("no connection to {url} in time")).during("connect");
+        let patience = url.connect_timeout();
+        tokio::time::timeout(patience, registry::open(url)).await.unwrap_or(Err(late))
+    })
+}
