@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock::{Error, LetGo, Locks, Multi, MultiGuard, Part, ResourceName};
+use oarlock::{Error, Locks, Multi, MultiGuard, Part, Released, ResourceName};
 
 use crate::observe::Ear;
 use crate::settings::{Asking, Mode};
@@ -28,27 +28,40 @@ const LEAST: Duration = Duration::from_millis(300);
 
 /// Releases all of them. A store that is silent is given until the end of the lease: from then on there is nothing to
 /// release.
-pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> LetGo {
+pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> Releases {
     let left = multi.iter().map(oarlock::Held::time_left).max().unwrap_or_default();
-    let done = match tokio::time::timeout(left.saturating_sub(FAREWELL).max(LEAST), multi.release()).await {
-        Ok(done) => done,
-        Err(_) => {
-            let mut done = LetGo::default();
-            done.errors.push(Error::unreachable("the store did not answer before the lease was over"));
-            done
+    let mut done = Releases::default();
+    match tokio::time::timeout(left.saturating_sub(FAREWELL).max(LEAST), multi.release_each()).await {
+        Ok(each) => {
+            for (name, released) in each {
+                match released {
+                    Ok(Released::NotHeld) => done.gone.push(name),
+                    Ok(_) => {}
+                    Err(error) => done.errors.push(error),
+                }
+            }
         }
-    };
+        Err(_) => done.errors.push(Error::unreachable("the store did not answer before the lease was over")),
+    }
     if !done.errors.is_empty() {
         ear.give_up();
     }
     done
 }
 
+/// What the releases found.
+#[derive(Debug, Default)]
+pub(crate) struct Releases {
+    /// Locks that had ended before.
+    pub(crate) gone: Vec<ResourceName>,
+    pub(crate) errors: Vec<Error>,
+}
+
 /// The choices that every kind of lock has.
 macro_rules! tuned {
     ($lock:expr, $asking:expr) => {{
         let mut lock = $lock;
-        lock = if $asking.renew { lock.ttl($asking.ttl) } else { lock.lease($asking.ttl) };
+        lock = if $asking.renew { lock.ttl($asking.ttl) } else { lock.ttl($asking.ttl).no_renewal() };
         if let Some(span) = $asking.max_hold {
             lock = lock.max_hold(span);
         }

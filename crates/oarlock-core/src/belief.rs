@@ -59,6 +59,25 @@ impl fmt::Display for LossReason {
     }
 }
 
+/// How a hold ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// Its holder released it, dropped its guard, or handed it over to another process.
+    Released,
+    /// It was lost.
+    Lost(LossReason),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("it was released"),
+            Self::Lost(reason) => reason.fmt(f),
+        }
+    }
+}
+
 /// How a holder sees its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Belief {
@@ -91,7 +110,8 @@ pub(crate) struct BeliefCell {
     /// Its holder let it go: nobody believes in it any more, and nothing was lost. Only written under `bound`.
     let_go: AtomicBool,
     reason: OnceLock<LossReason>,
-    lost: CancellationToken,
+    /// Cancelled by a loss and by a release.
+    over: CancellationToken,
     /// Rung when belief will end earlier than it seemed.
     shortened: Notify,
     bound: Mutex<Bound>,
@@ -116,7 +136,7 @@ impl BeliefCell {
             suspect: AtomicBool::new(false),
             let_go: AtomicBool::new(false),
             reason: OnceLock::new(),
-            lost: CancellationToken::new(),
+            over: CancellationToken::new(),
             shortened: Notify::new(),
             bound: Mutex::new(bound),
         }
@@ -129,16 +149,19 @@ impl BeliefCell {
             return None;
         }
         self.let_go.store(true, Ordering::Release);
-        Some(Self {
+        let successor = Self {
             clock: self.clock.clone(),
             deadline: AtomicU64::new(self.deadline().as_nanos()),
             suspect: AtomicBool::new(self.suspect.load(Ordering::Acquire)),
             let_go: AtomicBool::new(false),
             reason: OnceLock::new(),
-            lost: CancellationToken::new(),
+            over: CancellationToken::new(),
             shortened: Notify::new(),
             bound: Mutex::new(Bound { at: bound.at, reason: bound.reason.clone() }),
-        })
+        };
+        drop(bound);
+        self.over.cancel();
+        Some(successor)
     }
 
     /// When belief ends unless it is extended.
@@ -173,6 +196,7 @@ impl BeliefCell {
             self.let_go.store(true, Ordering::Release);
         }
         drop(bound);
+        self.over.cancel();
     }
 
     pub(crate) fn belief(&self) -> Belief {
@@ -189,9 +213,9 @@ impl BeliefCell {
         if self.is_held() { None } else { self.reason.get().cloned() }
     }
 
-    /// The token that is cancelled when belief ends.
+    /// The token that is cancelled when belief ends, by a loss or a release.
     pub(crate) fn token(&self) -> &CancellationToken {
-        &self.lost
+        &self.over
     }
 
     fn change(&self) -> MutexGuard<'_, Bound> {
@@ -246,7 +270,7 @@ impl BeliefCell {
         let reason = if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() };
         let _ = self.reason.set(reason);
         drop(bound);
-        self.lost.cancel();
+        self.over.cancel();
         true
     }
 
@@ -258,13 +282,41 @@ impl BeliefCell {
         }
         let _ = self.reason.set(reason);
         drop(bound);
-        self.lost.cancel();
+        self.over.cancel();
     }
 
     /// Waits for the loss of what was not let go. Needs no help from the watchdog: the deadline alone is enough.
     pub(crate) async fn lost(&self) -> LossReason {
         self.ends_within(Duration::ZERO).await;
         self.reason.get().cloned().unwrap_or(LossReason::Expired)
+    }
+
+    /// Waits for the end: a loss, or a release.
+    pub(crate) async fn ended(&self) -> Ended {
+        tokio::select! {
+            biased;
+            reason = self.lost() => Ended::Lost(reason),
+            () = self.over.cancelled() => self.reason().map_or(Ended::Released, Ended::Lost),
+        }
+    }
+
+    /// Waits until its end is asked for: by whom and why. `None` if it ends without that.
+    pub(crate) async fn asked_to_end(&self) -> Option<Ending> {
+        loop {
+            // Made before the look, so that no ring is missed after it.
+            let shortened = self.shortened.notified();
+            if let LossReason::Broken(ending) = &self.change().reason {
+                return Some(ending.clone());
+            }
+            tokio::select! {
+                biased;
+                () = shortened => {}
+                ended = self.ended() => match ended {
+                    Ended::Lost(LossReason::Broken(ending)) => return Some(ending),
+                    _ => return None,
+                },
+            }
+        }
     }
 
     /// Waits until belief will end within `lead` unless it is extended, or has ended; for ever if it was let go.
@@ -288,7 +340,7 @@ impl BeliefCell {
             }
             tokio::select! {
                 biased;
-                () = self.lost.cancelled() => return,
+                () = self.over.cancelled() => if !self.is_let_go() { return },
                 () = shortened => {}
                 () = sleep_until(&*self.clock, look) => {}
             }

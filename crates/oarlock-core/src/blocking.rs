@@ -32,7 +32,7 @@ use crate::driver::{Driver, Info, Released};
 use crate::engine::Home;
 use crate::error::{Error, ErrorKind, Result};
 use crate::state::{Ending, ResourceState};
-use crate::{Fence, Handle};
+use crate::{Fence, LockTicket};
 
 /// Something of the async API, used by blocking: what its name says, with the same methods.
 #[derive(Clone, Debug)]
@@ -127,8 +127,8 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn adopt(&self, handle: &Handle) -> Result<Guard> {
-        self.have(self.inner.adopt(handle))
+    pub fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
+        self.have(self.inner.adopt(ticket))
     }
 
     /// See [`Locks::shutdown`](crate::Locks::shutdown).

@@ -202,14 +202,17 @@ pub enum End {
     },
 }
 
-/// The answer to a release.
+/// What became of a hold that was to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
-    /// The claim was there and is gone.
+    /// It was held until now, and has ended.
     Released,
-    /// It was not there.
+    /// It had ended before.
     NotHeld,
-    /// It was asked to end, and will within the grace given.
+    /// Another entry of the same owner still holds it; of re-entrant locks only.
+    StillHeld,
+    /// Its holder was asked to end it, and has ended within the grace given; of a break only.
     Asked,
 }
 

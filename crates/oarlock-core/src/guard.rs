@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::belief::{Belief, BeliefCell, LossReason};
+use crate::belief::{Belief, BeliefCell, Ended, LossReason};
 use crate::claim::{Claim, ClaimId, Fence, Kind, ResourceName, Weight};
 use crate::clock::{Moment, sleep_until};
-use crate::driver::{Attempt, BoxFuture, End, Grant, Release};
+use crate::driver::{Attempt, BoxFuture, End, Grant, Release, Released};
 use crate::engine::cohort::{self, Baton};
 use crate::engine::{Core, Orphan};
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::event::Step;
 use crate::owner::Owner;
-use crate::state::Memo;
+use crate::state::{Ending, Memo};
 
 /// What can be known of a lock in hand: cheap to clone, hands out no power over it.
 #[derive(Clone)]
@@ -160,12 +160,45 @@ impl Held {
         self.0.belief.time_left()
     }
 
-    /// Resolves when the lock is lost, and says why; never resolves for one that was released first.
+    /// Resolves when the lock is lost, and says why; never resolves for one that was released first. A task that watches a
+    /// lock for as long as it is held awaits [`ended`](Self::ended).
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn lost(&self) -> LossReason {
         self.0.belief.lost().await
+    }
+
+    /// Resolves when the lock is lost or released, and says which.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Ended, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// let held = guard.held();
+    /// let watcher = tokio::spawn(async move { held.ended().await });
+    /// guard.release().await?;
+    /// # let ended = watcher.await.map_err(|_| oarlock_core::Error::unreachable("the watcher panicked"))?;
+    /// assert_eq!(ended, Ended::Released);
+    /// # Ok(()) }
+    /// ```
+    pub async fn ended(&self) -> Ended {
+        self.0.belief.ended().await
+    }
+
+    /// Resolves when an operator or another program asks for the end of this hold
+    /// ([`Locks::break_hold`](crate::Locks::break_hold)), and says who and why: time to finish. `None` if the hold ends without
+    /// that. Where the store notifies its clients it resolves at once, else with the next renewal.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn asked_to_end(&self) -> Option<Ending> {
+        self.0.belief.asked_to_end().await
     }
 
     /// Resolves when belief will end within `lead` unless a renewal succeeds: time to stop in order.
@@ -182,7 +215,8 @@ impl Held {
         self.0.belief.reason()
     }
 
-    /// A token that is cancelled when the lock is lost. Cancelling it does nothing to the lock.
+    /// A token that is cancelled when the lock is lost or released: work that looks at it never goes on unprotected.
+    /// Cancelling it does nothing to the lock.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.0.belief.token().child_token()
@@ -285,11 +319,14 @@ impl Guard {
         self.held.clone()
     }
 
-    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost. Belief is looked at before each
+    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost. Belief is checked before each
     /// step of `body`: none begins after the loss, also where the machine was suspended and its timers are late.
     ///
+    /// Only what awaits can be stopped: a thread (`spawn_blocking`) or a call that blocks runs to its end. Let such work call
+    /// [`check`](Held::check) between its steps.
+    ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before `body` was done.
+    /// Any error of `body`; [`ErrorKind::Lost`] if the lock was lost before `body` was done.
     ///
     /// # Examples
     /// ```
@@ -297,35 +334,37 @@ impl Guard {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
     /// # let locks = Locks::over(Memory::new())?;
     /// let guard = locks.mutex("report").lock().await?;
-    /// let sum = guard.with(|held| async move { held.fence().get() % 7 }).await?;
-    /// # assert!(sum < 7);
+    /// let lines = guard.with(|held| report(held.fence())).await?;
     /// guard.release().await?;
+    /// # assert_eq!(lines, 3);
+    /// # async fn report(_: oarlock_core::Fence) -> oarlock_core::Result<u32> { Ok(3) }
     /// # Ok(()) }
     /// ```
-    pub async fn with<T, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T>
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
     where
-        F: Future<Output = T>,
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
-        let lost = |reason| Error::lost(reason).about(self.resource());
+        let lost = |reason| E::from(Error::lost(reason).about(self.resource()));
         if let Some(reason) = self.loss() {
             return Err(lost(reason));
         }
-        while_held(self.lost(), || self.loss(), body(self.held())).await.map_err(lost)
+        while_held(self.lost(), || self.loss(), body(self.held())).await.unwrap_or_else(|reason| Err(lost(reason)))
     }
 
     /// Lets the lock go and waits for the store to say so.
     ///
-    /// The answer is the store's: [`Released`](crate::driver::Released::Released) if it was held until now,
-    /// [`NotHeld`](crate::driver::Released::NotHeld) if it was already gone.
+    /// The answer is the store's: [`Released::Released`] if it was held until now, [`Released::NotHeld`] if it had ended
+    /// before.
     ///
     /// # Cancel safety
     /// If the future is dropped the release goes on in the background.
     ///
     /// # Errors
-    /// What the store says; the release is then tried again in the background for as long as the lease could last.
-    pub async fn release(mut self) -> Result<Release> {
+    /// Any error that the store returns; the release is then tried again in the background for as long as the lease could last.
+    pub async fn release(mut self) -> Result<Released> {
         if let Some(release) = self.hand_on() {
-            return Ok(release);
+            return Ok(release.outcome);
         }
         self.stop_keeping();
         let claim = self.held.claim();
@@ -339,7 +378,7 @@ impl Guard {
                 if release.others_waiting == Some(true) {
                     step_aside().await;
                 }
-                Ok(release)
+                Ok(outcome)
             }
             Ok(Err(error)) => {
                 // It has answered; the reaper asks anew.
@@ -361,7 +400,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`release`](Self::release).
-    pub fn release_leaving(mut self, memo: impl Into<Memo>) -> impl Future<Output = Result<Release>> + Send {
+    pub fn release_leaving(mut self, memo: impl Into<Memo>) -> impl Future<Output = Result<Released>> + Send {
         self.end = End::Done { memo: Some(memo.into()) };
         self.release()
     }

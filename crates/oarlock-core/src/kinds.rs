@@ -12,7 +12,7 @@ pub mod semaphore;
 macro_rules! kept {
     ($kind:ty) => {
         impl $kind {
-            /// How long the lock lives without renewal. It is renewed every third of that.
+            /// Sets the lease: how long the lock lives without renewal. The client renews it every third of that.
             #[must_use]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self.ask.claim.ttl = ttl;
@@ -33,7 +33,7 @@ macro_rules! kept {
                 self
             }
 
-            /// Bounds how long the lock can be held, renewals or not.
+            /// Bounds how long the lock can be held, with renewals or without.
             #[must_use]
             pub fn max_hold(mut self, span: std::time::Duration) -> Self {
                 self.ask.max_hold = Some(span);
@@ -49,14 +49,14 @@ macro_rules! kept {
                 self
             }
 
-            /// Who asks, for the eyes of others.
+            /// Identifies this claim to others (host, pid, user, reason).
             #[must_use]
             pub fn label(mut self, label: crate::Label) -> Self {
                 self.ask.claim.label = std::sync::Arc::new(label);
                 self
             }
 
-            /// Why, for the eyes of others.
+            /// Says why the lock is wanted: shown to others who look at it.
             #[must_use]
             pub fn reason(mut self, reason: impl Into<String>) -> Self {
                 std::sync::Arc::make_mut(&mut self.ask.claim.label).reason = Some(reason.into());
@@ -80,15 +80,14 @@ macro_rules! tunable {
         $crate::kinds::kept!($kind);
 
         impl $kind {
-            /// An explicit lease: the lock ends after `ttl`, and is **not** renewed.
+            /// Does not renew: the lock ends one [`ttl`](Self::ttl) after it was granted.
             #[must_use]
-            pub fn lease(mut self, ttl: std::time::Duration) -> Self {
-                self.ask.claim.ttl = ttl;
+            pub fn no_renewal(mut self) -> Self {
                 self.ask.renew = false;
                 self
             }
 
-            /// On whose behalf: waiting for what the same owner holds is an error, not a hang.
+            /// Names the owner on whose behalf the lock is taken: waiting for what the same owner holds is an error, not a hang.
             #[must_use]
             pub fn owner(mut self, owner: &crate::Owner) -> Self {
                 self.ask.owner = Some(owner.clone());

@@ -19,7 +19,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Calls, Now, Resource, Session};
-use crate::state::{Page, Query, ResourceState, Select};
+use crate::state::{Ending, Page, Query, ResourceState, Select};
 
 /// One connection to a store in memory.
 #[derive(Debug)]
@@ -284,9 +284,22 @@ impl Kit {
         self.store.clock.clone()
     }
 
-    /// Takes `name` away from whoever holds it, as an operator or an eviction would; its holders are told at once.
-    pub fn lose(&self, name: &ResourceName) {
-        self.store.step(name, |resource, now, calls| {
+    /// Asks the holders of `name` to end within `grace`, as an operator would with a graceful break.
+    pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) {
+        let Ok(name) = ResourceName::new(name) else { return };
+        self.store.step(&name, |resource, now, calls| {
+            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
+            for id in held {
+                resource.release(id, &End::Broken { ending: ending.clone(), grace }, now, calls);
+            }
+        });
+    }
+
+    /// Takes `name` away from its holders, as an eviction would; they are told at once. Nothing happens while the lock is not
+    /// held: wait until the code under test has it.
+    pub fn lose(&self, name: impl AsRef<str>) {
+        let Ok(name) = ResourceName::new(name) else { return };
+        self.store.step(&name, |resource, now, calls| {
             let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
             for id in held {
                 let session = resource.entries().iter().find(|entry| entry.id == id).map_or(0, |entry| entry.session);

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use oarlock_core::blocking::{Locks, Multi};
-use oarlock_core::{ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Slot, Tether};
+use oarlock_core::{ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Released, Slot, Tether};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -146,8 +146,8 @@ fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
         let other = scope.spawn(|| lock.lock().map(drop).unwrap_err().kind());
         assert_eq!(other.join().ok(), Some(ErrorKind::Busy));
     });
-    assert!(outer.release()?.is_none());
-    assert!(inner.release()?.is_some());
+    assert_eq!(outer.release()?, Released::StillHeld);
+    assert_eq!(inner.release()?, Released::Released);
     let config = locks.rwlock("config").reentrant();
     let _reader = config.read()?;
     assert_eq!(config.write().map(drop).unwrap_err().kind(), ErrorKind::SelfDeadlock);
@@ -165,7 +165,7 @@ fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
     two.release()?;
     let both = Multi::of(locks.mutex("y")).and(locks.mutex("x")).lock()?;
     assert!(both.is_held() && locks.mutex("x").try_lock()?.is_none());
-    assert!(both.release()?.errors.is_empty());
+    assert_eq!(both.release()?, Released::Released);
     let election = locks.election("e");
     let mut leadership = election.campaign("one")?;
     leadership.proclaim("two")?;
@@ -177,8 +177,8 @@ fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
         held.check()
     })?;
     assert_eq!(nested, Slot::Ran(()));
-    let handle = locks.mutex("h").tether(Tether::Lease).lock()?.hand_over()?;
-    assert!(locks.adopt(&handle)?.is_held());
+    let ticket = locks.mutex("h").tether(Tether::Lease).lock()?.hand_over()?;
+    assert!(locks.adopt(&ticket)?.is_held());
     locks.shutdown(Duration::from_secs(5))?;
     Ok(())
 }

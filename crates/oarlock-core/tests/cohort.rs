@@ -223,11 +223,11 @@ async fn what_makes_no_sense_is_refused() -> Result<(), Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_adopts_a_handle_once() -> Result<(), Failure> {
+async fn a_client_adopts_a_ticket_once() -> Result<(), Failure> {
     let locks = Locks::over(Memory::new())?;
-    let handle = locks.mutex("a").tether(Tether::Lease).lock().await?.hand_over()?;
-    let _adopted = locks.adopt(&handle).await?;
-    assert_eq!(locks.adopt(&handle).await.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim));
+    let ticket = locks.mutex("a").tether(Tether::Lease).lock().await?.hand_over()?;
+    let _adopted = locks.adopt(&ticket).await?;
+    assert_eq!(locks.adopt(&ticket).await.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim));
     Ok(())
 }
 

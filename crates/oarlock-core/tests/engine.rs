@@ -199,7 +199,7 @@ async fn what_lives_as_long_as_its_session_is_released_however_late_that_works()
     let (ttl, outage) = (Duration::from_secs(2), Duration::from_secs(60));
     let world = world(Tamper::SessionReleasesFail(outage));
     drop(world.victim.mutex("dropped").ttl(ttl).lock().await.unwrap());
-    let expired = world.victim.mutex("expired").lease(ttl).lock().await.unwrap();
+    let expired = world.victim.mutex("expired").ttl(ttl).no_renewal().lock().await.unwrap();
     assert_eq!(expired.lost().await, LossReason::Expired);
     tokio::time::sleep_until(world.started + outage + ttl).await;
     for name in ["dropped", "expired"] {
@@ -211,7 +211,7 @@ async fn what_lives_as_long_as_its_session_is_released_however_late_that_works()
 async fn the_holder_of_an_explicit_lease_hears_of_a_break() {
     for grace in [Duration::ZERO, Duration::from_secs(5)] {
         let world = world(Tamper::Nothing);
-        let guard = world.victim.mutex("a").lease(Duration::from_secs(600)).lock().await.unwrap();
+        let guard = world.victim.mutex("a").ttl(Duration::from_secs(600)).no_renewal().lock().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ends = guard.ends_at();
         let ending = Ending { by: "ops".into(), why: "stuck".into() };
@@ -241,7 +241,7 @@ async fn a_second_break_is_heard_too() {
 async fn an_owner_does_not_deadlock_with_what_it_has_lost() {
     let world = world(Tamper::Nothing);
     let owner = Owner::new();
-    let mutex = world.victim.mutex("a").owner(&owner).lease(Duration::from_secs(1));
+    let mutex = world.victim.mutex("a").owner(&owner).ttl(Duration::from_secs(1)).no_renewal();
     let lost = mutex.lock().await.unwrap();
     let error = mutex.lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SelfDeadlock);

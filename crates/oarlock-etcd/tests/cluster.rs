@@ -160,11 +160,11 @@ async fn minority(leads: bool) -> Outcome {
     };
     println!("healed: its member answers again after {:?}", healed.elapsed());
     assert_eq!(seen.holders.iter().map(|holder| holder.fence).collect::<Vec<_>>(), [Some(next.fence())]);
-    assert_eq!(guard.release().await?.outcome, Released::NotHeld);
+    assert_eq!(guard.release().await?, Released::NotHeld);
     let back = waiter(&holder, &rival).await?;
     assert!(next.is_held(), "{:?}", next.loss());
     let before = next.fence();
-    assert_eq!(next.release().await?.outcome, Released::Released);
+    assert_eq!(next.release().await?, Released::Released);
     let guard = tokio::time::timeout(PATIENCE, back).await???;
     assert!(guard.fence() > before);
     guard.release().await?;

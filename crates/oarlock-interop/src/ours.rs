@@ -103,7 +103,7 @@ fn unless_busy<T>(result: oarlock::Result<T>) -> oarlock::Result<Option<T>> {
 macro_rules! tuned {
     ($lock:expr, $lease:expr, $wait:expr, $renewed:expr) => {{
         let lock = $lock.wait($wait);
-        if $renewed { lock.ttl($lease) } else { lock.lease($lease) }
+        if $renewed { lock.ttl($lease) } else { lock.ttl($lease).no_renewal() }
     }};
 }
 
@@ -194,11 +194,11 @@ impl Lock for OurLock {
         let loss = self.loss().await?;
         let released = match &mut self.hold {
             Some(Hold::Entered(_, guards)) => match guards.pop() {
-                Some(guard) => guard.release().await?.map(|release| release.outcome),
+                Some(guard) => Some(guard.release().await?),
                 None => None,
             },
             hold => match hold.take() {
-                Some(Hold::One(guard)) => Some(guard.release().await?.outcome),
+                Some(Hold::One(guard)) => Some(guard.release().await?),
                 _ => None,
             },
         };

@@ -214,7 +214,7 @@ async fn a_holder_in_mode_session_hears_of_a_failover_at_once(on: Flavour) {
     let ours = Locks::builder(ours).ttl(LONG).build().unwrap();
     let next = Locks::over(MySqlSession::connect(Named::new(config)).await.unwrap()).unwrap();
     let guard = lock(&ours, "named").await;
-    let explicit = ours.mutex("explicit").lease(LONG).lock().await.unwrap();
+    let explicit = ours.mutex("explicit").ttl(LONG).no_renewal().lock().await.unwrap();
     let waiting = next.mutex("named").wait(2 * BOUND);
     let waiting = tokio::spawn(async move { waiting.lock().await });
     let states = "SELECT COUNT(*) FROM information_schema.processlist WHERE state IN ('User lock', 'User sleep')";

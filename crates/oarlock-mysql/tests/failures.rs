@@ -73,8 +73,8 @@ async fn a_holder_hears_that_its_connections_ended_though_it_has_nothing_to_ask(
     let client = client.ttl(Duration::from_secs(240)).build().unwrap();
     let rival = MySql::connect(config(server.addr())).await.unwrap();
     let renewed = client.mutex("renewed").lock().await.unwrap();
-    let explicit = client.mutex("explicit").lease(Duration::from_secs(240)).lock().await.unwrap();
-    let long = client.mutex("long").lease(Duration::from_secs(600)).lock().await.unwrap();
+    let explicit = client.mutex("explicit").ttl(Duration::from_secs(240)).no_renewal().lock().await.unwrap();
+    let long = client.mutex("long").ttl(Duration::from_secs(600)).no_renewal().lock().await.unwrap();
     until(&mut root, READERS, 2).await;
     proxy.heal(Held::Reset).unwrap();
     for guard in [&renewed, &explicit] {

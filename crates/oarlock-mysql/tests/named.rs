@@ -179,7 +179,7 @@ async fn a_holder_hears_at_once_that_the_server_went_down(on: Flavour) {
     config.session_ttl = long;
     let client = Locks::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
     let renewed = client.mutex("renewed").lock().await.unwrap();
-    let explicit = client.mutex("explicit").lease(long).lock().await.unwrap();
+    let explicit = client.mutex("explicit").ttl(long).no_renewal().lock().await.unwrap();
     until(&mut root, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'", 1).await;
     let server = tokio::task::spawn_blocking(move || {
         server.stop().unwrap();

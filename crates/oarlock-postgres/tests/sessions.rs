@@ -76,7 +76,7 @@ async fn a_holder_whose_session_is_terminated_is_told_at_once() {
 async fn a_hold_that_is_not_renewed_ends_with_its_session_too() {
     let Some((server, root)) = start().await else { return };
     let client = Locks::over(Postgres::connect(config(server.addr())).await.unwrap()).unwrap();
-    let lock = client.mutex("explicit").lease(Duration::from_secs(600));
+    let lock = client.mutex("explicit").ttl(Duration::from_secs(600)).no_renewal();
     let guard = lock.lock().await.unwrap();
     assert_eq!(root.query(END_SESSIONS, &[]).await.unwrap().len(), 1);
     let reason = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.unwrap();

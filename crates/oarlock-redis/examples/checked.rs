@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Locks::over(Redis::open(config.clone()).await?)?;
     let values = Checked::open(config).await?;
 
-    let slow = client.mutex("balance").lease(Duration::from_millis(200)).lock().await?;
+    let slow = client.mutex("balance").ttl(Duration::from_millis(200)).no_renewal().lock().await?;
     println!("the slow one holds it with fence {}", slow.fence());
     tokio::time::sleep(Duration::from_millis(300)).await;
     let quick = client.mutex("balance").lock().await?;

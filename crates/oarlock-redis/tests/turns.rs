@@ -355,7 +355,7 @@ async fn who_is_not_renewed_or_is_to_outlive_the_process_gets_the_whole_lease() 
     let lock = || two.mutex("deploy").ttl(ttl);
     let mut left = Vec::new();
     // The first to wait teaches the client to listen.
-    for lock in [lock(), lock(), lock().lease(ttl), lock().tether(Tether::Lease)] {
+    for lock in [lock(), lock(), lock().ttl(ttl).no_renewal(), lock().tether(Tether::Lease)] {
         let guard = one.mutex("deploy").lock().await.unwrap();
         let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
         while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {

@@ -319,7 +319,7 @@ async fn a_node_deleted_by_hand_is_a_lost_claim() -> Result<()> {
 async fn an_explicit_lease_frees_the_lock_although_the_session_lives_on() -> Result<()> {
     let Some(server) = server()? else { return Ok(()) };
     let (one, two) = (Locks::over(straight(&server).await?)?, Locks::over(straight(&server).await?)?);
-    let guard = one.mutex("job").lease(Duration::from_millis(300)).lock().await?;
+    let guard = one.mutex("job").ttl(Duration::from_millis(300)).no_renewal().lock().await?;
     let theirs = two.mutex("job").wait(PATIENCE).lock().await?;
     ensure!(guard.loss() == Some(LossReason::Expired), "{:?}", guard.loss());
     ensure!(theirs.fence() > guard.fence(), "the fence did not rise");

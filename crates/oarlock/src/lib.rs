@@ -55,4 +55,6 @@ mod pages {
     struct Semaphore;
     #[doc = include_str!("../../../docs/kinds/spin.md")]
     struct Spin;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
 }

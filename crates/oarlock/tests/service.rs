@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use oarlock::clock::TokioClock;
-use oarlock::{ErrorKind, Locks, Memory, ResourceName, Result};
+use oarlock::{ErrorKind, Locks, Memory, Result};
 
 /// The service: sends what is in the outbox, on one machine of many at a time.
 struct Outbox {
@@ -42,7 +42,7 @@ async fn it_stops_when_its_lock_is_taken_away() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(sent.load(Ordering::SeqCst) > 0, "it never started");
 
-    store.kit().lose(&ResourceName::new("outbox")?);
+    store.kit().lose("outbox");
 
     let ended = tokio::time::timeout(Duration::from_secs(30), running).await;
     let ended = ended.ok().and_then(std::result::Result::ok);

@@ -25,7 +25,7 @@ const REDIS_WATCH: &str = "crates/oarlock-redis/src/watch.rs";
 const REDIS_DRIVER: &str = "crates/oarlock-redis/src/driver.rs";
 const REDIS_CLUSTER: &str = "crates/oarlock-redis/src/cluster.rs";
 const REDIS_LINK: &str = "crates/oarlock-redis/src/link.rs";
-const HANDLE: &str = "crates/oarlock-core/src/handle.rs";
+const TICKET: &str = "crates/oarlock-core/src/ticket.rs";
 const ENGINE_RS: &str = "crates/oarlock-core/src/engine.rs";
 const PROBE: &str = "crates/oarlock-core/src/engine/watchdog/probe.rs";
 const MAILBOX: &str = "crates/oarlock-core/src/engine/watchdog/mailbox.rs";
@@ -772,11 +772,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "adopts-any-later-grant-of-a-cohort",
-        rule: "a handle of a cohort is not taken for a later grant",
-        file: HANDLE,
+        rule: "a ticket of a cohort is not taken for a later grant",
+        file: TICKET,
         from: "(granted.get()..=last).contains(&fence.get())",
         to: "fence.get() >= granted.get() || fence.get() == last",
-        test: &["-p", "oarlock-core", "--lib", "handle::"],
+        test: &["-p", "oarlock-core", "--lib", "ticket::"],
     },
     Mutant {
         name: "quorum-shows-any-value",
@@ -1070,9 +1070,17 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "two-believe-in-a-cohort",
         rule: "whoever handed a lock on does not believe in it",
         file: BELIEF,
-        from: "        self.let_go.store(true, Ordering::Release);\n        Some(Self {",
-        to: "        Some(Self {",
+        from: "        self.let_go.store(true, Ordering::Release);\n        let successor = Self {",
+        to: "        let successor = Self {",
         test: COHORT_CASES,
+    },
+    Mutant {
+        name: "release-keeps-the-token",
+        rule: "work under the token of a lock that was released is told",
+        file: BELIEF,
+        from: "        }\n        drop(bound);\n        self.over.cancel();",
+        to: "        }\n        drop(bound);",
+        test: &["-p", "oarlock-core", "--test", "ended"],
     },
     Mutant {
         name: "cohort-of-an-old-lease",
@@ -1093,8 +1101,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "explicit-lease-extended",
         rule: "an explicit lease is not extended by handing it over",
-        file: HANDLE,
-        from: "if handle.renewed { renewed(core, &claim).await } else",
+        file: TICKET,
+        from: "if ticket.renewed { renewed(core, &claim).await } else",
         to: "if true { renewed(core, &claim).await } else",
         test: HAND_OVER,
     },
@@ -1293,8 +1301,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "adopts-any-grant",
         rule: "a lock that was granted anew is not the one that was handed over",
-        file: HANDLE,
-        from: "fence.is_some_and(|fence| !handle.is_of(fence))",
+        file: TICKET,
+        from: "fence.is_some_and(|fence| !ticket.is_of(fence))",
         to: "false",
         test: PROMISES,
     },
@@ -1387,10 +1395,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: PROMISES,
     },
     Mutant {
+        name: "invalid-name-is-sent",
+        rule: "a name that cannot be is refused before the store is asked",
+        file: ACQUIRE,
+        from: "        self.check_valid()?;\n",
+        to: "",
+        test: &["-p", "oarlock-core", "--test", "checked"],
+    },
+    Mutant {
         name: "shutdown-without-end",
         rule: "a shutdown ends in time, whatever the store does",
         file: ENGINE_RS,
-        from: "let left = end.since(self.core.clock.now()).max(LAST_CHANCE);",
+        from: "let left = end.since(self.clock.now()).max(LAST_CHANCE);",
         to: "let left = Duration::MAX;",
         test: PROMISES,
     },

@@ -37,13 +37,14 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
             Released::NotHeld => {
                 store.words.note(&format!("{held_by} let go of {quoted} before it was asked"));
             }
-            Released::Released => {
-                store.words.note(&format!("took {quoted} from {held_by}, fence {fence}"));
-            }
             Released::Asked => {
                 let span = text::span(args.grace);
                 store.words.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
                 await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
+            }
+            // `StillHeld` is said of entries of an owner, never of a break.
+            _ => {
+                store.words.note(&format!("took {quoted} from {held_by}, fence {fence}"));
             }
         }
         Ok(Code::Success.into())

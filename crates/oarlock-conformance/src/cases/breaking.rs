@@ -7,7 +7,7 @@ use oarlock_core::driver::{End, Released, Renewal, Renewed};
 use oarlock_core::event::Step;
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::state::Ending;
-use oarlock_core::{Belief, Claim, Fence, LossReason};
+use oarlock_core::{Belief, Claim, Ended, Fence, LossReason};
 
 use super::cases;
 use crate::bench::{Bench, now, within};
@@ -63,7 +63,7 @@ async fn a_break_before_the_mailbox_is_armed_is_told_at_once(bench: Arc<Bench>) 
         faulty.hold_mailbox();
         let peer = bench.peer_over(faulty.clone(), connection)?;
         let lock = peer.mutex(name.as_str()).ttl(Duration::from_secs(60));
-        let lock = if explicit { lock.lease(Duration::from_secs(60)) } else { lock };
+        let lock = if explicit { lock.ttl(Duration::from_secs(60)).no_renewal() } else { lock };
         let guard = lock.lock().await?;
         operator.break_hold(&name, guard.fence(), ending(), Duration::ZERO).await?;
         faulty.arm_mailbox();
@@ -114,10 +114,15 @@ async fn with_grace_the_holder_can_finish(bench: Arc<Bench>) -> Outcome {
     ensure_eq!(operator.break_hold(&name, guard.fence(), ending(), grace).await?, Released::Asked, "the break");
     let asked = peer.events.until(|events| events.iter().any(|e| matches!(e.step, Step::Ending { .. })));
     within(bench.ttl(), "word of the break", asked).await?;
+    ensure_eq!(bench.soon("who asked", guard.asked_to_end()).await?, Some(ending()), "who asked");
+    let (held, token) = (guard.held(), guard.token());
+    ensure!(held.is_held() && !token.is_cancelled(), "over before the grace was");
     ensure_eq!(guard.belief(), Belief::Suspect, "belief of a holder asked to end");
     let state = operator.inspect(&name).await?;
     ensure_eq!(state.holders.first().and_then(|h| h.ending.clone()), Some(ending()), "the ending shown");
-    ensure_eq!(guard.release().await?.outcome, Released::Released, "a release within the grace");
+    ensure_eq!(guard.release().await?, Released::Released, "a release within the grace");
+    ensure_eq!(bench.soon("the end", held.ended()).await?, Ended::Released, "how it ended");
+    ensure!(token.is_cancelled(), "a release does not cancel the token");
     bench.left_clean(&operator, &name).await
 }
 

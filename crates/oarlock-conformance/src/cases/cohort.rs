@@ -228,7 +228,7 @@ async fn waiters_that_leave_cost_nothing(bench: Arc<Bench>) -> Outcome {
 async fn what_must_not_be_handed_on_is_refused(bench: Arc<Bench>) -> Outcome {
     let (peer, name) = (bench.peer().await?, bench.name()?);
     let lock = cohort(&bench, &peer, name.as_str())?;
-    for refused in [lock.clone().fair(), lock.clone().lease(bench.ttl()), lock.max_hold(bench.ttl())] {
+    for refused in [lock.clone().fair(), lock.clone().ttl(bench.ttl()).no_renewal(), lock.max_hold(bench.ttl())] {
         let error = refused.lock().await.map(drop).map_err(|error| error.kind());
         ensure_eq!(error, Err(ErrorKind::InvalidClaim), "a lock that must not be handed on");
     }

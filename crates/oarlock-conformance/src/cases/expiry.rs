@@ -40,7 +40,7 @@ async fn a_dead_holder_ends_with_its_lease(bench: Arc<Bench>) -> Outcome {
 async fn an_explicit_lease_is_not_renewed(bench: Arc<Bench>) -> Outcome {
     let (peer, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let asked = now();
-    let guard = peer.mutex(name.as_str()).lease(bench.ttl()).lock().await?;
+    let guard = peer.mutex(name.as_str()).ttl(bench.ttl()).no_renewal().lock().await?;
     // Without a renewal this is where belief ends, however late a busy machine tells of it.
     let ends = guard.ends_at();
     ensure!(ends < now() + bench.ttl() && ends > asked, "believed for longer than the lease");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oarlock_core::{ErrorKind, Handle, Tether};
+use oarlock_core::{ErrorKind, LockTicket, Tether};
 
 use super::cases;
 use crate::bench::{Bench, now, within};
@@ -18,8 +18,8 @@ cases!(
 );
 
 /// As it would travel.
-fn posted(handle: &Handle) -> Outcome<Handle> {
-    Ok(serde_json::from_str(&serde_json::to_string(handle)?)?)
+fn posted(ticket: &LockTicket) -> Outcome<LockTicket> {
+    Ok(serde_json::from_str(&serde_json::to_string(ticket)?)?)
 }
 
 async fn it_goes_on_with_the_same_fence(bench: Arc<Bench>) -> Outcome {
@@ -27,10 +27,10 @@ async fn it_goes_on_with_the_same_fence(bench: Arc<Bench>) -> Outcome {
     let name = bench.name()?;
     let guard = giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?;
     let (fence, seen) = (guard.fence(), guard.held());
-    let handle = posted(&guard.hand_over()?)?;
+    let ticket = posted(&guard.hand_over()?)?;
     ensure!(!seen.is_held(), "the giver still believes in it");
     ensure_eq!(seen.loss(), None, "what was given away is not lost");
-    let adopted = taker.adopt(&handle).await?;
+    let adopted = taker.adopt(&ticket).await?;
     ensure_eq!(adopted.fence(), fence, "the fence of the adopted lock");
     // The end of the giver is not its end, and it is renewed from here.
     giver.shutdown(bench.pace.soon).await?;
@@ -55,10 +55,10 @@ async fn what_nobody_takes_up_ends_with_its_lease(bench: Arc<Bench>) -> Outcome 
 async fn an_ended_one_is_refused(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, rival) = (bench.peer().await?, bench.peer().await?, bench.peer().await?);
     let name = bench.name()?;
-    let handle = giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?;
+    let ticket = giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?;
     let theirs = within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str()).lock()).await??;
-    match taker.adopt(&handle).await {
-        Err(error) => ensure_eq!(error.kind(), ErrorKind::Lost, "the answer to a handle that is over"),
+    match taker.adopt(&ticket).await {
+        Err(error) => ensure_eq!(error.kind(), ErrorKind::Lost, "the answer to a ticket that is over"),
         Ok(_) => return Err(Failure::new("two hold it")),
     }
     ensure!(theirs.is_held(), "the attempt hurt its holder");
@@ -68,7 +68,7 @@ async fn an_ended_one_is_refused(bench: Arc<Bench>) -> Outcome {
 async fn an_explicit_lease_is_not_extended_by_it(bench: Arc<Bench>) -> Outcome {
     let (giver, taker, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let lease = bench.ttl() * 2;
-    let guard = giver.mutex(name.as_str()).lease(lease).tether(Tether::Lease).lock().await?;
+    let guard = giver.mutex(name.as_str()).ttl(lease).no_renewal().tether(Tether::Lease).lock().await?;
     let granted = now();
     tokio::time::sleep(lease / 2).await;
     let adopted = taker.adopt(&posted(&guard.hand_over()?)?).await?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oarlock_core::driver::End;
 use oarlock_core::state::Waiters;
 use oarlock_core::{Kind, Label, ResourceName, Weight};
 
@@ -88,7 +89,7 @@ async fn waiters_are_counted(bench: Arc<Bench>) -> Outcome {
     waiter.waits(&name, 1).await?;
     let count = holder.inspect(&name).await?.waiters.count();
     ensure!(count.is_none_or(|count| count == 1), "{count:?} waiters instead of one, or unknown");
-    let release = guard.release().await?;
+    let release = holder.connection.driver().release(name.clone(), guard.id(), End::Done { memo: None }).await?;
     ensure!(release.others_waiting != Some(false), "a release does not know that somebody waits");
     bench.soon("the waiter", task).await???.release().await?;
     Ok(())

@@ -47,11 +47,10 @@ async fn an_owner_enters_again_without_a_request(bench: Arc<Bench>) -> Outcome {
     ensure_eq!((inner.fence(), third.fence()), (outer.fence(), outer.fence()), "the fences");
     ensure_eq!((requests(&peer, &name), outer.entries()), (1, 3), "claims and entries");
     drop(third);
-    ensure_eq!(outer.release().await?, None, "a release that is not the last");
+    ensure_eq!(outer.release().await?, Released::StillHeld, "a release that is not the last");
     ensure!(inner.is_held(), "lost with the outer entry");
     ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "let go with the outer entry");
-    let released = inner.release().await?.map(|release| release.outcome);
-    ensure_eq!(released, Some(Released::Released), "the last release");
+    ensure_eq!(inner.release().await?, Released::Released, "the last release");
     bench.left_clean(&rival, &name).await
 }
 
@@ -152,9 +151,8 @@ async fn lost_for_one_is_lost_for_all(bench: Arc<Bench>) -> Outcome {
     let fresh = bench.soon("a new acquisition beside lost entries", lock.lock()).await??;
     ensure!(fresh.fence() > one.fence(), "the fence after a loss is not larger");
     ensure_eq!((fresh.entries(), two.entries()), (1, 2), "entries of the new hold and of the lost one");
-    ensure_eq!(one.release().await?, None, "the release of a lost entry");
-    let last = two.release().await?.map(|release| release.outcome);
-    ensure_eq!(last, Some(Released::NotHeld), "the last release of a lost hold");
+    ensure_eq!(one.release().await?, Released::StillHeld, "the release of a lost entry");
+    ensure_eq!(two.release().await?, Released::NotHeld, "the last release of a lost hold");
     ensure!(fresh.is_held(), "lost entries took the new hold with them: {:?}", fresh.loss());
     ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "the new hold was let go");
     let again = lock.lock().await?;

@@ -48,7 +48,7 @@ async fn readers_and_permits_are_a_mismatch(bench: Arc<Bench>) -> Outcome {
 async fn a_claim_can_adopt_the_stored_capacity(bench: Arc<Bench>) -> Outcome {
     let (one, two, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
     let _guard = one.semaphore(name.as_str(), 3).acquire(1).await?;
-    let larger = two.semaphore(name.as_str(), 9).adopt();
+    let larger = two.semaphore(name.as_str(), 9).use_stored_permits();
     let pair = larger.try_acquire(2).await?;
     ensure!(pair.is_some(), "2 more of 3 were refused");
     ensure!(larger.try_acquire(1).await?.is_none(), "adopted, and yet a fourth of 3 was given");

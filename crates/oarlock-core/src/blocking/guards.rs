@@ -3,18 +3,16 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Blocking;
 use crate::belief::LossReason;
-use crate::driver::Release;
+use crate::driver::Released;
 use crate::error::Result;
 use crate::guard::Held;
-use crate::handle::Handle;
-use crate::kinds::multi::LetGo;
 use crate::kinds::reentrant::ReentrantGuard;
 use crate::state::Memo;
+use crate::ticket::LockTicket;
 
 /// A lock in hand; it is let go when this is dropped, which never blocks. What can be known of it is in [`Held`].
 pub type Guard = Blocking<crate::Guard>;
@@ -24,7 +22,7 @@ impl Guard {
     ///
     /// # Errors
     /// As there.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<Released> {
         self.home.block_on(self.inner.release())?
     }
 
@@ -32,7 +30,7 @@ impl Guard {
     ///
     /// # Errors
     /// As there.
-    pub fn release_leaving(self, memo: impl Into<Memo>) -> Result<Release> {
+    pub fn release_leaving(self, memo: impl Into<Memo>) -> Result<Released> {
         self.home.block_on(self.inner.release_leaving(memo))?
     }
 
@@ -40,7 +38,7 @@ impl Guard {
     ///
     /// # Errors
     /// As there.
-    pub fn hand_over(self) -> Result<Handle> {
+    pub fn hand_over(self) -> Result<LockTicket> {
         self.inner.hand_over()
     }
 
@@ -83,7 +81,7 @@ impl WriteGuard {
     ///
     /// # Errors
     /// As there.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<Released> {
         self.home.block_on(self.inner.release())?
     }
 }
@@ -103,9 +101,9 @@ impl MultiGuard {
     /// See [`MultiGuard::release`](crate::MultiGuard::release).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) on the engine's own thread; they are let go in the background then.
-    pub fn release(self) -> Result<LetGo> {
-        self.home.block_on(self.inner.release())
+    /// As there.
+    pub fn release(self) -> Result<Released> {
+        self.home.block_on(self.inner.release())?
     }
 }
 
@@ -125,7 +123,7 @@ impl Leadership {
     ///
     /// # Errors
     /// As there.
-    pub fn proclaim(&mut self, value: impl Into<Arc<str>>) -> Result<()> {
+    pub fn proclaim(&mut self, value: impl AsRef<str>) -> Result<()> {
         self.home.block_on(self.inner.proclaim(value))?
     }
 
@@ -133,7 +131,7 @@ impl Leadership {
     ///
     /// # Errors
     /// As there.
-    pub fn resign(self) -> Result<Release> {
+    pub fn resign(self) -> Result<Released> {
         self.home.block_on(self.inner.resign())?
     }
 }
@@ -169,7 +167,7 @@ impl EntryGuard {
     ///
     /// # Errors
     /// As there.
-    pub fn release(self) -> Result<Option<Release>> {
+    pub fn release(self) -> Result<Released> {
         self.entry.home.block_on(self.entry.inner.release())?
     }
 }

@@ -1,7 +1,5 @@
 //! The kinds of lock.
 
-use std::sync::Arc;
-
 use super::guards::{EntryGuard, Guard, Leadership, MultiGuard, WriteGuard};
 use super::{Blocking, Locks};
 use crate::error::{Error, Result};
@@ -87,7 +85,7 @@ impl Locks {
 /// A lock that one can hold.
 pub type Mutex = Blocking<crate::Mutex>;
 
-kept!(Mutex, lease(ttl: std::time::Duration), fair(), spin());
+kept!(Mutex, no_renewal(), fair(), spin());
 
 impl Mutex {
     /// Takes the lock if it is free; `None` if it is busy.
@@ -163,7 +161,7 @@ impl ReentrantMutex {
 /// A lock that many can read-hold or one can write-hold.
 pub type RwLock = Blocking<crate::RwLock>;
 
-kept!(RwLock, lease(ttl: std::time::Duration));
+kept!(RwLock, no_renewal());
 
 impl RwLock {
     /// Read-holds if that is possible now.
@@ -250,7 +248,7 @@ impl ReentrantRwLock {
 /// A lock of a number of units, of which each holder takes some.
 pub type Semaphore = Blocking<crate::Semaphore>;
 
-kept!(Semaphore, lease(ttl: std::time::Duration), fair(), adopt());
+kept!(Semaphore, no_renewal(), fair(), use_stored_permits());
 
 impl Semaphore {
     /// Takes `permits` if they are free; `None` if not.
@@ -315,7 +313,7 @@ impl Election {
     ///
     /// # Errors
     /// As there.
-    pub fn campaign(&self, value: impl Into<Arc<str>>) -> Result<Leadership> {
+    pub fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
         self.have(self.inner.campaign(value))
     }
 
@@ -323,7 +321,7 @@ impl Election {
     ///
     /// # Errors
     /// As there.
-    pub fn try_campaign(&self, value: impl Into<Arc<str>>) -> Result<Option<Leadership>> {
+    pub fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
         self.try_have(self.inner.try_campaign(value))
     }
 

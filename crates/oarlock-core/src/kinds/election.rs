@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::kept;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
-use crate::driver::Release;
+use crate::driver::Released;
 use crate::engine::{Ask, Looks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
@@ -69,8 +69,8 @@ impl Election {
     /// # Errors
     /// As [`Mutex::lock`](super::mutex::Mutex::lock); [`ErrorKind::InvalidClaim`] for a value of more than
     /// [`MAX_VALUE_BYTES`].
-    pub async fn campaign(&self, value: impl Into<Arc<str>>) -> Result<Leadership> {
-        self.candidate(value.into())?.lock().await.map(Leadership)
+    pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
+        self.candidate(value.as_ref().into())?.lock().await.map(Leadership)
     }
 
     /// Becomes the leader if there is none; `None` if there is one.
@@ -80,8 +80,8 @@ impl Election {
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
-    pub async fn try_campaign(&self, value: impl Into<Arc<str>>) -> Result<Option<Leadership>> {
-        Ok(self.candidate(value.into())?.attempt().await?.map(Leadership))
+    pub async fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
+        Ok(self.candidate(value.as_ref().into())?.attempt().await?.map(Leadership))
     }
 
     /// Who leads now, as the store sees it.
@@ -129,8 +129,8 @@ impl Leadership {
     /// # Errors
     /// [`ErrorKind::Lost`] if the leadership ended first: the value may have been published or not.
     /// [`ErrorKind::InvalidClaim`] for a value of more than [`MAX_VALUE_BYTES`].
-    pub async fn proclaim(&mut self, value: impl Into<Arc<str>>) -> Result<()> {
-        let value = checked(value.into(), self.0.resource())?;
+    pub async fn proclaim(&mut self, value: impl AsRef<str>) -> Result<()> {
+        let value = checked(value.as_ref().into(), self.0.resource())?;
         self.0.publish(|claim: &mut Claim| claim.value = Some(value), None).await
     }
 
@@ -141,7 +141,7 @@ impl Leadership {
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub async fn resign(self) -> Result<Release> {
+    pub async fn resign(self) -> Result<Released> {
         self.0.release().await
     }
 

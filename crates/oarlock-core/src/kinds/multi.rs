@@ -11,12 +11,13 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::mutex::Mutex;
-use crate::belief::LossReason;
+use crate::belief::{Ended, LossReason};
 use crate::claim::ResourceName;
 use crate::driver::Released;
 use crate::engine::{Ask, Home, LAST_CHANCE, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held, while_held};
+use crate::state::Ending;
 
 /// One lock of a [`Multi`], not taken yet. A [`Mutex`] is one; of other kinds it is made by
 /// [`RwLock::for_reading`](crate::RwLock::for_reading), [`RwLock::for_writing`](crate::RwLock::for_writing) and
@@ -60,8 +61,7 @@ impl Part {
 ///     .and(locks.rwlock("rates").for_reading());
 /// let both = transfer.lock().await?;
 /// assert!(both.is_held() && both.iter().count() == 3);
-/// let done = both.release().await;
-/// assert!(done.gone.is_empty() && done.errors.is_empty());
+/// both.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -197,17 +197,6 @@ pub struct MultiGuard {
     token: OnceLock<(CancellationToken, DropGuard)>,
 }
 
-/// What the release of several locks found.
-#[derive(Clone, Debug, Default)]
-#[must_use = "it says whether all were held to the end"]
-#[non_exhaustive]
-pub struct LetGo {
-    /// Those that were gone already.
-    pub gone: Vec<ResourceName>,
-    /// What stores said where they failed; those releases are tried again in the background.
-    pub errors: Vec<Error>,
-}
-
 impl MultiGuard {
     fn push(&mut self, at: usize, guard: Guard, home: &Home) {
         self.parts.push((at, guard));
@@ -265,7 +254,24 @@ impl MultiGuard {
         First(self.iter().map(|held| Box::pin(held.ends_within(lead)) as _).collect()).await;
     }
 
-    /// A token that is cancelled when any is lost. Cancelling it does nothing to the locks.
+    /// Resolves when any is lost, or all are released, and says which.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn ended(&self) -> Ended {
+        First(self.iter().map(|held| Box::pin(held.ended()) as _).collect()).await
+    }
+
+    /// Resolves when the end of any is asked for: which, by whom and why. `None` if they end without that.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn asked_to_end(&self) -> Option<(&Held, Ending)> {
+        let each = self.iter().map(|held| async move { held.asked_to_end().await.map(|ending| (held, ending)) });
+        First(each.map(|asked| Box::pin(asked) as _).collect()).await
+    }
+
+    /// A token that is cancelled when any is lost or released. Cancelling it does nothing to the locks.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         let (token, _) = self.token.get_or_init(|| {
@@ -291,33 +297,48 @@ impl MultiGuard {
     /// before each step of `body`.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if one was lost before `body` was done.
-    pub async fn with<T, F>(&self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T>
+    /// Any error of `body`; [`ErrorKind::Lost`] if one was lost before `body` was done.
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T, E>
     where
-        F: Future<Output = T>,
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
-        let lost = |(held, reason): (&Held, LossReason)| Error::lost(reason).about(held.resource());
+        let lost = |(held, reason): (&Held, LossReason)| E::from(Error::lost(reason).about(held.resource()));
         if let Some(loss) = self.loss() {
             return Err(lost(loss));
         }
-        while_held(self.lost(), || self.loss(), body(self.iter().cloned().collect())).await.map_err(lost)
+        let body = body(self.iter().cloned().collect());
+        while_held(self.lost(), || self.loss(), body).await.unwrap_or_else(|loss| Err(lost(loss)))
     }
 
-    /// Lets all go, one after the other, and waits for the stores to say so.
+    /// Releases all, one after the other, and waits for the stores to say so: [`Released::NotHeld`] if one of them had ended
+    /// before.
     ///
     /// # Cancel safety
     /// If the future is dropped the releases go on in the background.
-    pub async fn release(mut self) -> LetGo {
-        let mut done = LetGo::default();
+    ///
+    /// # Errors
+    /// The first error that a store returned; that release is tried again in the background. The others were released.
+    pub async fn release(self) -> Result<Released> {
+        let each = self.release_each().await;
+        each.into_iter().try_fold(Released::Released, |all, (_, one)| match one? {
+            Released::Released => Ok(all),
+            other => Ok(other),
+        })
+    }
+
+    /// Releases as [`release`](Self::release) does, and says what became of each, in the order in which they were named.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the releases go on in the background.
+    pub async fn release_each(mut self) -> Vec<(ResourceName, Result<Released>)> {
+        let mut each = Vec::with_capacity(self.parts.len());
         while let Some((_, guard)) = self.parts.pop() {
             let name = guard.resource().clone();
-            match guard.release().await {
-                Ok(release) if release.outcome == Released::NotHeld => done.gone.push(name),
-                Ok(_) => {}
-                Err(error) => done.errors.push(error),
-            }
+            each.push((name, guard.release().await));
         }
-        done
+        each.reverse();
+        each
     }
 }
 

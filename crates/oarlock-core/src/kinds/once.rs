@@ -119,7 +119,7 @@ impl Once {
             guard.publish(|_| {}, Some(memo(slot))).await?;
         }
         // An error drops the guard, which lets the lock go.
-        let done = guard.with(work).await??;
+        let done = guard.with(work).await?;
         if self.at_least_once {
             guard.publish(|_| {}, Some(memo(slot))).await?;
         }

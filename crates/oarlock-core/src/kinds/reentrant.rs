@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::rwlock::RwLock;
-use crate::driver::Release;
+use crate::driver::Released;
 use crate::engine::Ask;
 use crate::error::Result;
 use crate::guard::Held;
@@ -186,17 +186,18 @@ impl ReentrantGuard {
         self.0.count()
     }
 
-    /// Ends this entry. If it is the last one, lets the lock go and waits for the store to say so; else answers `None`.
+    /// Ends this entry. If it is the last one, releases the lock and waits for the store to say so; else answers
+    /// [`Released::StillHeld`].
     ///
     /// # Cancel safety
     /// If the future is dropped the release goes on in the background.
     ///
     /// # Errors
     /// As [`Guard::release`](crate::Guard::release).
-    pub async fn release(mut self) -> Result<Option<Release>> {
+    pub async fn release(mut self) -> Result<Released> {
         match self.0.leave() {
-            Some(guard) => guard.release().await.map(Some),
-            None => Ok(None),
+            Some(guard) => guard.release().await,
+            None => Ok(Released::StillHeld),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::multi::Part;
 use super::reentrant::ReentrantRwLock;
 use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
+use crate::driver::Released;
 use crate::engine::Ask;
 use crate::error::Result;
 use crate::guard::Guard;
@@ -147,7 +148,7 @@ impl WriteGuard {
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub async fn release(self) -> Result<crate::driver::Release> {
+    pub async fn release(self) -> Result<Released> {
         self.0.release().await
     }
 }

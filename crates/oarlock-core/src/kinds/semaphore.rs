@@ -12,7 +12,7 @@ use crate::guard::Guard;
 /// A lock of a number of units, of which each holder takes some.
 ///
 /// All clients of a live name must state the same number; another is a
-/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [adopts](Self::adopt) the stored one. Where the
+/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [uses the stored one](Self::use_stored_permits). Where the
 /// store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones behind it.
 ///
 /// # Examples
@@ -52,9 +52,9 @@ impl Semaphore {
         self
     }
 
-    /// Takes the stored number of permits where it differs: for changing it without stopping the fleet.
+    /// Uses the stored number of permits where it differs: for changing it without stopping the fleet.
     #[must_use]
-    pub fn adopt(mut self) -> Self {
+    pub fn use_stored_permits(mut self) -> Self {
         if let Capacity::Fixed(limit) = self.ask.claim.capacity {
             self.ask.claim.capacity = Capacity::Adopt(limit);
         }

@@ -82,7 +82,8 @@ impl Core {
                 Some((_, Ok(answer))) => match answer.outcome {
                     Released::Released => done += 1,
                     Released::Asked => asked += 1,
-                    Released::NotHeld => absent += 1,
+                    // No driver answers that it is still held: it knows no entries of an owner.
+                    Released::NotHeld | Released::StillHeld => absent += 1,
                 },
                 Some((node, Err(error))) => {
                     failed.push(node);

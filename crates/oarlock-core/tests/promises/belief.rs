@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
-use oarlock_core::{ErrorKind, Held, Locks, Memory, Multi};
+use oarlock_core::{Error, ErrorKind, Held, Locks, Memory, Multi};
 use tokio::sync::oneshot;
 
 use crate::spy::SECOND;
@@ -40,6 +40,7 @@ async fn work_of_a_guard_is_not_polled_after_a_suspend() {
         let work = guard.with(|held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
+            Ok::<_, Error>(())
         });
         work.await.unwrap_err().kind()
     });
@@ -53,6 +54,7 @@ async fn work_of_several_guards_is_not_polled_after_a_suspend() {
         let work = both.with(|held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().extend(held.iter().map(Held::is_held));
+            Ok::<_, Error>(())
         });
         work.await.unwrap_err().kind()
     });
@@ -66,7 +68,7 @@ async fn work_of_a_slot_is_not_polled_after_a_suspend() {
         let work = once.run("1", |held| async move {
             heard.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
-            oarlock_core::Result::Ok(())
+            Ok::<_, Error>(())
         });
         let error: oarlock_core::Error = work.await.unwrap_err();
         error.kind()
@@ -84,7 +86,7 @@ async fn work_does_not_begin_after_the_loss() {
     let mut begun = false;
     let work = guard.with(|_| {
         begun = true;
-        std::future::ready(())
+        std::future::ready(Ok::<_, Error>(()))
     });
     let done = work.await;
     assert_eq!((done.unwrap_err().kind(), begun), (ErrorKind::Lost, false));

@@ -12,7 +12,7 @@ use crate::spy::{SECOND, Spy, client_over, ending, name, world};
 #[tokio::test(start_paused = true)]
 async fn the_token_of_an_explicit_lease_fires_with_the_end_of_the_grace() {
     let world = world();
-    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     let token = guard.token();
     let started = tokio::time::Instant::now();
@@ -30,7 +30,7 @@ async fn a_break_before_the_mailbox_is_armed_is_told_at_once() {
         let world = world();
         *world.hooks.mailbox_delay.lock().unwrap() = Duration::from_millis(300);
         let lock = world.spied.mutex("a").ttl(SECOND * 600);
-        let lock = if lease { lock.lease(SECOND * 600) } else { lock };
+        let lock = if lease { lock.ttl(SECOND * 600).no_renewal() } else { lock };
         let guard = lock.lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
         world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
@@ -48,7 +48,7 @@ async fn a_break_while_the_mailbox_is_armed_anew_is_told_at_once() {
     *world.hooks.mailbox_delay.lock().unwrap() = SECOND;
     world.hooks.end_mailbox();
     tokio::task::yield_now().await;
-    world.raw.kit().lose(&name());
+    world.raw.kit().lose(name());
     let told = tokio::time::timeout(SECOND * 5, guard.lost()).await;
     assert_eq!(told.expect("told late"), LossReason::Gone);
 }
@@ -62,7 +62,7 @@ async fn two_clients_over_one_driver_both_hear_of_breaks() {
     let _b = other.mutex("y").lock().await.unwrap();
     for number in 0..20 {
         let client = if number % 2 == 0 { &one } else { &other };
-        let guard = client.mutex("a").lease(SECOND * 600).lock().await.unwrap();
+        let guard = client.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1000 + 37 * number)).await;
         world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
         let told = tokio::time::timeout(SECOND, guard.lost()).await;
@@ -75,7 +75,7 @@ async fn two_clients_over_one_driver_both_hear_of_breaks() {
 #[tokio::test(start_paused = true)]
 async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
     let world = world();
-    let guard = world.spied.mutex("a").lease(SECOND * 60).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 60).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.stale_once.store(true, SeqCst);
     world.hooks.hint();
@@ -96,7 +96,7 @@ async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
     let world = world();
-    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.stale_once.store(true, SeqCst);
     world.honest.break_hold(&name(), guard.fence(), ending(), SECOND * 5).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_look_at_an_explicit_lease_that_failed_is_repeated() {
     let world = world();
-    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     world.hooks.failing_looks.store(4, SeqCst);
     world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
@@ -123,7 +123,7 @@ async fn many_explicit_leases_are_looked_at_one_after_the_other() {
     let world = world();
     let mut guards = Vec::new();
     for number in 0..200 {
-        let lock = world.spied.mutex(format!("lock {number}")).lease(SECOND * 600);
+        let lock = world.spied.mutex(format!("lock {number}")).ttl(SECOND * 600).no_renewal();
         guards.push(lock.lock().await.unwrap());
     }
     tokio::time::sleep(SECOND).await;

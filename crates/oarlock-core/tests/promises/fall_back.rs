@@ -88,16 +88,16 @@ async fn a_writer_that_waits_again_cannot_become_a_reader() {
 async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
     let world = world();
     let lock = world.spied.mutex("a").tether(Tether::Lease);
-    for lock in [lock.clone(), lock.clone().lease(SECOND * 60), lock.cohort(8, SECOND * 5)] {
+    for lock in [lock.clone(), lock.clone().ttl(SECOND * 60).no_renewal(), lock.cohort(8, SECOND * 5)] {
         let guard = lock.lock().await.unwrap();
-        let (id, handle) = (guard.id(), guard.hand_over().unwrap());
+        let (id, ticket) = (guard.id(), guard.hand_over().unwrap());
         forget(&world, id).await;
         tokio::time::sleep(SECOND).await;
         hold(&world.honest).await.release().await.unwrap();
         let mut claim = Claim::new(id, name());
         claim.tether = Tether::Lease;
         assert!(matches!(Driver::attempt(&world.raw, &claim).await.unwrap(), Attempt::Granted(_)));
-        assert_eq!(world.honest.adopt(&handle).await.unwrap_err().kind(), ErrorKind::Lost, "{lock:?}");
+        assert_eq!(world.honest.adopt(&ticket).await.unwrap_err().kind(), ErrorKind::Lost, "{lock:?}");
         forget(&world, id).await;
     }
 }
@@ -122,8 +122,8 @@ async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
     let guard = third.await.unwrap();
     tokio::time::sleep(SECOND * 120).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
-    let (fence, handle) = (guard.fence(), guard.hand_over().unwrap());
-    let guard = world.honest.adopt(&handle).await.unwrap();
+    let (fence, ticket) = (guard.fence(), guard.hand_over().unwrap());
+    let guard = world.honest.adopt(&ticket).await.unwrap();
     tokio::time::sleep(SECOND * 120).await;
     assert!(guard.is_held() && guard.fence() == fence, "{:?}", guard.loss());
 }
@@ -132,7 +132,7 @@ async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn an_explicit_lease_that_waits_again_is_lost() {
     let world = world();
-    let guard = world.spied.mutex("a").lease(SECOND * 600).lock().await.unwrap();
+    let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
     forget(&world, guard.id()).await;
     let _rival = hold(&world.honest).await;

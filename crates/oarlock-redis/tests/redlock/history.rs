@@ -46,7 +46,7 @@ impl Scene {
 /// One client that takes the lock again and again until then.
 async fn contend(addrs: Vec<SocketAddr>, owner: u64, scene: Arc<Scene>) -> History {
     let client = Locks::over(over(addrs.into_iter()).await).unwrap();
-    let lock = client.mutex("history").lease(LEASE).wait(Duration::from_millis(200));
+    let lock = client.mutex("history").ttl(LEASE).no_renewal().wait(Duration::from_millis(200));
     let mut history = History::new();
     while scene.goes_on() {
         let asked = BootClock.now();

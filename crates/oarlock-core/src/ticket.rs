@@ -15,7 +15,7 @@ use crate::guard::{Guard, Held};
 use crate::locks::Locks;
 use crate::state::{Ending, Query};
 
-/// The form that handles are written in; a newer one is refused.
+/// The form that tickets are written in; a newer one is refused.
 const FORMAT: u32 = 1;
 
 /// Everything another process needs to go on with a lock. Whoever has it has the lock: treat it as one.
@@ -24,7 +24,7 @@ const FORMAT: u32 = 1;
 /// - The lock is the same one: same claim, same fence. What it protects sees no new holder.
 /// - Between the two processes it lives by its lease alone. If nobody takes it up in time, it is free.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Handle {
+pub struct LockTicket {
     format: u32,
     scheme: String,
     resource: ResourceName,
@@ -43,7 +43,7 @@ pub struct Handle {
     granted: Option<Fence>,
 }
 
-impl Handle {
+impl LockTicket {
     /// What is held.
     #[must_use]
     pub fn resource(&self) -> &ResourceName {
@@ -90,19 +90,19 @@ impl Guard {
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Locks, Handle, Memory, Tether};
+    /// # use oarlock_core::{Locks, LockTicket, Memory, Tether};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
     /// # let store = Memory::new();
     /// # let (here, there) = (Locks::over(store.connect())?, Locks::over(store.connect())?);
     /// let guard = here.mutex("import").tether(Tether::Lease).lock().await?;
     /// let fence = guard.fence();
-    /// let handle: Handle = guard.hand_over()?; // `Handle` is serde's `Serialize` and `Deserialize`
-    /// let guard = there.adopt(&handle).await?;
+    /// let ticket: LockTicket = guard.hand_over()?; // `LockTicket` is serde's `Serialize` and `Deserialize`
+    /// let guard = there.adopt(&ticket).await?;
     /// assert_eq!(guard.fence(), fence);
     /// # guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub fn hand_over(self) -> Result<Handle> {
+    pub fn hand_over(self) -> Result<LockTicket> {
         let claim = self.claim();
         if claim.tether != Tether::Lease {
             let message = "this lock ends with its process: to hand it over, ask for it with Tether::Lease";
@@ -111,7 +111,7 @@ impl Guard {
         if let Some(reason) = self.loss() {
             return Err(Error::lost(reason).about(&claim.resource));
         }
-        let handle = Handle {
+        let ticket = LockTicket {
             format: FORMAT,
             scheme: self.scheme().to_owned(),
             resource: claim.resource.clone(),
@@ -126,14 +126,14 @@ impl Guard {
             granted: self.granted_in_a_cohort(),
         };
         self.leave_to_its_lease();
-        Ok(handle)
+        Ok(ticket)
     }
 }
 
 impl Locks {
     /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
     ///
-    /// A lock with an explicit lease goes on with what is left of it. Hand a handle to one: a second client that adopts it
+    /// A lock with an explicit lease goes on with what is left of it. Hand a ticket to one: a second client that adopts it
     /// believes in the lock as the first does, and goes on believing when that one lets it go, for up to a lease.
     ///
     /// # Cancel safety
@@ -141,36 +141,36 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::InvalidClaim`] if this
-    /// client holds it already; [`ErrorKind::Config`] for a handle of another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
+    /// client holds it already; [`ErrorKind::Config`] for a ticket of another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
     /// says, and then it can be tried again.
-    pub async fn adopt(&self, handle: &Handle) -> Result<Guard> {
+    pub async fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
         let core = &self.core;
         core.check_open()?;
-        check(core, handle)?;
-        let claim = Arc::new(handle.claim(core.label.clone()));
+        check(core, ticket)?;
+        let claim = Arc::new(ticket.claim(core.label.clone()));
         let sent = core.clock.now();
-        let kept = if handle.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
+        let kept = if ticket.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
         let Kept { lease, ending, fence } = kept.map_err(|error| error.about(&claim.resource))?;
         // The store fell back to an earlier state and granted the claim again: others may have held the lock in between.
-        if fence.is_some_and(|fence| !handle.is_of(fence)) {
-            return Err(Error::lost(LossReason::Gone).about(&handle.resource));
+        if fence.is_some_and(|fence| !ticket.is_of(fence)) {
+            return Err(Error::lost(LossReason::Gone).about(&ticket.resource));
         }
         let from = lease.from.map_or(sent, |from| from.min(core.clock.now()));
-        if core.watchdog.keeps(handle.id) {
+        if core.watchdog.keeps(ticket.id) {
             let message = "this client holds it already: it was adopted here, or never handed over";
-            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&handle.resource));
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&ticket.resource));
         }
         let belief = BeliefCell::new(core.clock.clone(), from, lease.ttl, None);
         if let Some(ending) = ending {
             belief.end_by(from, lease.ttl, LossReason::Broken(ending));
         }
-        let grant = Grant::new(fence.unwrap_or(handle.fence), lease);
+        let grant = Grant::new(fence.unwrap_or(ticket.fence), lease);
         let now = core.clock.now();
-        let held = Held::new(claim, &grant, belief, now, now.since(sent)).with_fence(handle.fence);
+        let held = Held::new(claim, &grant, belief, now, now.since(sent)).with_fence(ticket.fence);
         if let Some(reason) = held.loss() {
-            return Err(Error::lost(reason).about(&handle.resource));
+            return Err(Error::lost(reason).about(&ticket.resource));
         }
-        Ok(Guard::new(core.clone(), held, (from, lease.ttl), handle.renewed, None))
+        Ok(Guard::new(core.clone(), held, (from, lease.ttl), ticket.renewed, None))
     }
 }
 
@@ -182,16 +182,16 @@ struct Kept {
     fence: Option<Fence>,
 }
 
-fn check(core: &Core, handle: &Handle) -> Result<()> {
-    let config = |message: String| Err(Error::new(ErrorKind::Config, message).about(&handle.resource));
-    if handle.format > FORMAT {
-        return config(format!("this handle is of format {}, and {FORMAT} is the newest known here", handle.format));
+fn check(core: &Core, ticket: &LockTicket) -> Result<()> {
+    let config = |message: String| Err(Error::new(ErrorKind::Config, message).about(&ticket.resource));
+    if ticket.format > FORMAT {
+        return config(format!("this ticket is of format {}, and {FORMAT} is the newest known here", ticket.format));
     }
-    if handle.scheme != core.info.scheme {
-        return config(format!("this handle is of a store behind {}:, not {}:", handle.scheme, core.info.scheme));
+    if ticket.scheme != core.info.scheme {
+        return config(format!("this ticket is of a store behind {}:, not {}:", ticket.scheme, core.info.scheme));
     }
-    core.check_tether(Tether::Lease, &handle.resource)?;
-    check_ttl(Duration::from_millis(handle.ttl_ms))
+    core.check_tether(Tether::Lease, &ticket.resource)?;
+    check_ttl(Duration::from_millis(ticket.ttl_ms))
 }
 
 /// Renews it: whether it is alive, and for how long from here.
@@ -202,7 +202,7 @@ async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
     match answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a renewal without an answer")))? {
         Renewed::Alive { lease, ending, fence: fence @ Some(_) } => Ok(Kept { lease, ending, fence }),
         Renewed::Alive { fence: None, .. } => {
-            Err(Error::new(ErrorKind::InvalidClaim, "this handle is of a claim that waits"))
+            Err(Error::new(ErrorKind::InvalidClaim, "this ticket is of a claim that waits"))
         }
         Renewed::Gone(gone) => Err(Error::lost(gone.into())),
     }
@@ -224,9 +224,9 @@ async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
 mod tests {
     use super::*;
 
-    fn handle(fence: u64, granted: Option<u64>) -> Handle {
+    fn ticket(fence: u64, granted: Option<u64>) -> LockTicket {
         let id = ClaimId::from_bits(1);
-        Handle {
+        LockTicket {
             format: FORMAT,
             scheme: "mem".to_owned(),
             resource: ResourceName::new("deploy").unwrap(),
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_of_its_grant_and_not_of_a_later_one() {
-        let alone = handle(7, None);
+    fn a_ticket_is_of_its_grant_and_not_of_a_later_one() {
+        let alone = ticket(7, None);
         assert!(alone.is_of(Fence::new(7)));
         assert!(!alone.is_of(Fence::new(6)) && !alone.is_of(Fence::new(8)));
         // Of a cohort the store knows the first fence, or the last that was reserved.
         let (first, last) = (1_000_000, 1_000_000 + 2 * u64::from(MAX_HAND_OFFS));
-        let cohort = handle(first + 3, Some(first));
+        let cohort = ticket(first + 3, Some(first));
         assert!(cohort.is_of(Fence::new(first)) && cohort.is_of(Fence::new(last)));
         assert!(!cohort.is_of(Fence::new(first - 1)) && !cohort.is_of(Fence::new(last + 1)), "a later grant");
     }

@@ -1,0 +1,99 @@
+//! How a hold ends: what a task is told that watches it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::clock::TokioClock;
+use oarlock_core::state::Ending;
+use oarlock_core::{Ended, Locks, LossReason, Memory, Multi, Result, Tether};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn world() -> Result<(Memory, Locks)> {
+    let store = Memory::on(Arc::new(TokioClock::new()));
+    let locks = Locks::builder(store.connect()).clock(store.kit().clock()).build()?;
+    Ok((store, locks))
+}
+
+fn ending() -> Ending {
+    Ending { by: "ops".into(), why: "maintenance".into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_ends_the_watch_and_the_token_and_is_no_loss() {
+    let (_, locks) = world().unwrap();
+    for how in ["release", "drop", "hand over", "cohort"] {
+        let lock = locks.mutex("a").tether(Tether::Lease).ttl(SECOND * 10);
+        let lock = if how == "cohort" { lock.cohort(4, SECOND) } else { lock };
+        let next = lock.clone();
+        let guard = lock.lock().await.unwrap();
+        let (held, token) = (guard.held(), guard.token());
+        let watch = tokio::spawn({
+            let held = held.clone();
+            async move { held.ended().await }
+        });
+        let asked = tokio::spawn({
+            let held = held.clone();
+            async move { held.asked_to_end().await }
+        });
+        let waiter = (how == "cohort").then(|| tokio::spawn(async move { next.lock().await }));
+        tokio::time::sleep(SECOND).await;
+        assert!(!watch.is_finished() && !asked.is_finished() && !token.is_cancelled(), "{how}: over while it is held");
+        match how {
+            "hand over" => drop(guard.hand_over().unwrap()),
+            "drop" => drop(guard),
+            _ => drop(guard.release().await.unwrap()),
+        }
+        assert_eq!(watch.await.unwrap(), Ended::Released, "{how}");
+        assert_eq!(asked.await.unwrap(), None, "{how}");
+        assert!(token.is_cancelled(), "{how}: the token of a released lock");
+        assert!(tokio::time::timeout(SECOND * 60, held.lost()).await.is_err(), "{how}: a release is told as a loss");
+        if let Some(waiter) = waiter {
+            waiter.await.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_ends_the_watch_and_says_why() {
+    let (store, locks) = world().unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let (held, token) = (guard.held(), guard.token());
+    let watch = tokio::spawn(async move { held.ended().await });
+    store.kit().lose("a");
+    assert_eq!(watch.await.unwrap(), Ended::Lost(LossReason::Gone));
+    assert!(token.is_cancelled());
+    assert_eq!(guard.ended().await, Ended::Lost(LossReason::Gone), "told again");
+    assert_eq!(guard.asked_to_end().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_asked_to_end_hears_by_whom_and_still_holds() {
+    let (store, locks) = world().unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let both = Multi::of(locks.mutex("b")).and(locks.mutex("c")).lock().await.unwrap();
+    let asked = async { tokio::join!(guard.asked_to_end(), both.asked_to_end()) };
+    let ask = async {
+        tokio::time::sleep(SECOND).await;
+        store.kit().ask_to_end("a", &ending(), SECOND * 5);
+        store.kit().ask_to_end("c", &ending(), SECOND * 5);
+    };
+    let ((one, other), ()) = tokio::join!(asked, ask);
+    assert_eq!(one, Some(ending()));
+    assert_eq!(other.map(|(held, ending)| (held.resource().to_string(), ending)), Some(("c".into(), ending())));
+    assert!(guard.is_held() && both.is_held() && !guard.token().is_cancelled() && !both.token().is_cancelled());
+    assert_eq!(guard.asked_to_end().await, Some(ending()), "asked again");
+    assert_eq!(guard.ended().await, Ended::Lost(LossReason::Broken(ending())));
+    assert_eq!(both.ended().await, Ended::Lost(LossReason::Broken(ending())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_break_without_grace_says_who_did_it() {
+    let (store, locks) = world().unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let held = guard.held();
+    let asked = tokio::spawn(async move { held.asked_to_end().await });
+    store.kit().ask_to_end("a", &ending(), Duration::ZERO);
+    assert_eq!(asked.await.unwrap(), Some(ending()));
+    assert_eq!(guard.ended().await, Ended::Lost(LossReason::Broken(ending())));
+}
