@@ -193,7 +193,7 @@ impl Multi {
 pub struct MultiGuard {
     parts: Vec<(usize, Guard)>,
     home: Option<Home>,
-    /// Cancelled with the first loss, by a task that ends with this guard.
+    /// Cancelled with the first loss or release, by a task that ends with this guard.
     token: OnceLock<(CancellationToken, DropGuard)>,
 }
 
@@ -277,13 +277,14 @@ impl MultiGuard {
         let (token, _) = self.token.get_or_init(|| {
             let (token, over) = (CancellationToken::new(), CancellationToken::new());
             let tokens: Vec<_> = self.iter().map(Held::token).collect();
-            let (lost, ended) = (token.clone(), over.clone());
+            let (ended, released) = (token.clone(), over.clone());
             let watch = async move {
                 let any = First(tokens.iter().map(|token| Box::pin(token.cancelled()) as _).collect());
                 tokio::select! {
-                    () = any => lost.cancel(),
-                    () = ended.cancelled() => {}
+                    () = any => {}
+                    () = released.cancelled() => {}
                 }
+                ended.cancel();
             };
             if let Some(home) = &self.home {
                 home.spawn_daemon(watch);
