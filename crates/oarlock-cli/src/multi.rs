@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock::{Error, Locks, Multi, MultiGuard, Part, Released, ResourceName};
+use oarlock::state::ResourceName;
+use oarlock::{Error, Locks, Multi, MultiGuard, Part, Released};
 
 use crate::observe::Ear;
 use crate::settings::{Asking, Mode};

@@ -1,6 +1,7 @@
 //! Locks that a command's ancestors hold: waiting for one of them would be waiting for oneself.
 
-use oarlock::{Fence, Locks, MultiGuard, ResourceName};
+use oarlock::state::ResourceName;
+use oarlock::{Fence, Locks, MultiGuard};
 use serde::{Deserialize, Serialize};
 
 /// The variable that carries them.

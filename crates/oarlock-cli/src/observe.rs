@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use oarlock::event::Step;
 use oarlock::state::Ending;
-use oarlock::{ClaimId, LockEvent, Observer, ResourceName, Step, text};
+use oarlock::state::{ClaimId, ResourceName};
+use oarlock::{LockEvent, Observer, text};
 use tokio::sync::watch;
 
 use crate::words::Words;

@@ -2,8 +2,9 @@
 
 use std::io::{ErrorKind, Write};
 
-use oarlock::claim::{Label, Limit, Weight};
+use oarlock::Label;
 use oarlock::state::{HolderState, ResourceState, WaiterState, Waiters};
+use oarlock::state::{Limit, Weight};
 use oarlock::text::{plain, span};
 use serde_json::{Value, json};
 

@@ -4,8 +4,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use oarlock::state::ClaimId;
 use oarlock::state::{ResourceState, Waiters};
-use oarlock::{ClaimId, Locks, text};
+use oarlock::{Locks, text};
 
 use crate::observe::Ear;
 use crate::output::Format;

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write;
 
-use oarlock::{Fence, ResourceName};
+use oarlock::Fence;
+use oarlock::state::ResourceName;
 use serde::Serialize;
 
 use crate::child::Status;

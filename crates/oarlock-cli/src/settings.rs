@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::time::Duration;
 
-use oarlock::claim::{Label, ResourceName};
-use oarlock::engine::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
+use oarlock::Label;
+use oarlock::driver::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
+use oarlock::state::ResourceName;
 
 use crate::args::{LockArgs, OnBusy, OnLost, RunArgs};
 use crate::exit::Failure;

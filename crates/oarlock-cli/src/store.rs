@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oarlock::{Error, ErrorKind, Home, Label, Locks, Observer, Url, text};
+use oarlock::driver::Home;
+use oarlock::url::Url;
+use oarlock::{Error, ErrorKind, Label, Locks, Observer, text};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
@@ -52,13 +54,13 @@ impl Store {
     /// Says which store is used where nobody chose one.
     pub(crate) fn say_if_implied(&self) {
         if self.implied {
-            let dir = oarlock::local_dir().map_or_else(String::new, |dir| format!(" in {}", shown(&dir)));
+            let dir = oarlock::setup::local_dir().map_or_else(String::new, |dir| format!(" in {}", shown(&dir)));
             self.words.note(&format!(
                 "using the embedded store of this machine and user{dir}; name another with -u or {VARIABLE}"
             ));
         }
         if self.url.to_string() == EMBEDDED
-            && let Some(other) = oarlock::other_local_dir()
+            && let Some(other) = oarlock::setup::other_local_dir()
         {
             let other = shown(&other);
             self.words.warning(&format!(

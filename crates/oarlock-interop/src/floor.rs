@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock::Url;
 use oarlock::floor::{Floor, Rival};
+use oarlock::url::Url;
 
 use crate::peer::{Client, Lock, Loss, Refusal};
 
@@ -19,7 +19,7 @@ impl Ground {
     /// # Errors
     /// Where the store has no floor.
     pub async fn connect(url: &str) -> anyhow::Result<Self> {
-        let floor = oarlock::floor_of(Url::parse(url)?).await?;
+        let floor = oarlock::floor::floor_of(Url::parse(url)?).await?;
         Ok(Self { floor: floor.ok_or_else(|| anyhow::anyhow!("there is nothing beneath {url}"))? })
     }
 }

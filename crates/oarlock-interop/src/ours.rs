@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use oarlock::driver::Released;
+use oarlock::Released;
 use oarlock::state::Ending;
-use oarlock::{ErrorKind, Guard, Locks, Owner, ReentrantGuard, ResourceName};
+use oarlock::state::ResourceName;
+use oarlock::{ErrorKind, Guard, Locks, Owner, ReentrantGuard};
 
 use crate::peer::{Client, Lock, Loss, Refusal};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use oarlock::clock::{BootClock, Clock};
+use oarlock::driver::clock::{BootClock, Clock};
 use tokio::task::JoinSet;
 
 use crate::taker::{Said, Taker};

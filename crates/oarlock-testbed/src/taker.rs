@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oarlock::Fence;
-use oarlock::clock::Moment;
+use oarlock::driver::clock::Moment;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 

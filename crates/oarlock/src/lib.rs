@@ -1,29 +1,66 @@
-//! A distributed lock over the store you already run.
+//! A distributed lock over the store you already run: Redis, Redlock, etcd, ZooKeeper, PostgreSQL, MySQL and MariaDB, or an
+//! embedded store that needs no server.
 //!
-//! [`connect`] takes a URL and gives [`Locks`] on the store behind it; everything else is the same on every store. Which stores a build knows is chosen with features; `default` has the embedded one.
-//!
-//! # Examples
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
-//! let locks = oarlock::connect("mem:").await?;
+//! let locks = oarlock::connect("mem:").await?; // or redis://…, etcd://…, postgres://…
 //! let guard = locks.mutex("deploy/prod").lock().await?;
 //! println!("mine, fence {}", guard.fence());
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! | to … | use |
+//! |---|---|
+//! | connect | [`connect`], [`builder`]; without async: [`blocking::connect`] |
+//! | run one at a time | [`Locks::mutex`] → [`Mutex::lock`] → [`Guard`] |
+//! | know that the lock is still held | [`Held::is_held`], [`Held::lost`], [`Held::token`], [`Guard::with`] |
+//! | protect data from a paused holder | [`Held::fence`], [`Fenced`] |
+//! | share, count, elect, do once, take several | [`RwLock`], [`Semaphore`], [`Election`], [`Once`], [`Multi`] |
+//! | see who holds what, end a hold | [`Locks::inspect`], [`Locks::list`], [`Locks::break_hold`] |
+//! | observe events | [`Observer`] |
+//!
+//! # Features
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `local` (default) | `local:`, the embedded store |
+//! | `redis` | `redis://`, `rediss://`, Sentinel, Cluster, `redlock://` |
+//! | `etcd`, `zookeeper`, `postgres`, `mysql` | the store of that name |
+//! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |
+//!
+//! Stores of your own implement [`driver::Driver`]; [`Locks::over`] makes a client over one.
 
 pub mod blocking;
 mod connect;
-mod init;
+pub mod driver;
+#[doc(hidden)]
+pub mod floor;
 mod registry;
+pub mod setup;
 pub mod span;
 pub mod url;
 
 pub use connect::{builder, connect};
-pub use init::{init, init_script};
-pub use oarlock_core::*;
-pub use registry::{bare_of, built_in, floor_of, local_dir, other_local_dir};
-pub use url::Url;
+pub use oarlock_core::{
+    Belief, Election, Ended, Error, ErrorKind, Fence, Fenced, Guard, Held, Label, Leader, LeaderWatch, Leadership,
+    LockEvent, LockTicket, Locks, LocksBuilder, LossReason, Multi, MultiGuard, Mutex, Observer, Once, Owner, Part,
+    ReentrantGuard, ReentrantMutex, ReentrantRwLock, Released, Result, RwLock, Semaphore, Slot, Tether, WriteGuard,
+};
+pub use oarlock_core::{error, event, fenced, text};
+
+/// What can be seen of locks: names, holders, waiters.
+pub mod state {
+    pub use oarlock_core::claim::{Capacity, ClaimId, Kind, Limit, ResourceName, Weight};
+    pub use oarlock_core::state::*;
+}
+
+/// A store in memory that loses locks, drops replies and stops its clock on request: to test how your own code reacts.
+#[cfg(feature = "testing")]
+pub mod testing {
+    pub use oarlock_core::clock::TokioClock;
+    pub use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
+}
 
 /// The README's program is compiled, so that it stays true.
 #[cfg(doctest)]

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use crate::driver::BoxFuture;
+use oarlock_core::Memory;
+
+use crate::driver::{BoxFuture, DynDriver};
 use crate::floor::{Bare, Floor};
 use crate::url::Url;
-use crate::{DynDriver, Error, ErrorKind, Memory, Result};
+use crate::{Error, ErrorKind, Result};
 
 type Open = fn(Url) -> BoxFuture<Result<Arc<dyn DynDriver>>>;
 type OpenFloor = fn(Url) -> BoxFuture<Result<Option<Arc<dyn Floor>>>>;

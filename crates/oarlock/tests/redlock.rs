@@ -35,7 +35,7 @@ async fn a_url_is_a_lock_on_a_majority() {
     assert!(guard.fence() > first, "fence {} after {first}", guard.fence());
     guard.release().await.unwrap();
     // What it is measured against: two raw rounds on the same servers.
-    let floor = oarlock::floor_of(url.parse().unwrap()).await.unwrap().expect("it has a floor");
+    let floor = oarlock::floor::floor_of(url.parse().unwrap()).await.unwrap().expect("it has a floor");
     assert!(floor.what().contains("majority"), "{}", floor.what());
     for _ in 0..10 {
         floor.clone().pair(Arc::from("deploy")).await.unwrap();

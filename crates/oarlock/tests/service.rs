@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use oarlock::clock::TokioClock;
-use oarlock::{ErrorKind, Locks, Memory, Result};
+use oarlock::testing::Memory;
+use oarlock::testing::TokioClock;
+use oarlock::{ErrorKind, Locks, Result};
 
 /// The service: sends what is in the outbox, on one machine of many at a time.
 struct Outbox {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use oarlock::engine::DEFAULT_WAIT;
+use oarlock::driver::DEFAULT_WAIT;
 use oarlock::floor::{Floor, Rival};
 use oarlock::{Locks, Mutex};
 use tokio::sync::mpsc;
@@ -58,8 +58,8 @@ impl Ground {
         let Store { url, words, .. } = &plan.store;
         // Without something to compare with, our own figures are still worth having.
         let missing = |error: oarlock::Error| words.warning(&format!("nothing to compare with: {error}"));
-        ground.bare = oarlock::bare_of(url.clone()).await.map_err(missing).ok();
-        ground.floor = oarlock::floor_of(url.clone()).await.map_err(missing).ok().flatten();
+        ground.bare = oarlock::floor::bare_of(url.clone()).await.map_err(missing).ok();
+        ground.floor = oarlock::floor::floor_of(url.clone()).await.map_err(missing).ok().flatten();
         Ok(ground)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock::clock::{BootClock, Clock};
+use oarlock::driver::clock::{BootClock, Clock};
 
 use crate::args::BenchArgs;
 use crate::exit::Failure;

@@ -53,7 +53,7 @@ async fn obey(plan: &Plan, ground: &mut Ground, number: u32) -> Result<(), Failu
     while let Some(order) = next {
         let Some((who, window, name)) = read(&order) else { return Err(Failure::usage("this is no order")) };
         if who == Who::Floor && ground.floor.is_none() {
-            ground.floor = oarlock::floor_of(plan.store.url.clone()).await?;
+            ground.floor = oarlock::floor::floor_of(plan.store.url.clone()).await?;
         }
         let contenders = match (who, floor.take()) {
             (Who::Floor, Some((known, contenders))) if *known == *name => contenders,

@@ -3,9 +3,10 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use oarlock::driver::Released;
+use oarlock::Released;
+use oarlock::state::ResourceName;
 use oarlock::state::{Ending, HolderState};
-use oarlock::{Fence, Label, Locks, ResourceName, text};
+use oarlock::{Fence, Label, Locks, text};
 
 use crate::args::BreakArgs;
 use crate::exit::{Code, Exit, Failure};

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use oarlock::{ErrorKind, MultiGuard, ResourceName, text};
+use oarlock::state::ResourceName;
+use oarlock::{ErrorKind, MultiGuard, text};
 use rustix::fs::FileType;
 use serde_json::json;
 use tokio::sync::oneshot;

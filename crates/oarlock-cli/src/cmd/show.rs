@@ -1,6 +1,7 @@
 //! `oarlock show`: everything about one lock.
 
-use oarlock::{ResourceName, text};
+use oarlock::state::ResourceName;
+use oarlock::text;
 
 use crate::args::ShowArgs;
 use crate::exit::{Code, Exit, Failure};

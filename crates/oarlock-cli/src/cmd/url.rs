@@ -1,8 +1,8 @@
 //! `oarlock url explain`: what a URL means.
 
-use oarlock::Url;
 use oarlock::text::plain;
 use oarlock::url::Explanation;
+use oarlock::url::Url;
 use serde_json::json;
 
 use crate::args::{UrlArgs, UrlCommand};

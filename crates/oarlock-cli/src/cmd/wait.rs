@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use oarlock::state::ResourceName;
 use oarlock::state::ResourceState;
-use oarlock::{Locks, ResourceName, text};
+use oarlock::{Locks, text};
 
 use crate::args::WaitArgs;
 use crate::exit::{Code, Exit, Failure};

@@ -55,6 +55,7 @@ impl<S> LocksBuilder<S> {
 
     /// Draws jitter and the order of ids from a seed instead of the operating system, to replay a test. The ids themselves
     /// stay unique: clients of one seed do not share their locks.
+    #[cfg(any(test, feature = "testing"))]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.entropy = Entropy::seeded(seed);
         self

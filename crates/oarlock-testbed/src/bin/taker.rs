@@ -7,8 +7,9 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use oarlock::clock::{BootClock, Clock};
-use oarlock::{ErrorKind, Guard, LockEvent, Step};
+use oarlock::driver::clock::{BootClock, Clock};
+use oarlock::event::Step;
+use oarlock::{ErrorKind, Guard, LockEvent};
 use tokio::sync::mpsc;
 
 fn main() -> ExitCode {

@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::options::COMMON;
 use super::scheme::PathIs;
 use super::{DEFAULT_CONNECT_TIMEOUT, Url};
-use crate::engine::{DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL};
 use crate::span;
+use oarlock_core::engine::{DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL};
 
 /// One option of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,7 +63,7 @@ impl Url {
             scheme: self.scheme.name.to_owned(),
             store: self.scheme.store.to_owned(),
             driver: self.scheme.driver.to_owned(),
-            built_in: crate::built_in(self),
+            built_in: crate::registry::built_in(self),
             tls: self.scheme.tls,
             user: self.user().map(str::to_owned),
             password: self.password().is_some(),
@@ -125,7 +125,7 @@ impl Url {
             let hosts = self.hosts().len();
             warnings.push(format!("{hosts} servers bear no more failures than {}: use an odd number", hosts - 1));
         }
-        if !crate::built_in(self) {
+        if !crate::registry::built_in(self) {
             warnings.push(format!("this build has no {} driver", self.scheme.driver));
         }
         warnings

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::bad;
 use super::scheme::{Says, Scheme, nearest};
-use crate::engine::{MAX_OP_TIMEOUT, MAX_TTL, MIN_TTL};
 use crate::{Result, span, text};
+use oarlock_core::engine::{MAX_OP_TIMEOUT, MAX_TTL, MIN_TTL};
 
 /// The keys that every scheme has.
 pub(super) const COMMON: &[&str] = &["prefix", "ttl", "connect_timeout", "op_timeout", "max_waiters"];

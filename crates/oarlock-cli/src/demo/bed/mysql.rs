@@ -2,7 +2,7 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, OptsBuilder, Row};
-use oarlock::Url;
+use oarlock::url::Url;
 use oarlock_stock::Sql;
 
 use super::{Bed, Decide, Rows, Shelves, locked, own_name};

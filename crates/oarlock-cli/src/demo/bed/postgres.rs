@@ -1,6 +1,6 @@
 //! Rows in a schema of PostgreSQL that the demo makes for itself.
 
-use oarlock::Url;
+use oarlock::url::Url;
 use oarlock_rows::postgres::Cached;
 use oarlock_stock::Sql;
 use tokio_postgres::config::SslMode;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oarlock::Url;
+use oarlock::url::Url;
 use oarlock_stock::{Redis, Stock};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;

@@ -1,7 +1,8 @@
-//! What a store needs before it can be used.
+//! What a store needs before it can be used, and where the embedded one keeps its files.
 
 use crate::driver::BoxFuture;
 use crate::registry;
+pub use crate::registry::{built_in, local_dir, other_local_dir};
 use crate::url::Url;
 use crate::{Error, ErrorKind, Result};
 
@@ -31,7 +32,7 @@ fn find(url: &Url) -> Result<Option<&'static (&'static str, Script, Run)>> {
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if this build has no driver for it.
-pub fn init_script(url: &Url, grant: Option<&str>) -> Result<Option<String>> {
+pub fn script(url: &Url, grant: Option<&str>) -> Result<Option<String>> {
     Ok(find(url)?.map(|(_, script, _)| script(grant)))
 }
 
