@@ -1,10 +1,11 @@
 //! The same locks for code that blocks: same names, same guarantees, no `async`.
 //!
-//! Every call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of
-//! one, which it then holds up as any blocking call would. Locks are renewed on a thread of the client's own, whatever the
-//! caller's threads do.
+//! Every type here is the one of the same name in the [async API](crate), used by blocking, and has its methods: they are written from
+//! the same definitions. What the async API does with a future or an async closure is done here with a closure.
 //!
-//! A call cannot be interrupted from outside: bound it with `wait`, which is 30 seconds unless said otherwise.
+//! A call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of one, which it
+//! then blocks. Locks are renewed on a thread of the client's own, whatever the caller's threads do. A call cannot be interrupted
+//! from outside: bound it with `wait`, which is 30 seconds by default.
 //!
 //! ```
 //! use oarlock_core::Memory;
@@ -21,48 +22,86 @@
 
 mod guards;
 mod kinds;
+mod thread;
 
-use std::future::Future;
-use std::time::Duration;
+pub use thread::{ThreadGuard, ThreadMutex, ThreadRwLock};
 
-pub use guards::{EntryGuard, Guard, Leadership, MultiGuard, WriteGuard};
-pub use kinds::{Election, LeaderWatch, Multi, Mutex, Once, ReentrantMutex, ReentrantRwLock, RwLock, Semaphore};
-
-use crate::driver::{Driver, Info, Released};
+use crate::driver::Driver;
 use crate::engine::Home;
 use crate::error::{Error, ErrorKind, Result};
-use crate::state::{Ending, ResourceState};
-use crate::{Fence, LockTicket};
 
-/// Something of the async API, used by blocking: what its name says, with the same methods.
+/// A type of the async API, used by blocking: what its name says, with the same methods.
 #[derive(Clone, Debug)]
+#[must_use = "a guard that is dropped at once releases the lock at once, and a lock that is never taken does nothing"]
 pub struct Blocking<T> {
-    inner: T,
-    home: Home,
+    pub(crate) inner: T,
+    pub(crate) home: Home,
 }
 
-impl<T> Blocking<T> {
-    fn answer<R>(&self, work: impl Future<Output = Result<R>>) -> Result<R> {
-        self.home.block_on(work)?
-    }
+/// From a value of the async API to one of this.
+pub(crate) trait Twin {
+    type Blocking;
 
-    /// Waits for something and wraps it.
-    fn have<U>(&self, work: impl Future<Output = Result<U>>) -> Result<Blocking<U>> {
-        Ok(self.wrap(self.answer(work)?))
-    }
+    fn twin(self, home: &Home) -> Self::Blocking;
+}
 
-    /// Waits for something that may not be there, and wraps it.
-    fn try_have<U>(&self, work: impl Future<Output = Result<Option<U>>>) -> Result<Option<Blocking<U>>> {
-        Ok(self.answer(work)?.map(|inner| self.wrap(inner)))
-    }
+impl<T: Twin> Twin for Option<T> {
+    type Blocking = Option<T::Blocking>;
 
-    fn wrap<U>(&self, inner: U) -> Blocking<U> {
-        Blocking { inner, home: self.home.clone() }
+    fn twin(self, home: &Home) -> Self::Blocking {
+        self.map(|inner| inner.twin(home))
     }
 }
 
-/// Locks on one store. Cheap to clone; every clone is the same client.
-pub type Locks = Blocking<crate::Locks>;
+macro_rules! twins {
+    ($($(#[$doc:meta])* $name:ident = $of:path;)+) => {$(
+        $(#[$doc])*
+        pub type $name = Blocking<$of>;
+
+        impl Twin for $of {
+            type Blocking = $name;
+
+            fn twin(self, home: &Home) -> $name {
+                Blocking { inner: self, home: home.clone() }
+            }
+        }
+    )+};
+}
+
+twins! {
+    /// Locks on one store. Cheap to clone; every clone is the same client.
+    Locks = crate::Locks;
+    /// A lock with one holder at a time.
+    Mutex = crate::Mutex;
+    /// A lock with many readers or one writer.
+    RwLock = crate::RwLock;
+    /// A lock of a number of units, of which each holder takes some.
+    Semaphore = crate::Semaphore;
+    /// An election of one leader among many candidates.
+    Election = crate::Election;
+    /// Work that is done once per slot.
+    Once = crate::Once;
+    /// Several locks that are taken as one.
+    Multi = crate::Multi;
+    /// A mutex that its owner can enter again. For a thread as the owner: [`ThreadMutex`].
+    ReentrantMutex = crate::ReentrantMutex;
+    /// A read-write lock that its owner can enter again. For a thread as the owner: [`ThreadRwLock`].
+    ReentrantRwLock = crate::ReentrantRwLock;
+    /// A held lock; dropping it releases the lock, and never blocks. What can be known of it is in [`Held`](crate::Held).
+    Guard = crate::Guard;
+    /// A held lock of a writer: it can become a reader's.
+    WriteGuard = crate::WriteGuard;
+    /// Several held locks.
+    MultiGuard = crate::MultiGuard;
+    /// One entry of an owner.
+    ReentrantGuard = crate::ReentrantGuard;
+    /// Being the leader; it ends when this is dropped.
+    Leadership = crate::Leadership;
+    /// Follows who leads.
+    LeaderWatch = crate::LeaderWatch;
+    /// Tells when a resource may have changed.
+    Watch = crate::driver::Watch;
+}
 
 impl Locks {
     /// A client over `driver`, with defaults, and a thread of its own. With settings:
@@ -74,17 +113,17 @@ impl Locks {
         crate::Locks::builder(driver).build_blocking()
     }
 
-    /// The blocking face of a client that has a [thread of its own](Home::own_thread).
+    /// The blocking face of a client that has a [thread of its own](crate::LocksBuilder::own_thread).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if it lives on the caller's runtime: whoever blocked that would wait for ever.
-    pub fn of(client: crate::Locks) -> Result<Self> {
-        let home = client.core.home.clone();
+    /// [`ErrorKind::Config`] if it lives on the caller's runtime: a thread of it that blocked would wait for ever.
+    pub fn of(locks: crate::Locks) -> Result<Self> {
+        let home = locks.core.home.clone();
         if !home.has_own_thread() {
             let message = "a client that lives on the caller's runtime cannot be used by blocking";
             return Err(Error::new(ErrorKind::Config, message));
         }
-        Ok(Self { inner: client, home })
+        Ok(Self { inner: locks, home })
     }
 
     /// The same client for async code.
@@ -92,50 +131,14 @@ impl Locks {
     pub fn as_async(&self) -> &crate::Locks {
         &self.inner
     }
+}
 
-    /// Who the driver is and what it can do.
-    #[must_use]
-    pub fn info(&self) -> &Info {
-        self.inner.info()
-    }
-
-    /// See [`Locks::inspect`](crate::Locks::inspect).
+impl Watch {
+    /// Sleeps until the resource may have changed; `None` when the watch has ended and another must be made.
     ///
     /// # Errors
-    /// As there.
-    pub fn inspect(&self, name: impl AsRef<str>) -> Result<ResourceState> {
-        self.answer(self.inner.inspect(name))
-    }
-
-    /// See [`Locks::list`](crate::Locks::list).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn list(&self) -> Result<Vec<ResourceState>> {
-        self.answer(self.inner.list())
-    }
-
-    /// See [`Locks::break_hold`](crate::Locks::break_hold).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn break_hold(&self, name: impl AsRef<str>, fence: Fence, ending: Ending, grace: Duration) -> Result<Released> {
-        self.answer(self.inner.break_hold(name, fence, ending, grace))
-    }
-
-    /// See [`Locks::adopt`](crate::Locks::adopt).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
-        self.have(self.inner.adopt(ticket))
-    }
-
-    /// See [`Locks::shutdown`](crate::Locks::shutdown).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn shutdown(&self, patience: Duration) -> Result<()> {
-        self.answer(self.inner.shutdown(patience))
+    /// [`ErrorKind::Config`] on the engine's own thread.
+    pub fn changed(&mut self) -> Result<Option<crate::driver::Hint>> {
+        self.home.block_on(self.inner.changed())
     }
 }

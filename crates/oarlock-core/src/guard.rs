@@ -266,6 +266,7 @@ fn slot<T>(under_way: &mut UnderWay<T>) -> &mut Option<BoxFuture<Result<T>>> {
     under_way.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[oarlock_macros::blocking]
 impl Guard {
     pub(crate) fn new(
         core: Arc<Core>,
@@ -340,6 +341,7 @@ impl Guard {
     /// # async fn report(_: oarlock_core::Fence) -> oarlock_core::Result<u32> { Ok(3) }
     /// # Ok(()) }
     /// ```
+    #[blocking(by_hand)]
     pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,

@@ -11,6 +11,7 @@ pub mod semaphore;
 /// The choices that every kind has, as methods of its own so that nobody needs to import a trait.
 macro_rules! kept {
     ($kind:ty) => {
+        #[oarlock_macros::blocking]
         impl $kind {
             /// Sets the lease: how long the lock lives without renewal. The client renews it every third of that.
             #[must_use]
@@ -79,6 +80,7 @@ macro_rules! tunable {
     ($kind:ty) => {
         $crate::kinds::kept!($kind);
 
+        #[oarlock_macros::blocking]
         impl $kind {
             /// Does not renew: the lock ends one [`ttl`](Self::ttl) after it was granted.
             #[must_use]
@@ -104,6 +106,7 @@ use crate::error::Error;
 use crate::locks::Locks;
 
 /// Locks are made without I/O and without errors: a name that cannot be is refused by `lock()`.
+#[oarlock_macros::blocking]
 impl Locks {
     /// A lock with one holder at a time.
     pub fn mutex(&self, name: impl AsRef<str>) -> mutex::Mutex {

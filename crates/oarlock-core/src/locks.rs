@@ -36,6 +36,7 @@ pub struct Locks {
     pub(crate) core: Arc<Core>,
 }
 
+#[oarlock_macros::blocking]
 impl Locks {
     /// A client over a driver, with defaults: for a store of your own, and for tests.
     ///
@@ -44,16 +45,19 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::Os`](crate::ErrorKind::Os) if that thread cannot be started.
+    #[blocking(by_hand)]
     pub fn over(driver: impl Driver) -> Result<Self> {
         Self::builder(driver).build()
     }
 
     /// A client over a driver, with settings.
+    #[blocking(by_hand)]
     pub fn builder(driver: impl Driver) -> LocksBuilder<Arc<dyn DynDriver>> {
         Self::builder_over(Arc::new(driver))
     }
 
     /// A client over a driver that is shared or chosen at run time, with settings.
+    #[blocking(by_hand)]
     pub fn builder_over(driver: Arc<dyn DynDriver>) -> LocksBuilder<Arc<dyn DynDriver>> {
         LocksBuilder::of(driver)
     }

@@ -78,6 +78,7 @@ impl LockTicket {
     }
 }
 
+#[oarlock_macros::blocking]
 impl Guard {
     /// Writes the lock down for another process, and stops believing in it here. It is not released: it lives on for
     /// what is left of its lease, until somebody [adopts](Locks::adopt) it.
@@ -130,6 +131,7 @@ impl Guard {
     }
 }
 
+#[oarlock_macros::blocking]
 impl Locks {
     /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
     ///

@@ -4,7 +4,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use oarlock_core::blocking::{Locks, Multi};
-use oarlock_core::{ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Released, Slot, Tether};
+use oarlock_core::state::Ending;
+use oarlock_core::{
+    Ended, Error, ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Owner, Released, Slot, Tether,
+};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -139,7 +142,7 @@ async fn a_client_on_the_callers_runtime_is_refused() -> Result<(), Failure> {
 #[test]
 fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
     let locks = Locks::over(Memory::new())?;
-    let lock = locks.mutex("a").wait(Duration::from_millis(50)).reentrant();
+    let lock = locks.mutex("a").wait(Duration::from_millis(50)).reentrant_by_thread();
     let outer = lock.lock()?;
     let inner = lock.try_lock()?.ok_or("its own thread was refused")?;
     std::thread::scope(|scope| {
@@ -148,7 +151,7 @@ fn a_thread_enters_again_and_another_does_not() -> Result<(), Failure> {
     });
     assert_eq!(outer.release()?, Released::StillHeld);
     assert_eq!(inner.release()?, Released::Released);
-    let config = locks.rwlock("config").reentrant();
+    let config = locks.rwlock("config").reentrant_by_thread();
     let _reader = config.read()?;
     assert_eq!(config.write().map(drop).unwrap_err().kind(), ErrorKind::SelfDeadlock);
     Ok(())
@@ -180,5 +183,39 @@ fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
     let ticket = locks.mutex("h").tether(Tether::Lease).lock()?.hand_over()?;
     assert!(locks.adopt(&ticket)?.is_held());
     locks.shutdown(Duration::from_secs(5))?;
+    Ok(())
+}
+
+/// Methods of the async API are here, too, whatever they answer.
+#[test]
+fn the_same_methods_as_without_blocking() -> Result<(), Failure> {
+    let locks = Locks::over(Memory::new())?;
+    let (owner, config) = (Owner::new(), locks.rwlock("config"));
+    let all =
+        Multi::all(&locks, [config.for_reading(), locks.semaphore("workers", 3).permits(2), locks.mutex("a").into()]);
+    let all = all.lock()?;
+    assert_eq!(locks.list()?.len(), 3);
+    assert_eq!(locks.scan()?.len(), 3);
+    assert!(all.is_held());
+    assert_eq!(all.with(|held| Ok::<_, Error>(held.len()))?, 3);
+    let each = all.release_each()?;
+    assert!(each.iter().all(|(_, released)| matches!(released, Ok(Released::Released))), "{each:?}");
+
+    let guard = locks.mutex("a").owner(&owner).lock()?;
+    assert_eq!(locks.mutex("a").owner(&owner).lock().map(drop).unwrap_err().kind(), ErrorKind::SelfDeadlock);
+    let mut watch = locks.watch("a")?;
+    let ending = Ending { by: "ops".into(), why: "test".into() };
+    assert_eq!(locks.break_claim("a", guard.id(), ending.clone(), Duration::ZERO)?, Released::Released);
+    assert!(watch.changed()?.is_some());
+    assert_eq!(guard.asked_to_end_within(Duration::from_secs(30))?, Some(ending.clone()));
+    assert_eq!(guard.ended_within(Duration::from_secs(30))?, Some(Ended::Lost(LossReason::Broken(ending))));
+    assert_eq!(guard.with(|_| Ok::<_, Error>(())).unwrap_err().kind(), ErrorKind::Lost);
+
+    let ledger = locks.mutex("ledger").reentrant(&owner);
+    let (outer, inner) = (ledger.lock()?, ledger.lock()?);
+    assert_eq!((outer.release()?, inner.release()?), (Released::StillHeld, Released::Released));
+    let once = locks.once("nightly");
+    assert_eq!(once.run("7", |_| Ok::<_, Error>(1))?, Slot::Ran(1));
+    assert_eq!(once.last()?.as_deref(), Some("7"));
     Ok(())
 }

@@ -7,37 +7,37 @@ use crate::claim::ClaimId;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The operating system's randomness, or a seed that replays a test.
-#[derive(Debug)]
-pub(crate) enum Entropy {
-    Os,
-    Seeded(Mutex<fastrand::Rng>),
+#[derive(Debug, Default)]
+pub(crate) struct Entropy {
+    seeded: Option<Mutex<fastrand::Rng>>,
 }
 
 impl Entropy {
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self::Seeded(Mutex::new(fastrand::Rng::with_seed(seed)))
+        Self { seeded: Some(Mutex::new(fastrand::Rng::with_seed(seed))) }
     }
 
     pub(crate) fn claim_id(&self) -> Result<ClaimId> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
         let random = u128::from_ne_bytes(bytes);
-        let bits = match self {
+        let bits = match &self.seeded {
             // The order of ids is replayed. Two clients of one seed still draw different ones: they would share a lock.
-            Self::Seeded(rng) => {
+            Some(rng) => {
                 let drawn = rng.lock().unwrap_or_else(PoisonError::into_inner).u64(..);
                 (u128::from(drawn) << 64) | (random >> 64)
             }
-            Self::Os => random,
+            None => random,
         };
         Ok(ClaimId::from_bits(bits))
     }
 
     /// Between three quarters of `span` and all of it.
     pub(crate) fn jitter(&self, span: Duration) -> Duration {
-        let draw = match self {
-            Self::Seeded(rng) => rng.lock().unwrap_or_else(PoisonError::into_inner).f64(),
-            Self::Os => fastrand::f64(),
+        let draw = match &self.seeded {
+            Some(rng) => rng.lock().unwrap_or_else(PoisonError::into_inner).f64(),
+            None => fastrand::f64(),
         };
         span.mul_f64(0.75 + draw / 4.0)
     }

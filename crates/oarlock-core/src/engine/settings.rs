@@ -30,7 +30,7 @@ impl Default for Settings {
         Self {
             clock: Arc::new(BootClock),
             observers: Vec::new(),
-            entropy: Entropy::Os,
+            entropy: Entropy::default(),
             own_thread: false,
             home: None,
             ttl: DEFAULT_TTL,

@@ -48,6 +48,7 @@ pub struct Election {
 
 kept!(Election);
 
+#[oarlock_macros::blocking]
 impl Election {
     pub(crate) fn new(mut ask: Ask) -> Self {
         ask.claim.kind = Kind::Election;
@@ -118,6 +119,7 @@ fn checked(value: Arc<str>, resource: &ResourceName) -> Result<Arc<str>> {
 #[must_use = "a leadership that is dropped at once ends at once"]
 pub struct Leadership(Guard);
 
+#[oarlock_macros::blocking]
 impl Leadership {
     /// Publishes another value, and waits until the store has it. The fence stays.
     ///
@@ -191,6 +193,7 @@ pub struct LeaderWatch {
     seen: Option<Option<Leader>>,
 }
 
+#[oarlock_macros::blocking]
 impl LeaderWatch {
     fn new(client: Locks, name: ResourceName) -> Self {
         Self { looks: Looks::at(client, name), seen: None }

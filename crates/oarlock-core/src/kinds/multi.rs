@@ -72,18 +72,22 @@ pub struct Multi {
     wait: Option<Wait>,
 }
 
+#[oarlock_macros::blocking]
 impl Multi {
     /// One lock, to which others can be added.
+    #[blocking(by_hand)]
     pub fn of(part: impl Into<Part>) -> Self {
         Self { parts: vec![part.into()], wait: None }
     }
 
     /// All of these locks; there must be one at least.
+    #[blocking(by_hand)]
     pub fn all<P: Into<Part>>(parts: impl IntoIterator<Item = P>) -> Self {
         Self { parts: parts.into_iter().map(Into::into).collect(), wait: None }
     }
 
     /// One more lock.
+    #[blocking(by_hand)]
     pub fn and(mut self, part: impl Into<Part>) -> Self {
         self.parts.push(part.into());
         self
@@ -197,6 +201,7 @@ pub struct MultiGuard {
     token: OnceLock<(CancellationToken, DropGuard)>,
 }
 
+#[oarlock_macros::blocking]
 impl MultiGuard {
     fn push(&mut self, at: usize, guard: Guard, home: &Home) {
         self.parts.push((at, guard));
@@ -299,6 +304,7 @@ impl MultiGuard {
     ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`] if one was lost before `body` was done.
+    #[blocking(by_hand)]
     pub async fn with<T, E, F>(&self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,

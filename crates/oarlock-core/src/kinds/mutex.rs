@@ -35,6 +35,7 @@ pub struct Mutex {
 
 tunable!(Mutex);
 
+#[oarlock_macros::blocking]
 impl Mutex {
     pub(crate) fn new(ask: Ask) -> Self {
         Self { ask }

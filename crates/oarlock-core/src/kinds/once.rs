@@ -68,6 +68,7 @@ pub enum Slot<T> {
     },
 }
 
+#[oarlock_macros::blocking]
 impl Once {
     pub(crate) fn new(mut ask: Ask) -> Self {
         let info = ask.client.info();
@@ -104,6 +105,7 @@ impl Once {
     /// was done, or before the slot was written down after it. [`ErrorKind::InvalidClaim`] for an empty or too long slot.
     /// [`ErrorKind::Foreign`] if something else left a memo on the name. [`ErrorKind::Unsupported`] where the store keeps no
     /// memo. Any error that the store returns.
+    #[blocking(by_hand)]
     pub async fn run<T, E, F>(&self, slot: &str, work: impl FnOnce(Held) -> F) -> Result<Slot<T>, E>
     where
         F: Future<Output = Result<T, E>>,

@@ -47,6 +47,7 @@ pub struct ReentrantMutex {
     owner: Owner,
 }
 
+#[oarlock_macros::blocking]
 impl ReentrantMutex {
     pub(crate) fn new(ask: Ask, owner: &Owner) -> Self {
         Self { ask, owner: owner.clone() }
@@ -101,6 +102,7 @@ pub struct ReentrantRwLock {
     owner: Owner,
 }
 
+#[oarlock_macros::blocking]
 impl ReentrantRwLock {
     pub(crate) fn new(lock: RwLock, owner: &Owner) -> Self {
         Self { lock, owner: owner.clone() }
@@ -173,6 +175,7 @@ fn seat(owner: &Owner, ask: &Ask) -> Arc<Seat> {
 #[must_use = "an entry that is dropped at once ends at once"]
 pub struct ReentrantGuard(Share);
 
+#[oarlock_macros::blocking]
 impl ReentrantGuard {
     /// What can be known of the lock, for other tasks.
     #[must_use]

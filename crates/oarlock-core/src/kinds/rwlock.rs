@@ -37,6 +37,7 @@ pub struct RwLock {
 
 tunable!(RwLock);
 
+#[oarlock_macros::blocking]
 impl RwLock {
     pub(crate) fn new(mut ask: Ask) -> Self {
         ask.claim.capacity = Capacity::Fixed(Limit::Unlimited);
@@ -125,6 +126,7 @@ impl RwLock {
 #[must_use = "a guard that is dropped at once lets the lock go at once"]
 pub struct WriteGuard(Guard);
 
+#[oarlock_macros::blocking]
 impl WriteGuard {
     /// Becomes a reader without letting go in between; the fence stays.
     ///

@@ -34,6 +34,7 @@ pub struct Semaphore {
 
 tunable!(Semaphore);
 
+#[oarlock_macros::blocking]
 impl Semaphore {
     pub(crate) fn new(mut ask: Ask, permits: u32) -> Self {
         ask.claim.kind = Kind::Semaphore;

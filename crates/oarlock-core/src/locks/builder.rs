@@ -9,7 +9,7 @@ use crate::blocking;
 use crate::claim::Label;
 use crate::clock::Clock;
 use crate::driver::{BoxFuture, DynDriver};
-use crate::engine::{Core, Entropy, Home, Settings};
+use crate::engine::{Core, Home, Settings};
 use crate::error::Result;
 use crate::event::Observer;
 
@@ -57,7 +57,7 @@ impl<S> LocksBuilder<S> {
     /// stay unique: clients of one seed do not share their locks.
     #[cfg(any(test, feature = "testing"))]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.entropy = Entropy::seeded(seed);
+        self.settings.entropy = crate::engine::Entropy::seeded(seed);
         self
     }
 

@@ -1,0 +1,263 @@
+//! Writes the blocking API of `oarlock-core` from its async one. Not for use elsewhere.
+//!
+//! `#[blocking]` on an `impl` block writes a second one, for `crate::blocking::Blocking<T>`, with a method for each public method of the
+//! first: the same name, arguments and documentation, without `async`. So the blocking API cannot lack a method. A method that cannot be
+//! written this way, because an argument is async itself, says so: `#[blocking(by_hand)]`.
+
+use proc_macro::TokenStream;
+use proc_macro2::{Ident, TokenStream as Tokens};
+use quote::{format_ident, quote};
+use syn::visit_mut::{self, VisitMut};
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, ImplItem, ImplItemFn, ItemImpl, Pat, PathArguments, ReceiverKind, Result,
+    ReturnType, Type, TypeParamBound, TypePath, Visibility, parse_quote,
+};
+
+/// Types of the async API that have a twin in `crate::blocking`, under the same name.
+const TWINS: &[&str] = &[
+    "Election",
+    "Guard",
+    "LeaderWatch",
+    "Leadership",
+    "Multi",
+    "MultiGuard",
+    "Mutex",
+    "Once",
+    "ReentrantGuard",
+    "ReentrantMutex",
+    "ReentrantRwLock",
+    "RwLock",
+    "Semaphore",
+    "Watch",
+    "WriteGuard",
+];
+
+/// Writes the blocking twin of an `impl` block; see the [crate](self).
+#[proc_macro_attribute]
+pub fn blocking(_: TokenStream, item: TokenStream) -> TokenStream {
+    let mut item = syn::parse_macro_input!(item as ItemImpl);
+    match twin_of(&mut item) {
+        Ok(twin) => quote! { #item #twin }.into(),
+        Err(error) => {
+            let error = error.into_compile_error();
+            quote! { #item #error }.into()
+        }
+    }
+}
+
+fn twin_of(item: &mut ItemImpl) -> Result<Tokens> {
+    let of = name_of(&item.self_ty)?;
+    let mut methods = Vec::new();
+    for member in &mut item.items {
+        let ImplItem::Fn(method) = member else { continue };
+        let by_hand = take_by_hand(&mut method.attrs)?;
+        if matches!(method.vis, Visibility::Public(_)) && !by_hand {
+            methods.push(method_twin(&of, method)?);
+        }
+    }
+    Ok(quote! {
+        impl crate::blocking::Blocking<crate::#of> {
+            #(#methods)*
+        }
+    })
+}
+
+/// The last segment of a path, also behind the invisible brackets that a macro leaves around a type.
+fn name_of(of: &Type) -> Result<Ident> {
+    match of {
+        Type::Group(group) => name_of(&group.elem),
+        Type::Path(TypePath { path, .. }) if !path.segments.is_empty() => path
+            .segments
+            .last()
+            .map(|last| last.ident.clone())
+            .ok_or_else(|| Error::new_spanned(path, "a name is missing")),
+        _ => Err(Error::new_spanned(of, "only an impl of a named type has a blocking twin")),
+    }
+}
+
+/// Whether the method is marked `#[blocking(by_hand)]`; the mark is removed.
+fn take_by_hand(attrs: &mut Vec<Attribute>) -> Result<bool> {
+    let Some(at) = attrs.iter().position(|attr| attr.path().is_ident("blocking")) else { return Ok(false) };
+    let mark: Ident = attrs.remove(at).parse_args()?;
+    if mark == "by_hand" { Ok(true) } else { Err(Error::new_spanned(mark, "expected `by_hand`")) }
+}
+
+fn method_twin(of: &Ident, method: &ImplItemFn) -> Result<Tokens> {
+    let name = &method.sig.ident;
+    let Some(receiver) = method.sig.receiver() else {
+        return Err(Error::new_spanned(name, "a function without self is `#[blocking(by_hand)]`"));
+    };
+    let mut names = Vec::new();
+    for input in &method.sig.inputs {
+        let FnArg::Typed(argument) = input else { continue };
+        let Pat::Ident(pattern) = &*argument.pat else {
+            return Err(Error::new_spanned(argument, "a method with patterns is `#[blocking(by_hand)]`"));
+        };
+        names.push(pattern.ident.clone());
+    }
+    let parts = match &receiver.kind {
+        ReceiverKind::Value => quote! { let Self { inner, home } = self; let home = &home; },
+        ReceiverKind::Reference(_, _, None) => quote! { let (inner, home) = (&self.inner, &self.home); },
+        ReceiverKind::Reference(_, _, Some(_)) => quote! { let (inner, home) = (&mut self.inner, &self.home); },
+        _ => return Err(Error::new_spanned(receiver, "a method of another self is `#[blocking(by_hand)]`")),
+    };
+    let answer = Answer::of(method)?;
+    let (output, body) = answer.twin(&quote! { inner.#name(#(#names),*) });
+    let mut signature = method.sig.clone();
+    signature.asyncness = None;
+    signature.output = parse_quote!(-> #output);
+    if let Some(FnArg::Receiver(receiver)) = signature.inputs.first_mut() {
+        receiver.mutability = None;
+    }
+    let kept = method.attrs.iter().filter(|attr| attr.path().is_ident("must_use"));
+    let see = format!("The blocking twin of [`{of}::{name}`](crate::{of}::{name}).");
+    let errors = answer.fails().then(|| {
+        let text = "As there; [`ErrorKind::Config`](crate::ErrorKind::Config) on the engine's own thread.";
+        quote! { #[doc = ""] #[doc = "# Errors"] #[doc = #text] }
+    });
+    Ok(quote! {
+        #[doc = #see]
+        #errors
+        #(#kept)*
+        pub #signature {
+            #parts
+            #body
+        }
+    })
+}
+
+/// What a method answers.
+struct Answer {
+    /// It has to be waited for.
+    waits: bool,
+    /// The `T` of a `Result<T>`, or all of it.
+    value: Type,
+    is_result: bool,
+}
+
+impl Answer {
+    fn of(method: &ImplItemFn) -> Result<Self> {
+        let declared: Type = match &method.sig.output {
+            ReturnType::Default => parse_quote!(()),
+            ReturnType::Type(_, declared) => Type::clone(declared),
+        };
+        let (waits, declared) = match future_of(&declared) {
+            Some(output) => (true, output),
+            None => (method.sig.asyncness.is_some(), declared),
+        };
+        Ok(match result_of(&declared) {
+            Some(value) => Self { waits, value, is_result: true },
+            None => Self { waits, value: declared, is_result: false },
+        })
+    }
+
+    fn fails(&self) -> bool {
+        self.is_result || self.waits
+    }
+
+    /// What its twin returns, and how.
+    fn twin(&self, call: &Tokens) -> (Tokens, Tokens) {
+        if matches!(&self.value, Type::Path(path) if path.path.is_ident("Self")) {
+            return (quote! { Self }, quote! { Self { inner: #call, home: home.clone() } });
+        }
+        let (mut value, mut wrap) = (self.value.clone(), Wrap(false));
+        wrap.visit_type_mut(&mut value);
+        let answer = match (self.waits, self.is_result) {
+            (true, true) => quote! { home.block_on(#call)? },
+            (true, false) => quote! { home.block_on(#call) },
+            (false, _) => quote! { let _ = home; #call },
+        };
+        match (self.fails(), wrap.0) {
+            (true, true) => (
+                quote! { crate::Result<#value> },
+                quote! { #answer.map(|done| crate::blocking::Twin::twin(done, home)) },
+            ),
+            (true, false) => (quote! { crate::Result<#value> }, answer),
+            (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, home) }),
+            (false, false) => (quote! { #value }, answer),
+        }
+    }
+}
+
+/// The output of an `impl Future<Output = T>`.
+fn future_of(declared: &Type) -> Option<Type> {
+    let Type::ImplTrait(bounds) = declared else { return None };
+    bounds.bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else { return None };
+        let last = bound.path.segments.last().filter(|last| last.ident == "Future")?;
+        let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
+        arguments.args.iter().find_map(|argument| match argument {
+            GenericArgument::AssocType(output) => Some(output.ty.clone()),
+            _ => None,
+        })
+    })
+}
+
+/// The `T` of a `Result<T>`.
+fn result_of(declared: &Type) -> Option<Type> {
+    let Type::Path(TypePath { path, .. }) = declared else { return None };
+    let last = path.segments.last().filter(|last| last.ident == "Result")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
+    match (arguments.args.first(), arguments.args.len()) {
+        (Some(GenericArgument::Type(value)), 1) => Some(value.clone()),
+        _ => None,
+    }
+}
+
+/// Puts the twin in the place of every type that has one, and remembers whether there was any.
+struct Wrap(bool);
+
+impl VisitMut for Wrap {
+    fn visit_type_path_mut(&mut self, path: &mut TypePath) {
+        if let Some(last) = path.path.segments.last()
+            && TWINS.iter().any(|twin| last.ident == twin)
+        {
+            self.0 = true;
+            let twin = format_ident!("{}", last.ident);
+            *path = parse_quote!(crate::blocking::#twin);
+            return;
+        }
+        visit_mut::visit_type_path_mut(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(mut item: ItemImpl) -> Result<String> {
+        Ok(twin_of(&mut item)?.to_string().replace(' ', ""))
+    }
+
+    #[test]
+    fn every_public_method_has_a_twin() {
+        let twin = written(parse_quote! {
+            impl Mutex {
+                pub fn ttl(mut self, ttl: Duration) -> Self { self }
+                pub async fn try_lock(&self) -> Result<Option<Guard>> { todo!() }
+                pub fn release_leaving(self, memo: Memo) -> impl Future<Output = Result<Released>> + Send { todo!() }
+                pub(crate) fn mine(&self) {}
+                fn private(&self) {}
+                #[blocking(by_hand)]
+                pub async fn with<F>(&self, body: F) -> Result<()> { todo!() }
+            }
+        })
+        .unwrap();
+        for name in ["pubfnttl(self", "pubfntry_lock(&self", "pubfnrelease_leaving(self"] {
+            assert!(twin.contains(name), "{name} is not in {twin}");
+        }
+        assert!(twin.contains("Result<Option<crate::blocking::Guard>>"), "{twin}");
+        assert!(twin.contains("Result<Released>"), "{twin}");
+        for name in ["async", "mine", "private", "fnwith", "by_hand"] {
+            assert!(!twin.contains(name), "{name} is in {twin}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_must_say_so() {
+        let error = written(parse_quote! { impl Multi { pub fn of(part: Part) -> Self { todo!() } } }).unwrap_err();
+        assert!(error.to_string().contains("by_hand"), "{error}");
+        let error = written(parse_quote! { impl Multi { #[blocking(skip)] pub fn of(self) {} } }).unwrap_err();
+        assert!(error.to_string().contains("expected `by_hand`"), "{error}");
+    }
+}
