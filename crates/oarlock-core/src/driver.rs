@@ -10,6 +10,7 @@
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire for nothing, and must not lose a change made after it resolved. It is only a hint.
 
+mod handed;
 mod watch;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::locks::Opener;
+pub use handed::Handed;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
+use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{
     Attempt, Cursor, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal,
     Renewed, Watch,
 };
+use oarlock_core::error::Applied;
 use oarlock_core::reconnect::Ends as _;
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Limit, ResourceName, Result, Tether};
@@ -19,7 +21,9 @@ use crate::answer::{
 };
 use crate::config::Config;
 use crate::error::{SCHEME, strange};
-use crate::link::{Link, param};
+use crate::link::{Link, Session, param};
+use crate::turn;
+use crate::watch::Hub;
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
@@ -29,10 +33,10 @@ const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
 const RENEWALS: usize = 128;
 
 // The last parameter of each comes back in every row: see [`Link::ask`].
-pub(crate) const ATTEMPT: &str = "SELECT *, $15::bigint AS echo
-    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
-const RENEW: &str = "SELECT *, $12::bigint AS echo
-    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
+    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+const RENEW: &str = "SELECT *, $14::bigint AS echo
+    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
 const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
 const INSPECT: &str = include_str!("sql/inspect.sql");
@@ -91,9 +95,10 @@ impl Driver for Postgres {
             return batch.iter().map(|_| lost()).collect();
         }
         let number = session.as_ref().map_or(0, |session| session.number);
+        let hub = session.as_ref().filter(|session| session.is_lit()).map(|session| &*session.hub);
         let mut answers = Vec::with_capacity(batch.len());
         for part in batch.chunks(RENEWALS) {
-            let part_answers = self.keep(number, part).await;
+            let part_answers = self.keep(number, hub, part).await;
             answers.extend(part_answers.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
         }
         let is_over = is_over();
@@ -149,6 +154,43 @@ impl Driver for Postgres {
 impl Postgres {
     async fn place(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.link.session().await?;
+        let waits = claim.wait && session.is_lit();
+        if waits
+            && let Some(grant) = session.hub.handed(claim.id).and_then(|handed| handed.grant(BootClock.now()))
+            && !session.is_ended()
+        {
+            self.link.forget(claim.id);
+            return Ok(Attempt::Granted(grant));
+        }
+        // Before it is sent, so that nothing is missed between the answer and the watch.
+        let expected = waits && session.hub.expect(claim.id);
+        let answer = self.ask(&session, claim, if expected { handed_since(claim) } else { None }).await;
+        match answer {
+            Ok(Attempt::Pending(mut pending)) => {
+                pending.watched = expected && session.hub.expects(claim.id);
+                Ok(Attempt::Pending(pending))
+            }
+            Ok(Attempt::Granted(grant)) => {
+                session.hub.forget(claim.id);
+                self.link.forget(claim.id);
+                if session.is_ended() && is_tethered(claim) {
+                    // It was told to nobody: the claim must be tied to a session that lives.
+                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                }
+                Ok(Attempt::Granted(grant))
+            }
+            Err(error) => {
+                // What had no effect is not released later.
+                if error.applied() == Applied::No {
+                    session.hub.forget(claim.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the server for a place. `sent` says when, for a claim that may be granted before it asks again.
+    async fn ask(&self, session: &Session, claim: &Claim, sent: Option<i64>) -> Result<Attempt> {
         let (capacity, adopt) = match claim.capacity {
             Capacity::Any => (None, true),
             Capacity::Fixed(limit) => (Some(limit), false),
@@ -174,6 +216,7 @@ impl Postgres {
                     param(micros(claim.place_ttl()), Type::INT8),
                     param(label, Type::TEXT),
                     param(claim.value.as_deref().map(|value| value.as_bytes().to_vec()), Type::BYTEA),
+                    param(sent, Type::INT8),
                 ],
             )
             .await?;
@@ -181,12 +224,6 @@ impl Postgres {
         let stored = || get::<Option<i64>>(row, "stored").map(|stored| to_limit(stored.unwrap_or(1)));
         match get::<&str>(row, "outcome")? {
             "granted" => {
-                session.hub.forget(claim.id);
-                self.link.forget(claim.id);
-                if session.is_ended() && is_tethered(claim) {
-                    // It was told to nobody: the claim must be tied to a session that lives.
-                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
-                }
                 let mut grant = Grant::new(get_fence(row)?, Lease::of(get_span(row, "lease")?));
                 grant.memo = get::<Option<&[u8]>>(row, "memo")?.map(Into::into);
                 Ok(Attempt::Granted(grant))
@@ -210,13 +247,13 @@ impl Postgres {
         }
     }
 
-    async fn keep(&self, session: i64, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
-        let mut answers = self.keep_these(session, false, &batch.iter().collect::<Vec<_>>()).await?;
+    async fn keep(&self, session: i64, hub: Option<&Hub>, batch: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let mut answers = self.keep_these(session, hub, false, &batch.iter().collect::<Vec<_>>()).await?;
         let busy: Vec<_> = answers.iter_mut().zip(batch).filter(|(answer, _)| answer.is_none()).collect();
         if !busy.is_empty() {
             // Others are in the middle of a step there: what waits for them keeps no other name locked.
             let (late, renewals): (Vec<_>, Vec<_>) = busy.into_iter().unzip();
-            let told = self.keep_these(session, true, &renewals).await;
+            let told = self.keep_these(session, hub, true, &renewals).await;
             let told = told.unwrap_or_else(|error| vec![Some(Err(error.during("renew"))); renewals.len()]);
             late.into_iter().zip(told).for_each(|(late, told)| *late = told);
         }
@@ -225,7 +262,13 @@ impl Postgres {
     }
 
     /// Answers nothing for those whose names are locked by others, unless it is to wait for them.
-    async fn keep_these(&self, session: i64, wait: bool, batch: &[&Renewal]) -> Result<Vec<Option<Result<Renewed>>>> {
+    async fn keep_these(
+        &self,
+        session: i64,
+        hub: Option<&Hub>,
+        wait: bool,
+        batch: &[&Renewal],
+    ) -> Result<Vec<Option<Result<Renewed>>>> {
         let claims = || batch.iter().map(|renewal| &renewal.claim);
         let names: Vec<_> = claims().map(|claim| self.link.stored(claim.resource.as_str())).collect();
         let ids: Vec<_> = claims().map(|claim| bytes(claim.id).to_vec()).collect();
@@ -235,6 +278,9 @@ impl Postgres {
         let values: Vec<_> =
             claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
         let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref().map(<[u8]>::to_vec)).collect();
+        let held: Vec<_> = batch.iter().map(|renewal| renewal.held).collect();
+        let is_expected = |claim: &Claim| hub.is_some_and(|hub| hub.expects(claim.id));
+        let sent: Vec<_> = claims().map(|claim| if is_expected(claim) { handed_since(claim) } else { None }).collect();
         let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
         for ((least, reserve), renewal) in least.iter_mut().zip(&mut reserve).zip(batch) {
             match renewal.fences {
@@ -259,6 +305,8 @@ impl Postgres {
                     param(memos, Type::BYTEA_ARRAY),
                     param(least, Type::INT8_ARRAY),
                     param(reserve, Type::INT8_ARRAY),
+                    param(held, Type::BOOL_ARRAY),
+                    param(sent, Type::INT8_ARRAY),
                 ],
             )
             .await?;
@@ -351,6 +399,11 @@ impl Postgres {
         }
         Ok(Page::cut(resources, query))
     }
+}
+
+/// When the request for a claim leaves that may be granted before it asks again; `None` for one that must ask.
+fn handed_since(claim: &Claim) -> Option<i64> {
+    if claim.may_be_handed() && is_tethered(claim) { turn::sent() } else { None }
 }
 
 /// Whether a claim ends with the session of its client.

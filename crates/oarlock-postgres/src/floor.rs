@@ -161,6 +161,7 @@ impl Floor for Statements {
                         (&micros(claim.place_ttl()), Type::INT8),
                         (&self.label, Type::TEXT),
                         (&None::<&[u8]>, Type::BYTEA),
+                        (&None::<i64>, Type::INT8),
                         (&number, Type::INT8),
                     ],
                 )

@@ -12,6 +12,7 @@ mod schema;
 mod session;
 mod tls;
 mod transaction;
+mod turn;
 mod watch;
 
 pub use config::{Config, Encryption, Keys};

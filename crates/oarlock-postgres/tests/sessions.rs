@@ -402,7 +402,7 @@ async fn behind_a_pooler_nobody_believes_the_answer_to_another() {
     // Somebody else's locks, so that the wrong answers look right.
     let theirs =
         "SELECT *, $1::bigint AS echo FROM oarlock.attempt(int8send($1), int8send($1), 0, false, 'mutex', NULL, true,
-        0, false, 0, 1000000, 1000000, '{}', NULL), pg_sleep(0.001)";
+        0, false, 0, 1000000, 1000000, '{}', NULL, NULL), pg_sleep(0.001)";
     let end = tokio::time::Instant::now() + Duration::from_secs(4);
     let strangers: Vec<_> = (0..4_i64)
         .map(|stranger| {

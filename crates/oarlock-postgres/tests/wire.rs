@@ -45,7 +45,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 7").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 8").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -59,6 +59,7 @@ async fn an_older_format_is_named_and_raised_with_what_it_holds() {
     drop(store);
     // As the first format was: no sessions, and functions with other arguments.
     let older = "UPDATE oarlock.format SET version = 1; DROP TABLE oarlock.session;
+        ALTER TABLE oarlock.claim DROP COLUMN sent, DROP COLUMN handed;
         DROP FUNCTION oarlock.observe; CREATE FUNCTION oarlock.observe(bytea, integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'";
     root.batch_execute(older).await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();

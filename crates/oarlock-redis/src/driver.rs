@@ -147,7 +147,7 @@ impl Driver for Redis {
         if !waits {
             return self.ask(claim, 0).await;
         }
-        if let Some(grant) = self.link.hub().handed(claim.id).and_then(|handed| handed.grant(self.clock())) {
+        if let Some(grant) = self.link.hub().handed(claim.id).and_then(|handed| handed.grant(self.clock().now())) {
             self.link.hub().forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Hint, HintSender, Watch};
+use oarlock_core::driver::{Handed, Hint, HintSender, Watch};
 
-use crate::turn::{Handed, Word};
+use crate::turn::Word;
 use redis::{Msg, PushInfo, PushKind, Value};
 
 /// What a watch listens for.

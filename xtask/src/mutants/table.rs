@@ -56,6 +56,7 @@ const ZK_STRANGERS_FILE: &str = "crates/oarlock-zookeeper/src/strangers.rs";
 const ZK_QUEUE: &str = "crates/oarlock-zookeeper/src/queue.rs";
 const ZK_PERMITS: &str = "crates/oarlock-zookeeper/src/foreign/permits.rs";
 
+const HANDED: &str = "crates/oarlock-core/src/driver/handed.rs";
 const MODEL_TURN: &str = "crates/oarlock-core/src/model/turn.rs";
 const LOCAL_TURN: &str = "crates/oarlock-local/src/turn.rs";
 const LOCAL_WATCH: &str = "crates/oarlock-local/src/watch.rs";
@@ -99,8 +100,11 @@ const MYSQL_ATTEMPT: &str = "crates/oarlock-mysql/src/sql/attempt.sql";
 const MYSQL_CHECK: &str = "crates/oarlock-mysql/src/sql/check.sql";
 const MYSQL_STEP: &str = "crates/oarlock-mysql/src/sql/step.sql";
 const MYSQL_SESSION: &str = "crates/oarlock-mysql/src/sql/session.sql";
+const POSTGRES_DRIVER: &str = "crates/oarlock-postgres/src/driver.rs";
+const POSTGRES_WATCH: &str = "crates/oarlock-postgres/src/watch.rs";
 const POSTGRES_ATTEMPT: &str = "crates/oarlock-postgres/src/sql/attempt.sql";
 const POSTGRES_CHECK: &str = "crates/oarlock-postgres/src/sql/check.sql";
+const POSTGRES_RENEW: &str = "crates/oarlock-postgres/src/sql/renew.sql";
 const POSTGRES_STEP: &str = "crates/oarlock-postgres/src/sql/step.sql";
 const POSTGRES_SESSION: &str = "crates/oarlock-postgres/src/sql/session.sql";
 const SESSION_DESK: &str = "crates/oarlock-session/src/desk.rs";
@@ -159,6 +163,8 @@ const ETCD_ORDER: &[&str] = &["-p", "oarlock-etcd", "--test", "conformance", "or
 const ZK_ORDER_CASES: &[&str] = &["-p", "oarlock-zookeeper", "--test", "conformance", "order::"];
 const ORDER_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "order::"];
 const OWNER_CASES: &[&str] = &["-p", "oarlock-conformance", "--test", "mem", "owner::"];
+const HANDED_GRANTS: &[&str] = &["-p", "oarlock-core", "--lib", "driver::handed::"];
+const POSTGRES_TURNS: &[&str] = &["-p", "oarlock-postgres", "--test", "turns"];
 const REDIS_TURNS: &[&str] = &["-p", "oarlock-redis", "--test", "turns"];
 const REDIS_WIRE: &[&str] = &["-p", "oarlock-redis", "--test", "wire", "a_failed_lesson"];
 const REDIS_SLOT: &[&str] = &["-p", "oarlock-redis", "--test", "failures", "waiters_follow_a_slot"];
@@ -1461,9 +1467,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "redis-turn-counts-from-its-arrival",
         rule: "belief in a turn is counted from the waiter's last request",
-        file: REDIS_TURN,
+        file: HANDED,
         from: "Lease { from: Some(self.from), ttl: self.ttl });\n        grant.memo",
-        to: "Lease { from: Some(oarlock_core::clock::BootClock.now()), ttl: self.ttl });\n        grant.memo",
+        to: "Lease { from: Some(now), ttl: self.ttl });\n        grant.memo",
         test: REDIS_TURNS,
     },
     Mutant {
@@ -1478,7 +1484,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "redis-short-lease-for-everybody",
         rule: "a hold that is not renewed begins with its whole lease",
         file: REDIS_TURN,
-        from: "if claim.renews && claim.tether == Tether::Process && !confirms { now } else { -now }",
+        from: "if claim.may_be_handed() && !confirms { now } else { -now }",
         to: "if confirms { -now } else { now }",
         test: REDIS_TURNS,
     },
@@ -1513,6 +1519,118 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if doubtful and e.sent and #entries <= FEW then",
         to: "if false then",
         test: REDIS_TURNS,
+    },
+    Mutant {
+        name: "handed-grant-believed-when-old",
+        rule: "a grant that was handed long ago is asked for",
+        file: HANDED,
+        from: "if self.from > now || now.since(self.from) > self.ttl / 2 {",
+        to: "if false {",
+        test: HANDED_GRANTS,
+    },
+    Mutant {
+        name: "handed-grant-lasts-longer-than-a-turn",
+        rule: "a client believes in a handed grant for a turn at most",
+        file: HANDED,
+        from: "Duration::from_micros(ttl).min(TURN_TTL)",
+        to: "Duration::from_micros(ttl)",
+        test: HANDED_GRANTS,
+    },
+    Mutant {
+        name: "postgres-turn-counts-from-its-arrival",
+        rule: "belief in a turn is counted from the waiter's last request",
+        file: HANDED,
+        from: "Lease { from: Some(self.from), ttl: self.ttl });\n        grant.memo",
+        to: "Lease { from: Some(now), ttl: self.ttl });\n        grant.memo",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-short-lease-for-everybody",
+        rule: "a hold that is not renewed begins with its whole lease",
+        file: POSTGRES_DRIVER,
+        from: "if claim.may_be_handed() && is_tethered(claim) { turn::sent() } else { None }",
+        to: "if claim.wait { turn::sent() } else { None }",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-turn-kept-untaken",
+        rule: "a turn that is not taken passes on, though its place is renewed",
+        file: POSTGRES_RENEW,
+        from: "ELSIF mine.handed AND NOT asked.held AND",
+        to: "ELSIF false AND",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-turn-lasts-as-long-as-a-place",
+        rule: "a turn that is not taken passes on after two seconds",
+        file: POSTGRES_STEP,
+        from: "expires = least(expires, _now + interval '2 seconds')",
+        to: "expires = expires",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-handed-is-passed",
+        rule: "no claim passes one that was handed the lock",
+        file: POSTGRES_ATTEMPT,
+        from: "SELECT *, fence IS NOT NULL OR arrival < place AS blocks FROM",
+        to: "SELECT *, NOT handed AND (fence IS NOT NULL OR arrival < place) AS blocks FROM",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-handed-fence-given-again",
+        rule: "the fence of a handed grant is not given again",
+        file: POSTGRES_STEP,
+        from: "            head.last_fence := next_fence;\n",
+        to: "",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-hands-to-the-ending",
+        rule: "a waiter that was asked to end is handed nothing",
+        file: POSTGRES_STEP,
+        from: " AND waiter.ending IS NULL AND",
+        to: " AND",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-broken-grant-believed",
+        rule: "of several notifications the last one counts",
+        file: POSTGRES_WATCH,
+        from: "(expected.called, expected.handed) = (true, handed);",
+        to: "expected.called = true;\n                expected.handed = handed.or(expected.handed.take());",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-told-twice-is-granted-twice",
+        rule: "a grant that is told twice is taken once",
+        file: POSTGRES_WATCH,
+        from: "        inner.expected.remove(&id);\n",
+        to: "",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-turn-before-its-watch-is-missed",
+        rule: "a turn that came before its watch is told",
+        file: POSTGRES_WATCH,
+        from: "is_some_and(|expected| expected.called)",
+        to: "is_some_and(|_| false)",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-nobody-looks",
+        rule: "the one behind a silent waiter is told to look",
+        file: POSTGRES_STEP,
+        from: "IF doubtful AND (SELECT",
+        to: "IF false AND (SELECT",
+        test: POSTGRES_TURNS,
+    },
+    Mutant {
+        name: "postgres-hands-into-a-full-queue",
+        rule: "a full queue of notices stops no lock",
+        file: POSTGRES_STEP,
+        from: " AND pg_notification_queue_usage() < 0.9 THEN",
+        to: " THEN",
+        test: POSTGRES_FULL,
     },
     Mutant {
         name: "redis-grace-forgotten",

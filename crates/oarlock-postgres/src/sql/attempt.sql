@@ -1,13 +1,15 @@
 -- Takes, keeps or refuses a place: one round trip, one transaction.
 -- Keys: oarlock.resource by name, locked; oarlock.claim by resource; oarlock.session by number.
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0: unlimited) and whether
---   a stored one is adopted, weight (0: all), wait, behind, lease and place in microseconds, label, value.
+--   a stored one is adopted, weight (0: all), wait, behind, lease and place in microseconds, label, value, when this request left
+--   by the clock of its client (null: it must ask for its grant).
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a grant;
 --   how many stand ahead and after how many microseconds something in the way ends; the capacity that applies; the session of the
 --   nearest one ahead that ends with it, for a waiter.
 CREATE OR REPLACE FUNCTION oarlock.attempt(
     _name bytea, _id bytea, _session bigint, _tethered boolean, _kind text, _capacity bigint, _adopt boolean,
     _weight bigint, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
+    _sent bigint,
     OUT outcome text, OUT fence bigint, OUT lease bigint, OUT memo bytea, OUT ahead bigint, OUT recheck bigint,
     OUT stored bigint, OUT nearest bigint
 ) LANGUAGE plpgsql AS $$
@@ -26,6 +28,7 @@ DECLARE
     last integer;
     dead bigint[];
     changed boolean := false;
+    widens boolean;
     now timestamptz;
 BEGIN
     head := oarlock.enter(_name, true);
@@ -61,11 +64,11 @@ BEGIN
             outcome := 'upgrade';
             IF mine.weight = 0 OR _weight BETWEEN 1 AND mine.weight THEN
                 UPDATE oarlock.claim
-                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered,
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, sent = NULL, handed = false,
                     lease = CASE WHEN ending IS NULL THEN _lease ELSE lease END,
                     expires = CASE WHEN ending IS NULL THEN now + _lease * interval '1 microsecond' ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
-                PERFORM oarlock.call(head, now);
+                head := oarlock.call(head, now);
                 outcome := 'granted';
                 fence := mine.fence;
                 lease := oarlock.micros(mine.expires - now);
@@ -120,6 +123,7 @@ BEGIN
     END IF;
     IF outcome = 'granted' OR (outcome = 'pending' AND _wait) THEN
         changed := true;
+        widens := head.capacity IS NULL AND _capacity IS NOT NULL;
         head.capacity := coalesce(head.capacity, _capacity);
         head.last_fence := coalesce(fence, head.last_fence);
         head.arrivals := greatest(head.arrivals, place);
@@ -131,6 +135,7 @@ BEGIN
                 lease = CASE WHEN ending IS NULL THEN attempt.lease ELSE lease END,
                 since = CASE WHEN attempt.fence IS NULL THEN since ELSE now END,
                 turn = CASE WHEN attempt.fence IS NULL THEN turn END,
+                sent = CASE WHEN attempt.fence IS NULL THEN _sent END,
                 -- Whoever was asked to end is not given more time, waiting or holding.
                 expires = CASE WHEN ending IS NULL THEN now + attempt.lease * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
@@ -139,21 +144,23 @@ BEGIN
             UPDATE oarlock.claim
             SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,
                 behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
-                lease = attempt.lease,
+                lease = attempt.lease, sent = CASE WHEN attempt.fence IS NULL THEN _sent END, handed = false,
                 expires = now + attempt.lease * interval '1 microsecond'
             WHERE resource = head.key AND slot = free;
         ELSE
             INSERT INTO oarlock.claim (
                 resource, slot, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease,
-                expires
+                expires, sent
             ) VALUES (
                 head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _behind, _label,
-                _value, attempt.fence, now, attempt.lease, now + attempt.lease * interval '1 microsecond'
+                _value, attempt.fence, now, attempt.lease, now + attempt.lease * interval '1 microsecond',
+                CASE WHEN attempt.fence IS NULL THEN _sent END
             );
         END IF;
-        -- A grant may leave room for more, or take the turn away from one that was called.
-        IF waiting > 0 THEN
-            PERFORM oarlock.call(head, now);
+        -- A grant may leave room for more, or take the turn away from one that was called. A place at the end changes nothing for
+        -- the others, unless this claim is the first to state a capacity.
+        IF waiting > 0 AND (outcome = 'granted' OR widens) THEN
+            head := oarlock.call(head, now);
         END IF;
     END IF;
     IF changed THEN

@@ -48,7 +48,7 @@ BEGIN
             IF crowd.claims = 0 THEN
                 head.capacity := NULL;
             ELSIF others THEN
-                PERFORM oarlock.call(head, now);
+                head := oarlock.call(head, now);
             END IF;
         END IF;
     END IF;

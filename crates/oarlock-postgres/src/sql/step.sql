@@ -79,38 +79,62 @@ CREATE OR REPLACE FUNCTION oarlock.tell(_session bigint, _what text) RETURNS voi
     SELECT pg_notify('oarlock_' || to_hex(_session), _what) WHERE _session <> 0 AND pg_notification_queue_usage() < 0.9;
 $$;
 
--- Arguments: the row, the time. Calls the waiters that fit now: each has two seconds to come.
-CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+-- Arguments: the row, the time. Answer: the row. Grants to the waiters that fit now and can be told so: each holds from now on, for
+-- two seconds, until its client asks or renews. The notification has all that the client needs: id, fence, `sent` and lease of the
+-- grant in microseconds, and the memo in hexadecimal. The client believes from `sent` on: that was before this step, by its own clock.
+-- Other waiters are called: each has two seconds to come. If one of them was silent for so long that it may hang, the next one is
+-- told to look, and learns when those two seconds are over; where many wait, one of them looks soon enough.
+CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
 DECLARE
     room bigint := coalesce(head.capacity, 1);
-    load record;
+    claims bigint := 0;
+    units numeric := 0;
+    whole boolean := false;
+    doubtful boolean := false;
+    next_fence bigint;
     waiter record;
 BEGIN
-    SELECT count(*) FILTER (WHERE fence IS NOT NULL) AS claims,
-        coalesce(sum(weight) FILTER (WHERE fence IS NOT NULL), 0) AS units,
-        coalesce(bool_or(weight = 0) FILTER (WHERE fence IS NOT NULL), false) AS whole
-    INTO load FROM oarlock.claim WHERE resource = head.key;
+    -- The holders come first.
     FOR waiter IN
-        SELECT slot, id, arrival, weight, session, turn FROM oarlock.claim
-        WHERE resource = head.key AND id IS NOT NULL AND fence IS NULL ORDER BY arrival
+        SELECT slot, id, arrival, weight, session, fence, turn, sent, ending, expires, lease FROM oarlock.claim
+        WHERE resource = head.key AND id IS NOT NULL ORDER BY fence IS NULL, arrival
     LOOP
-        IF oarlock.bears(load.claims, load.units, load.whole, room, waiter.weight) THEN
-            load.claims := load.claims + 1;
-            load.units := load.units + waiter.weight;
-            load.whole := load.whole OR waiter.weight = 0;
-            IF waiter.turn IS NULL THEN
-                UPDATE oarlock.claim SET turn = _now + interval '2 seconds'
-                WHERE resource = head.key AND slot = waiter.slot;
-                PERFORM oarlock.tell(waiter.session, encode(waiter.id, 'hex'));
-            END IF;
-        ELSE
+        IF waiter.fence IS NULL AND NOT oarlock.bears(claims, units, whole, room, waiter.weight) THEN
             UPDATE oarlock.claim SET turn = NULL
             WHERE resource = head.key AND id IS NOT NULL AND fence IS NULL AND turn IS NOT NULL
                 AND arrival >= waiter.arrival;
+            IF doubtful AND (SELECT count(*) FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL) <= 32 THEN
+                PERFORM oarlock.tell(waiter.session, encode(waiter.id, 'hex'));
+            END IF;
             -- A claim that does not fit holds back those behind it.
             EXIT;
         END IF;
+        claims := claims + 1;
+        units := units + waiter.weight;
+        whole := whole OR waiter.weight = 0;
+        CONTINUE WHEN waiter.fence IS NOT NULL OR waiter.turn IS NOT NULL;
+        doubtful := doubtful
+            OR _now - waiter.expires + waiter.lease * interval '1 microsecond' > interval '200 milliseconds';
+        next_fence := greatest(head.last_fence + 1, oarlock.micros(_now - 'epoch'));
+        IF waiter.sent IS NOT NULL AND waiter.session <> 0 AND waiter.ending IS NULL AND next_fence < 9007199254740992
+            AND coalesce(length(head.memo), 0) <= 3000 AND pg_notification_queue_usage() < 0.9 THEN
+            head.last_fence := next_fence;
+            UPDATE oarlock.claim
+            SET fence = next_fence, handed = true, since = _now, lease = least(lease, 2000000),
+                expires = least(expires, _now + interval '2 seconds')
+            WHERE resource = head.key AND slot = waiter.slot;
+            PERFORM pg_notify(
+                'oarlock_' || to_hex(waiter.session),
+                concat_ws(' ', encode(waiter.id, 'hex'), next_fence, waiter.sent, least(waiter.lease, 2000000),
+                    encode(head.memo, 'hex'))
+            );
+        ELSE
+            UPDATE oarlock.claim SET turn = _now + interval '2 seconds'
+            WHERE resource = head.key AND slot = waiter.slot;
+            PERFORM oarlock.tell(waiter.session, encode(waiter.id, 'hex'));
+        END IF;
     END LOOP;
+    RETURN head;
 END $$;
 
 -- Arguments: what stands there (claims, units, whether one took all), the capacity, a weight. Answer: whether it fits.
@@ -125,7 +149,7 @@ CREATE OR REPLACE FUNCTION oarlock.settle(head oarlock.resource, _now timestampt
 LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL) THEN
-        PERFORM oarlock.call(head, _now);
+        head := oarlock.call(head, _now);
     ELSE
         head.capacity := NULL;
     END IF;
