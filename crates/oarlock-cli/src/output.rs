@@ -142,6 +142,9 @@ pub(crate) fn resource_text(state: &ResourceState) -> String {
         let (held, left) = (span(holder.held_for), span(holder.lease_left));
         lines.push(format!("    {who}, {} for {held}, lease left {left}{fence}", holder.kind));
         lines.extend(label_lines(&holder.label));
+        if let Some(value) = &holder.value {
+            lines.push(format!("      value {}", oarlock::text::quoted(value)));
+        }
         if let Some(ending) = &holder.ending {
             lines.push(format!("      asked to end by {}: {}", plain(&ending.by), plain(&ending.why)));
         }

@@ -64,7 +64,7 @@ impl Asking {
         if args.max_hold.is_some_and(|span| span.is_zero()) {
             return Err(Failure::usage("--max-hold must be more than nothing"));
         }
-        let mut label = this_process();
+        let mut label = Label::of_this_process();
         label.reason = args.reason;
         label.tags.extend(args.meta);
         label.check()?;
@@ -81,15 +81,6 @@ impl Asking {
             label,
         })
     }
-}
-
-/// This process, as others see it. A user without a name has a number.
-pub(crate) fn this_process() -> Label {
-    let mut label = Label::of_this_process();
-    if label.user.is_empty() {
-        label.user = rustix::process::getuid().as_raw().to_string();
-    }
-    label
 }
 
 /// How to treat the command.

@@ -217,6 +217,25 @@ impl From<Fence> for String {
     }
 }
 
+/// The user of this process, also where a service manager or cron sets no variable.
+fn user() -> String {
+    let set = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|name| !name.is_empty());
+    set.unwrap_or_else(|| {
+        let id = rustix::process::getuid().as_raw();
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        user_of(id, &accounts).map_or_else(|| format!("uid {id}"), str::to_owned)
+    })
+}
+
+/// The name of an account in a file such as `/etc/passwd`.
+fn user_of(id: u32, accounts: &str) -> Option<&str> {
+    accounts.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(id) && !name.is_empty()).then_some(name)
+    })
+}
+
 /// How much weight a resource bears at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -349,8 +368,7 @@ impl Label {
     #[must_use]
     pub fn of_this_process() -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-        Self { host, pid: std::process::id(), user, ..Self::default() }
+        Self { host, pid: std::process::id(), user: user(), ..Self::default() }
     }
 
     /// This label with a reason.
@@ -460,6 +478,15 @@ mod tests {
         assert!(ResourceName::new("").is_err());
         assert!(ResourceName::new("a".repeat(1024)).is_ok());
         assert_eq!(ResourceName::new("a".repeat(1025)).unwrap_err().kind(), ErrorKind::InvalidName);
+    }
+
+    #[test]
+    fn users_have_the_names_of_their_accounts() {
+        let accounts = "root:x:0:0:root:/root:/bin/sh\nbroken\n:x:7:7::/:\nci:x:1000:1000::/home/ci:/bin/sh\n";
+        assert_eq!(user_of(0, accounts), Some("root"));
+        assert_eq!(user_of(1000, accounts), Some("ci"));
+        assert_eq!((user_of(7, accounts), user_of(8, accounts)), (None, None));
+        assert!(!Label::of_this_process().user.is_empty());
     }
 
     #[test]

@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 use crate::bench::plan::Plan;
 use crate::exit::{Code, Failure};
-use crate::settings::this_process;
 use crate::store::Store;
 
 /// How long the store may take to hear that we are done.
@@ -43,7 +42,7 @@ impl Stop {
 impl Ground {
     /// Our locks alone.
     pub(crate) async fn ours(plan: &Plan) -> Result<Self, Failure> {
-        let mut label = this_process();
+        let mut label = oarlock::Label::of_this_process();
         label.reason = Some("bench".to_owned());
         let locks = oarlock::builder(plan.store.url.clone()).label(label).connect().await?;
         let (alive, gone) = mpsc::channel(1);

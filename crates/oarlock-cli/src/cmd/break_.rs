@@ -10,7 +10,6 @@ use oarlock::{Fence, Label, Locks, text};
 
 use crate::args::BreakArgs;
 use crate::exit::{Code, Exit, Failure};
-use crate::settings::this_process;
 use crate::store::{Store, block_on};
 
 /// How much later than the grace a holder may be gone.
@@ -92,7 +91,7 @@ async fn await_end(
 }
 
 fn who() -> String {
-    let Label { user, host, pid, .. } = this_process();
+    let Label { user, host, pid, .. } = Label::of_this_process();
     format!("{user}@{host} (pid {pid})")
 }
 

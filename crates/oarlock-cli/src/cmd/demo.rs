@@ -15,7 +15,6 @@ use crate::demo::way::{Way, judge};
 use crate::demo::{chart, flash_sale, oncall, oversell};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
-use crate::settings::this_process;
 use crate::signals::{self, FORWARDED, Signals};
 use crate::store::Store;
 
@@ -195,7 +194,7 @@ async fn story<B: Bed, S: Shelves>(
 async fn shops(store: &Store) -> Result<Vec<Locks>, Failure> {
     let mut locks = Vec::new();
     for _ in 0..SHOPS {
-        let mut label = this_process();
+        let mut label = oarlock::Label::of_this_process();
         label.reason = Some("demo".to_owned());
         locks.push(oarlock::builder(store.url.clone()).label(label).connect().await?);
     }

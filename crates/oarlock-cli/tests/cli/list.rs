@@ -59,6 +59,16 @@ fn show_has_the_queue_in_order() {
 }
 
 #[test]
+fn show_has_the_value_of_a_leader() {
+    let bench = Bench::new();
+    let locks = oarlock::blocking::connect(bench.url()).unwrap();
+    let leadership = locks.election("scheduler").campaign("10.0.0.7:9000").unwrap();
+    let text = bench.run(&["show", "scheduler"]).out;
+    assert!(text.contains("value \"10.0.0.7:9000\"\n"), "{text}");
+    leadership.resign().unwrap();
+}
+
+#[test]
 fn wait_waits_without_taking() {
     let bench = Bench::new();
     assert_eq!(bench.code(&["wait", "x"]), 0, "free at once");
