@@ -78,7 +78,7 @@ impl Driver for Store {
 
 /// The answer says how long the place lives. The place is a grant by now, with a shorter lease.
 #[tokio::test]
-async fn a_late_answer_about_a_place_extends_no_grant() {
+async fn a_late_answer_about_a_place_says_nothing_about_the_grant() {
     let store = Store::default();
     let client = Locks::over(store.clone()).unwrap();
     let lock = client.mutex("x").fair().ttl(LONG);
@@ -89,7 +89,8 @@ async fn a_late_answer_about_a_place_extends_no_grant() {
     assert!(store.0.turn.lock().unwrap().as_ref().unwrap().send(Hint::ANY), "it listens");
     let guard = tokio::time::timeout(LONG * 4, waits).await.expect("the turn is taken").unwrap();
     store.0.answer.notify_one();
-    tokio::time::timeout(SHORT * 2, guard.lost()).await.expect("belief ends with the short lease");
+    let reason = tokio::time::timeout(SHORT * 2, guard.lost()).await.expect("belief ends with the short lease");
+    assert_eq!(reason, LossReason::Expired, "an answer about the place was taken for one about the grant");
 }
 
 /// Grants at once, with a lease that began a second ago, and tells of renewals.

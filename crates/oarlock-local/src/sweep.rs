@@ -321,8 +321,16 @@ mod tests {
         let other = open(&root, clock).await;
         run(&Arc::downgrade(&link));
         assert!(file.exists(), "its session is not among those of its directory");
-        attempt(&link, &claim("longer")).await;
-        let seen = other.peek(&Place::of(&claim("longer").resource)).unwrap();
+        // Of the same shard, whose file is open since before the move.
+        let shard = Place::of(&claim("x").resource).shard;
+        let locked = other.shards.enter(shard).await.try_take().unwrap().unwrap();
+        let both = link.shards.enter(shard).await.try_take().unwrap();
+        assert!(both.is_none(), "two processes are inside of one shard");
+        drop(locked);
+        let later = (0..100_000).map(|number| claim(&format!("later {number}")));
+        let later = later.into_iter().find(|claim| Place::of(&claim.resource).shard == shard).unwrap();
+        attempt(&link, &later).await;
+        let seen = other.peek(&Place::of(&later.resource)).unwrap();
         assert!(seen.is_some(), "it went on in the directory that was moved away");
     }
 
