@@ -47,15 +47,29 @@ impl Session {
     /// Watches one node: its end, and what is written into it. What is gone, or `changed`, already is news already.
     pub(crate) async fn watch_node(&self, path: &str, changed: impl Fn(&[u8], &zk::Stat) -> bool) -> Result<Watch> {
         Ok(match self.client.get_and_watch_data(path).await {
-            // Its end can be watched, whoever may read it.
-            Err(zk::Error::NoAuth) => match self.client.check_and_watch_stat(path).await.map_err(from_zk)? {
-                (Some(stat), watcher) if !changed(b"", &stat) => once(self.connection.event(watcher)),
-                _ => once(std::future::ready(())),
-            },
+            Err(zk::Error::NoAuth) => self.watch_unreadable(path, changed).await?,
             answer => match if_there(answer)? {
                 Some((data, stat, watcher)) if !changed(&data, &stat) => once(self.connection.event(watcher)),
                 _ => once(std::future::ready(())),
             },
+        })
+    }
+
+    /// Watches the end of a node that may not be read. Servers do not tell of that; it shows in the list of its parent.
+    async fn watch_unreadable(&self, path: &str, changed: impl Fn(&[u8], &zk::Stat) -> bool) -> Result<Watch> {
+        match self.client.check_stat(path).await {
+            Ok(Some(stat)) if !changed(b"", &stat) => {}
+            Ok(_) => return Ok(once(std::future::ready(()))),
+            Err(zk::Error::NoAuth) => {}
+            Err(error) => return Err(from_zk(error)),
+        }
+        let (parent, node) = path.rsplit_once('/').unwrap_or(("/", path));
+        let listed = if_there(self.client.list_and_watch_children(parent).await)?;
+        Ok(match listed {
+            Some((children, watcher)) if children.iter().any(|child| child == node) => {
+                once(self.connection.event(watcher))
+            }
+            _ => once(std::future::ready(())),
         })
     }
 

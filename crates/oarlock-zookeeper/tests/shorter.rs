@@ -97,7 +97,8 @@ struct Limiting {
     addr: SocketAddr,
     /// In milliseconds.
     limit: Arc<AtomicU32>,
-    /// What presents a session that was there before gets no answer.
+    /// What presents a session that was there before gets no answer, and is the last that gets through: the server hears of the
+    /// session once.
     silent: Arc<AtomicBool>,
     presented: Arc<AtomicUsize>,
     cut: tokio::sync::broadcast::Sender<()>,
@@ -120,6 +121,9 @@ impl Limiting {
             while let Ok((client, _)) = listener.accept().await {
                 let (limit, mut cut) = (limit.load(Ordering::Acquire), cutting.subscribe());
                 let (silent, presented) = (silent.clone(), presented.clone());
+                if silent.load(Ordering::Acquire) && presented.load(Ordering::Acquire) > 0 {
+                    continue;
+                }
                 tokio::spawn(async move {
                     tokio::select! {
                         relayed = relay(client, server, limit, &silent, &presented) => relayed,

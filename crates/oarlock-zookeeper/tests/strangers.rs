@@ -248,6 +248,11 @@ async fn what_is_put_before_a_holder_costs_it_nothing() -> Result<()> {
     let below = zk::CreateMode::Persistent.with_acls(OPEN);
     place.raw.create(&format!("/oarlock/job/{}/below", alike(1, "a", "i", 0)), b"", &below).await?;
     ensure!(granted(&place.store, &writer).await?.fence == fence, "another fence");
+    // Also one that passes for a claim, because it is ephemeral.
+    let forged = format!("/oarlock/job/{}", alike(5, "a", "n", 0));
+    place.raw.create(&forged, b"", &zk::CreateMode::Ephemeral.with_acls(OPEN)).await?;
+    ensure!(granted(&place.store, &writer).await?.fence == fence, "another fence behind a forged claim");
+    place.raw.delete(&forged, None).await?;
     let lighter = claim("job", 1, Weight::ONE, Limit::Unlimited)?;
     ensure!(granted(&place.store, &lighter).await?.fence == fence, "another fence");
     // Also one that cannot be removed, because it has a child.
@@ -291,6 +296,24 @@ async fn a_look_alike_that_cannot_be_read_stalls_nobody() -> Result<()> {
     ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
     held.release().await?;
     Ok(())
+}
+
+/// The claim of another user can be waited for by those who may not read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_what_cannot_be_read_is_told() -> Result<()> {
+    let Some(place) = Place::new().await? else { return Ok(()) };
+    place.put("job", "x").await?;
+    let theirs =
+        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&place.server.addr().to_string()).await?;
+    let path = format!("/oarlock/job/{}", alike(9, "a", "n", 0));
+    theirs.create(&path, b"", &zk::CreateMode::Ephemeral.with_acls(zk::Acls::creator_all())).await?;
+    let waiter = claim("job", 1, Weight::All, Limit::Unlimited)?;
+    let Attempt::Pending(pending) = place.store.attempt(&waiter).await? else { anyhow::bail!("two hold it") };
+    let mut turn = place.store.watch(&Interest::Turn(waiter.clone().into(), pending.cursor)).await?;
+    ensure!(tokio::time::timeout(Duration::from_millis(300), turn.changed()).await.is_err(), "told of nothing");
+    theirs.delete(&path, None).await?;
+    tokio::time::timeout(PATIENCE, turn.changed()).await?;
+    granted(&place.store, &waiter).await.map(drop)
 }
 
 /// A line to a server on which the second question about a node waits: for the answer to the first, and then for a word.

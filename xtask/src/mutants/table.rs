@@ -563,8 +563,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "zookeeper-unreadable-stalls",
         rule: "the end of a node can be watched by those who may not read it",
         file: "crates/oarlock-zookeeper/src/watch.rs",
-        from: "Err(zk::Error::NoAuth) =>",
-        to: "Err(zk::Error::ClientClosed) =>",
+        from: "Err(zk::Error::NoAuth) => self.watch",
+        to: "Err(zk::Error::ClientClosed) => self.watch",
         test: ZK_STRANGERS,
     },
     Mutant {
