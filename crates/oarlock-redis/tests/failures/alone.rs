@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock_core::capabilities::Consistency;
-use oarlock_core::driver::{Driver as _, Renewal};
+use oarlock_core::driver::{Driver as _, Renewal, Renewed};
 use oarlock_core::{Applied, Belief, ErrorKind, Locks, LossReason, Retry};
 use oarlock_redis::{Persistence, Redis};
 use oarlock_testbed::Redis as Server;
@@ -57,6 +57,26 @@ async fn a_holder_whose_grant_was_forgotten_is_told_before_another_is_granted() 
     let last = tokio::time::timeout(TTL * 4, last).await.expect("the lock is free again some time").unwrap();
     assert!(!held.is_held(), "two believe: {:?} and {:?}", held.fence(), last.fence());
     assert!(last.fence() > held.fence());
+}
+
+/// Nor does the server say that such a claim lives: it is removed, and the lock can go to the next.
+#[tokio::test]
+async fn a_holder_whose_grant_the_server_never_gave_is_told_so() {
+    let server = started!(Server::start_or_skip());
+    let store = Redis::open(config(server.addr())).await.unwrap();
+    assert!(fence(&store, &claim(1, "deploy")).await.is_some());
+    let mut waiter = claim(2, "deploy");
+    waiter.wait = true;
+    assert_eq!(fence(&store, &waiter).await, None);
+    let mut renewal = Renewal::of(waiter.into());
+    let alive = store.renew(std::slice::from_ref(&renewal)).await.remove(0).unwrap();
+    assert!(matches!(alive, Renewed::Alive { fence: None, .. }), "{alive:?}");
+    renewal.held = true;
+    for _ in 0..2 {
+        let gone = store.renew(std::slice::from_ref(&renewal)).await.remove(0).unwrap();
+        assert!(matches!(gone, Renewed::Gone(_)), "{gone:?}");
+        renewal.held = false;
+    }
 }
 
 #[tokio::test]
