@@ -193,7 +193,13 @@ impl BeliefCell {
     pub(crate) fn let_go(&self) {
         let bound = self.change();
         if self.reason.get().is_none() {
-            self.let_go.store(true, Ordering::Release);
+            let deadline = self.deadline();
+            if self.clock.now() < deadline {
+                self.let_go.store(true, Ordering::Release);
+            } else {
+                // It ended before: after a suspend its holder may be the first to act.
+                let _ = self.reason.set(if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() });
+            }
         }
         drop(bound);
         self.over.cancel();

@@ -214,7 +214,7 @@ pub enum Released {
     NotHeld,
     /// Another entry of the same owner still holds it; of re-entrant locks only.
     StillHeld,
-    /// Its holder was asked to end it, and has ended within the grace given; of a break only.
+    /// Its holder was asked to end, and ends within the grace given; of a break only.
     Asked,
 }
 

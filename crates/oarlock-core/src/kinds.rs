@@ -105,7 +105,7 @@ use crate::engine::{Ask, Patience, Wait};
 use crate::error::Error;
 use crate::locks::Locks;
 
-/// Locks are made without I/O and without errors: a name that cannot be is refused by `lock()`.
+/// Locks are made without I/O and without errors: `lock()` refuses an invalid name.
 #[oarlock_macros::blocking]
 impl Locks {
     /// A lock with one holder at a time.

@@ -24,6 +24,7 @@ const FORMAT: u32 = 1;
 /// - The lock is the same one: same claim, same fence. What it protects sees no new holder.
 /// - Between the two processes it lives by its lease alone. If nobody takes it up in time, it is free.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use = "without its ticket a lock that was handed over ends with its lease"]
 pub struct LockTicket {
     format: u32,
     scheme: String,

@@ -97,3 +97,30 @@ async fn a_break_without_grace_says_who_did_it() {
     assert_eq!(asked.await.unwrap(), Some(ending()));
     assert_eq!(guard.ended().await, Ended::Lost(LossReason::Broken(ending())));
 }
+
+/// After a suspend the holder may drop its guard before any timer has fired.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_after_its_lease_was_lost() {
+    let store = Memory::on(Arc::new(TokioClock::new()));
+    let kit = store.kit();
+    let locks = Locks::builder(store.connect()).clock(kit.clock()).build().unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let (held, token) = (guard.held(), guard.token());
+    kit.step_clock(SECOND * 3600);
+    drop(guard);
+    assert_eq!(held.ended().await, Ended::Lost(LossReason::Expired));
+    assert!(token.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_of_several_locks_does_not_need_its_runtime() {
+    let (store, locks) = world().unwrap();
+    let both = Multi::of(locks.mutex("a")).and(locks.mutex("b")).lock().await.unwrap();
+    let token = both.token();
+    drop(both);
+    assert!(token.is_cancelled(), "cancelled by the drop itself");
+    let both = Multi::of(locks.mutex("a")).and(locks.mutex("b")).lock().await.unwrap();
+    store.kit().lose("b");
+    both.lost().await;
+    assert!(both.token().is_cancelled(), "of what is lost already");
+}

@@ -1,7 +1,7 @@
 //! Writes the blocking API of `oarlock-core` from its async one. Not for use elsewhere.
 //!
 //! `#[blocking]` on an `impl` block writes a second one, for `crate::blocking::Blocking<T>`, with a method for each public method of the
-//! first: the same name, arguments and documentation, without `async`. So the blocking API cannot lack a method. A method that cannot be
+//! first: the same name and arguments, without `async`. So the blocking API cannot lack a method. A method that cannot be
 //! written this way, because an argument is async itself, says so: `#[blocking(by_hand)]`.
 
 use proc_macro::TokenStream;

@@ -42,9 +42,11 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
                 store.words.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
                 await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
             }
-            // `StillHeld` is said of entries of an owner, never of a break.
-            _ => {
+            Released::Released => {
                 store.words.note(&format!("took {quoted} from {held_by}, fence {fence}"));
+            }
+            other => {
+                store.words.warning(&format!("unexpected answer of the store to a break of {quoted}: {other:?}"));
             }
         }
         Ok(Code::Success.into())

@@ -72,14 +72,18 @@ fn a_question_ends_with_its_mark() {
 }
 
 #[test]
-fn a_user_without_a_name_has_a_number() {
+fn a_user_without_variables_has_the_name_of_the_account() {
     let bench = Bench::new();
     let mut nameless = bench.oarlock(["run", "x", "-c", "echo up; exec sleep 100"]);
     nameless.env_remove("USER").env_remove("LOGNAME");
     let mut nameless = Running::start(nameless);
     nameless.line();
-    let uid = rustix::process::getuid().as_raw().to_string();
-    assert_eq!(bench.show("x")["holders"][0]["label"]["user"], uid);
+    let account = std::process::Command::new("id").arg("-un").output().unwrap();
+    let user = match account.status.success() {
+        true => String::from_utf8(account.stdout).unwrap().trim().to_owned(),
+        false => format!("uid {}", rustix::process::getuid().as_raw()),
+    };
+    assert_eq!(bench.show("x")["holders"][0]["label"]["user"], user);
     nameless.signal(rustix::process::Signal::TERM);
     assert_eq!(nameless.finish().code, Some(143));
 }

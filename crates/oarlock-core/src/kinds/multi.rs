@@ -280,21 +280,23 @@ impl MultiGuard {
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         let (token, _) = self.token.get_or_init(|| {
-            let (token, over) = (CancellationToken::new(), CancellationToken::new());
+            let token = CancellationToken::new();
             let tokens: Vec<_> = self.iter().map(Held::token).collect();
-            let (ended, released) = (token.clone(), over.clone());
+            let all = token.clone();
             let watch = async move {
                 let any = First(tokens.iter().map(|token| Box::pin(token.cancelled()) as _).collect());
                 tokio::select! {
-                    () = any => {}
-                    () = released.cancelled() => {}
+                    () = any => all.cancel(),
+                    // Its guard is gone.
+                    () = all.cancelled() => {}
                 }
-                ended.cancel();
             };
-            if let Some(home) = &self.home {
+            if !self.is_held() {
+                token.cancel();
+            } else if let Some(home) = &self.home {
                 home.spawn_daemon(watch);
             }
-            (token, over.drop_guard())
+            (token.clone(), token.drop_guard())
         });
         token.child_token()
     }

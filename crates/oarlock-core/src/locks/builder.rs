@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Locks;
 use crate::blocking;
 use crate::claim::Label;
+#[cfg(any(test, feature = "testing"))]
 use crate::clock::Clock;
 use crate::driver::{BoxFuture, DynDriver};
 use crate::engine::{Core, Home, Settings};
@@ -41,7 +42,9 @@ impl<S> LocksBuilder<S> {
         Self { source, settings: Settings::default() }
     }
 
-    /// Sets the clock that belief is counted on.
+    /// Sets the clock that belief is counted on: the one of the store, in a test. Drivers of real stores count on the clock of
+    /// the machine.
+    #[cfg(any(test, feature = "testing"))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.settings.clock = clock;
         self

@@ -49,7 +49,7 @@ const OUT: u8 = 0;
 const REFUSED: u8 = 15;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Locks {
+struct Client {
     phase: Phase,
     /// The fence in each vote, while it matters; then only whether the vote is still on its way.
     votes: [u8; NODES],
@@ -67,7 +67,7 @@ struct Locks {
 }
 
 /// The same in 34 bits, so that a world fits into 128 and many worlds into memory.
-fn packed(client: &Locks) -> u128 {
+fn packed(client: &Client) -> u128 {
     let bits = |flags: [bool; NODES]| flags.iter().fold(0, |bits, flag| bits << 1 | u128::from(*flag));
     let votes = client.votes.iter().fold(0, |votes, vote| votes << 4 | u128::from(*vote));
     let words = [(client.phase as u128, 2), (votes, 12), (u128::from(client.fence), 4), (bits(client.writes), 3)];
@@ -81,14 +81,14 @@ fn packed(client: &Locks) -> u128 {
 #[derive(Clone, Debug)]
 struct World {
     counters: [u8; NODES],
-    clients: Vec<Locks>,
+    clients: Vec<Client>,
     /// The fences of all grants, one bit each.
     granted: u16,
 }
 
 impl World {
     fn new(counters: [u8; NODES], proposals: &[u8]) -> Self {
-        let client = |proposed: &u8| Locks {
+        let client = |proposed: &u8| Client {
             phase: Phase::Votes,
             votes: [OUT; NODES],
             fence: 0,

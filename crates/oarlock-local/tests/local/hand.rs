@@ -352,9 +352,10 @@ fn a_runtime_that_blocks_right_after_it_was_handed_the_lock_is_told_of_the_loss(
             a
         });
         let guard = lock.lock().await.unwrap();
-        let a = released.await.unwrap();
+        // Before anything else is awaited: the client would renew.
         std::thread::sleep(Duration::from_secs(5));
         assert!(!guard.is_held());
+        let a = released.await.unwrap();
         granted(&a, &claim("x")).await;
         assert_eq!(guard.lost().await, oarlock_core::LossReason::Expired);
     });
