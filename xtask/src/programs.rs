@@ -15,8 +15,13 @@ use serde_json::Value;
 
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
-/// How many programs run at once. More would let tests of timing fail for want of a core.
-const LANES: usize = 2;
+/// How many programs run at once. With two of them the cores of a small machine idle for half of the time; more than three would let
+/// tests of timing fail for want of a core.
+const LANES: usize = 3;
+
+/// Programs that take a minute and more. They start first, so that none of them runs alone at the end.
+const LONG_ONES: &[&str] =
+    &["conformance", "failures", "redlock", "cli", "mysql_conformance", "pooled", "sessions", "cluster"];
 
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
@@ -30,6 +35,12 @@ struct Program {
     package: PathBuf,
     /// The package and the target, for people.
     name: String,
+}
+
+impl Program {
+    fn is_long(&self) -> bool {
+        self.name.rsplit(' ').next().is_some_and(|target| LONG_ONES.contains(&target))
+    }
 }
 
 /// Runs every test of every crate, also after a failure, and the examples of the documentation.
@@ -67,7 +78,8 @@ fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
     println!("$ {line}");
     let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
     succeeded(output.status, &line)?;
-    let programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    let mut programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    programs.sort_by_key(|program| !program.is_long());
     if programs.is_empty() {
         return Err(Failure::new(format!("`{line}` built no test")));
     }

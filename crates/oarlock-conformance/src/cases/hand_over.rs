@@ -45,7 +45,7 @@ async fn it_goes_on_with_the_same_fence(bench: Arc<Bench>) -> Outcome {
 
 async fn what_nobody_takes_up_ends_with_its_lease(bench: Arc<Bench>) -> Outcome {
     let (giver, rival, name) = (bench.peer().await?, bench.peer().await?, bench.name()?);
-    giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?;
+    drop(giver.mutex(name.as_str()).tether(Tether::Lease).lock().await?.hand_over()?);
     ensure!(rival.mutex(name.as_str()).try_lock().await?.is_none(), "given away, and free");
     let next = within(bench.lease_ends_within(), "the end of its lease", rival.mutex(name.as_str()).lock()).await??;
     next.release().await?;
