@@ -82,7 +82,7 @@ impl LockTicket {
 #[oarlock_macros::blocking]
 impl Guard {
     /// Writes the lock down for another process, and stops believing in it here. It is not released: it lives on for
-    /// what is left of its lease, until somebody [adopts](Locks::adopt) it.
+    /// what is left of its lease, until another process [adopts](Locks::adopt) it.
     ///
     /// The lock must have been asked for with [`Tether::Lease`]. A bound set by `max_hold` does not go with it.
     ///

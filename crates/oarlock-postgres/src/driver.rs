@@ -156,6 +156,7 @@ impl Postgres {
         let session = self.link.session().await?;
         let waits = claim.wait && session.is_lit();
         if waits
+            && claim.may_be_handed()
             && let Some(grant) = session.hub.handed(claim.id).and_then(|handed| handed.grant(BootClock.now()))
             && !session.is_ended()
         {
@@ -174,7 +175,7 @@ impl Postgres {
                 session.hub.forget(claim.id);
                 self.link.forget(claim.id);
                 if session.is_ended() && is_tethered(claim) {
-                    // It was told to nobody: the claim must be tied to a session that lives.
+                    // The engine has not seen the grant: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
                 }
                 Ok(Attempt::Granted(grant))

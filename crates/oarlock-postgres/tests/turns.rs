@@ -364,6 +364,14 @@ async fn what_others_send_grants_nothing() {
     notify(&root, &channel, &format!("{} {fence} {now} 2000000", claim(3).id)).await;
     assert_eq!(told(&mut word).await, Some(claim(3).id));
     pending(&two, &claim(3)).await;
+    // Nor does one that must begin with its whole lease, although this notification is well made.
+    let mut whole = claim(4);
+    whole.renews = false;
+    pending(&two, &whole).await;
+    let now = micros(BootClock.now());
+    notify(&root, &channel, &format!("{} {fence} {now} 2000000", whole.id)).await;
+    assert_eq!(told(&mut word).await, Some(whole.id));
+    pending(&two, &whole).await;
 }
 
 /// The same notification again, once it was taken and once the lock was released.

@@ -259,7 +259,8 @@ impl MultiGuard {
         First(self.iter().map(|held| Box::pin(held.ends_within(lead)) as _).collect()).await;
     }
 
-    /// Resolves when any is lost, or all are released, and says which.
+    /// Resolves when any is lost, and says why. It borrows the guard, so it cannot see their release: a task that outlives the guard
+    /// watches [`token`](Self::token), or [`Held::ended`] of one of [`iter`](Self::iter).
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -73,7 +73,7 @@ impl Mutex {
     /// handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked for.
     ///
     /// Others wait longer: where the store wakes waiters in order, a process that waits is served after at most two such
-    /// spans, plus what the last holder of each takes; where it is polled, whoever looks first is. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
+    /// spans, plus what the last holder of each takes; where it is polled, the first process that polls is. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
     ///
     /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
     /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an
