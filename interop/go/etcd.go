@@ -53,7 +53,7 @@ func (c *etcdClient) ForceUnlock(name string) (bool, error) {
 	return err == nil && deleted.Deleted > 0, err
 }
 
-// isTaken says whether anybody stands in line.
+// isTaken tells whether the lock has a holder or a waiter.
 func (c *etcdClient) isTaken(ctx context.Context, name string) bool {
 	found, err := c.etcd.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
 	return err == nil && len(found.Kvs) > 0
@@ -103,7 +103,7 @@ func (l *etcdLock) Acquire(lease, wait time.Duration, renewed bool) (bool, error
 	var err error
 	switch {
 	case l.kind == "election" && once && l.client.isTaken(ctx, l.name):
-		// A campaign cannot be tried: users look first.
+		// There is no try for a campaign: users read the key first.
 		err = concurrency.ErrLocked
 	case l.kind == "election":
 		l.election = concurrency.NewElection(l.session, l.name)
@@ -133,7 +133,7 @@ func (l *etcdLock) Again() (bool, string, error) {
 	return false, "a session that locks again holds what it has, and counts nothing", nil
 }
 
-// key is what stands in etcd for this hold.
+// key is the key of this hold in etcd.
 func (l *etcdLock) key() string {
 	if l.election != nil {
 		return l.election.Key()
@@ -149,7 +149,7 @@ func (l *etcdLock) Loss() error {
 		default:
 		}
 	}
-	// The session knows nothing of a key that somebody deleted: users look.
+	// The session does not notice that its key was deleted: users read it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	found, err := l.client.etcd.Get(ctx, l.key())

@@ -81,7 +81,7 @@ func (l *etcdctlLock) Fence() string { return "-" }
 // Acquire: the lease is always kept alive, by the process.
 func (l *etcdctlLock) Acquire(lease, wait time.Duration, _ bool) (bool, error) {
 	if wait == 0 {
-		// There is no try: users look first.
+		// There is no try: users read the key first.
 		if key, err := l.client.first(l.name); err != nil || key != "" {
 			return false, err
 		}
@@ -137,7 +137,7 @@ func (l *etcdctlLock) Loss() error {
 		return errors.Join(errors.New("etcdctl lock ended"), err)
 	default:
 	}
-	// The process says nothing of a key that somebody deleted: users look.
+	// The process does not notice that its key was deleted: users read it.
 	if key, err := l.client.run("get", l.key, "--keys-only"); err == nil && key == "" {
 		return errors.New("its key is gone")
 	}

@@ -1,4 +1,4 @@
-// A peer in Go: see ../README.md for the lines it speaks.
+// A peer in Go: see ../README.md for its protocol.
 //
 // usage: peer <client> <url>
 package main
@@ -23,9 +23,9 @@ const (
 // Client is one lock library.
 type Client interface {
 	Version() string
-	// Lock makes a lock that nobody holds yet; cannot says why there is no such kind.
+	// Lock makes a lock that is not held yet; cannot says why there is no such kind.
 	Lock(kind, name string) (lock Lock, cannot string)
-	// ForceUnlock frees it whoever holds it, and says whether anybody did.
+	// ForceUnlock takes the lock from its holder; false if it was free.
 	ForceUnlock(name string) (bool, error)
 }
 

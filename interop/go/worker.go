@@ -196,20 +196,20 @@ func (w *worker) together(many int, kind string, name func(int) string, work fun
 func acquire(lock Lock, wait time.Duration) error {
 	held, err := lock.Acquire(lease, wait, false)
 	if err == nil && !held {
-		return fmt.Errorf("somebody else is here, for %v", wait)
+		return fmt.Errorf("the lock is held by another, for %v", wait)
 	}
 	return err
 }
 
-func number(word string) int {
-	value, err := strconv.Atoi(strings.TrimSpace(word))
+func number(text string) int {
+	value, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil {
 		panic(err)
 	}
 	return value
 }
 
-func millis(word string) time.Duration { return time.Duration(number(word)) * time.Millisecond }
+func millis(text string) time.Duration { return time.Duration(number(text)) * time.Millisecond }
 
 func nanos(seconds string) int64 {
 	value, err := strconv.ParseFloat(seconds, 64)

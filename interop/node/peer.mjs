@@ -1,4 +1,4 @@
-// A peer in Node: see ../README.md for the lines it speaks.
+// A peer in Node: see ../README.md for its protocol.
 //
 // usage: node peer.mjs <client> <url>
 
@@ -107,7 +107,7 @@ const verbs = {
     const pair = async (task) => {
       const lock = newLock(kind, `${name}-${task}`);
       for (let start = now(); start < end; start = now()) {
-        if (!(await lock.acquire(LEASE_MS, 0, false))) throw new Error("somebody else is here");
+        if (!(await lock.acquire(LEASE_MS, 0, false))) throw new Error("the lock is held by another");
         await lock.release();
         took.push(Number(now() - start));
       }

@@ -51,7 +51,7 @@ class NodeLock {
     return true;
   }
 
-  /** Its own renewal is there only inside `using`, so the hold is a routine that ends when it is told to. */
+  /** Its own renewal is there only inside `using`, so the hold is a function that ends on a signal. */
   use(leaseMs, settings) {
     return new Promise((granted, refused) => {
       const over = new Promise((end) => (this.end = end));

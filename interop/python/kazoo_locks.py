@@ -46,7 +46,7 @@ class Kazoo:
 
 
 class Node:
-    """What a hold consists of: it never says that it is lost, so its users look."""
+    """The nodes of a hold. The library never reports a loss, so its users read them."""
 
     def __init__(self, client, path):
         self.client, self.path = client, path
@@ -108,7 +108,7 @@ class Leader(Node):
         self.won, self.over = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self.election.run, args=(self.lead,), daemon=True)
         self.thread.start()
-        # It needs a moment to hear that it leads.
+        # It needs a moment to learn that it leads.
         if self.won.wait(max(wait_ms, 1000) / 1000):
             return True
         self.election.cancel()

@@ -1,4 +1,4 @@
-"""A peer in Python: see ../README.md for the lines it speaks.
+"""A peer in Python: see ../README.md for its protocol.
 
 usage: peer.py <client> <url>
 """
@@ -162,7 +162,7 @@ class Worker(threading.Thread):
             lock, mine = locks[number], took[number]
             while (start := now()) < end:
                 if not lock.acquire(LEASE_MS, 0):
-                    raise RuntimeError("somebody else is here")
+                    raise RuntimeError("the lock is held by another")
                 lock.release()
                 mine.append(now() - start)
 

@@ -114,6 +114,7 @@ cargo xtask test [--all] [--only PART]…   install what the tests need, then ru
     --all          the long tier too
     --only PART    this part only; may be repeated
 cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
+cargo xtask mutants --table               write the table of mutants in docs/track-record.md
 cargo xtask interop [--all] [--only CLIENT]… [--speed]
                                           share locks with the libraries of other languages
     --all          every version of every client

@@ -13,22 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use crate::workspace::{Failure, Workspace};
-
-/// One rule, one way to break it, and who should notice.
-pub(crate) struct Mutant {
-    /// A short name, for `--only`.
-    pub(crate) name: &'static str,
-    /// The rule that is broken.
-    pub(crate) rule: &'static str,
-    /// The file, from the root.
-    pub(crate) file: &'static str,
-    /// Text that stands in it exactly once …
-    pub(crate) from: &'static str,
-    /// … and what takes its place.
-    pub(crate) to: &'static str,
-    /// The arguments of `cargo test` that must fail then.
-    pub(crate) test: &'static [&'static str],
-}
+use table::Mutant;
 
 /// Longer than any test of the table takes on a busy machine. A test that hangs has noticed.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -66,21 +51,28 @@ impl Verdict {
 
 /// Runs the mutants whose names are given, or all.
 pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure> {
+    if let [flag] = only
+        && flag == "--table"
+    {
+        let changed = table::write_page(workspace.root())?;
+        println!("the table of the track record {}", if changed { "was written anew" } else { "is up to date" });
+        return Ok(());
+    }
+    let mutants = table::read(workspace.root())?;
     for name in only {
-        if !table::MUTANTS.iter().any(|mutant| mutant.name == *name) {
+        if !mutants.iter().any(|mutant| mutant.name == *name) {
             return Err(Failure::new(format!("there is no mutant `{name}`")));
         }
     }
     let folder = workspace.root().join("target/mutants");
     let tree = folder.join("tree");
-    let chosen: Vec<_> =
-        table::MUTANTS.iter().filter(|mutant| only.is_empty() || only.iter().any(|n| n == mutant.name)).collect();
+    let chosen: Vec<_> = mutants.iter().filter(|mutant| only.is_empty() || only.contains(&mutant.name)).collect();
     copy_tree(workspace, &tree)?;
     let red = red_tests(workspace, &chosen, &tree, &folder)?;
     let mut failed = Vec::new();
     for mutant in chosen {
         let begun = Instant::now();
-        let verdict = if red.contains(&mutant.test) {
+        let verdict = if red.contains(&mutant.test.as_str()) {
             Verdict::AlwaysRed
         } else {
             copy_tree(workspace, &tree)?;
@@ -89,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
         let seconds = begun.elapsed().as_secs();
         println!("{:<15} {seconds:>4} s  {:<36} {}", verdict.shown(), mutant.name, mutant.rule);
         if !verdict.is_caught() {
-            failed.push(mutant.name);
+            failed.push(mutant.name.as_str());
         }
     }
     copy_tree(workspace, &tree)?;
@@ -100,13 +92,13 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
 }
 
 /// A test that fails anyway catches nothing: the tests that fail while no rule is broken.
-fn red_tests(
+fn red_tests<'a>(
     workspace: &Workspace,
-    chosen: &[&Mutant],
+    chosen: &[&'a Mutant],
     tree: &Path,
     folder: &Path,
-) -> anyhow::Result<Vec<&'static [&'static str]>> {
-    let mut tests: Vec<&'static [&'static str]> = chosen.iter().map(|mutant| mutant.test).collect();
+) -> anyhow::Result<Vec<&'a str>> {
+    let mut tests: Vec<&str> = chosen.iter().map(|mutant| mutant.test.as_str()).collect();
     tests.sort_unstable();
     tests.dedup();
     let mut red = Vec::new();
@@ -117,7 +109,7 @@ fn red_tests(
         let built = build.status()?.success();
         let passed = built && run_bounded(&mut test_command(workspace, test, tree, folder))? == Some(true);
         let verdict = if passed { "passes" } else { "RED" };
-        println!("{verdict:<15} {:>4} s  {}/{} {}", begun.elapsed().as_secs(), number + 1, tests.len(), test.join(" "));
+        println!("{verdict:<15} {:>4} s  {}/{} {}", begun.elapsed().as_secs(), number + 1, tests.len(), test);
         if !passed {
             red.push(*test);
         }
@@ -127,15 +119,15 @@ fn red_tests(
 
 /// Applies one mutant and runs its test.
 fn try_mutant(workspace: &Workspace, mutant: &Mutant, tree: &Path, folder: &Path) -> anyhow::Result<Verdict> {
-    let path = tree.join(mutant.file);
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", mutant.file))?;
+    let path = tree.join(&mutant.file);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", mutant.file.display()))?;
     std::fs::write(&path, replace_once(&text, mutant)?)?;
-    let mut build = test_command(workspace, mutant.test, tree, folder);
+    let mut build = test_command(workspace, &mutant.test, tree, folder);
     build.arg("--no-run");
     if !build.status()?.success() {
         return Ok(Verdict::DoesNotBuild);
     }
-    Ok(match run_bounded(&mut test_command(workspace, mutant.test, tree, folder))? {
+    Ok(match run_bounded(&mut test_command(workspace, &mutant.test, tree, folder))? {
         Some(true) => Verdict::Survived,
         Some(false) => Verdict::Caught,
         None => Verdict::Hung,
@@ -157,9 +149,9 @@ fn run_bounded(command: &mut Command) -> anyhow::Result<Option<bool>> {
     Ok(None)
 }
 
-fn test_command(workspace: &Workspace, test: &[&str], tree: &Path, folder: &Path) -> Command {
+fn test_command(workspace: &Workspace, test: &str, tree: &Path, folder: &Path) -> Command {
     let mut command = workspace.cargo(["test", "--quiet", "--locked"]);
-    command.args(test).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
+    command.args(test.split_whitespace()).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
     // The output of a test that is meant to fail would only frighten the reader.
     command.env("RUSTFLAGS", "-Awarnings").env("OARLOCK_SEEDS", "3000").env("RUST_BACKTRACE", "0");
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -167,10 +159,11 @@ fn test_command(workspace: &Workspace, test: &[&str], tree: &Path, folder: &Path
 }
 
 fn replace_once(text: &str, mutant: &Mutant) -> anyhow::Result<String> {
-    match text.matches(mutant.from).count() {
-        1 => Ok(text.replacen(mutant.from, mutant.to, 1)),
+    match text.matches(&mutant.from).count() {
+        1 => Ok(text.replacen(&mutant.from, &mutant.to, 1)),
         count => {
-            bail!("the mutant {} no longer applies: its text stands {count} times in {}", mutant.name, mutant.file)
+            let (name, file) = (&mutant.name, mutant.file.display());
+            bail!("the mutant {name} no longer applies: its text stands {count} times in {file}")
         }
     }
 }
@@ -200,11 +193,16 @@ fn copy_tree(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    fn root() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    }
+
     #[test]
     fn every_mutant_applies_to_this_tree() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        for mutant in table::MUTANTS {
-            let text = std::fs::read_to_string(root.join(mutant.file)).unwrap();
+        let mutants = table::read(root()).unwrap();
+        assert!(mutants.len() > 200, "only {} mutants were found", mutants.len());
+        for mutant in &mutants {
+            let text = std::fs::read_to_string(root().join(&mutant.file)).unwrap();
             let changed = replace_once(&text, mutant).unwrap();
             assert_ne!(changed, text, "{}", mutant.name);
         }
@@ -212,9 +210,16 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = table::MUTANTS.iter().map(|mutant| mutant.name).collect();
+        let mutants = table::read(root()).unwrap();
+        let mut names: Vec<_> = mutants.iter().map(|mutant| &mutant.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), table::MUTANTS.len());
+        assert_eq!(names.len(), mutants.len());
+    }
+
+    #[test]
+    fn the_track_record_lists_every_mutant() {
+        let (page, wanted) = table::page(root()).unwrap();
+        assert!(page == wanted, "run `cargo xtask mutants --table` and commit what it writes");
     }
 }

@@ -61,7 +61,7 @@ impl Part {
         Self::ALL.iter().copied().find(|part| part.name() == name)
     }
 
-    /// What it makes sure of, in a few words.
+    /// What it checks, in short.
     pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Format => "the code is formatted",
@@ -108,7 +108,7 @@ impl Part {
                 workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
             Self::Readme => readme::run(workspace),
-            // Not by package: other features would build half of the workspace anew.
+            // Not by package: other features would build half of the workspace again.
             Self::Examples => EXAMPLES.iter().try_for_each(|example| {
                 stream(&mut workspace.cargo(["run", "--quiet", "--locked", "--example", example]))
             }),

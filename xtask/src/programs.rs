@@ -20,8 +20,20 @@ use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 const LANES: usize = 3;
 
 /// Programs that take a minute and more. They start first, so that none of them runs alone at the end.
-const LONG_ONES: &[&str] =
-    &["conformance", "failures", "redlock", "cli", "mysql_conformance", "pooled", "sessions", "cluster"];
+const LONG_ONES: &[&str] = &[
+    "conformance",
+    "failures",
+    "redlock",
+    "cli",
+    "cluster",
+    "mariadb_conformance",
+    "mysql_conformance",
+    "mysql_failures",
+    "mysql_wire",
+    "postgres_conformance",
+    "postgres_failures",
+    "postgres_pooled",
+];
 
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
@@ -86,7 +98,7 @@ fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
     Ok(programs)
 }
 
-/// The program that one of cargo's messages tells of, if it does.
+/// The test program that a message of cargo names, if any.
 fn program(message: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
@@ -104,7 +116,7 @@ fn program(message: &str) -> Option<Program> {
 /// Runs them all, a few at a time, and prints the output of each when it has ended.
 fn run_all(programs: &[Program], long: bool) -> Result<Vec<Failure>, Failure> {
     let (left, failures) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
-    // A function, so that nobody holds on to the list while a program runs.
+    // A function, so that the list is not locked while a program runs.
     let next = || taken(&left).next();
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES)
@@ -146,7 +158,7 @@ fn run_one(program: &Program, long: bool) -> Result<(), Failure> {
         .map_err(|failure| Failure { why: format!("{}{}", failure.why, complaints(&text)), ..failure })
 }
 
-/// All at once, so that two programs do not talk at the same time.
+/// Prints all at once, so that the output of two programs is not mixed.
 fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result<String> {
     let mut text = Vec::new();
     output.rewind()?;
@@ -157,25 +169,25 @@ fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What a program that failed says went wrong: repeated at the end, where people look, and where a log that was cut
+/// The failure messages of a program: repeated at the end, where people look first, and where a log that was cut
 /// still has it.
 fn complaints(text: &str) -> String {
     const EACH: usize = 5;
     const IN_ALL: usize = 40;
     let lines: Vec<_> = text.lines().collect();
     let mut until = 0;
-    let mut told = String::new();
+    let mut found = String::new();
     for (at, line) in lines.iter().enumerate() {
         let begins = line.starts_with("---- ") || (line.starts_with("thread '") && line.contains("panicked at"));
         if begins {
             until = at + EACH;
         }
-        if at < until && told.lines().count() < IN_ALL {
-            told.push_str("\n    ");
-            told.push_str(line);
+        if at < until && found.lines().count() < IN_ALL {
+            found.push_str("\n    ");
+            found.push_str(line);
         }
     }
-    told
+    found
 }
 
 #[cfg(test)]
@@ -186,9 +198,9 @@ mod tests {
     fn the_end_says_what_went_wrong() {
         let panic = "thread 'deploy' (7) panicked at tests/it.rs:3:4:\nwaited in vain\n";
         let server = "a line of a server\n".repeat(100);
-        let told = complaints(&format!("test a ... ok\n{panic}{server}"));
-        assert!(told.contains("it.rs:3:4") && told.contains("waited in vain"), "{told}");
-        assert!(!told.contains("test a") && told.lines().count() < 10, "{told}");
+        let found = complaints(&format!("test a ... ok\n{panic}{server}"));
+        assert!(found.contains("it.rs:3:4") && found.contains("waited in vain"), "{found}");
+        assert!(!found.contains("test a") && found.lines().count() < 10, "{found}");
         assert!(complaints(&panic.repeat(100)).lines().count() < 50);
         assert_eq!(complaints("test a ... ok\n"), "");
     }

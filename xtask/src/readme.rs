@@ -1,6 +1,6 @@
-//! The two commands a newcomer meets first do what `README.md` says.
+//! Checks that the first two commands in `README.md` do what the page says.
 //!
-//! They are read from there, never repeated here: the page and the check cannot drift apart.
+//! They are read from the page, so that the page and the check cannot differ.
 
 use std::process::{Command, Stdio};
 
@@ -34,7 +34,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     check_test_command(&quickstart.test).map_err(Failure::new)?;
     println!("$ {}", quickstart.try_it);
     let mut command = Command::new("timeout");
-    // In the foreground a terminal stays usable for the child, as it is for whoever types the command.
+    // In the foreground a terminal stays usable for the child, as it is for a user who types the command.
     command
         .args(["--foreground", "--kill-after=10", TIME_LIMIT, "sh", "-c"])
         .arg(&quickstart.try_it)
@@ -42,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     for (name, _) in std::env::vars_os() {
-        // A newcomer has none of our variables set.
+        // A new user has no OARLOCK_ variables set.
         if name.to_string_lossy().starts_with("OARLOCK_") {
             command.env_remove(name);
         }

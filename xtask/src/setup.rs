@@ -123,7 +123,7 @@ fn names(packages: &[&Package]) -> String {
     names.join(" ")
 }
 
-/// What to tell someone who is not root.
+/// The message for a user who is not root.
 fn by_hand(missing: &[&Package]) -> String {
     format!(
         "the tests need packages that only root can install. Run this, then try again:\n\

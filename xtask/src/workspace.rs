@@ -83,7 +83,7 @@ pub(crate) fn succeeded(status: ExitStatus, line: &str) -> Result<(), Failure> {
     }
 }
 
-/// The exit code as a shell tells it: 128+N when signal N ended the process.
+/// The exit code as a shell reports it: 128+N when signal N ended the process.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
@@ -95,13 +95,13 @@ pub(crate) fn shown(command: &Command) -> String {
     let name = program.file_name().unwrap_or(program.as_os_str());
     std::iter::once(name)
         .chain(command.get_args())
-        .map(|word| {
-            let word = word.to_string_lossy();
+        .map(|argument| {
+            let argument = argument.to_string_lossy();
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@".contains(c);
-            if !word.is_empty() && word.chars().all(plain) {
-                word.into_owned()
+            if !argument.is_empty() && argument.chars().all(plain) {
+                argument.into_owned()
             } else {
-                format!("'{}'", word.replace('\'', r"'\''"))
+                format!("'{}'", argument.replace('\'', r"'\''"))
             }
         })
         .collect::<Vec<_>>()

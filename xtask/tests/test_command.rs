@@ -1,4 +1,4 @@
-//! `cargo xtask test` as a whole, with stand-ins for cargo and apt: what it runs, in which order, and what a failure does.
+//! `cargo xtask test` as a whole, with fake programs for cargo and apt: what it runs, in which order, and what a failure does.
 
 // The configured exception for tests does not reach the functions they share.
 #![allow(clippy::expect_used, clippy::panic)]
@@ -147,9 +147,9 @@ fn a_failing_part_fails_the_run_and_hides_no_other() {
     for part in ["format", "features", "tests", "readme"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("clippy failed"), "{words}");
-    assert!(words.contains("docs failed"), "{words}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("clippy failed"), "{stderr}");
+    assert!(stderr.contains("docs failed"), "{stderr}");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn two_programs_of_tests_run_at_once() {
             program*) for wait in 1 2 3 4 5 6 7 8 9 10; do
                 test "$(grep -c ^program "$STAND_IN_LOG")" = 2 && exit 0
                 sleep 0.5
-            done; echo 'nobody came'; exit 7;;
+            done; echo 'no program came'; exit 7;;
         esac"#,
     );
     let output = scene.run(&["test", "--only", "tests"]);
@@ -262,8 +262,8 @@ fn without_root_the_command_is_printed_and_no_part_runs() {
     let output = scene.run_without_procps(&["test", "--only", "tests"]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(row(&stdout(&output), "tests").ends_with("not run"));
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("apt-get install -y --no-install-recommends procps'"), "{words}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("apt-get install -y --no-install-recommends procps'"), "{stderr}");
     assert!(scene.calls("apt-get").is_empty());
     assert!(scene.calls("cargo").is_empty());
 }
@@ -278,7 +278,7 @@ fn a_package_without_its_program_is_not_installed_again() {
 }
 
 #[test]
-fn a_skipped_language_is_named_and_fails_where_nobody_looks() {
+fn a_skipped_language_is_named_and_fails_in_ci() {
     let scene = Scene::new("skipped_language", HEALTHY);
     let output = scene.run(&["test", "--only", "interop"]);
     assert!(output.status.success(), "{}", stdout(&output));
@@ -288,6 +288,6 @@ fn a_skipped_language_is_named_and_fails_where_nobody_looks() {
     let path = format!("{STAND_IN}:{}:{}", installed.display(), std::env::var("PATH").unwrap_or_default());
     let output = scene.command(&["test", "--only", "interop"], &path).env("CI", "1").output().expect("xtask starts");
     assert_eq!(output.status.code(), Some(1));
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("interop failed: skipped") && words.contains("python, node, go, java"), "{words}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("interop failed: skipped") && stderr.contains("python, node, go, java"), "{stderr}");
 }

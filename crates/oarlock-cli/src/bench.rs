@@ -1,12 +1,7 @@
 //! What `oarlock bench` is made of: loads, what comes of them, and how that is shown.
 
-pub(crate) mod contend;
 pub(crate) mod crew;
-pub(crate) mod figures;
-pub(crate) mod grants;
-pub(crate) mod ground;
 pub(crate) mod measure;
-pub(crate) mod pairs;
 pub(crate) mod plan;
 pub(crate) mod show;
 pub(crate) mod worker;

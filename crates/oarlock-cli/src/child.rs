@@ -50,7 +50,7 @@ pub(crate) struct Child {
     /// The command, and the group it leads.
     pid: Pid,
     changes: unix::Signal,
-    /// Told of every stop; nobody tells where nobody wants to know.
+    /// Receives every stop; `None` where no caller wants to know.
     stops: mpsc::UnboundedReceiver<()>,
 }
 
@@ -65,7 +65,7 @@ impl Child {
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let changes = signals::stream(Signal::CHILD)?;
         let child = this_program()
-            .arg(shim::WORD)
+            .arg(shim::SUBCOMMAND)
             .args(shim::orders(job.is_some_and(Job::is_foreground)))
             .args(command)
             .envs(variables)
@@ -111,7 +111,7 @@ impl Child {
     }
 
     fn look(&self) -> Option<Change> {
-        // An ended command is not reaped yet: as long as it is a zombie nobody else can get the number of its group.
+        // An ended command is not reaped yet: as long as it is a zombie, no other process can get the number of its group.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.pid), options) {
             let status = match (status.exit_status(), status.terminating_signal()) {

@@ -1,4 +1,4 @@
-//! One file for each subcommand.
+//! The subcommands. Each one is a file with its options and its `main`, and is registered here.
 
 pub(crate) mod bench;
 pub(crate) mod break_;
@@ -13,3 +13,46 @@ pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod url;
 pub(crate) mod wait;
+
+use clap::Subcommand;
+
+use crate::exit::{Exit, Failure};
+use crate::front;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::RunArgs),
+    Hold(hold::HoldArgs),
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Wait(wait::WaitArgs),
+    Break(break_::BreakArgs),
+    Init(init::InitArgs),
+    Bench(bench::BenchArgs),
+    #[cfg(feature = "demo")]
+    Demo(crate::demo::args::DemoArgs),
+    Url(url::UrlArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
+
+impl Command {
+    /// Runs the subcommand; `job` is that of a `run` that was started by another process of this program.
+    pub(crate) fn main(self, job: Option<&front::Job>) -> Result<Exit, Failure> {
+        match self {
+            Self::Run(args) => run::main(args, job),
+            Self::Hold(args) => hold::main(args),
+            Self::Ls(args) => ls::main(&args),
+            Self::Show(args) => show::main(&args),
+            Self::Wait(args) => wait::main(&args),
+            Self::Break(args) => break_::main(&args),
+            Self::Init(args) => init::main(&args),
+            Self::Bench(args) => bench::main(&args, None),
+            #[cfg(feature = "demo")]
+            Self::Demo(args) => demo::main(&args),
+            Self::Url(args) => url::main(&args),
+            Self::Completions(args) => completions::main(&args),
+            Self::Man(args) => man::main(&args),
+        }
+    }
+}

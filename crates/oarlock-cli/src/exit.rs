@@ -84,7 +84,7 @@ impl Failure {
         Self::new(Code::Os, format!("{what}: {}", error.into()))
     }
 
-    /// Everything was said, or there is nobody left to say it to.
+    /// Everything was said, or standard error is closed.
     pub(crate) fn quiet(exit: impl Into<Exit>) -> Self {
         Self { exit: exit.into(), message: None }
     }

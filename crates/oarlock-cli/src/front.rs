@@ -20,7 +20,7 @@ use crate::signals::{self, FORWARDED, JOB, Signals};
 use crate::store::block_on;
 
 /// The hidden subcommand of the keeper.
-pub(crate) const WORD: &str = "__keep";
+pub(crate) const SUBCOMMAND: &str = "__keep";
 
 /// How long the kernel may take to stop a job.
 const STOPPING: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(crate) fn run() -> Result<Exit, Failure> {
         let mut changes = signals::stream(Signal::CHILD)?;
         let us = rustix::process::getpid();
         let keeper = this_program()
-            .arg(WORD)
+            .arg(SUBCOMMAND)
             .arg(us.as_raw_nonzero().to_string())
             .args(std::env::args_os().skip(1))
             .process_group(0)
@@ -100,7 +100,7 @@ pub(crate) struct Job {
 impl Job {
     /// For a process that the front has started.
     pub(crate) fn of_keeper(front: Option<&OsString>) -> Result<Self, Failure> {
-        let alone = || Failure::usage(format!("{WORD} is not for people"));
+        let alone = || Failure::usage(format!("{SUBCOMMAND} is not for people"));
         let front = front.ok_or_else(alone)?;
         if !shim::die_with(front) {
             return Err(alone());

@@ -8,6 +8,7 @@ mod cmd;
 mod demo;
 mod exit;
 mod front;
+mod messages;
 mod multi;
 mod nest;
 mod observe;
@@ -17,7 +18,6 @@ mod report;
 mod settings;
 mod signals;
 mod store;
-mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,34 +25,35 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::args::{Args, Command};
+use crate::args::Args;
+use crate::cmd::Command;
 use crate::exit::{Code, Exit, Failure};
-use crate::words::Words;
+use crate::messages::Messages;
 
 fn main() -> ExitCode {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    match words.get(1).and_then(|word| word.to_str()) {
-        Some(child::shim::WORD) => child::shim::main(words.get(2..).unwrap_or_default()).into(),
-        Some(front::WORD) => match front::Job::of_keeper(words.get(2)) {
+    let mut argv: Vec<OsString> = std::env::args_os().collect();
+    match argv.get(1).and_then(|word| word.to_str()) {
+        Some(child::shim::SUBCOMMAND) => child::shim::main(argv.get(2..).unwrap_or_default()).into(),
+        Some(front::SUBCOMMAND) => match front::Job::of_keeper(argv.get(2)) {
             Ok(job) => {
-                words.drain(1..3);
-                run(words, Some(&job)).into()
+                argv.drain(1..3);
+                run(argv, Some(&job)).into()
             }
             Err(failure) => tell(&failure).into(),
         },
-        Some(bench::worker::WORD) => match bench::worker::number(words.get(2), words.get(3)) {
+        Some(bench::worker::SUBCOMMAND) => match bench::worker::number(argv.get(2), argv.get(3)) {
             Ok(number) => {
-                words.drain(1..4);
-                work(words, number).into()
+                argv.drain(1..4);
+                work(argv, number).into()
             }
             Err(failure) => tell(&failure).into(),
         },
-        _ => run(words, None).into(),
+        _ => run(argv, None).into(),
     }
 }
 
-fn run(words: Vec<OsString>, job: Option<&front::Job>) -> Exit {
-    let args = match Args::try_parse_from(words) {
+fn run(argv: Vec<OsString>, job: Option<&front::Job>) -> Exit {
+    let args = match Args::try_parse_from(argv) {
         Ok(args) => args,
         Err(refusal) => {
             // Nothing is left to be told if standard error is closed.
@@ -69,38 +70,20 @@ fn run(words: Vec<OsString>, job: Option<&front::Job>) -> Exit {
     {
         return front::run().unwrap_or_else(|failure| tell(&failure));
     }
-    dispatch(args, job).unwrap_or_else(|failure| tell(&failure))
+    args.command.main(job).unwrap_or_else(|failure| tell(&failure))
 }
 
 /// One of the processes of a contended load.
-fn work(words: Vec<OsString>, number: u32) -> Exit {
-    match Args::try_parse_from(words).map(|args| args.command) {
+fn work(argv: Vec<OsString>, number: u32) -> Exit {
+    match Args::try_parse_from(argv).map(|args| args.command) {
         Ok(Command::Bench(bench)) => cmd::bench::main(&bench, Some(number)).unwrap_or_else(|failure| tell(&failure)),
         Ok(_) | Err(_) => Code::Usage.into(),
     }
 }
 
-fn dispatch(args: Args, job: Option<&front::Job>) -> Result<Exit, Failure> {
-    match args.command {
-        Command::Run(run) => cmd::run::main(run, job),
-        Command::Hold(hold) => cmd::hold::main(hold),
-        Command::Ls(ls) => cmd::ls::main(&ls),
-        Command::Show(show) => cmd::show::main(&show),
-        Command::Wait(wait) => cmd::wait::main(&wait),
-        Command::Break(breaking) => cmd::break_::main(&breaking),
-        Command::Init(init) => cmd::init::main(&init),
-        Command::Bench(bench) => cmd::bench::main(&bench, None),
-        #[cfg(feature = "demo")]
-        Command::Demo(demo) => cmd::demo::main(&demo),
-        Command::Url(url) => cmd::url::main(&url),
-        Command::Completions(completions) => cmd::completions::main(&completions),
-        Command::Man(man) => cmd::man::main(&man),
-    }
-}
-
 fn tell(failure: &Failure) -> Exit {
     if let Some(message) = failure.message() {
-        Words::default().error(message);
+        Messages::default().error(message);
     }
     failure.exit()
 }

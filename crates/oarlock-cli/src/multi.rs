@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use oarlock::state::ResourceName;
 use oarlock::{Error, Locks, Multi, MultiGuard, Part, Released};
 
-use crate::observe::Ear;
+use crate::observe::EngineEvents;
 use crate::settings::{Asking, Mode};
 use crate::store::FAREWELL;
 
@@ -29,7 +29,7 @@ const LEAST: Duration = Duration::from_millis(300);
 
 /// Releases all of them. A store that is silent is given until the end of the lease: from then on there is nothing to
 /// release.
-pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> Releases {
+pub(crate) async fn release(multi: MultiGuard, events: &EngineEvents) -> Releases {
     let left = multi.iter().map(oarlock::Held::time_left).max().unwrap_or_default();
     let mut done = Releases::default();
     match tokio::time::timeout(left.saturating_sub(FAREWELL).max(LEAST), multi.release_each()).await {
@@ -45,7 +45,7 @@ pub(crate) async fn release(multi: MultiGuard, ear: &Ear) -> Releases {
         Err(_) => done.errors.push(Error::unreachable("the store did not answer before the lease was over")),
     }
     if !done.errors.is_empty() {
-        ear.give_up();
+        events.give_up();
     }
     done
 }

@@ -10,15 +10,15 @@ use oarlock::state::{ClaimId, ResourceName};
 use oarlock::{LockEvent, Observer, text};
 use tokio::sync::watch;
 
-use crate::words::Words;
+use crate::messages::Messages;
 
-/// An ear on every step. Cheap to clone; every clone is the same ear.
+/// An events on every step. Cheap to clone; every clone is the same events.
 #[derive(Clone, Debug)]
-pub(crate) struct Ear(Arc<Inner>);
+pub(crate) struct EngineEvents(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    words: Words,
+    messages: Messages,
     granted: AtomicBool,
     given_up: AtomicBool,
     renewals: AtomicU64,
@@ -33,11 +33,11 @@ struct Waiting {
     trouble: Option<String>,
 }
 
-impl Ear {
-    pub(crate) fn new(words: Words) -> Self {
+impl EngineEvents {
+    pub(crate) fn new(messages: Messages) -> Self {
         let ending = watch::Sender::new(None);
         let (granted, given_up, renewals) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(Inner { words, granted, given_up, renewals, waiting: Mutex::default(), ending }))
+        Self(Arc::new(Inner { messages, granted, given_up, renewals, waiting: Mutex::default(), ending }))
     }
 
     /// Whether the store granted a lock to this process.
@@ -60,7 +60,7 @@ impl Ear {
         self.0.renewals.load(Ordering::Relaxed)
     }
 
-    /// Told when somebody asks for the end of a hold.
+    /// Notified when another process asks for the end of a hold.
     pub(crate) fn endings(&self) -> watch::Receiver<Option<Ending>> {
         self.0.ending.subscribe()
     }
@@ -83,7 +83,7 @@ impl Ear {
     }
 }
 
-impl Observer for Ear {
+impl Observer for EngineEvents {
     fn observe(&self, event: &LockEvent) {
         let LockEvent { resource, claim, step, .. } = event;
         match step {
@@ -103,7 +103,7 @@ impl Observer for Ear {
             }
             _ => {}
         }
-        self.0.words.detail(&format!("{}: {}", text::quoted(resource.as_str()), tell(step)));
+        self.0.messages.detail(&format!("{}: {}", text::quoted(resource.as_str()), tell(step)));
     }
 }
 

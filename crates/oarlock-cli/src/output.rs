@@ -60,7 +60,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// How many wait; `?` where nobody knows.
+/// How many wait; `?` where the store does not say.
 pub(crate) fn waiters(state: &ResourceState) -> String {
     state.waiters.count().map_or_else(|| "?".to_owned(), |count| count.to_string())
 }
@@ -68,7 +68,7 @@ pub(crate) fn waiters(state: &ResourceState) -> String {
 pub(crate) fn resource_json(state: &ResourceState) -> Value {
     let waiters = match &state.waiters {
         Waiters::Listed(waiters) => waiters.iter().map(waiter_json).collect(),
-        Waiters::Counted(_) | Waiters::Hidden => Value::Null,
+        _ => Value::Null,
     };
     json!({
         "name": state.name,

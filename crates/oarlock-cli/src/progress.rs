@@ -8,40 +8,40 @@ use oarlock::state::ClaimId;
 use oarlock::state::{ResourceState, Waiters};
 use oarlock::{Locks, text};
 
-use crate::observe::Ear;
+use crate::messages::Messages;
+use crate::observe::EngineEvents;
 use crate::output::Format;
-use crate::words::Words;
 
-/// Nobody wants to hear of a shorter wait.
+/// A shorter wait is not worth a message.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Says for whom we wait until it is dropped.
-pub(crate) async fn announce(locks: &Locks, ear: &Ear, words: Words) {
+pub(crate) async fn announce(locks: &Locks, events: &EngineEvents, messages: Messages) {
     tokio::time::sleep(PATIENCE).await;
-    if words.quiet {
+    if messages.quiet {
         return;
     }
-    let people_look = std::io::stderr().is_terminal() && words.format == Format::Table && !words.verbose;
+    let people_look = std::io::stderr().is_terminal() && messages.format == Format::Table && !messages.verbose;
     let Some(spinner) = people_look.then(Spinner::new).flatten() else {
         // Later changes are of interest to a person, not to a log.
-        if let Some(line) = line(locks, ear).await {
-            words.note(&format!("waiting: {line}"));
+        if let Some(line) = line(locks, events).await {
+            messages.note(&format!("waiting: {line}"));
         }
         return;
     };
     loop {
-        if let Some(line) = line(locks, ear).await {
+        if let Some(line) = line(locks, events).await {
             spinner.0.set_message(format!("waiting: {line}"));
         }
         tokio::time::sleep(PATIENCE).await;
     }
 }
 
-async fn line(locks: &Locks, ear: &Ear) -> Option<String> {
-    if let Some(trouble) = ear.trouble() {
+async fn line(locks: &Locks, events: &EngineEvents) -> Option<String> {
+    if let Some(trouble) = events.trouble() {
         return Some(trouble);
     }
-    let (name, id) = ear.waits_for()?;
+    let (name, id) = events.waits_for()?;
     let state = locks.inspect(&name).await.ok()?;
     Some(sentence(&state, Some(id)))
 }
@@ -50,8 +50,8 @@ async fn line(locks: &Locks, ear: &Ear) -> Option<String> {
 pub(crate) fn sentence(state: &ResourceState, us: Option<ClaimId>) -> String {
     let name = text::quoted(state.name.as_str());
     let mut line = match state.holders.first() {
-        // Nobody has it, and yet we wait.
-        None => format!("nobody holds {name}, and the store has not granted it yet"),
+        // The store may be busy with a request that we cannot see.
+        None => format!("{name} has no holder, but the store has not granted it yet"),
         Some(first) => {
             let fence = first.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
             let more = match state.holders.len() {
@@ -76,7 +76,7 @@ fn before(waiters: &Waiters, us: Option<ClaimId>) -> Option<usize> {
             let ahead = listed.iter().take_while(|waiter| Some(waiter.id) != us);
             Some(ahead.map(|waiter| 1 + waiter.behind as usize).sum())
         }
-        Waiters::Counted(_) | Waiters::Hidden => None,
+        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ use oarlock::state::ResourceName;
 use serde::Serialize;
 
 use crate::child::Status;
-use crate::words::Words;
+use crate::messages::Messages;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -59,12 +59,12 @@ impl Report {
         }
     }
 
-    pub(crate) fn write(&self, file: Option<File>, words: Words) {
+    pub(crate) fn write(&self, file: Option<File>, messages: Messages) {
         let Some(mut file) = file else { return };
         let written = serde_json::to_string(self).map_err(std::io::Error::from);
         let written = written.and_then(|text| writeln!(file, "{text}"));
         if let Err(error) = written {
-            words.warning(&format!("the report could not be written: {error}"));
+            messages.warning(&format!("the report could not be written: {error}"));
         }
     }
 }

@@ -9,7 +9,8 @@ use oarlock::Label;
 use oarlock::driver::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
 use oarlock::state::ResourceName;
 
-use crate::args::{LockArgs, OnBusy, OnLost, RunArgs};
+use crate::args::{LockArgs, OnBusy, OnLost};
+use crate::cmd::run::RunArgs;
 use crate::exit::Failure;
 use crate::store::Store;
 
@@ -144,7 +145,7 @@ impl RunSettings {
     }
 }
 
-fn names(words: &[String]) -> Result<Vec<ResourceName>, Failure> {
+fn names(messages: &[String]) -> Result<Vec<ResourceName>, Failure> {
     let mut seen = BTreeSet::new();
     let check = |word: &String| {
         if !seen.insert(word.clone()) {
@@ -152,5 +153,5 @@ fn names(words: &[String]) -> Result<Vec<ResourceName>, Failure> {
         }
         Ok(ResourceName::new(word)?)
     };
-    words.iter().map(check).collect()
+    messages.iter().map(check).collect()
 }

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oarlock::driver::Home;
+use oarlock::driver::Runtime;
 use oarlock::url::Url;
 use oarlock::{Error, ErrorKind, Label, Locks, Observer, text};
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
-use crate::observe::Ear;
+use crate::messages::Messages;
+use crate::observe::EngineEvents;
 use crate::signals;
-use crate::words::Words;
 
 /// The variable that names the store where the command line does not.
 const VARIABLE: &str = "OARLOCK_URL";
@@ -23,39 +23,39 @@ const EMBEDDED: &str = "local:";
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pub(crate) url: Url,
-    /// Nobody named a store.
+    /// No store was named.
     pub(crate) implied: bool,
-    pub(crate) words: Words,
+    pub(crate) messages: Messages,
 }
 
 impl Store {
     pub(crate) fn new(args: &StoreArgs) -> Result<Self, Failure> {
-        let words = Words { quiet: args.quiet, verbose: args.verbose, format: args.output };
+        let messages = Messages { quiet: args.quiet, verbose: args.verbose, format: args.output };
         let (url, implied) = match (&args.url, &args.url_file) {
-            (Some(url), _) => (Url::parse(url)?, false),
+            (Some(url), _) => (oarlock::url::parse(url)?, false),
             (None, Some(file)) => {
                 let text = std::fs::read_to_string(file)
                     .map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?;
-                (Url::parse(text.trim())?, false)
+                (oarlock::url::parse(text.trim())?, false)
             }
             (None, None) => Self::from_environment()?,
         };
-        Ok(Self { url, implied, words })
+        Ok(Self { url, implied, messages })
     }
 
     pub(crate) fn from_environment() -> Result<(Url, bool), Failure> {
         match std::env::var(VARIABLE) {
-            Ok(url) if !url.is_empty() => Ok((Url::parse(&url)?, false)),
-            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((Url::parse(EMBEDDED)?, true)),
+            Ok(url) if !url.is_empty() => Ok((oarlock::url::parse(&url)?, false)),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((oarlock::url::parse(EMBEDDED)?, true)),
             Err(_) => Err(Failure::new(Code::Config, format!("{VARIABLE} is not UTF-8"))),
         }
     }
 
-    /// Says which store is used where nobody chose one.
+    /// Prints which store is used where none was named.
     pub(crate) fn say_if_implied(&self) {
         if self.implied {
             let dir = oarlock::setup::local_dir().map_or_else(String::new, |dir| format!(" in {}", shown(&dir)));
-            self.words.note(&format!(
+            self.messages.note(&format!(
                 "using the embedded store of this machine and user{dir}; name another with -u or {VARIABLE}"
             ));
         }
@@ -63,7 +63,7 @@ impl Store {
             && let Some(other) = oarlock::setup::other_local_dir()
         {
             let other = shown(&other);
-            self.words.warning(&format!(
+            self.messages.warning(&format!(
                 "programs that are started without XDG_STATE_HOME, as from cron, use another store, {other}, and do not \
                  share these locks: name one directory with -u local:/path or {VARIABLE}"
             ));
@@ -85,12 +85,12 @@ impl Store {
         until: Option<Instant>,
         observer: impl Observer + Clone,
     ) -> Result<Locks, Failure> {
-        let home = signals::unheard(Home::own_thread)?;
+        let runtime = signals::unheard(Runtime::own_thread)?;
         let mut pause = Duration::from_millis(50);
         let mut said = false;
         loop {
             let connect = oarlock::builder(self.url.clone().inherit_session(true))
-                .home(home.clone())
+                .runtime(runtime.clone())
                 .label(label.clone())
                 .ttl(ttl)
                 .observer(observer.clone());
@@ -106,9 +106,9 @@ impl Store {
                 {
                     // Once, and not for a hiccup.
                     if pause >= Duration::from_millis(400) && !std::mem::replace(&mut said, true) {
-                        self.words.note(&format!("still trying: {error}"));
+                        self.messages.note(&format!("still trying: {error}"));
                     } else {
-                        self.words.detail(&format!("trying again: {error}"));
+                        self.messages.detail(&format!("trying again: {error}"));
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(2));
@@ -128,10 +128,10 @@ pub(crate) const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in
 /// a queue is left to be given up; a store that did not answer the release is not asked again, because the lease ends the lock.
-pub(crate) async fn farewell(locks: &Locks, ear: &Ear) -> oarlock::Result<()> {
-    let (patience, grace) = if ear.has_given_up() {
+pub(crate) async fn farewell(locks: &Locks, events: &EngineEvents) -> oarlock::Result<()> {
+    let (patience, grace) = if events.has_given_up() {
         (Duration::ZERO, FAREWELL)
-    } else if ear.has_granted() {
+    } else if events.has_granted() {
         (Duration::from_secs(5), Duration::from_millis(500))
     } else {
         (Duration::from_millis(500), Duration::from_millis(500))

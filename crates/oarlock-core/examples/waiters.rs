@@ -50,8 +50,8 @@ async fn row(fair: bool, waiters: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all of them are seen in the store: themselves, or as those behind the one that stands for its process, which
-/// tells their number with its next renewal.
+/// Waits until all of them are seen in the store: themselves, or as those behind the one that stands for its process,
+/// which tells their number with its next renewal.
 async fn stand_in_line(client: &Locks, waiters: usize) -> Result<()> {
     let name = ResourceName::new("contended")?;
     for _ in 0..100 {

@@ -1,7 +1,7 @@
-//! What a holder may believe of its lock, without asking anybody.
+//! Belief: whether a holder may act as the holder of its lock, decided without I/O.
 //!
-//! Belief ends first: it is counted from *before* the request was sent that last extended the lease, minus a margin
-//! for clocks that run at different rates. When it has ended it never comes back.
+//! Belief ends before the lease: it counts from *before* the request was sent that last extended the lease, minus a
+//! margin for clock drift. Belief that has ended never comes back.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,17 @@ use crate::driver::Gone;
 use crate::state::Ending;
 
 /// Why a lock was lost.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{Locks, LossReason, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").max_hold(Duration::from_millis(10)).lock().await?;
+/// assert_eq!(guard.lost().await, LossReason::MaxHold);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
@@ -23,11 +34,11 @@ pub enum LossReason {
     Expired,
     /// The store no longer knows the claim.
     Gone,
-    /// Somebody broke it.
+    /// An operator or another program broke it.
     Broken(Ending),
-    /// The session or process it was tethered to ended.
+    /// Its session or process ended.
     Session,
-    /// It was held as long as it may be held.
+    /// It was held for `max_hold`.
     MaxHold,
 }
 
@@ -54,7 +65,7 @@ impl fmt::Display for LossReason {
                 Ok(())
             }
             Self::Session => f.write_str("the session with the store ended"),
-            Self::MaxHold => f.write_str("it was held for as long as allowed"),
+            Self::MaxHold => f.write_str("it was held for as long as max_hold allows"),
         }
     }
 }
@@ -78,14 +89,26 @@ impl fmt::Display for Ended {
     }
 }
 
-/// How a holder sees its lock.
+/// Whether a holder may believe that it holds its lock.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Belief, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// assert_eq!(guard.belief(), Belief::Held);
+/// # guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Belief {
-    /// All is well.
+    /// It is held.
     Held,
-    /// Still held, but a renewal was missed or an end was asked for: finish soon.
+    /// It is still held, but a renewal failed or its end was asked for: finish soon.
     Suspect,
-    /// No longer.
+    /// It is not held any more.
     Lost,
 }
 
@@ -95,7 +118,7 @@ pub fn drift_margin(ttl: Duration) -> Duration {
     (ttl / 50).max(Duration::from_millis(5))
 }
 
-/// When belief in a lease of `ttl` ends, if its request left at `from`.
+/// When belief in a lease of `ttl` ends, if its request was sent at `from`.
 fn end_of(from: Moment, ttl: Duration) -> Moment {
     from + ttl.saturating_sub(drift_margin(ttl))
 }
@@ -107,17 +130,17 @@ pub(crate) struct BeliefCell {
     /// Nanoseconds on `clock`; only written under `bound`.
     deadline: AtomicU64,
     suspect: AtomicBool,
-    /// Its holder let it go: nobody believes in it any more, and nothing was lost. Only written under `bound`.
-    let_go: AtomicBool,
+    /// Its holder released it: belief has ended, and nothing was lost. Only written under `bound`.
+    released: AtomicBool,
     reason: OnceLock<LossReason>,
     /// Cancelled by a loss and by a release.
     over: CancellationToken,
-    /// Rung when belief will end earlier than it seemed.
+    /// Notified when the deadline moves to an earlier time.
     shortened: Notify,
     bound: Mutex<Bound>,
 }
 
-/// A moment that no renewal gets past, and what it means to reach it.
+/// The last possible deadline, and the reason of a loss at that time.
 #[derive(Debug)]
 struct Bound {
     at: Moment,
@@ -125,8 +148,8 @@ struct Bound {
 }
 
 impl BeliefCell {
-    /// Belief in a lease of `ttl` whose request left at `from`, for no longer than `max_hold` from now: a lock that was handed
-    /// on was asked for long before it was held.
+    /// Belief in a lease of `ttl` whose request was sent at `from`, for at most `max_hold` from now. `max_hold` counts
+    /// from now because a lock that was handed on was requested long before.
     pub(crate) fn new(clock: Arc<dyn Clock>, from: Moment, ttl: Duration, max_hold: Option<Duration>) -> Self {
         let most = max_hold.map_or(Moment::NEVER, |span| clock.now() + span);
         let bound = Bound { at: most, reason: LossReason::MaxHold };
@@ -134,7 +157,7 @@ impl BeliefCell {
             clock,
             deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),
             suspect: AtomicBool::new(false),
-            let_go: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             reason: OnceLock::new(),
             over: CancellationToken::new(),
             shortened: Notify::new(),
@@ -145,15 +168,15 @@ impl BeliefCell {
     /// Ends this belief without a loss, and gives its successor: the belief of another holder in the same lease.
     pub(crate) fn succeed(&self) -> Option<Self> {
         let bound = self.change();
-        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
+        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
             return None;
         }
-        self.let_go.store(true, Ordering::Release);
+        self.released.store(true, Ordering::Release);
         let successor = Self {
             clock: self.clock.clone(),
             deadline: AtomicU64::new(self.deadline().as_nanos()),
             suspect: AtomicBool::new(self.suspect.load(Ordering::Acquire)),
-            let_go: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             reason: OnceLock::new(),
             over: CancellationToken::new(),
             shortened: Notify::new(),
@@ -174,9 +197,9 @@ impl BeliefCell {
         if self.is_held() { self.deadline().since(self.clock.now()) } else { Duration::ZERO }
     }
 
-    /// Whether the lock may still be believed in. No I/O: one look at the clock.
+    /// Whether the lock is held. No I/O: it only reads the clock.
     pub(crate) fn is_held(&self) -> bool {
-        if self.reason.get().is_some() || self.is_let_go() {
+        if self.reason.get().is_some() || self.is_released() {
             return false;
         }
         if self.clock.now() < self.deadline() {
@@ -185,19 +208,19 @@ impl BeliefCell {
         !self.end_if_due()
     }
 
-    fn is_let_go(&self) -> bool {
-        self.let_go.load(Ordering::Acquire)
+    fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
     }
 
-    /// Its holder lets it go: belief ends, for everybody who knows of it, without a loss.
-    pub(crate) fn let_go(&self) {
+    /// Its holder releases it: belief ends in all its views, without a loss.
+    pub(crate) fn release(&self) {
         let bound = self.change();
         if self.reason.get().is_none() {
             let deadline = self.deadline();
             if self.clock.now() < deadline {
-                self.let_go.store(true, Ordering::Release);
+                self.released.store(true, Ordering::Release);
             } else {
-                // It ended before: after a suspend its holder may be the first to act.
+                // It ended before: after a suspend the release may run before any timer.
                 let _ = self.reason.set(if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() });
             }
         }
@@ -228,23 +251,23 @@ impl BeliefCell {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Extends belief by a lease of `ttl` whose request left at `from`. False if it was already over: what has ended
-    /// never comes back, even if the store says it is still there.
+    /// Extends belief by a lease of `ttl` whose request was sent at `from`. False if belief has ended: it never comes
+    /// back, even if the store still has the claim.
     pub(crate) fn extend(&self, from: Moment, ttl: Duration) -> bool {
         let bound = self.change();
-        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
+        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
             return false;
         }
-        // Answers may overtake each other: an older one takes nothing back.
+        // Answers may arrive out of order: an older one does not shorten belief.
         let deadline = end_of(from, ttl).min(bound.at).max(self.deadline());
         self.deadline.store(deadline.as_nanos(), Ordering::Release);
         true
     }
 
-    /// The lease of `ttl` whose request left at `from` is the last one.
+    /// The lease of `ttl` whose request was sent at `from` is the last one.
     pub(crate) fn end_by(&self, from: Moment, ttl: Duration, reason: LossReason) {
         let mut bound = self.change();
-        if self.reason.get().is_some() || self.is_let_go() || self.clock.now() >= self.deadline() {
+        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
             return;
         }
         *bound = Bound { at: end_of(from, ttl).min(bound.at), reason };
@@ -253,20 +276,20 @@ impl BeliefCell {
         self.shortened.notify_waiters();
     }
 
-    /// Sets or clears doubt; true if that changed anything.
+    /// Sets or clears the suspicion; true if that changed it.
     pub(crate) fn set_suspect(&self, suspect: bool) -> bool {
         self.suspect.swap(suspect, Ordering::AcqRel) != suspect
     }
 
-    /// Whether somebody asked for its end.
+    /// Whether its end was asked for.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.change().reason, LossReason::Broken(_))
     }
 
-    /// Ends belief if its time has come; true if it is over.
+    /// Ends belief if the deadline has passed; true if it has ended.
     pub(crate) fn end_if_due(&self) -> bool {
         let bound = self.change();
-        if self.is_let_go() {
+        if self.is_released() {
             return true;
         }
         let deadline = self.deadline();
@@ -280,10 +303,10 @@ impl BeliefCell {
         true
     }
 
-    /// Ends belief now, unless it is over already.
+    /// Ends belief now, unless it has ended.
     pub(crate) fn end(&self, reason: LossReason) {
         let bound = self.change();
-        if self.is_let_go() {
+        if self.is_released() {
             return;
         }
         let _ = self.reason.set(reason);
@@ -291,9 +314,9 @@ impl BeliefCell {
         self.over.cancel();
     }
 
-    /// Waits for the loss of what was not let go. Needs no help from the watchdog: the deadline alone is enough.
+    /// Waits for a loss; for ever after a release. It does not depend on the watchdog: the deadline is enough.
     pub(crate) async fn lost(&self) -> LossReason {
-        self.ends_within(Duration::ZERO).await;
+        self.nears_its_deadline(Duration::ZERO).await;
         self.reason.get().cloned().unwrap_or(LossReason::Expired)
     }
 
@@ -309,7 +332,7 @@ impl BeliefCell {
     /// Waits until its end is asked for: by whom and why. `None` if it ends without that.
     pub(crate) async fn asked_to_end(&self) -> Option<Ending> {
         loop {
-            // Made before the look, so that no ring is missed after it.
+            // Created before the check, so that no notification after it is missed.
             let shortened = self.shortened.notified();
             if let LossReason::Broken(ending) = &self.change().reason {
                 return Some(ending.clone());
@@ -325,19 +348,28 @@ impl BeliefCell {
         }
     }
 
-    /// Waits until belief will end within `lead` unless it is extended, or has ended; for ever if it was let go.
+    /// Waits until belief will end within `lead` unless it is extended, or has ended by a loss or a release.
     pub(crate) async fn ends_within(&self, lead: Duration) {
+        tokio::select! {
+            biased;
+            () = self.nears_its_deadline(lead) => {}
+            () = self.over.cancelled() => {}
+        }
+    }
+
+    /// Waits until the deadline is at most `lead` away, or belief was lost; for ever after a release.
+    async fn nears_its_deadline(&self, lead: Duration) {
         loop {
-            // Made before the look at the deadline, so that no ring is missed after it.
+            // Created before the deadline is read, so that no notification after that is missed.
             let shortened = self.shortened.notified();
-            if self.is_let_go() {
+            if self.is_released() {
                 return std::future::pending().await;
             }
-            let look = self.deadline() - lead;
-            if self.clock.now() >= look {
+            let check_at = self.deadline() - lead;
+            if self.clock.now() >= check_at {
                 if lead.is_zero() {
-                    // The deadline may have moved between the two looks.
-                    if self.end_if_due() && !self.is_let_go() {
+                    // The deadline may have moved in between.
+                    if self.end_if_due() && !self.is_released() {
                         return;
                     }
                     continue;
@@ -346,9 +378,9 @@ impl BeliefCell {
             }
             tokio::select! {
                 biased;
-                () = self.over.cancelled() => if !self.is_let_go() { return },
+                () = self.over.cancelled() => if !self.is_released() { return },
                 () = shortened => {}
-                () = sleep_until(&*self.clock, look) => {}
+                () = sleep_until(&*self.clock, check_at) => {}
             }
         }
     }
@@ -397,9 +429,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_let_go_is_not_believed_and_not_lost() {
+    async fn a_released_lock_is_neither_held_nor_lost() {
         let cell = cell();
-        cell.let_go();
+        cell.release();
         assert!(!cell.is_held() && cell.time_left().is_zero());
         assert!(tokio::time::timeout(TTL * 2, cell.lost()).await.is_err(), "nothing was lost");
         assert_eq!(cell.reason(), None);

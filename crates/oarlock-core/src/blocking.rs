@@ -1,11 +1,12 @@
-//! The same locks for code that blocks: same names, same guarantees, no `async`.
+//! The blocking API: the same locks, names and guarantees, without `async`.
 //!
-//! Every type here is the one of the same name in the [async API](crate), used by blocking, and has its methods: they are written from
-//! the same definitions. What the async API does with a future or an async closure is done here with a closure.
+//! Every type here is the one of the same name in the [async API](crate), used by blocking, and has its methods: they
+//! are written from the same definitions. What the async API does with a future or an async closure is done here with a
+//! closure.
 //!
-//! A call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of one, which it
-//! then blocks. Locks are renewed on a thread of the client's own, whatever the caller's threads do. A call cannot be interrupted
-//! from outside: bound it with `wait`, which is 30 seconds by default.
+//! A call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of
+//! one, which it then blocks. Locks are renewed on a thread of the client's own, whatever the caller's threads do. A
+//! call cannot be interrupted from outside: bound it with `wait`, which is 30 seconds by default.
 //!
 //! ```
 //! use oarlock_core::Memory;
@@ -24,84 +25,40 @@ mod guards;
 mod kinds;
 mod thread;
 
+pub use guards::EndRequest;
 pub use thread::{ThreadGuard, ThreadMutex, ThreadRwLock};
 
+use std::time::Duration;
+
 use crate::driver::Driver;
-use crate::engine::Home;
+use crate::engine::Runtime;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A type of the async API, used by blocking: what its name says, with the same methods.
+/// The blocking twin of a type of the async API: the same methods, without `async`.
 #[derive(Clone, Debug)]
 #[must_use = "a guard that is dropped at once releases the lock at once, and a lock that is never taken does nothing"]
 pub struct Blocking<T> {
     pub(crate) inner: T,
-    pub(crate) home: Home,
+    pub(crate) runtime: Runtime,
 }
 
-/// From a value of the async API to one of this.
+/// Turns a value of the async API into its blocking twin.
 pub(crate) trait Twin {
     type Blocking;
 
-    fn twin(self, home: &Home) -> Self::Blocking;
+    fn twin(self, runtime: &Runtime) -> Self::Blocking;
 }
 
 impl<T: Twin> Twin for Option<T> {
     type Blocking = Option<T::Blocking>;
 
-    fn twin(self, home: &Home) -> Self::Blocking {
-        self.map(|inner| inner.twin(home))
+    fn twin(self, runtime: &Runtime) -> Self::Blocking {
+        self.map(|inner| inner.twin(runtime))
     }
 }
 
-macro_rules! twins {
-    ($($(#[$doc:meta])* $name:ident = $of:path;)+) => {$(
-        $(#[$doc])*
-        pub type $name = Blocking<$of>;
-
-        impl Twin for $of {
-            type Blocking = $name;
-
-            fn twin(self, home: &Home) -> $name {
-                Blocking { inner: self, home: home.clone() }
-            }
-        }
-    )+};
-}
-
-twins! {
-    /// Locks on one store. Cheap to clone; every clone is the same client.
-    Locks = crate::Locks;
-    /// A lock with one holder at a time.
-    Mutex = crate::Mutex;
-    /// A lock with many readers or one writer.
-    RwLock = crate::RwLock;
-    /// A lock of a number of units, of which each holder takes some.
-    Semaphore = crate::Semaphore;
-    /// An election of one leader among many candidates.
-    Election = crate::Election;
-    /// Work that is done once per slot.
-    Once = crate::Once;
-    /// Several locks that are taken as one.
-    Multi = crate::Multi;
-    /// A mutex that its owner can enter again. For a thread as the owner: [`ThreadMutex`].
-    ReentrantMutex = crate::ReentrantMutex;
-    /// A read-write lock that its owner can enter again. For a thread as the owner: [`ThreadRwLock`].
-    ReentrantRwLock = crate::ReentrantRwLock;
-    /// A held lock; dropping it releases the lock, and never blocks. What can be known of it is in [`Held`](crate::Held).
-    Guard = crate::Guard;
-    /// A held lock of a writer: it can become a reader's.
-    WriteGuard = crate::WriteGuard;
-    /// Several held locks.
-    MultiGuard = crate::MultiGuard;
-    /// One entry of an owner.
-    ReentrantGuard = crate::ReentrantGuard;
-    /// Being the leader; it ends when this is dropped.
-    Leadership = crate::Leadership;
-    /// Follows who leads.
-    LeaderWatch = crate::LeaderWatch;
-    /// Tells when a resource may have changed.
-    Watch = crate::driver::Watch;
-}
+// The type of each twin, and how the async one becomes it.
+oarlock_macros::twins!();
 
 impl Locks {
     /// A client over `driver`, with defaults, and a thread of its own. With settings:
@@ -113,17 +70,18 @@ impl Locks {
         crate::Locks::builder(driver).build_blocking()
     }
 
-    /// The blocking face of a client that has a [thread of its own](crate::LocksBuilder::own_thread).
+    /// The blocking API of an async client that has a [thread of its own](crate::LocksBuilder::own_thread).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if it lives on the caller's runtime: a thread of it that blocked would wait for ever.
+    /// [`ErrorKind::Config`] if it runs on the caller's runtime: a thread of that runtime that blocks would wait for
+    /// ever.
     pub fn of(locks: crate::Locks) -> Result<Self> {
-        let home = locks.core.home.clone();
-        if !home.has_own_thread() {
-            let message = "a client that lives on the caller's runtime cannot be used by blocking";
+        let runtime = locks.core.runtime.clone();
+        if !runtime.has_own_thread() {
+            let message = "a client on the caller's runtime has no blocking API: build it with `own_thread()`";
             return Err(Error::new(ErrorKind::Config, message));
         }
-        Ok(Self { inner: locks, home })
+        Ok(Self { inner: locks, runtime })
     }
 
     /// The same client for async code.
@@ -137,8 +95,29 @@ impl Watch {
     /// Sleeps until the resource may have changed; `None` when the watch has ended and another must be made.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] on the engine's own thread.
+    /// [`ErrorKind::Config`] on the background thread of the client.
     pub fn changed(&mut self) -> Result<Option<crate::driver::Hint>> {
-        self.home.block_on(self.inner.changed())
+        self.runtime.block_on(self.inner.changed())
+    }
+
+    /// Sleeps as [`changed`](Self::changed) does, for at most `patience`; `None` if nothing changed in that time.
+    ///
+    /// # Errors
+    /// As [`changed`](Self::changed).
+    pub fn changed_within(&mut self, patience: Duration) -> Result<Option<Option<crate::driver::Hint>>> {
+        self.runtime.block_on(async { tokio::time::timeout(patience, self.inner.changed()).await.ok() })
+    }
+}
+
+impl LeaderWatch {
+    /// Sleeps as [`changed`](Self::changed) does, for at most `patience`; `None` if the leader did not change in that
+    /// time, `Some(None)` if there is no leader.
+    ///
+    /// # Errors
+    /// As [`changed`](Self::changed).
+    pub fn changed_within(&mut self, patience: Duration) -> Result<Option<Option<crate::Leader>>> {
+        let changed =
+            self.runtime.block_on(async { tokio::time::timeout(patience, self.inner.changed()).await.ok() })?;
+        changed.transpose()
     }
 }

@@ -1,26 +1,27 @@
-//! What a store can do, as data: the same client code runs on all of them, chosen by URL.
+//! Capabilities: what a store can do, as data. The same client code runs on every store, chosen by URL.
 
-/// How far the fences of a store can be trusted.
+/// The guarantees of a store's fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fencing {
-    /// From the store's own order of commits: never repeats while the store keeps its data.
+    /// Derived from the store's order of commits: never repeated while the store keeps its data.
     Strict,
-    /// A counter joined with the store's clock: still rises after lost state, if clocks agree better than that took.
+    /// A counter combined with the store's clock: still rises after data loss, unless the clock went back further than
+    /// the outage lasted.
     Clocked,
     /// None.
     None,
 }
 
-/// How a store learns that a holder is no more.
+/// How a store detects that a holder is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
-    /// Its lease runs out.
+    /// Its lease expires.
     Lease,
-    /// Its session ends; leases of claims are those of the session.
+    /// Its session expires; claims live as long as their session.
     Session,
-    /// Whichever comes first: its process dies (seen at once) or its lease runs out.
+    /// Its process ends (detected at once) or its lease expires, whichever comes first.
     LeaseAndProcess,
 }
 
@@ -36,13 +37,13 @@ pub enum WaiterView {
     Hidden,
 }
 
-/// How a waiter learns that it should look again.
+/// How a waiter learns that it should attempt again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notify {
-    /// The store or the releasing client tells it; polling only guards against lost messages.
+    /// By a notification of the store or of the client that releases; a slow poll covers lost notifications.
     Push,
-    /// It has to ask.
+    /// By polling.
     Poll,
 }
 
@@ -50,9 +51,9 @@ pub enum Notify {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Consistency {
-    /// Agreed by a majority before it is acknowledged.
+    /// A majority agrees before a write is acknowledged.
     Consensus,
-    /// One durable arbiter.
+    /// One durable server.
     Single,
     /// Safe while clocks and delays stay within bounds.
     Timing,
@@ -68,24 +69,25 @@ pub struct Capabilities {
     pub order: bool,
     /// Whether weights below [`All`](crate::Weight::All) are possible: readers, semaphores.
     pub units: bool,
-    /// Whether a name is one resource for every kind of lock, and forgets its capacity when nobody claims it. If not, as
-    /// in layouts of other programs, a name belongs to one kind, which keeps its capacity; another kind is refused there.
+    /// Whether a name is one resource for every kind of lock, and forgets its capacity when no claim is left. If not,
+    /// as in layouts of other programs, a name belongs to one kind, which keeps its capacity; another kind is refused
+    /// there.
     pub one_rule: bool,
     /// The quality of its fences.
     pub fencing: Fencing,
     /// Whether a holder can raise its fence, or reserve more of them
     /// ([`Fences`](crate::driver::Fences)).
     pub raises_fences: bool,
-    /// How a dead holder is noticed.
+    /// How a dead holder is detected.
     pub liveness: Liveness,
-    /// Whether a claim can outlive its process ([`Tether::Lease`](crate::Tether::Lease)).
-    pub tether_lease: bool,
+    /// Whether a claim can outlive its process ([`Lifetime::Lease`](crate::Lifetime::Lease)).
+    pub outlives_process: bool,
     /// What it shows of waiters.
     pub waiters: WaiterView,
     /// How waiters are woken.
     pub notify: Notify,
-    /// Whether a claim is written down where others find it, with its id and label, and can be ended by whoever knows its id. If
-    /// not, as with locks that a server keeps for a connection, others see at most that a name is held.
+    /// Whether a claim is stored with its id and label, so that others can see it and end it by its id. If not, as with
+    /// locks that a server keeps for a connection, others see at most that a name is held.
     pub records: bool,
     /// Whether it can list the names in use.
     pub listing: bool,
@@ -96,7 +98,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Everything the model itself can do, on one arbiter.
+    /// Everything that the model can do, on one server.
     #[must_use]
     pub fn of_the_model() -> Self {
         Self {
@@ -106,7 +108,7 @@ impl Capabilities {
             fencing: Fencing::Clocked,
             raises_fences: true,
             liveness: Liveness::Lease,
-            tether_lease: true,
+            outlives_process: true,
             waiters: WaiterView::Listed,
             notify: Notify::Push,
             records: true,

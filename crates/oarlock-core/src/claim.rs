@@ -1,4 +1,4 @@
-//! What is asked of a store: names, weights, capacities, labels and the claim that carries them.
+//! The claim that a client sends to a store, and its parts: name, weight, capacity, label.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,7 +15,15 @@ use crate::error::{Error, ErrorKind, Result};
 /// The longest resource name, in bytes, that works on every store.
 pub const MAX_NAME_BYTES: usize = 1024;
 
-/// The name of a resource: any text of 1 to 1024 bytes. Stores escape or hash it; people see it as written.
+/// The name of a resource: any text of 1 to 1024 bytes. Stores escape or hash it; it is shown as written.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::ResourceName;
+/// assert_eq!(ResourceName::new("deploy/prod")?.as_str(), "deploy/prod");
+/// assert!(ResourceName::new("").is_err());
+/// # Ok::<(), oarlock_core::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceName(Arc<str>);
@@ -34,10 +42,12 @@ impl ResourceName {
         } else {
             return Ok(Self(name.into()));
         };
-        Err(Error::new(ErrorKind::InvalidName, problem))
+        let start: String = name.chars().take(32).collect();
+        let shown = if start.len() < name.len() { format!("{start}…") } else { start };
+        Err(Error::new(ErrorKind::InvalidName, problem).about(&Self::unchecked(&shown)))
     }
 
-    /// A name that may be none, for an error to be about.
+    /// A name that may be invalid, for an error that names it.
     pub(crate) fn unchecked(name: &str) -> Self {
         Self(name.into())
     }
@@ -146,15 +156,28 @@ impl From<ClaimId> for String {
 
 /// A number that is strictly larger for every later grant of the same resource in one store.
 ///
-/// Hand it to what the lock protects and let that side refuse smaller ones: this is what still protects the data when
-/// a holder was paused and does not know yet that it lost the lock. Written as a string in JSON, because not every
-/// reader keeps 53 bits.
+/// Send it with every write to what the lock protects, and let that side refuse smaller ones: this protects the data
+/// from a holder that was paused and does not know yet that it lost the lock. In JSON it is a string, because some
+/// readers lose large numbers.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let first = locks.mutex("ledger").lock().await?.fence();
+/// let second = locks.mutex("ledger").lock().await?.fence();
+/// assert!(second > first);
+/// let column = i64::from(second); // for a database: `UPDATE … WHERE fence <= $1`
+/// # assert!(column > 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fence(u64);
 
 impl Fence {
-    /// Fences stay below this: such numbers survive Lua, JavaScript and JSON unharmed.
+    /// All fences are below this: Lua, JavaScript and JSON keep such numbers exactly.
     pub const LIMIT: u64 = 1 << 53;
 
     /// A fence with this number.
@@ -259,7 +282,7 @@ impl fmt::Display for Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capacity {
-    /// Nothing: whatever is stored is fine.
+    /// Nothing: the stored capacity applies.
     Any,
     /// Exactly this; a live resource with another explicit capacity is a [`ErrorKind::SpecMismatch`].
     Fixed(Limit),
@@ -288,8 +311,8 @@ impl Weight {
     }
 }
 
-/// What the user called the lock: shown to people, and the choice of recipe in layouts shared with other programs.
-/// The rule itself never looks at it.
+/// The kind of lock that the user asked for. It is shown to others, and selects the recipe in layouts shared with other
+/// programs. The rule itself does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -309,7 +332,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word shown to people and scripts.
+    /// Its name in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -330,16 +353,41 @@ impl fmt::Display for Kind {
 }
 
 /// What a claim lives by, besides its lease.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Lifetime, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("import").lifetime(Lifetime::Lease).lock().await?;
+/// let ticket = guard.hand_over()?; // another process can adopt it
+/// # drop(ticket);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Tether {
-    /// Freed when the process or session dies, where the store can tell.
+#[non_exhaustive]
+pub enum Lifetime {
+    /// Released when its process or session ends, where the store can detect that.
     Process,
-    /// Survives the process until the lease runs out: for handing a lock over.
+    /// Survives its process until the lease expires: for handing a lock over.
     Lease,
 }
 
-/// Who asks, for the eyes of others. Strangers read it: keep secrets out.
+/// Identifies this client to others (host, pid, user, reason). Everyone with access to the store can read it: keep
+/// secrets out.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Label, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let label = Label::of_this_process().reason("nightly import").tag("job", "7");
+/// let locks = Locks::builder(Memory::new()).label(label).build()?;
+/// let _guard = locks.mutex("import").lock().await?;
+/// let holder = &locks.inspect("import").await?.holders[0];
+/// assert_eq!(holder.label.reason.as_deref(), Some("nightly import"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -350,7 +398,7 @@ pub struct Label {
     pub pid: u32,
     /// The user it runs as.
     pub user: String,
-    /// Why the lock is wanted, in the user's words.
+    /// Why the lock is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The user's own `key=value` pairs.
@@ -385,20 +433,19 @@ impl Label {
         self
     }
 
+    /// Checks its length.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidClaim`] if a part of it is too long to be stored beside every lock.
+    /// [`ErrorKind::InvalidClaim`] if it has too many tags, or a text that is too long.
     pub fn check(&self) -> Result<()> {
         let texts = [&self.host, &self.user].into_iter().chain(&self.reason);
         let mut texts = texts.chain(self.tags.iter().flat_map(|(key, value)| [key, value]));
         if self.tags.len() > Self::MAX_TAGS {
-            return Err(Error::new(ErrorKind::InvalidClaim, format!("at most {} tags", Self::MAX_TAGS)));
+            return Err(Error::new(ErrorKind::InvalidClaim, format!("a label has at most {} tags", Self::MAX_TAGS)));
         }
         if texts.any(|text| text.len() > Self::MAX_TEXT_BYTES) {
             let limit = Self::MAX_TEXT_BYTES;
-            return Err(Error::new(
-                ErrorKind::InvalidClaim,
-                format!("a label's texts have at most {limit} bytes each"),
-            ));
+            return Err(Error::new(ErrorKind::InvalidClaim, format!("each text of a label has at most {limit} bytes")));
         }
         Ok(())
     }
@@ -423,18 +470,19 @@ pub struct Claim {
     /// How many more wait behind this one inside its process.
     pub behind: u32,
     /// What it lives by besides its lease.
-    pub tether: Tether,
+    pub lifetime: Lifetime,
     /// How long a grant lives without renewal.
     pub ttl: Duration,
     /// Whether it is renewed from the first moment on: then a grant may begin with a shorter lease.
     pub renews: bool,
-    /// Who asks.
+    /// Identifies the client to others.
     pub label: Arc<Label>,
     /// A value published while it is held.
     pub value: Option<Arc<str>>,
-    /// The fence to give it, unless a larger one was given before: in place of the clock of a store that would look at its own.
-    /// Whoever asks several stores at once proposes one, so that they agree. A store moves it to within a minute of its own clock,
-    /// so that a client whose clock is wrong does not decide the fences of all. Stores that find their fences otherwise ignore it.
+    /// The fence that the client proposes, for stores that derive fences from their clock. A client of several stores
+    /// (Redlock) proposes one so that they agree. The store gives a larger one if it gave larger ones before, and moves
+    /// the proposal to within a minute of its own clock, so that a client with a wrong clock does not decide the fences
+    /// of all. Other stores ignore it.
     pub least_fence: Option<Fence>,
 }
 
@@ -450,7 +498,7 @@ impl Claim {
             weight: Weight::All,
             wait: false,
             behind: 0,
-            tether: Tether::Process,
+            lifetime: Lifetime::Process,
             ttl: Duration::from_secs(30),
             renews: true,
             label: Arc::default(),
@@ -459,13 +507,13 @@ impl Claim {
         }
     }
 
-    /// How long a waiter's place lives without being renewed.
+    /// How long a waiter keeps its place in the queue without renewal.
     #[must_use]
     pub fn place_ttl(&self) -> Duration {
         self.ttl.min(Self::MAX_PLACE_TTL)
     }
 
-    /// A dead waiter holds up a queue for at most this long.
+    /// A dead waiter blocks a queue for at most this long.
     pub const MAX_PLACE_TTL: Duration = Duration::from_secs(10);
 }
 

@@ -1,4 +1,4 @@
-//! Time that counts suspend.
+//! Clocks that count suspend.
 //!
 //! A lease runs out while a laptop sleeps or a virtual machine is paused, so belief must be counted on a clock that
 //! keeps going then. `std::time::Instant` stops during suspend on Linux; [`BootClock`] does not.
@@ -59,7 +59,7 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// Where the engine reads time from; injected, so that tests can drive it.
+/// The clock of the engine; tests inject their own.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// The present moment. Never goes back; counts suspend.
     fn now(&self) -> Moment;
@@ -98,7 +98,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// 2026-01-01, so that fences look like fences.
+    /// 2026-01-01, so that fences have realistic values.
     const EPOCH_MICROS: u64 = 1_767_225_600_000_000;
 
     /// A clock whose origin lies one hour back, so that subtracting from "now" stays meaningful.
@@ -148,7 +148,7 @@ pub(crate) async fn sleep_until(clock: &dyn Clock, until: Moment) {
 }
 
 /// Sleeps until `clock` reads `until`, without waking in between. For waiters: a suspend prolongs their wait, which
-/// costs nobody anything, while ten thousand of them waking every second would.
+/// does no harm, while 10,000 waiters that wake every second would cost CPU.
 pub(crate) async fn nap_until(clock: &dyn Clock, until: Moment) {
     loop {
         let left = until.since(clock.now());

@@ -1,16 +1,17 @@
-//! The contract between the engine and a store: seven verbs, rich data, no policy.
+//! The contract between the engine and a store: seven verbs, no policy.
 //!
 //! A driver need **not** be cancel safe, retry, back off, time out, renew, log, count, or know what a read-write lock
 //! is. It must keep these promises:
 //!
-//! 1. `attempt` with the same claim id, any number of times, takes at most one place, and once granted answers with
+//! 1. `attempt` with the same claim id, any number of times, queues at most once, and once granted answers with
 //!    the same fence while the grant lives. With `wait = false` a refusal leaves nothing behind.
 //! 2. A claim's place and fence are fixed atomically in the store; leases run on the store's clock.
-//! 3. After `release` has answered, the id holds and waits nowhere. An unknown id is fine.
+//! 3. After `release` has answered, the id neither holds nor waits. An unknown id is not an error.
 //! 4. Every error says whether it may have taken effect.
-//! 5. `watch` may fire for nothing, and must not lose a change made after it resolved. It is only a hint.
+//! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
 
 mod handed;
+pub mod memo;
 mod watch;
 
 use std::future::Future;
@@ -28,7 +29,7 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::state::{Ending, Memo, Page, Query};
 
-/// Who a driver is.
+/// Identifies a driver and its store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Info {
@@ -48,13 +49,14 @@ impl Info {
     }
 }
 
-/// What keeps a claim alive, and since when.
+/// The lease of a claim: since when and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease {
     /// When the request was sent that last extended it: the keep-alive or heartbeat where liveness is shared.
     /// `None` = this very request; the engine noted the time before it called.
     pub from: Option<Moment>,
-    /// How long it lives from there.
+    /// How long it lasts from then on.
     pub ttl: Duration,
 }
 
@@ -63,6 +65,12 @@ impl Lease {
     #[must_use]
     pub const fn of(ttl: Duration) -> Self {
         Self { from: None, ttl }
+    }
+
+    /// A lease that a request extended which was sent at `from`.
+    #[must_use]
+    pub const fn sent_at(from: Moment, ttl: Duration) -> Self {
+        Self { from: Some(from), ttl }
     }
 }
 
@@ -86,10 +94,10 @@ impl Grant {
     }
 }
 
-/// Where a pending claim stands: opaque to the engine, handed back to [`Driver::watch`].
+/// The position of a pending claim: opaque to the engine, passed back to [`Driver::watch`].
 ///
-/// It must stay the same while nothing that matters has changed, because the engine arms a watch anew, and looks again at
-/// once, whenever it differs.
+/// It must stay the same while nothing relevant has changed: whenever it differs, the engine arms a new watch and
+/// attempts again at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
@@ -97,17 +105,17 @@ pub struct Cursor(pub Vec<u8>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pending {
-    /// How many claims stand before this one, holders and waiters; `None` where the store does not tell.
+    /// How many claims are before this one, holders and waiters; `None` if the store does not tell.
     pub ahead: Option<u32>,
-    /// Something in the way ends by itself after this long: look again then.
+    /// A claim before this one can expire after this time: attempt again then.
     pub recheck_after: Option<Duration>,
-    /// One that holds it, if the store says: whoever sees the same one again knows that nothing has changed.
+    /// A holder, if the store tells: if the next answer names the same one, nothing has changed.
     pub holder: Option<ClaimId>,
     /// What to watch.
     pub cursor: Cursor,
-    /// A watch that is armed for this claim also tells what happened between this answer and its arming, so that there is
-    /// no need to look once more; and on a store that otherwise has to be asked ([`Notify::Poll`](crate::capabilities::Notify)) it will
-    /// tell this one, so that there is no need to look often.
+    /// A watch that is armed for this claim also reports what happened between this answer and its arming, so that no
+    /// further attempt is needed. On a store that has to be polled otherwise
+    /// ([`Notify::Poll`](crate::capabilities::Notify)) it notifies this claim, so that a slow poll is enough.
     pub watched: bool,
 }
 
@@ -116,7 +124,7 @@ pub struct Pending {
 pub enum Attempt {
     /// The claim holds.
     Granted(Grant),
-    /// It does not; with `wait` it has a place now.
+    /// It does not; with `wait` it has a place in the queue now.
     Pending(Pending),
 }
 
@@ -160,27 +168,27 @@ impl Renewal {
 pub enum Gone {
     /// The store does not say: expired, evicted, or forgotten.
     Unknown,
-    /// Somebody broke it.
+    /// An operator or another program broke it.
     Broken(Ending),
-    /// The session or process it was tethered to ended.
+    /// Its session or process ended.
     Session,
 }
 
 /// The answer to a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewed {
-    /// It lives on.
+    /// The claim is alive.
     Alive {
         /// From when and how long.
         lease: Lease,
-        /// `None` for a waiter. For a holder the fence of its grant, and where more were asked for ([`Fences`]) the largest that
-        /// belongs to the claim now. The engine takes a holder whose grant has another fence, or none, for lost: the store fell back
-        /// to an earlier state.
+        /// `None` for a waiter. For a holder, the fence of its grant; if more were requested ([`Fences`]), the largest
+        /// that belongs to the claim now. If a holder's grant has another fence, or none, the engine treats the lock as
+        /// lost: the store fell back to an earlier state.
         fence: Option<Fence>,
-        /// Somebody asked for its end: it will not live longer than this lease.
+        /// Its end was asked for: it will not live longer than this lease.
         ending: Option<Ending>,
     },
-    /// It holds and waits nowhere, and never will again.
+    /// The claim neither holds nor waits, and never will again.
     Gone(Gone),
 }
 
@@ -188,43 +196,43 @@ pub enum Renewed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// Its holder is done.
+    /// Its holder releases it.
     Done {
         /// To be left on the resource.
         memo: Option<Memo>,
     },
     /// Its waiter gave up.
     Withdrawn,
-    /// Somebody else ends it.
+    /// An operator or another program ends it.
     Broken {
         /// Who, and why.
         ending: Ending,
-        /// How long the holder may still take; zero ends it at once.
+        /// How long the holder has to finish; zero ends the hold at once.
         grace: Duration,
     },
 }
 
-/// What became of a hold that was to end.
+/// The result of a release or a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
-    /// It was held until now, and has ended.
+    /// It was held until now, and is released.
     Released,
     /// It had ended before.
     NotHeld,
-    /// Another entry of the same owner still holds it; of re-entrant locks only.
+    /// Another entry of the same owner still holds it (re-entrant locks only).
     StillHeld,
-    /// Its holder was asked to end, and ends within the grace given; of a break only.
+    /// Its holder was asked to end within the given grace (breaks only).
     Asked,
 }
 
-/// What a release found.
+/// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
-    /// What became of the claim.
+    /// The result for the claim.
     pub outcome: Released,
-    /// Whether somebody waits; `None` where the store does not tell.
+    /// Whether other claims wait; `None` if the store does not tell.
     pub others_waiting: Option<bool>,
 }
 
@@ -240,40 +248,41 @@ impl Release {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Interest {
-    /// The turn of this pending claim, which stood there.
+    /// The turn of this pending claim, which was at this position.
     Turn(Arc<Claim>, Cursor),
     /// Any change of this resource.
     Resource(ResourceName),
-    /// Whatever concerns the claims of this client: one stream, however many locks.
+    /// All claims of this client: one stream for any number of locks.
     Mailbox,
 }
 
-/// What a store must be able to do. See the [module](self) for what it promises.
+/// A store. See the [module](self) for what it must guarantee.
 pub trait Driver: Send + Sync + 'static {
-    /// Who this is and what it can do.
+    /// Its scheme, address and capabilities.
     fn info(&self) -> Info;
 
-    /// Takes, keeps or refuses a place. The only truth, and idempotent by claim id. A held claim that asks for less
-    /// weight is made lighter and keeps its fence.
+    /// Grants or queues a claim, or refuses it. Idempotent by claim id. A client holds only after `attempt` has answered
+    /// `Granted`; the store may have decided that earlier, when the previous holder released. A held claim that asks for
+    /// less weight becomes lighter and keeps its fence.
     fn attempt(&self, claim: &Claim) -> impl Future<Output = Result<Attempt>> + Send;
 
     /// Keeps holders and waiters alive: one answer per claim, in order. An error means "unknown" for that claim.
     fn renew(&self, batch: &[Renewal]) -> impl Future<Output = Vec<Result<Renewed>>> + Send;
 
-    /// Ends a claim, holder or waiter, and tells whom it must.
+    /// Ends a claim, holder or waiter, and notifies the claims that can be granted now.
     fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> impl Future<Output = Result<Release>> + Send;
 
     /// Arms a watch.
     fn watch(&self, interest: &Interest) -> impl Future<Output = Result<Watch>> + Send;
 
-    /// Shows what is there.
+    /// Returns the state of resources.
     fn inspect(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
 
-    /// Lets go of connections and sessions. Claims still held are freed where that is how the store works.
+    /// Closes connections and sessions. Where claims live as long as their session, those still held are released.
     fn close(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// A future that owns what it needs, so that it can be finished elsewhere when its caller goes away.
+/// A future that owns its data, so that it can be finished in the background when its caller drops it.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The boxed twin of [`Driver`], implemented for every driver: what the engine holds.

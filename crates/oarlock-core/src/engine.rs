@@ -1,18 +1,18 @@
-//! One engine, where all policy lives: waiting, retrying, renewing, giving up, cleaning up.
+//! The engine: all policy of the client. It waits, retries, renews, gives up and cleans up, over any store.
 
 mod acquire;
-mod at_home;
 mod backoff;
 pub(crate) mod cohort;
-mod crowd;
 mod entropy;
+mod finish_on_drop;
 mod gate;
-mod home;
-mod leaving;
-mod look;
+mod on_runtime;
+mod poller;
 mod reaper;
+mod releaser;
+mod runtime;
 mod settings;
-mod uncut;
+mod waiter_limit;
 mod watchdog;
 
 use std::sync::Arc;
@@ -21,71 +21,72 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use acquire::{Ask, LAST_CHANCE, Wait, busy};
+pub(crate) use acquire::{LAST_CHANCE, Request, Wait, busy};
 pub(crate) use backoff::Patience;
 use cohort::Cohorts;
 pub(crate) use cohort::MAX_HAND_OFFS;
-use crowd::Crowds;
 pub(crate) use entropy::Entropy;
+use finish_on_drop::FinishOnDrop;
 use gate::Gate;
-pub use home::Home;
-use leaving::Leaving;
-pub(crate) use look::Looks;
+pub(crate) use poller::Poller;
 pub(crate) use reaper::Orphan;
+use releaser::Releaser;
+pub use runtime::Runtime;
 pub(crate) use settings::Settings;
-use uncut::Uncut;
+use waiter_limit::WaiterLimit;
 use watchdog::Watchdog;
 
 use crate::capabilities::Liveness;
-use crate::claim::{Claim, Label, ResourceName, Tether};
+use crate::claim::{Claim, Label, Lifetime, ResourceName};
 use crate::clock::{Clock, Moment};
 use crate::driver::{BoxFuture, DynDriver, End, Info, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Observers;
 
-/// How long a lock lives without renewal, unless said otherwise.
+/// The default lease: how long a lock lives without renewal.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// How long `lock()` waits, unless said otherwise.
+/// The default wait: how long `lock()` waits.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// How long one request to a store may take.
+/// The default timeout of one request to a store.
 pub const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many claims of one client may stand in the store's queue for one name, unless said otherwise. Far more than tasks that have a
-/// use for one lock at once, and few enough for a store: ten thousand places are renewed with about 3,500 answers a second, in four requests.
+/// The default limit of claims of one client that wait in the store's queue for one name. It is far above what a
+/// program needs, and low enough for a store: 10,000 waiters are renewed in four requests, with about 3,500 answers a
+/// second.
 pub const DEFAULT_MAX_WAITERS: usize = 10_000;
 
-/// The longest time that one request to a store may be given.
+/// The longest timeout of one request to a store.
 pub const MAX_OP_TIMEOUT: Duration = MAX_TTL;
 
-/// The shortest lease: below this, belief has no room beside margins and scheduling.
+/// The shortest lease. A shorter one leaves no time for the safety margin and for scheduling delays.
 pub const MIN_TTL: Duration = Duration::from_millis(50);
 
 /// The longest lease.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What the parts of the engine share.
+/// The state that all parts of the engine share.
 pub(crate) struct Core {
     pub(crate) driver: Arc<dyn DynDriver>,
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Tells the store from others in this process, whoever's requests it takes.
+    /// Distinguishes this store from others in this process.
     store: usize,
     pub(crate) observers: Observers,
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) watchdog: Watchdog,
-    pub(crate) leaving: Leaving,
+    pub(crate) releaser: Releaser,
     pub(crate) gate: Gate,
     pub(crate) cohorts: Cohorts,
-    pub(crate) crowds: Crowds,
-    pub(crate) home: Home,
+    pub(crate) waiter_limit: WaiterLimit,
+    pub(crate) runtime: Runtime,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) op_timeout: Duration,
     pub(crate) label: Arc<Label>,
     closed: AtomicBool,
-    /// A task that does nothing for as long as the home's runtime lives.
+    /// A task that never ends by itself: once it is finished, the runtime is gone.
     pulse: tokio::task::AbortHandle,
 }
 
@@ -98,24 +99,24 @@ impl Drop for Core {
 
 impl Core {
     pub(crate) fn new(driver: Arc<dyn DynDriver>, mut settings: Settings) -> Result<Self> {
-        let home = match settings.take_home()? {
-            Some(home) => home,
-            None => Home::here().or_else(|_| Home::own_thread())?,
+        let runtime = match settings.take_runtime()? {
+            Some(runtime) => runtime,
+            None => Runtime::here().or_else(|_| Runtime::own_thread())?,
         };
         let label = settings.label.unwrap_or_else(Label::of_this_process);
         label.check()?;
         let observers = Observers::new(settings.observers);
         let (entropy, info) = (Arc::new(settings.entropy), driver.info());
         let store = Arc::as_ptr(&driver).cast::<()>().addr();
-        let driver = home.of(driver);
-        let leaving = Leaving {
+        let driver = runtime.of(driver);
+        let releaser = Releaser {
             driver: driver.clone(),
             clock: settings.clock.clone(),
             entropy: entropy.clone(),
             over: CancellationToken::new(),
             outlasts_leases: info.capabilities.liveness == Liveness::Session,
         };
-        let watchdog = Watchdog::new(leaving.clone(), observers.clone(), settings.op_timeout, home.clone());
+        let watchdog = Watchdog::new(releaser.clone(), observers.clone(), settings.op_timeout, runtime.clone());
         Ok(Self {
             info,
             store,
@@ -124,12 +125,12 @@ impl Core {
             observers,
             entropy,
             watchdog,
-            leaving,
+            releaser,
             gate: Gate::default(),
             cohorts: Cohorts::default(),
-            crowds: Crowds::new(settings.max_waiters),
-            pulse: home.pulse(),
-            home,
+            waiter_limit: WaiterLimit::new(settings.max_waiters),
+            pulse: runtime.pulse(),
+            runtime,
             ttl: settings.ttl,
             wait: settings.wait,
             op_timeout: settings.op_timeout,
@@ -142,21 +143,23 @@ impl Core {
     pub(crate) async fn shutdown(&self, patience: Duration) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         let end = self.clock.now() + patience;
-        let flushed = tokio::time::timeout(patience, self.home.idle()).await;
-        // Before the store can give them to others.
+        let flushed = tokio::time::timeout(patience, self.runtime.idle()).await;
+        // Belief ends before the store can grant these locks to other claims.
         self.watchdog.end_session();
         let left = end.since(self.clock.now()).max(LAST_CHANCE);
-        let close = Uncut::new(&self.home, self.driver.clone().close());
+        let close = FinishOnDrop::new(&self.runtime, self.driver.clone().close());
         let late = || Error::unreachable("no answer in time").on(self.info.scheme).during("close");
         tokio::time::timeout(left, close).await.unwrap_or_else(|_| Err(late()))?;
-        flushed.map_err(|_| Error::unreachable("some releases were not done in time").on(self.info.scheme))
+        flushed.map_err(|_| {
+            Error::unreachable("some locks were not released in time; they end with their leases").on(self.info.scheme)
+        })
     }
 
     pub(crate) fn release(&self, claim: &Claim, end: End) -> BoxFuture<Result<Release>> {
         self.driver.clone().release(claim.resource.clone(), claim.id, end)
     }
 
-    /// Waits for a request whose answer leaves nothing to undo, as long as one may take.
+    /// Waits for a request for at most `op_timeout`. Only for requests whose answer leaves nothing to undo.
     pub(crate) async fn in_time<T>(&self, request: BoxFuture<Result<T>>, verb: &'static str) -> Result<T>
     where
         T: Send + 'static,
@@ -164,14 +167,14 @@ impl Core {
         self.by(Moment::NEVER, request, verb).await
     }
 
-    /// Waits for such a request, but no longer than until `end`.
+    /// As [`in_time`](Self::in_time), but no longer than until `end`.
     pub(crate) async fn by<T>(&self, end: Moment, request: BoxFuture<Result<T>>, verb: &'static str) -> Result<T>
     where
         T: Send + 'static,
     {
         let late = || Error::unreachable("no answer in time").on(self.info.scheme).during(verb);
         let patience = self.op_timeout.min(end.since(self.clock.now()));
-        let request = Uncut::new(&self.home, request);
+        let request = FinishOnDrop::new(&self.runtime, request);
         tokio::time::timeout(patience, request).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -180,22 +183,23 @@ impl Core {
             return Err(Error::new(ErrorKind::Closed, "this client was shut down").on(self.info.scheme));
         }
         if self.pulse.is_finished() {
-            let message = "the runtime that this client renews its locks on is gone";
+            let message = "the tokio runtime that renews the locks of this client has ended";
             return Err(Error::new(ErrorKind::Closed, message).on(self.info.scheme));
         }
         Ok(())
     }
 
-    /// Whether the store can keep a claim by its lease alone.
-    pub(crate) fn check_tether(&self, tether: Tether, resource: &ResourceName) -> Result<()> {
-        if tether == Tether::Process || self.info.capabilities.tether_lease {
+    /// Checks that the store can keep a claim by its lease alone.
+    pub(crate) fn check_lifetime(&self, lifetime: Lifetime, resource: &ResourceName) -> Result<()> {
+        if lifetime == Lifetime::Process || self.info.capabilities.outlives_process {
             return Ok(());
         }
-        let message = "this store frees a lock with its process: it cannot be handed over";
+        let message =
+            "this store releases a lock when its process ends, so the lock cannot be handed to another process";
         Err(Error::new(ErrorKind::Unsupported, message).on(self.info.scheme).about(resource))
     }
 
-    /// A number that tells this client's store from others in this process.
+    /// A number that distinguishes this client's store from others in this process.
     pub(crate) fn store_number(&self) -> usize {
         self.store
     }

@@ -1,4 +1,4 @@
-//! One error for every store: what went wrong, whether it may have taken effect, whether to try again.
+//! The error type of every store: what went wrong, whether it may have taken effect, whether a retry can help.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::claim::{Limit, ResourceName};
 use crate::state::HolderState;
 use crate::text;
 
-/// The result of everything that can fail here.
+/// The result type of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong.
@@ -30,11 +30,11 @@ pub enum ErrorKind {
     Upgrade,
     /// The name is empty or too long.
     InvalidName,
-    /// Another part of the request makes no sense.
+    /// Another part of the request is invalid.
     InvalidClaim,
     /// The URL or an option is wrong.
     Config,
-    /// This store cannot do what was asked.
+    /// This store does not support the request.
     Unsupported,
     /// The store does not answer.
     Unreachable,
@@ -48,18 +48,19 @@ pub enum ErrorKind {
     NewerFormat,
     /// Fences reached 2^53.
     FenceExhausted,
-    /// As many claims of this client wait for the name as [may](crate::LocksBuilder::max_waiters).
+    /// As many claims of this client wait for the name as [`max_waiters`](crate::LocksBuilder::max_waiters) allows.
     TooManyWaiters,
     /// The client was shut down.
     Closed,
-    /// The operating system failed us.
+    /// The operating system returned an error.
     Os,
-    /// A bug.
+    /// A bug in this library or its driver.
     Internal,
 }
 
 /// Whether a failed operation may have taken effect in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Applied {
     /// It certainly had no effect.
     No,
@@ -67,8 +68,9 @@ pub enum Applied {
     Unknown,
 }
 
-/// Whether trying again can help.
+/// Whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Retry {
     /// The same request will fail the same way.
     Never,
@@ -78,17 +80,17 @@ pub enum Retry {
     Later,
 }
 
-/// Who was in the way when a bounded wait ended.
+/// Who held the lock when a bounded wait ended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Busy {
-    /// The holder that has been there longest, if the store shows holders.
+    /// The holder that has held longest, if the store shows holders.
     pub holder: Option<HolderState>,
     /// How many hold it.
     pub holders: usize,
-    /// How many wait before us; `None` where the store does not tell.
+    /// How many claims wait before this one; `None` if the store does not tell.
     pub ahead: Option<usize>,
-    /// How long we waited.
+    /// How long this claim waited.
     pub waited: Duration,
 }
 
@@ -114,14 +116,28 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The one error of this library.
+/// The error type of this library.
 ///
 /// `Display` is one line that says what happened; [`hint`](Self::hint) says what to do next.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{ErrorKind, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let _guard = locks.mutex("report").reason("nightly").lock().await?;
+/// let error = locks.mutex("report").wait(Duration::ZERO).lock().await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Busy);
+/// let holder = error.busy().and_then(|busy| busy.holder.as_ref()).unwrap();
+/// assert_eq!(holder.label.reason.as_deref(), Some("nightly"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
 impl Error {
-    /// An error that had no effect and will not go away by repeating.
+    /// An error of a request that had no effect and that a retry does not repair.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
@@ -137,7 +153,7 @@ impl Error {
         }))
     }
 
-    /// The store did not answer: the request may have arrived, and another try may get through.
+    /// The store did not answer: the request may have taken effect, and a retry may succeed.
     #[must_use]
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unreachable, message).applied_unknown().retry_later()
@@ -149,7 +165,7 @@ impl Error {
         Self::new(ErrorKind::Busy, String::new()).retry_later().edit(|inner| inner.detail = Detail::Busy(busy))
     }
 
-    /// The lock is gone.
+    /// The lock was lost.
     #[must_use]
     pub fn lost(reason: LossReason) -> Self {
         Self::new(ErrorKind::Lost, String::new()).edit(|inner| inner.detail = Detail::Loss(reason))
@@ -158,12 +174,12 @@ impl Error {
     /// Another explicit capacity is stored.
     #[must_use]
     pub fn spec_mismatch(stored: Limit, asked: Limit) -> Self {
-        let message = format!("its capacity is {stored}, not {asked}, as long as others use it");
+        let message = format!("its capacity is {stored}, not {asked}, while other claims use it");
         Self::new(ErrorKind::SpecMismatch, message).edit(|inner| inner.detail = Detail::Stored(stored))
     }
 
     fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // A clone of it keeps what it says.
+        // Clones are not changed.
         change(Arc::make_mut(&mut self.0));
         self
     }
@@ -174,13 +190,13 @@ impl Error {
         self.edit(|inner| inner.applied = Applied::Unknown)
     }
 
-    /// This error, worth repeating at once.
+    /// This error, with a retry at once.
     #[must_use]
     pub fn retry_now(self) -> Self {
         self.edit(|inner| inner.retry = Retry::Now)
     }
 
-    /// This error, worth repeating after a pause.
+    /// This error, with a retry after a pause.
     #[must_use]
     pub fn retry_later(self) -> Self {
         self.edit(|inner| inner.retry = Retry::Later)
@@ -247,7 +263,7 @@ impl Error {
         self.0.resource.as_ref()
     }
 
-    /// Who was in the way, if this is [`ErrorKind::Busy`].
+    /// Who holds the lock, if this is [`ErrorKind::Busy`].
     #[must_use]
     pub fn busy(&self) -> Option<&Busy> {
         if let Detail::Busy(busy) = &self.0.detail { Some(busy) } else { None }
@@ -265,13 +281,13 @@ impl Error {
         if let Detail::Stored(limit) = self.0.detail { Some(limit) } else { None }
     }
 
-    /// What to do next, in one sentence; empty where there is nothing sensible to say.
+    /// What to do next, in one sentence; empty if there is no general advice.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self.0.kind {
-            ErrorKind::Busy => "Wait longer, or look at who holds it.",
-            ErrorKind::Lost => "Stop touching what the lock protects; another may hold it now.",
-            ErrorKind::SelfDeadlock => "Release the guard this owner already has, or use another owner.",
+            ErrorKind::Busy => "Wait longer, or inspect the lock to see who holds it.",
+            ErrorKind::Lost => "Stop changing what the lock protects; another process may hold it now.",
+            ErrorKind::SelfDeadlock => "Release the guard that this owner already has, or use another owner.",
             ErrorKind::SpecMismatch => "Use the stored capacity, or adopt it while a change rolls out.",
             ErrorKind::TooHeavy => "Ask for fewer units, or give the resource a larger capacity.",
             ErrorKind::Upgrade => "Release the lock and ask for the heavier one; upgrading in place can deadlock.",
@@ -281,7 +297,7 @@ impl Error {
             ErrorKind::Unreachable => "Check that the store runs and can be reached from here.",
             ErrorKind::Denied => "Check the credentials and permissions.",
             ErrorKind::CannotCreate => "Check the directory's permissions and free space, or name another one.",
-            ErrorKind::Foreign => "Something else wrote there; use another name or prefix.",
+            ErrorKind::Foreign => "Another program wrote this entry; use another name or prefix.",
             ErrorKind::NewerFormat => "Upgrade this program.",
             ErrorKind::FenceExhausted => "Use a fresh name.",
             ErrorKind::TooManyWaiters => "Wait in fewer tasks at once, or raise max_waiters.",
@@ -346,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clone_can_be_told_more_and_leaves_the_first_alone() {
+    fn changing_a_clone_does_not_change_the_original() {
         let name = ResourceName::new("job").unwrap();
         let first = Error::unreachable("no answer").because(std::io::Error::other("broken pipe"));
         let clone = first.clone().during("renew").about(&name);

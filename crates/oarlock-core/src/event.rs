@@ -1,4 +1,4 @@
-//! Every step of every lock, as one stream: tracing, metrics, audit and dashboards are observers of it.
+//! Lock events: one stream of every step of every lock, for tracing, metrics, audit and dashboards.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,19 +15,19 @@ use crate::state::Ending;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// It is asked for.
+    /// It was requested.
     Requested,
     /// It waits.
     Waiting {
-        /// How many stand before it, where the store tells.
+        /// How many claims are before it, if the store tells.
         ahead: Option<u32>,
     },
     /// The store did not answer; the engine tries again.
     Retrying {
-        /// What the store said.
+        /// The error of the store.
         error: Error,
     },
-    /// It lost its place and took a new one.
+    /// The store removed it from the queue, and it queues again.
     Requeued,
     /// It holds.
     Granted {
@@ -36,18 +36,18 @@ pub enum Step {
         /// How long it took.
         waited: Duration,
     },
-    /// It gave up waiting, or its caller did.
+    /// It gave up waiting, or its caller dropped it.
     Withdrawn,
     /// It was renewed.
     Renewed,
     /// A renewal failed: finish soon.
     Suspect {
-        /// What the store said.
+        /// The error of the store.
         error: Error,
     },
-    /// A renewal worked again.
+    /// A renewal succeeded again.
     Recovered,
-    /// Somebody asked for its end.
+    /// An operator or another program asked for its end.
     Ending {
         /// Who and why.
         ending: Ending,
@@ -59,16 +59,16 @@ pub enum Step {
         /// Why.
         reason: LossReason,
     },
-    /// It was let go.
+    /// It was released.
     Released {
-        /// What the store said.
+        /// The answer of the store.
         outcome: Released,
         /// How long it was held.
         held_for: Duration,
     },
-    /// Letting it go failed; its lease ends it.
+    /// The release failed; its lease ends it.
     ReleaseFailed {
-        /// What the store said.
+        /// The error of the store.
         error: Error,
     },
 }
@@ -87,9 +87,28 @@ pub struct LockEvent {
     pub step: Step,
 }
 
-/// Somebody who is told of every step, in order, on the thread where it happens: be quick. A panic in it is not passed on.
+/// Receives every lock event of a client, in order, on the thread where it happens: it must not block. A panic in it is
+/// caught.
+///
+/// # Examples
+/// ```
+/// # use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+/// # use oarlock_core::{LockEvent, Locks, Memory, Step};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let grants = Arc::new(AtomicUsize::new(0));
+/// let counter = grants.clone();
+/// let observer = move |event: &LockEvent| {
+///     if let Step::Granted { .. } = event.step {
+///         counter.fetch_add(1, Ordering::Relaxed);
+///     }
+/// };
+/// let locks = Locks::builder(Memory::new()).observer(observer).build()?;
+/// locks.mutex("report").lock().await?.release().await?;
+/// assert_eq!(grants.load(Ordering::Relaxed), 1);
+/// # Ok(()) }
+/// ```
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened.
+    /// Called for each event.
     fn observe(&self, event: &LockEvent);
 }
 
@@ -115,7 +134,7 @@ impl Observers {
         let resource = claim.resource.clone();
         let event = LockEvent { resource, claim: claim.id, kind: claim.kind, step: step() };
         for observer in self.0.iter() {
-            // Whoever only looks must not be able to stop renewals or lose a lock on its way to the next holder.
+            // An observer must not be able to stop renewals, or to lose a lock that is being handed on.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(&event)));
         }
     }

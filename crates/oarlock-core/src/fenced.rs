@@ -1,21 +1,21 @@
-//! The protected side: what a fence is for.
+//! Data that is protected by fences.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use crate::claim::Fence;
 
-/// Something that only the newest holder may change.
+/// Data that only the newest holder of a lock may change.
 ///
-/// A lock alone cannot stop a holder that was paused, woke up after its lease, and writes before it has looked. What it
-/// writes to can: it remembers the largest fence it has seen and refuses smaller ones. This does so for data in this
-/// process; stores have checks of the same meaning for data in them.
+/// A lock alone cannot stop a holder that was paused (a long GC pause), wakes up after its lease, and writes before it
+/// notices. The data can: it remembers the largest fence it has seen and refuses smaller ones. This type does so for
+/// data in this process; databases do it with a condition on a column.
 ///
 /// # Guarantees
-/// After a change with fence *n* was let in, none with a smaller one is. The check and the change are one step.
+/// After a change with fence *n* was accepted, none with a smaller fence is. The check and the change are one step.
 ///
-/// Use it for what a lock excludes others from (a mutex, a writer, a leader): those who share a lock have different
-/// fences at the same time, and none of them is late.
+/// Use it with exclusive locks (a mutex, a writer, a leader): holders that share a lock have different fences at the
+/// same time, and all of them are current.
 ///
 /// # Examples
 /// ```
@@ -38,8 +38,9 @@ struct Guarded<T> {
     data: T,
 }
 
-/// A change that came too late: a newer holder has been here.
+/// A change that came too late: a newer holder has changed the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stale {
     /// The fence that came with the change.
     pub offered: Fence,
@@ -48,7 +49,7 @@ pub struct Stale {
 }
 
 impl<T> Fenced<T> {
-    /// Data that nobody has changed yet.
+    /// Data that was not changed yet.
     pub fn new(data: T) -> Self {
         Self(Mutex::new(Guarded { seen: None, data }))
     }
@@ -73,9 +74,9 @@ impl<T> Fenced<T> {
         Ok(change(&mut guarded.data))
     }
 
-    /// Looks at the data, which needs no fence.
-    pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner).data)
+    /// Reads the data, which needs no fence.
+    pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.0.lock().unwrap_or_else(PoisonError::into_inner).data)
     }
 
     /// The largest fence seen: keep it with the data if the data outlives this process.
@@ -87,7 +88,7 @@ impl<T> Fenced<T> {
 
 impl fmt::Display for Stale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "refused: fence {} came after fence {}, whose holder has written since", self.offered, self.seen)
+        write!(f, "refused: fence {} is older than fence {}, whose holder has written since", self.offered, self.seen)
     }
 }
 
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_late_are_refused_and_change_nothing() {
+    fn a_late_change_is_refused_and_changes_nothing() {
         let data = Fenced::restored(Vec::new(), Fence::new(5));
         assert!(data.change(Fence::new(4), |data| data.push(4)).is_err());
         data.change(Fence::new(5), |data| data.push(5)).unwrap();

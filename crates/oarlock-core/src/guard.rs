@@ -1,4 +1,4 @@
-//! A lock in hand.
+//! A held lock: its guard, and the view of its state.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +21,21 @@ use crate::event::Step;
 use crate::owner::Owner;
 use crate::state::{Ending, Memo};
 
-/// What can be known of a lock in hand: cheap to clone, hands out no power over it.
+/// The state of a held lock, for other tasks. Cheap to clone; it cannot release the lock.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// let held = guard.held();
+/// assert!(held.is_held());
+/// held.check()?; // between two steps of the work
+/// guard.release().await?;
+/// assert!(!held.is_held());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Held(Arc<Inner>);
 
@@ -53,7 +67,7 @@ impl Held {
         }))
     }
 
-    /// This hold under another fence of its grant, that of a lock that was handed on before it was handed over.
+    /// This hold under another fence of its grant, for a lock that was handed on in a cohort before it was handed over.
     pub(crate) fn with_fence(mut self, fence: Fence) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.fence = fence;
@@ -84,13 +98,13 @@ impl Held {
         now.since(self.0.granted_at)
     }
 
-    /// What is held.
+    /// The name of the lock.
     #[must_use]
     pub fn resource(&self) -> &ResourceName {
         &self.0.resource
     }
 
-    /// What it is called.
+    /// The kind of the lock.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.claim().kind
@@ -102,53 +116,53 @@ impl Held {
         self.0.id
     }
 
-    /// The number that later holders exceed: hand it to what the lock protects.
+    /// The fence: larger than that of every earlier holder. Send it with every write to what the lock protects.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.0.fence
     }
 
-    /// What the last holder left on the resource.
+    /// The memo that the last holder left on the resource.
     #[must_use]
     pub fn memo(&self) -> Option<&[u8]> {
         self.0.memo.as_deref()
     }
 
-    /// How long it took to get.
+    /// How long the acquisition took.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.0.waited
     }
 
-    /// Whether the lock may still be believed in. No I/O.
+    /// Whether the lock is still held, as far as this client may believe. No I/O.
     ///
     /// # Guarantees
-    /// It turns false before the store can grant the lock to another (except by a forced break), and never turns true
-    /// again. It may turn false although the store would still count it as held.
+    /// It becomes false before the store can grant the lock to another claim (except after a forced break), and never
+    /// becomes true again. It may become false although the store still counts the lock as held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.belief.is_held()
     }
 
-    /// That the lock may still be believed in, as something for `?` between two steps of work. No I/O.
+    /// Checks that the lock is still held, for `?` between two steps of work. No I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason if it was lost; also if it was let go.
+    /// [`ErrorKind::Lost`] with the reason if it was lost; also if it was released.
     pub fn check(&self) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
-        let let_go = || Error::new(ErrorKind::Lost, "it was let go");
-        Err(self.loss().map_or_else(let_go, Error::lost).about(self.resource()))
+        let released = || Error::new(ErrorKind::Lost, "this lock was released");
+        Err(self.loss().map_or_else(released, Error::lost).about(self.resource()))
     }
 
-    /// Held, suspect (a renewal was missed, or an end was asked for), or lost. No I/O.
+    /// Held, suspect (a renewal failed, or its end was asked for), or lost. No I/O.
     #[must_use]
     pub fn belief(&self) -> Belief {
         self.0.belief.belief()
     }
 
-    /// When belief ends if no further renewal succeeds, or when it ran out, by the client's clock.
+    /// When belief ends if no further renewal succeeds, or when it ended, by the client's clock.
     #[must_use]
     pub fn ends_at(&self) -> Moment {
         self.0.belief.deadline()
@@ -160,8 +174,8 @@ impl Held {
         self.0.belief.time_left()
     }
 
-    /// Resolves when the lock is lost, and says why; never resolves for one that was released first. A task that watches a
-    /// lock for as long as it is held awaits [`ended`](Self::ended).
+    /// Resolves when the lock is lost, and says why; never resolves for one that was released first. A task that
+    /// watches a lock for as long as it is held awaits [`ended`](Self::ended).
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -192,8 +206,8 @@ impl Held {
     }
 
     /// Resolves when an operator or another program asks for the end of this hold
-    /// ([`Locks::break_hold`](crate::Locks::break_hold)), and says who and why: time to finish. `None` if the hold ends without
-    /// that. Where the store notifies its clients it resolves at once, else with the next renewal.
+    /// ([`Locks::break_hold`](crate::Locks::break_hold)), and says who and why: time to finish. `None` if the hold ends
+    /// without that. Where the store notifies its clients it resolves at once, else with the next renewal.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -201,7 +215,8 @@ impl Held {
         self.0.belief.asked_to_end().await
     }
 
-    /// Resolves when belief will end within `lead` unless a renewal succeeds: time to stop in order.
+    /// Resolves when belief will end within `lead` unless a renewal succeeds, or has ended by a loss or a release: time
+    /// to stop the work in order.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -215,8 +230,8 @@ impl Held {
         self.0.belief.reason()
     }
 
-    /// A token that is cancelled when the lock is lost or released: work that looks at it never goes on unprotected.
-    /// Cancelling it does nothing to the lock.
+    /// A token that is cancelled when the lock is lost or released: work that checks it does not go on without the
+    /// lock. Cancelling it does nothing to the lock.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.0.belief.token().child_token()
@@ -233,14 +248,25 @@ impl fmt::Debug for Held {
     }
 }
 
-/// A lock in hand; it is let go when this is dropped.
+/// A held lock; dropping it releases the lock.
 ///
 /// # Guarantees
-/// - [`is_held`](Held::is_held) ends before the store can grant the lock to another.
+/// - [`is_held`](Held::is_held) becomes false before the store can grant the lock to another claim.
 /// - [`fence`](Held::fence) is larger than that of every earlier grant of the resource.
 /// - Dropping it never blocks and never panics, in or out of a runtime: the release happens in the background, and
-///   the lease ends what that cannot reach. [`release`](Self::release) gives certainty.
-#[must_use = "a guard that is dropped at once lets the lock go at once"]
+///   the lease ends the hold if that fails. [`release`](Self::release) reports the result.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Released};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// println!("writing with fence {}", guard.fence());
+/// assert_eq!(guard.release().await?, Released::Released);
+/// # Ok(()) }
+/// ```
+#[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard {
     held: Held,
     core: Arc<Core>,
@@ -248,22 +274,22 @@ pub struct Guard {
     renewed: bool,
     /// The right to hand the lock on within this process.
     baton: Option<Baton>,
-    /// Fences may have been reserved for it, whatever was answered.
+    /// Fences may have been reserved for it, even if the request failed.
     reserves: bool,
-    /// Requests under way, owned here so that they can be handed over whole.
-    changing: UnderWay<Attempt>,
-    leaving: UnderWay<Release>,
-    /// How the hold ends, whoever has to say so to the store in the end.
+    /// Requests in flight, owned here so that the reaper can finish them.
+    changing: InFlight<Attempt>,
+    releasing: InFlight<Release>,
+    /// How the hold ends, for the release by this guard or by the reaper.
     end: End,
     done: bool,
 }
 
-/// A request that may be under way. Only ever touched through `&mut`; the mutex is what makes a guard `Sync`, so that
-/// futures which borrow it can be spawned.
-type UnderWay<T> = Mutex<Option<BoxFuture<Result<T>>>>;
+/// A request that may be in flight. Only used through `&mut`; the mutex makes a guard `Sync`, so that futures which
+/// borrow it can be spawned.
+type InFlight<T> = Mutex<Option<BoxFuture<Result<T>>>>;
 
-fn slot<T>(under_way: &mut UnderWay<T>) -> &mut Option<BoxFuture<Result<T>>> {
-    under_way.get_mut().unwrap_or_else(PoisonError::into_inner)
+fn slot<T>(in_flight: &mut InFlight<T>) -> &mut Option<BoxFuture<Result<T>>> {
+    in_flight.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[oarlock_macros::blocking]
@@ -281,19 +307,19 @@ impl Guard {
         }
         core.watchdog.hold(claim, held.0.granted, held.0.belief.clone(), lease, renew);
         if core.check_open().is_err() {
-            // Granted while the client was being shut down: the store frees it with the session.
+            // Granted while the client was shut down: the store releases it with the session.
             held.0.belief.end(LossReason::Session);
         }
         Self::of(core, held, renew, owner)
     }
 
     fn of(core: Arc<Core>, held: Held, renewed: bool, owner: Option<Owner>) -> Self {
-        let (changing, leaving) = (Mutex::default(), Mutex::default());
+        let (changing, releasing) = (Mutex::default(), Mutex::default());
         let end = End::Done { memo: None };
-        Self { held, core, owner, renewed, baton: None, reserves: false, changing, leaving, end, done: false }
+        Self { held, core, owner, renewed, baton: None, reserves: false, changing, releasing, end, done: false }
     }
 
-    /// A lock that was handed on, which the watchdog keeps already.
+    /// A lock that was handed on, which the watchdog renews already.
     pub(crate) fn handed_on(core: Arc<Core>, held: Held, baton: Option<Baton>) -> Self {
         let mut guard = Self::of(core, held, true, None);
         guard.baton = baton;
@@ -314,17 +340,16 @@ impl Guard {
         Some(release)
     }
 
-    /// What can be known of this lock, for other tasks.
+    /// The state of this lock, for other tasks.
     #[must_use]
     pub fn held(&self) -> Held {
         self.held.clone()
     }
 
-    /// Runs `body` while the lock is held, and drops it where it stands when the lock is lost. Belief is checked before each
-    /// step of `body`: none begins after the loss, also where the machine was suspended and its timers are late.
-    ///
-    /// Only what awaits can be stopped: a thread (`spawn_blocking`) or a call that blocks runs to its end. Let such work call
-    /// [`check`](Held::check) between its steps.
+    /// Runs `body` while the lock is held, and drops it when the lock is lost. Belief is checked before each step of
+    /// `body`: none begins after the loss, also after a suspend, when timers are late. Only a future can be stopped: a
+    /// thread (`spawn_blocking`) or a call that blocks runs to its end. In such work, call [`check`](Held::check)
+    /// between the steps.
     ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`] if the lock was lost before `body` was done.
@@ -354,23 +379,24 @@ impl Guard {
         while_held(self.lost(), || self.loss(), body(self.held())).await.unwrap_or_else(|reason| Err(lost(reason)))
     }
 
-    /// Lets the lock go and waits for the store to say so.
+    /// Releases the lock and waits for the store's answer.
     ///
-    /// The answer is the store's: [`Released::Released`] if it was held until now, [`Released::NotHeld`] if it had ended
-    /// before.
+    /// The answer is the store's: [`Released::Released`] if it was held until now, [`Released::NotHeld`] if it had
+    /// ended before.
     ///
     /// # Cancel safety
     /// If the future is dropped the release goes on in the background.
     ///
     /// # Errors
-    /// Any error that the store returns; the release is then tried again in the background for as long as the lease could last.
+    /// Any error that the store returns; the release is then tried again in the background for as long as the lease
+    /// could last.
     pub async fn release(mut self) -> Result<Released> {
         if let Some(release) = self.hand_on() {
             return Ok(release.outcome);
         }
         self.stop_keeping();
         let claim = self.held.claim();
-        let request = slot(&mut self.leaving).insert(self.core.release(&claim, self.end.clone()));
+        let request = slot(&mut self.releasing).insert(self.core.release(&claim, self.end.clone()));
         match tokio::time::timeout(self.core.op_timeout, request).await {
             Ok(Ok(release)) => {
                 self.done = true;
@@ -383,8 +409,8 @@ impl Guard {
                 Ok(outcome)
             }
             Ok(Err(error)) => {
-                // It has answered; the reaper asks anew.
-                *slot(&mut self.leaving) = None;
+                // This request is over; the reaper sends a new one.
+                *slot(&mut self.releasing) = None;
                 Err(error)
             }
             Err(_) => {
@@ -394,11 +420,11 @@ impl Guard {
         }
     }
 
-    /// Lets the lock go and leaves a memo on the resource for the next holder.
+    /// Releases the lock and leaves a memo on the resource for the next holder.
     ///
     /// # Cancel safety
-    /// As [`release`](Self::release). The memo is left whoever ends the hold: also if the future is dropped before it was polled, and if
-    /// the first request fails and another is sent in the background.
+    /// As [`release`](Self::release). The memo is left in any case: also if the future is dropped before it was polled,
+    /// and if the first request fails and another is sent in the background.
     ///
     /// # Errors
     /// As [`release`](Self::release).
@@ -407,8 +433,8 @@ impl Guard {
         self.release()
     }
 
-    /// Makes the hold lighter without a gap; the fence stays. It takes no longer than a request may: the hold that is left without an
-    /// answer is let go in the background.
+    /// Makes the hold lighter without a gap; the fence stays. It takes at most `op_timeout`: without an answer the hold
+    /// is released in the background.
     pub(crate) async fn lighten(mut self, kind: Kind, weight: Weight) -> Result<Self> {
         let lighter = Arc::new(Claim { kind, weight, ..Claim::clone(&self.held.claim()) });
         let mut errors = crate::engine::error_backoff(lighter.ttl);
@@ -441,7 +467,7 @@ impl Guard {
                     }
                     return Ok(self);
                 }
-                // Another fence or a refusal: the hold had ended in the store.
+                // Another fence, or not granted: the hold had ended in the store.
                 Ok(_) => {
                     self.held.0.belief.end(LossReason::Gone);
                     return Err(Error::lost(LossReason::Gone).about(&lighter.resource));
@@ -458,8 +484,8 @@ impl Guard {
         }
     }
 
-    /// Changes what is published of this hold and leaves `memo` on its resource, with a renewal of its own, and waits
-    /// until the store has said yes.
+    /// Changes the published data of this hold and leaves `memo` on its resource, with a renewal at once, and waits
+    /// until the store has confirmed it.
     ///
     /// If the future is dropped the renewal goes on while the lock is held.
     ///
@@ -499,24 +525,24 @@ impl Guard {
         self.renewed
     }
 
-    /// Lets go of it here, and leaves it in the store.
+    /// Ends belief here, and leaves the hold in the store.
     pub(crate) fn leave_to_its_lease(mut self) {
         self.stop_keeping();
         self.done = true;
     }
 
-    /// Renewal ends with the release, and never outlives it; and neither does anybody's belief.
+    /// Ends renewal and belief, before the release is sent.
     pub(crate) fn stop_keeping(&self) {
         self.core.watchdog.forget(self.id());
-        self.held.0.belief.let_go();
+        self.held.0.belief.release();
         if let Some(owner) = &self.owner {
             owner.lost(self.id());
         }
     }
 }
 
-/// Runs `body` while `loss` finds none, and drops it where it stands when `lost` resolves. `loss` is asked before each poll of `body`,
-/// too: after a suspend timers are late, and something else may wake `body` before them.
+/// Runs `body` until it is done or `lost` resolves. `loss` is checked before each poll of `body`, too: after a suspend
+/// timers are late, and another event may wake `body` before them.
 pub(crate) async fn while_held<T, L>(
     lost: impl Future<Output = L>,
     loss: impl Fn() -> Option<L>,
@@ -535,14 +561,14 @@ pub(crate) async fn while_held<T, L>(
     .await
 }
 
-/// Lets the tasks run first that are ready: whoever was just handed the lock may be among them, and all others wait for it.
+/// Yields to other tasks that are ready: the next holder may be one of them, and all others wait for it.
 async fn step_aside() {
     let mut aside = false;
     std::future::poll_fn(|cx| {
         if std::mem::replace(&mut aside, true) {
             return Poll::Ready(());
         }
-        // Not by the runtime's own means, which work that blocks a thread of it would wait for in vain.
+        // Not `yield_now`: tokio would delay its wake-up while a blocking call occupies the thread.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -566,7 +592,7 @@ impl Drop for Guard {
         Orphan {
             claim: self.held.claim(),
             attempt: slot(&mut self.changing).take(),
-            release: slot(&mut self.leaving).take(),
+            release: slot(&mut self.releasing).take(),
             end: self.end.clone(),
             held_for: Some(self.held.held_for(self.core.clock.now())),
         }

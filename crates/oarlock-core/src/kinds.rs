@@ -1,107 +1,106 @@
-//! The kinds of lock: thin names for a capacity, a weight and an order. All waiting and keeping is the engine's.
+//! The kinds of lock. Each is a capacity, a weight and an order; the engine does the waiting and renewing.
 
-pub mod election;
-pub mod multi;
-pub mod mutex;
-pub mod once;
-pub mod reentrant;
-pub mod rwlock;
-pub mod semaphore;
+pub(crate) mod election;
+pub(crate) mod multi;
+pub(crate) mod mutex;
+pub(crate) mod once;
+pub(crate) mod reentrant;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;
 
-/// The choices that every kind has, as methods of its own so that nobody needs to import a trait.
-macro_rules! kept {
+pub use election::{Election, Leader, LeaderWatch, Leadership};
+pub use multi::{Multi, MultiGuard, MultiHeld, Part};
+pub use mutex::Mutex;
+pub use once::{Once, Slot};
+pub use reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
+pub use rwlock::{RwLock, WriteGuard};
+pub use semaphore::Semaphore;
+
+/// The options that every kind has, as inherent methods: no trait has to be imported.
+macro_rules! common_options {
     ($kind:ty) => {
         #[oarlock_macros::blocking]
         impl $kind {
             /// Sets the lease: how long the lock lives without renewal. The client renews it every third of that.
-            #[must_use]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-                self.ask.claim.ttl = ttl;
+                self.request.claim.ttl = ttl;
                 self
             }
 
             /// Gives up waiting after `wait`. Without this, after the client's default of 30 seconds.
-            #[must_use]
             pub fn wait(mut self, wait: std::time::Duration) -> Self {
-                self.ask.wait = crate::engine::Wait::AtMost(wait);
+                self.request.wait = crate::engine::Wait::AtMost(wait);
                 self
             }
 
             /// Never gives up waiting.
-            #[must_use]
             pub fn wait_forever(mut self) -> Self {
-                self.ask.wait = crate::engine::Wait::Forever;
+                self.request.wait = crate::engine::Wait::Forever;
                 self
             }
 
             /// Bounds how long the lock can be held, with renewals or without.
-            #[must_use]
             pub fn max_hold(mut self, span: std::time::Duration) -> Self {
-                self.ask.max_hold = Some(span);
+                self.request.max_hold = Some(span);
                 self
             }
 
-            /// Begins with its whole lease. Without this, a lock that its last holder handed on may begin with a lease of a second
-            /// or two, which the client renews at once: see [`Mutex::lock`](crate::Mutex::lock). For a program that needs more
-            /// time than that to stop in order, as [`ends_within`](crate::Held::ends_within) gives it.
-            #[must_use]
+            /// Begins with a whole lease. Without this, a lock that its last holder handed on may begin with a lease of
+            /// one or two seconds, which the client renews at once. Use it for a program that needs more time than that
+            /// to stop in order, with [`ends_within`](crate::Held::ends_within).
             pub fn whole_lease(mut self) -> Self {
-                self.ask.whole = true;
+                self.request.whole = true;
                 self
             }
 
             /// Identifies this claim to others (host, pid, user, reason).
-            #[must_use]
             pub fn label(mut self, label: crate::Label) -> Self {
-                self.ask.claim.label = std::sync::Arc::new(label);
+                self.request.claim.label = std::sync::Arc::new(label);
                 self
             }
 
-            /// Says why the lock is wanted: shown to others who look at it.
-            #[must_use]
+            /// Sets the reason: shown to others who inspect the lock.
             pub fn reason(mut self, reason: impl Into<String>) -> Self {
-                std::sync::Arc::make_mut(&mut self.ask.claim.label).reason = Some(reason.into());
+                std::sync::Arc::make_mut(&mut self.request.claim.label).reason = Some(reason.into());
                 self
             }
 
-            /// What the lock lives by, besides its lease.
-            #[must_use]
-            pub fn tether(mut self, tether: crate::Tether) -> Self {
-                self.ask.claim.tether = tether;
+            /// Sets what the lock lives by, besides its lease.
+            pub fn lifetime(mut self, lifetime: crate::Lifetime) -> Self {
+                self.request.claim.lifetime = lifetime;
                 self
             }
         }
     };
 }
-pub(crate) use kept;
+pub(crate) use common_options;
 
-/// Those, and what only kinds have that need not be renewed, and can be waited for by their own holder.
-macro_rules! tunable {
+/// The common options, and those of kinds that need no renewal and can have an owner.
+macro_rules! lock_options {
     ($kind:ty) => {
-        $crate::kinds::kept!($kind);
+        $crate::kinds::common_options!($kind);
 
         #[oarlock_macros::blocking]
         impl $kind {
             /// Does not renew: the lock ends one [`ttl`](Self::ttl) after it was granted.
-            #[must_use]
             pub fn no_renewal(mut self) -> Self {
-                self.ask.renew = false;
+                self.request.renew = false;
                 self
             }
 
-            /// Names the owner on whose behalf the lock is taken: waiting for what the same owner holds is an error, not a hang.
-            #[must_use]
+            /// Sets the owner of the lock: waiting for a lock that the same owner holds is an error instead of a
+            /// deadlock.
             pub fn owner(mut self, owner: &crate::Owner) -> Self {
-                self.ask.owner = Some(owner.clone());
+                self.request.owner = Some(owner.clone());
                 self
             }
         }
     };
 }
-pub(crate) use tunable;
+pub(crate) use lock_options;
 
 use crate::claim::ResourceName;
-use crate::engine::{Ask, Patience, Wait};
+use crate::engine::{Patience, Request, Wait};
 use crate::error::Error;
 use crate::locks::Locks;
 
@@ -110,33 +109,33 @@ use crate::locks::Locks;
 impl Locks {
     /// A lock with one holder at a time.
     pub fn mutex(&self, name: impl AsRef<str>) -> mutex::Mutex {
-        mutex::Mutex::new(self.ask(name.as_ref()))
+        mutex::Mutex::new(self.request(name.as_ref()))
     }
 
     /// A lock with many readers or one writer.
     pub fn rwlock(&self, name: impl AsRef<str>) -> rwlock::RwLock {
-        rwlock::RwLock::new(self.ask(name.as_ref()))
+        rwlock::RwLock::new(self.request(name.as_ref()))
     }
 
     /// A lock of `permits` units, of which each holder takes some.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> semaphore::Semaphore {
-        semaphore::Semaphore::new(self.ask(name.as_ref()), permits)
+        semaphore::Semaphore::new(self.request(name.as_ref()), permits)
     }
 
     /// An election of one leader among many candidates.
     pub fn election(&self, name: impl AsRef<str>) -> election::Election {
-        election::Election::new(self.ask(name.as_ref()))
+        election::Election::new(self.request(name.as_ref()))
     }
 
     /// Work that is done once per slot, by the first process that asks.
     pub fn once(&self, name: impl AsRef<str>) -> once::Once {
-        once::Once::new(self.ask(name.as_ref()))
+        once::Once::new(self.request(name.as_ref()))
     }
 
-    fn ask(&self, name: &str) -> Ask {
+    fn request(&self, name: &str) -> Request {
         let checked = ResourceName::new(name);
         let invalid = checked.as_ref().err().cloned();
-        Ask {
+        Request {
             claim: self.claim(checked.unwrap_or_else(|_| ResourceName::unchecked(name))),
             invalid,
             wait: Wait::AtMost(self.core.wait),
@@ -153,8 +152,8 @@ impl Locks {
     }
 }
 
-impl Ask {
-    /// This asking, which will be refused for `error`, unless it is for another reason already.
+impl Request {
+    /// This request, which fails with `error` unless it has another error already.
     fn refuse(mut self, error: Error) -> Self {
         self.invalid.get_or_insert(error);
         self

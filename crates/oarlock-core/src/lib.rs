@@ -1,13 +1,14 @@
-//! The rule, the driver contract and the engine of Oarlock.
+//! The core of Oarlock: the rule, the driver contract, the engine and the kinds of lock. Applications use the crate
+//! `oarlock`.
 //!
-//! - [`model`]: the one rule, as a pure state machine.
+//! - [`model`]: the rule of all locks, as a pure state machine.
 //! - [`queue`]: its arithmetic, for stores that run it on a listing.
 //! - [`driver`]: what a store must be able to do, in seven verbs.
-//! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Locks`] is its face.
+//! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Locks`] is its API.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
-//! - [`quorum`]: Redlock, a driver over drivers.
-//! - [`reconnect`]: connections that are opened again, for drivers.
-//! - [`memory`]: the reference store, with a kit to make it misbehave.
+//! - [`reconnect`]: reconnecting, for drivers.
+//! - [`url`]: the URLs of stores, and how a store registers its schemes.
+//! - [`memory`]: a store in memory, with a test kit that injects faults.
 
 pub mod belief;
 pub mod blocking;
@@ -19,7 +20,6 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod fenced;
-pub mod floor;
 pub mod guard;
 pub mod kinds;
 pub mod locks;
@@ -27,28 +27,23 @@ pub mod memory;
 pub mod model;
 pub mod owner;
 pub mod queue;
-pub mod quorum;
 pub mod reconnect;
+pub mod span;
 pub mod state;
 pub mod text;
 pub mod ticket;
+pub mod url;
 
 pub use belief::{Belief, Ended, LossReason};
 pub use capabilities::Capabilities;
-pub use claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
+pub use claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Lifetime, Limit, ResourceName, Weight};
 pub use driver::{Driver, DynDriver, Released};
-pub use engine::Home;
+pub use engine::Runtime;
 pub use error::{Applied, Busy, Error, ErrorKind, Result, Retry};
 pub use event::{LockEvent, Observer, Step};
 pub use fenced::{Fenced, Stale};
 pub use guard::{Guard, Held};
-pub use kinds::election::{Election, Leader, LeaderWatch, Leadership};
-pub use kinds::multi::{Multi, MultiGuard, Part};
-pub use kinds::mutex::Mutex;
-pub use kinds::once::{Once, Slot};
-pub use kinds::reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
-pub use kinds::rwlock::{RwLock, WriteGuard};
-pub use kinds::semaphore::Semaphore;
+pub use kinds::*;
 pub use locks::{Locks, LocksBuilder};
 pub use memory::Memory;
 pub use owner::Owner;

@@ -1,4 +1,4 @@
-//! The client: locks on one store, and what can be seen and ended there.
+//! The client: locks on one store, inspections, breaks.
 
 mod builder;
 
@@ -14,7 +14,7 @@ use crate::engine::Core;
 use crate::error::Result;
 use crate::state::{Ending, Page, Query, ResourceState};
 
-/// Locks on one store. Cheap to clone; every clone is the same client.
+/// A client: locks on one store. Cheap to clone; every clone is the same client.
 ///
 /// [`mutex`](Self::mutex), [`rwlock`](Self::rwlock), [`semaphore`](Self::semaphore), [`election`](Self::election) and
 /// [`once`](Self::once) make locks. They do no I/O: a lock is checked and taken by its own `lock()`.
@@ -38,10 +38,11 @@ pub struct Locks {
 
 #[oarlock_macros::blocking]
 impl Locks {
-    /// A client over a driver, with defaults: for a store of your own, and for tests.
+    /// A client over a driver, with defaults: for your own store, and for tests.
     ///
     /// Background work (renewal, releases of dropped guards) runs on the caller's tokio runtime, or on a thread of the
-    /// client's own where there is none. Futures of the client must be awaited on a tokio runtime with time in any case.
+    /// client's own where there is none. Futures of the client must be awaited on a tokio runtime with time in any
+    /// case.
     ///
     /// # Errors
     /// [`ErrorKind::Os`](crate::ErrorKind::Os) if that thread cannot be started.
@@ -71,8 +72,20 @@ impl Locks {
     /// Reads one resource as the store sees it now: holders, waiters, memo.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName); [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable)
-    /// if the store does not answer in time; any error that the store returns.
+    /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if the store does not answer in time; any error that
+    /// the store returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let _guard = locks.mutex("import").reason("nightly").lock().await?;
+    /// let state = locks.inspect("import").await?;
+    /// assert_eq!(state.holders[0].label.reason.as_deref(), Some("nightly"));
+    /// # Ok(()) }
+    /// ```
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<ResourceState> {
         let name = ResourceName::new(name)?;
         let page = self.page(Query::name(name.clone())).await?;
@@ -84,12 +97,25 @@ impl Locks {
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; else as
     /// [`inspect`](Self::inspect).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let _guard = locks.mutex("import").lock().await?;
+    /// for lock in locks.list().await? {
+    ///     println!("{}: {} holders", lock.name, lock.holders.len());
+    /// }
+    /// # assert_eq!(locks.list().await?.len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn list(&self) -> Result<Vec<ResourceState>> {
         self.all(Query::live()).await
     }
 
-    /// Lists as [`list`](Self::list) does, but reads the whole store for it: slow, and it finds the locks of other programs
-    /// too.
+    /// Lists as [`list`](Self::list) does, but reads the whole store for it: slow, and it finds the locks of other
+    /// programs too.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -123,22 +149,50 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName); any error that the store returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let mut watch = locks.watch("import").await?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// watch.changed().await;
+    /// assert!(!locks.inspect("import").await?.is_free());
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn watch(&self, name: impl AsRef<str>) -> Result<Watch> {
         let interest = Interest::Resource(ResourceName::new(name)?);
         self.core.check_open()?;
         self.core.in_time(self.core.driver.clone().watch(interest), "watch").await
     }
 
-    /// Ends a hold of another client. `fence` proves that the caller has seen this hold: if another claim holds the lock by
-    /// now, nothing happens. A lock that goes from task to task ([`Mutex::cohort`](crate::Mutex::cohort)) is one hold under
-    /// the fence that [`inspect`](Self::inspect) shows, whichever task has it now.
+    /// Ends a hold of another client. `fence` proves that the caller has seen this hold: if another claim holds the
+    /// lock by now, nothing happens. A lock that goes from task to task ([`Mutex::cohort`](crate::Mutex::cohort)) is
+    /// one hold under the fence that [`inspect`](Self::inspect) shows, whichever task has it now.
     ///
-    /// With a `grace` the holder is asked to end: it is not renewed any more, is told at once where the store can notify it
-    /// ([`Held::asked_to_end`](crate::Held::asked_to_end)), and has ended after that time at the latest. A grace shorter
-    /// than its lease can end the hold before a holder that is cut off believes so; protect the data by fences then.
+    /// With a `grace` the holder is asked to end: its lease is not extended any more, it is notified at once where the
+    /// store can ([`Held::asked_to_end`](crate::Held::asked_to_end)), and the hold ends after that time at the latest.
+    /// With a grace shorter than the lease, a holder that cannot reach the store may believe in the lock after its end;
+    /// protect the data by fences then.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory, Released, state::Ending};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// let ending = Ending::new("ops@example.org", "maintenance");
+    /// let released = locks.break_hold("import", guard.fence(), ending, Duration::ZERO).await?;
+    /// assert_eq!(released, Released::Released);
+    /// guard.lost().await;
+    /// # Ok(()) }
+    /// ```
     pub async fn break_hold(
         &self,
         name: impl AsRef<str>,
@@ -153,8 +207,8 @@ impl Locks {
         self.break_claim(&state.name, holder.id, ending, grace).await
     }
 
-    /// Ends a hold as [`break_hold`](Self::break_hold) does, by the id that [`inspect`](Self::inspect) shows: for holds of
-    /// other programs, which have no fence.
+    /// Ends a hold as [`break_hold`](Self::break_hold) does, by the id that [`inspect`](Self::inspect) shows: for holds
+    /// of other programs, which have no fence.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -170,14 +224,25 @@ impl Locks {
         Ok(self.core.in_time(release, "break").await?.outcome)
     }
 
-    /// Finishes the releases that dropped guards and abandoned acquisitions left, for at most `patience`, and closes the
-    /// connections to the store, which may take a second more; what takes longer goes on in the background. Guards that
-    /// still live lose their locks ([`LossReason::Session`](crate::LossReason::Session)), unless they live by their lease
-    /// alone.
+    /// Finishes the releases that dropped guards and abandoned acquisitions left, for at most `patience`, and closes
+    /// the connections to the store, which may take a second more; what takes longer goes on in the background. Guards
+    /// that still live lose their locks ([`LossReason::Session`](crate::LossReason::Session)), unless they live by
+    /// their lease alone.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if a release was not finished; any error that the store
-    /// returns when it is closed.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if a release was not finished; any error that the
+    /// store returns when it is closed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// drop(locks.mutex("import").lock().await?); // released in the background
+    /// locks.shutdown(Duration::from_secs(5)).await?; // now it is released for certain
+    /// # Ok(()) }
+    /// ```
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         self.core.shutdown(patience).await
     }

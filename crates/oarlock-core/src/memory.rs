@@ -1,8 +1,8 @@
-//! The reference store: the model behind a mutex, in this process, and the kit that makes it misbehave.
+//! The store in memory: the model behind a mutex, in this process, with a test kit that injects faults.
 //!
-//! Each [`Memory`] is one connection; [`Memory::connect`] opens another to the same store, as a second process would.
-//! Its [`Kit`] lets a test lose a lock, pause renewals, drop a reply, cut the line, or step the clock, so that users
-//! can test *their own* reaction to loss.
+//! Each [`Memory`] is one connection; [`Memory::connect`] opens another one to the same store, as a second process
+//! would. With its [`Kit`] a test can lose a lock, pause renewals, drop a reply, cut the connection or step the clock,
+//! to test how the code under test reacts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +22,31 @@ use crate::model::{Calls, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
 
 /// One connection to a store in memory.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Ended, Locks, LossReason, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let store = Memory::new();
+/// let locks = Locks::over(store.connect())?;
+/// let guard = locks.mutex("outbox").lock().await?;
+/// store.kit().lose("outbox")?;
+/// assert_eq!(guard.ended().await, Ended::Lost(LossReason::Gone));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Memory {
     store: Arc<Store>,
-    line: Arc<Line>,
+    connection: Arc<Connection>,
 }
 
-/// How many stores there have been.
+/// The number of the next store.
 static STORES: AtomicU64 = AtomicU64::new(0);
 
-/// What is shared by all connections.
+/// The store that all connections share.
 #[derive(Debug)]
 struct Store {
-    /// Tells this store from others in this process.
+    /// Distinguishes this store from others in this process.
     number: u64,
     clock: Arc<StepClock>,
     state: Mutex<State>,
@@ -49,9 +61,9 @@ struct State {
     sessions: Session,
 }
 
-/// One client's way to the store, and what is wrong with it.
+/// The connection of one client, with its injected faults.
 #[derive(Debug)]
-struct Line {
+struct Connection {
     session: Session,
     faults: watch::Sender<Faults>,
 }
@@ -66,6 +78,7 @@ struct Faults {
 
 /// The verbs whose reply can be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verb {
     /// [`Driver::attempt`].
     Attempt,
@@ -100,22 +113,22 @@ impl Memory {
         state.sessions += 1;
         let session = state.sessions;
         drop(state);
-        Self { store, line: Arc::new(Line { session, faults: watch::Sender::default() }) }
+        Self { store, connection: Arc::new(Connection { session, faults: watch::Sender::default() }) }
     }
 
-    /// What can be done to this connection and its store.
+    /// The test kit of this connection and its store.
     #[must_use]
     pub fn kit(&self) -> Kit {
-        Kit { store: self.store.clone(), line: self.line.clone() }
+        Kit { store: self.store.clone(), connection: self.connection.clone() }
     }
 
-    /// Carries a request to the store and its answer back, unless the line fails it.
+    /// Sends a request to the store and returns its answer, unless a fault prevents it.
     async fn call<T>(&self, verb: Option<Verb>, step: impl FnOnce(&Store) -> T) -> Result<T> {
-        let mut faults = self.line.faults.subscribe();
+        let mut faults = self.connection.faults.subscribe();
         if faults.borrow().cut {
-            // A silent partition: nothing comes back until it heals, and then the request is known to be lost.
+            // A silent network partition: no answer until it heals, and then the request fails.
             let _ = faults.wait_for(|faults| !faults.cut || faults.dead).await;
-            return Err(Error::unreachable("the line was cut").on("mem"));
+            return Err(Error::unreachable("the connection was cut").on("mem"));
         }
         let now = faults.borrow().clone();
         if now.dead {
@@ -126,7 +139,7 @@ impl Memory {
         }
         let answer = step(&self.store);
         if verb.is_some() && now.drop_reply == verb {
-            self.line.faults.send_modify(|faults| faults.drop_reply = None);
+            self.connection.faults.send_modify(|faults| faults.drop_reply = None);
             return Err(Error::unreachable("the reply was lost").on("mem"));
         }
         Ok(answer)
@@ -147,7 +160,7 @@ impl Driver for Memory {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let session = self.line.session;
+        let session = self.connection.session;
         self.call(Some(Verb::Attempt), |store| {
             let attempt =
                 store.step(&claim.resource, |resource, now, calls| resource.attempt(claim, session, now, calls));
@@ -191,7 +204,7 @@ impl Driver for Memory {
                     watch
                 }
                 Interest::Resource(name) => state.observers.entry(name.clone()).or_default().watch(),
-                Interest::Mailbox => state.mailboxes.entry(self.line.session).or_default().watch(),
+                Interest::Mailbox => state.mailboxes.entry(self.connection.session).or_default().watch(),
             }
         })
         .await
@@ -229,7 +242,7 @@ impl Store {
         Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
     }
 
-    /// One atomic step on one resource; whoever it concerns is told.
+    /// One atomic step on one resource; the claims concerned are notified.
     fn step<T>(&self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Calls) -> T) -> T {
         let now = self.now();
         let mut calls = Calls::new();
@@ -266,15 +279,15 @@ impl State {
     }
 }
 
-/// What a store held at one moment, for [`Kit::fall_back`].
+/// The content of a store at one moment, for [`Kit::fall_back`].
 #[derive(Clone, Debug)]
 pub struct Snapshot(BTreeMap<ResourceName, Resource>);
 
-/// What a test can do to a connection and its store.
+/// The test kit: injects faults into a connection and its store.
 #[derive(Clone, Debug)]
 pub struct Kit {
     store: Arc<Store>,
-    line: Arc<Line>,
+    connection: Arc<Connection>,
 }
 
 impl Kit {
@@ -285,21 +298,26 @@ impl Kit {
     }
 
     /// Asks the holders of `name` to end within `grace`, as an operator would with a graceful break.
-    pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) {
-        let Ok(name) = ResourceName::new(name) else { return };
-        self.store.step(&name, |resource, now, calls| {
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`].
+    pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) -> Result<()> {
+        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
             let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
             for id in held {
                 resource.release(id, &End::Broken { ending: ending.clone(), grace }, now, calls);
             }
         });
+        Ok(())
     }
 
-    /// Takes `name` away from its holders, as an eviction would; they are told at once. Nothing happens while the lock is not
-    /// held: wait until the code under test has it.
-    pub fn lose(&self, name: impl AsRef<str>) {
-        let Ok(name) = ResourceName::new(name) else { return };
-        self.store.step(&name, |resource, now, calls| {
+    /// Takes `name` away from its holders, as an eviction would; they are notified at once. It has no effect while the
+    /// lock is free: wait until the code under test holds it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`].
+    pub fn lose(&self, name: impl AsRef<str>) -> Result<()> {
+        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
             let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
             for id in held {
                 let session = resource.entries().iter().find(|entry| entry.id == id).map_or(0, |entry| entry.session);
@@ -307,37 +325,38 @@ impl Kit {
                 calls.push((id, session));
             }
         });
+        Ok(())
     }
 
     /// Fails every renewal of this connection from now on.
     pub fn pause_renewals(&self) {
-        self.line.faults.send_modify(|faults| faults.renewals_paused = true);
+        self.connection.faults.send_modify(|faults| faults.renewals_paused = true);
     }
 
-    /// Lets renewals through again.
+    /// Ends [`pause_renewals`](Self::pause_renewals).
     pub fn resume_renewals(&self) {
-        self.line.faults.send_modify(|faults| faults.renewals_paused = false);
+        self.connection.faults.send_modify(|faults| faults.renewals_paused = false);
     }
 
-    /// Lets the next `verb` of this connection take effect, but loses the answer.
+    /// Lets the next `verb` of this connection take effect, but drops its reply.
     pub fn drop_reply(&self, verb: Verb) {
-        self.line.faults.send_modify(|faults| faults.drop_reply = Some(verb));
+        self.connection.faults.send_modify(|faults| faults.drop_reply = Some(verb));
     }
 
-    /// Cuts this connection off: requests neither arrive nor fail.
+    /// Cuts this connection: requests neither arrive nor fail.
     pub fn cut(&self) {
-        self.line.faults.send_modify(|faults| faults.cut = true);
+        self.connection.faults.send_modify(|faults| faults.cut = true);
     }
 
     /// Ends a [`cut`](Self::cut).
     pub fn heal(&self) {
-        self.line.faults.send_modify(|faults| faults.cut = false);
+        self.connection.faults.send_modify(|faults| faults.cut = false);
     }
 
     /// Ends this connection as the death of its process would.
     pub fn kill(&self) {
-        self.line.faults.send_modify(|faults| faults.dead = true);
-        let dead = self.line.session;
+        self.connection.faults.send_modify(|faults| faults.dead = true);
+        let dead = self.connection.session;
         let names: Vec<_> = self.store.lock().resources.keys().cloned().collect();
         for name in &names {
             self.store.step(name, |resource, now, calls| {
@@ -347,26 +366,25 @@ impl Kit {
         self.store.lock().mailboxes.remove(&dead);
     }
 
-    /// What the store holds now.
+    /// The present content of the store.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.store.lock().resources.clone())
     }
 
-    /// Takes the store back to what it held then, as a restart from a snapshot or a failover to a replica that is behind
-    /// would; no client is told.
+    /// Restores a snapshot, as a restart from a backup or a failover to a lagging replica would; no client is notified.
     pub fn fall_back(&self, to: &Snapshot) {
         self.store.lock().resources.clone_from(&to.0);
     }
 
-    /// Lets the store's clock jump ahead.
+    /// Moves the store's clock ahead.
     pub fn step_clock(&self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.store.clock.steps_nanos.fetch_add(nanos, Ordering::SeqCst);
     }
 }
 
-/// A clock that can be told to jump ahead.
+/// A clock that can be moved ahead.
 #[derive(Debug)]
 struct StepClock {
     inner: Arc<dyn Clock>,

@@ -1,7 +1,7 @@
-//! The one rule, as a pure state machine: no I/O, time passed in.
+//! The rule of all locks, as a pure state machine: no I/O, and time is an argument.
 //!
-//! A [`Resource`] has a capacity; granted weights never exceed it. Claims are granted in order of arrival: a claim holds
-//! only if it fits together with everything that arrived before it.
+//! A [`Resource`] has a capacity; granted weights never exceed it. Claims are granted in order of arrival: a claim
+//! holds only if it fits together with everything that arrived before it.
 //!
 //! Stores that keep a resource as one piece of data (memory, local files) run this code; the others are tested
 //! against it.
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Limit, ResourceName, Tether, Weight};
+use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Lifetime, Limit, ResourceName, Weight};
 use crate::clock::Moment;
+use crate::driver::memo::is_late;
 use crate::driver::{Attempt, End, Fences, Gone, Grant, Lease, Pending, Release, Released, Renewal, Renewed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{self, Load};
-use crate::quorum::memo::is_late;
 use crate::state::{Ending, HolderState, Memo, ResourceState, WaiterState, Waiters};
 
 /// The time of one step, by the store's clocks.
@@ -30,19 +30,20 @@ pub struct Now {
     pub wall_micros: u64,
 }
 
-/// What a claim is tethered to; drivers give the number its meaning. Zero = nothing.
+/// The session of a claim; drivers define its meaning. Zero = none.
 pub type Session = u128;
 
-/// A waiter whose turn has come must answer within this time, or the turn passes on.
+/// A waiter whose turn has come must attempt within this time, or the turn passes to the next.
 pub const TURN_TTL: Duration = Duration::from_secs(2);
 
-/// A free resource is forgotten, with its fence and memo, once the clock is this far past its last use and its last fence.
+/// A free resource is forgotten, with its fence and memo, once the clock is this far past its last use and its last
+/// fence.
 pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// How far from the clock a proposed fence may be, in microseconds.
 const PROPOSAL_DRIFT: u64 = 60_000_000;
 
-/// How many broken claims are remembered so that their holders can be told by whom and why.
+/// How many broken claims are remembered, so that their holders learn by whom and why.
 const MAX_GRAVES: usize = 8;
 
 /// One live claim: a holder or a waiter.
@@ -54,25 +55,26 @@ pub struct Entry {
     pub kind: Kind,
     /// How much it takes or wants.
     pub weight: Weight,
-    /// Whether it ends with its session.
-    pub tether: Tether,
+    /// Whether it ends with its session. Stored as `tether`.
+    #[serde(rename = "tether")]
+    pub lifetime: Lifetime,
     /// Its lease.
     pub ttl: Duration,
     /// Its session.
     pub session: Session,
     /// How many more wait behind it in its process.
     pub behind: u32,
-    /// Who it is.
+    /// Identifies its client.
     pub label: Arc<Label>,
-    /// What it publishes while it holds.
+    /// The value that it publishes while it holds.
     pub value: Option<Arc<str>>,
     /// When it arrived, and once granted, when that was.
     pub since: Moment,
     /// When it ends without renewal.
     pub expires: Moment,
-    /// Where it stands.
+    /// Whether it holds or waits.
     pub standing: Standing,
-    /// Somebody asked for its end: renewals no longer extend it.
+    /// Its end was asked for: renewals no longer extend it.
     pub ending: Option<Ending>,
     /// Whether it may be given its turn [with the grant](Resource::take_turn).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -92,7 +94,7 @@ pub enum Standing {
     Waits(Option<Moment>),
 }
 
-/// A claim that was broken, so that its holder can be told.
+/// A broken claim, remembered for its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Grave {
     id: ClaimId,
@@ -108,12 +110,13 @@ pub struct Resource {
     memo: Option<Memo>,
     last_used_micros: u64,
     graves: Vec<Grave>,
-    /// No entry ends before this. A shortcut, not state: thousands of renewals in a row need not look through all.
+    /// No entry ends before this. A cache, not state: it saves a pass over all entries for each of thousands of
+    /// renewals.
     #[serde(skip)]
     quiet_until: Quiet,
 }
 
-/// Known only to whoever looked; equal to any other, because it says nothing about the resource.
+/// A cached value: equal to any other, because it is not part of the resource's state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quiet(Moment);
 
@@ -123,11 +126,11 @@ impl PartialEq for Quiet {
     }
 }
 
-/// The claims that should look again after a step, and the sessions they belong to.
+/// The claims that are to be notified after a step, with their sessions.
 pub type Calls = Vec<(ClaimId, Session)>;
 
 impl Resource {
-    /// Takes, keeps or refuses a place for `claim`.
+    /// Grants or queues `claim`, or refuses it.
     ///
     /// # Errors
     /// [`ErrorKind::SpecMismatch`], [`ErrorKind::TooHeavy`], [`ErrorKind::Upgrade`], [`ErrorKind::FenceExhausted`];
@@ -163,7 +166,7 @@ impl Resource {
         let entry = &mut self.entries[at];
         entry.behind = claim.behind;
         entry.awaits_grant = turn::may_be_handed(claim);
-        // Whoever was asked to end is not given more time, waiting or holding.
+        // A claim that was asked to end gets no more time, waiting or holding.
         if entry.ending.is_none() {
             entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.place_ttl() };
         }
@@ -176,12 +179,12 @@ impl Resource {
         self.last_fence = fence.get();
         let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
         grant.memo.clone_from(&self.memo);
-        // A grant may leave room for more, or take the turn away from one that was called.
+        // After this grant others may fit, or a waiter that was notified may not fit any more.
         self.call(now, calls);
         Ok(Attempt::Granted(grant))
     }
 
-    /// A held claim asks again: a repeated request, or one for less weight.
+    /// Another attempt of a held claim: a repeated request, or one for less weight.
     fn reattempt(&mut self, at: usize, fence: Fence, claim: &Claim, now: Now, calls: &mut Calls) -> Result<Attempt> {
         let entry = &mut self.entries[at];
         queue::check_held(entry.weight, claim.weight)?;
@@ -208,7 +211,7 @@ impl Resource {
         self.last_used_micros = now.wall_micros;
         if let Standing::Held(fence) = self.entries[at].standing {
             if self.entries[at].untaken && !turn::takes(renewal) {
-                // As for a turn that came without a grant: staying alive is not enough to sit on it.
+                // As for a turn without a grant: a renewal as a waiter does not take the turn.
                 let lease = Lease::of(self.entries[at].ends().since(now.boot));
                 return Ok(Renewed::Alive { lease, fence: None, ending: None });
             }
@@ -218,7 +221,7 @@ impl Resource {
                 Fences::AtLeast(least) => self.raise(least.get())?.max(fence),
                 Fences::Reserve(count) => self.raise(self.last_fence.saturating_add(u64::from(count)))?,
             };
-            // A reserved block belongs to the claim, but its own fence stays what its holder was given.
+            // A reserved block belongs to the claim, but the claim keeps the fence of its grant.
             if let Fences::AtLeast(_) = renewal.fences {
                 self.entries[at].standing = Standing::Held(fence);
             }
@@ -240,7 +243,7 @@ impl Resource {
             entry.expires = now.boot + renewal.claim.place_ttl();
         }
         self.quiet_until.0 = self.quiet_until.0.min(entry.ends());
-        // Its turn must be taken by an attempt; staying alive is not enough to sit on it.
+        // A turn must be taken by an attempt; a renewal does not take it.
         let lease = Lease::of(entry.ends().since(now.boot));
         Ok(Renewed::Alive { lease, fence: None, ending: None })
     }
@@ -275,7 +278,7 @@ impl Resource {
         Release::new(Released::Released, Some(self.anyone_waits()))
     }
 
-    /// Removes what has run out.
+    /// Removes the claims whose lease has expired.
     pub fn expire(&mut self, now: Now, calls: &mut Calls) {
         if now.boot < self.quiet_until.0 {
             return;
@@ -284,12 +287,12 @@ impl Resource {
         self.quiet_until = Quiet(self.entries.iter().map(Entry::ends).min().unwrap_or_default());
     }
 
-    /// Removes claims tethered to a session that `is_alive` denies.
+    /// Removes the claims whose session is not alive.
     pub fn end_sessions(&mut self, now: Now, calls: &mut Calls, mut is_alive: impl FnMut(Session) -> bool) {
-        self.retain(now, calls, |entry| entry.tether == Tether::Lease || is_alive(entry.session));
+        self.retain(now, calls, |entry| entry.lifetime == Lifetime::Lease || is_alive(entry.session));
     }
 
-    /// Lets every deadline start anew: the clock they were set by is no more (the machine was started again).
+    /// Restarts every lease: the clock that they were set by was reset by a reboot of the machine.
     pub fn void_deadlines(&mut self, now: Now) {
         self.quiet_until = Quiet::default();
         for entry in &mut self.entries {
@@ -342,7 +345,7 @@ impl Resource {
         self.graves.push(Grave { id, ending });
     }
 
-    /// Tells the waiters that fit now that their turn has come, and starts the time they have to take it.
+    /// Notifies the waiters that fit now that their turn has come, and starts the time in which they must take it.
     fn call(&mut self, now: Now, calls: &mut Calls) {
         let limit = self.limit();
         let mut load: Load = self.entries.iter().filter(|entry| entry.is_held()).map(|entry| entry.weight).collect();
@@ -366,13 +369,13 @@ impl Resource {
         self.capacity.unwrap_or(queue::UNSTATED)
     }
 
-    /// Whether a claim of this weight, standing at `at`, may hold now.
+    /// Whether a claim of this weight, at position `at`, may hold now.
     fn fits(&self, at: usize, weight: Weight, limit: Limit) -> bool {
         let load: Load = self.in_the_way(at).map(|entry| entry.weight).collect();
         load.bears(weight, limit)
     }
 
-    /// Whatever holds, or arrived before the claim at `at`.
+    /// The claims that hold, or arrived before the claim at `at`.
     fn in_the_way(&self, at: usize) -> impl Iterator<Item = &Entry> {
         let others = self.entries.iter().enumerate().filter(move |(position, _)| *position != at);
         others.filter(move |(position, entry)| entry.is_held() || *position < at).map(|(_, entry)| entry)
@@ -415,14 +418,14 @@ impl Resource {
         self.entries.iter().any(|entry| !entry.is_held())
     }
 
-    /// Whether nobody holds or waits.
+    /// Whether no claim holds or waits.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether it is free and was not used for so long that it may be forgotten. Then the clock alone decides its next fence: a fence that
-    /// was given while the clock was ahead is kept until the clock has passed it.
+    /// Whether it is free and unused for so long that it may be deleted. Then the clock alone decides its next
+    /// fence: a fence that was given while the clock was ahead is kept until the clock has passed it.
     #[must_use]
     pub fn is_forgettable(&self, now: Now) -> bool {
         let behind = |micros: u64| Duration::from_micros(now.wall_micros.saturating_sub(micros)) >= FORGET_AFTER;
@@ -465,7 +468,7 @@ impl Entry {
             id: claim.id,
             kind: claim.kind,
             weight: claim.weight,
-            tether: claim.tether,
+            lifetime: claim.lifetime,
             ttl: claim.ttl,
             session,
             behind: claim.behind,
@@ -486,7 +489,7 @@ impl Entry {
         matches!(self.standing, Standing::Held(_))
     }
 
-    /// When it ends unless something is done for it.
+    /// When it ends without renewal.
     #[must_use]
     pub fn ends(&self) -> Moment {
         match self.standing {
@@ -521,7 +524,7 @@ impl Entry {
     }
 }
 
-/// Fences are strings for people's JSON; in stored state a number is smaller and just as exact.
+/// Fences are strings in public JSON; in stored state a number is smaller and just as exact.
 mod fence_number {
     use serde::{Deserialize, Deserializer, Serializer};
 

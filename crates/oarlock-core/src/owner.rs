@@ -1,11 +1,11 @@
-//! Identifies who asks, so that an owner does not wait for itself.
+//! Owners: identities of callers, so that an owner does not wait for itself.
 
-mod seat;
+mod shared_hold;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use seat::Seats;
-pub(crate) use seat::{Seat, Share};
+use shared_hold::SharedHolds;
+pub(crate) use shared_hold::{Share, SharedHold};
 
 use crate::belief::BeliefCell;
 use crate::claim::{Capacity, Claim, ClaimId, ResourceName, Weight};
@@ -14,15 +14,27 @@ use crate::queue::Load;
 /// An explicit identity for several acquisitions, such as one job or one request.
 ///
 /// Waiting for a lock that the same owner holds already is an error instead of a wait without end; a re-entrant lock
-/// ([`Mutex::reentrant`](crate::Mutex::reentrant)) can be entered again. Tasks and threads are not owners by themselves:
-/// async work moves between them.
+/// ([`Mutex::reentrant`](crate::Mutex::reentrant)) can be entered again. Tasks and threads are not owners by
+/// themselves: async work moves between them.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{ErrorKind, Locks, Memory, Owner};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let job = Owner::new();
+/// let ledger = locks.mutex("ledger").owner(&job);
+/// let _guard = ledger.lock().await?;
+/// assert_eq!(ledger.lock().await.unwrap_err().kind(), ErrorKind::SelfDeadlock);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Owner(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     holdings: Mutex<Vec<Holding>>,
-    seats: Seats,
+    shared_holds: SharedHolds,
 }
 
 #[derive(Debug)]
@@ -34,11 +46,11 @@ struct Holding {
     belief: Arc<BeliefCell>,
 }
 
-/// What an owner holds of a name.
+/// What an owner holds of a name, compared with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     Nothing,
-    /// Something that another claim of the weight asked about could join.
+    /// A hold that the claim can coexist with.
     Compatible,
     Incompatible,
 }
@@ -54,9 +66,9 @@ impl Owner {
         self.0.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where this owner shares its holds of `name`.
-    pub(crate) fn seat(&self, store: usize, name: &ResourceName) -> Arc<Seat> {
-        self.0.seats.at(store, name)
+    /// The hold of `name` that all entries of this owner share.
+    pub(crate) fn shared_hold(&self, store: usize, name: &ResourceName) -> Arc<SharedHold> {
+        self.0.shared_holds.at(store, name)
     }
 
     /// What this owner holds of the resource of `claim`.
@@ -64,7 +76,7 @@ impl Owner {
         let holdings = self.lock();
         let of_this_name = |h: &&Holding| h.store == store && h.name == claim.resource && h.belief.is_held();
         let weights: Vec<Weight> = holdings.iter().filter(of_this_name).map(|holding| holding.weight).collect();
-        // More permits than there are, together with those that it holds, will never be free.
+        // If the owner's permits and the requested ones exceed the limit, they will never be free.
         let fits = match claim.capacity {
             Capacity::Fixed(limit) => weights.iter().copied().collect::<Load>().bears(claim.weight, limit),
             Capacity::Any | Capacity::Adopt(_) => weights.iter().all(|held| held.coexists_with(claim.weight)),

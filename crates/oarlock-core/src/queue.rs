@@ -1,15 +1,15 @@
-//! Who can hold beside whom: the arithmetic of the rule, for the [model](crate::model) and for stores that decide from
-//! an ordered listing of claims.
+//! Which claims can hold together: the arithmetic of the rule, for the [model](crate::model) and for stores that decide
+//! from an ordered list of claims.
 
 use std::num::NonZeroU32;
 
 use crate::claim::{Capacity, Limit, Weight};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The capacity of a resource of which nobody has said any.
+/// The capacity of a resource for which no claim has stated one.
 pub const UNSTATED: Limit = Limit::Units(NonZeroU32::MIN);
 
-/// The weights that stand together.
+/// The sum of the weights of several claims.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load {
     claims: u32,
@@ -18,7 +18,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Takes one more claim.
+    /// Adds a claim.
     pub fn add(&mut self, weight: Weight) {
         self.claims += 1;
         match weight {
@@ -27,7 +27,7 @@ impl Load {
         }
     }
 
-    /// Whether one more claim of this weight keeps within the limit.
+    /// Whether a further claim of this weight stays within the limit.
     #[must_use]
     pub fn bears(&self, weight: Weight, limit: Limit) -> bool {
         match weight {
@@ -51,7 +51,8 @@ impl FromIterator<Weight> for Load {
     }
 }
 
-/// Checks what a claim says of a resource whose claims have `stated` a capacity, and gives the one that applies to it.
+/// Checks a claim against the capacity that the claims of its resource have `stated`, and returns the capacity that
+/// applies.
 ///
 /// # Errors
 /// [`ErrorKind::SpecMismatch`] if it states another one, [`ErrorKind::TooHeavy`] if it could never be granted.
@@ -74,13 +75,13 @@ pub fn admit(capacity: Capacity, weight: Weight, stated: Option<Limit>) -> Resul
 pub fn check_weight(weight: Weight, limit: Limit) -> Result<()> {
     match (weight, limit) {
         (Weight::Units(units), Limit::Units(most)) if units > most => {
-            Err(Error::new(ErrorKind::TooHeavy, format!("{units} of {most} can never be had")))
+            Err(Error::new(ErrorKind::TooHeavy, format!("{units} units were requested, but the capacity is {most}")))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether `one` is less than `other`.
+/// Whether `one` weighs less than `other`.
 #[must_use]
 pub fn is_lighter(one: Weight, other: Weight) -> bool {
     match (one, other) {

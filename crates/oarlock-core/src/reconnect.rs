@@ -1,7 +1,7 @@
-//! Connections that are opened when they are needed, and again when they have ended: for drivers.
+//! Reconnecting, for drivers: connections that are opened when needed, and again after they have ended.
 //!
-//! One task opens the connection for all requests that need it. A request that waits for it holds nothing that others
-//! need: its caller may stop polling it, or drop it, and every other request goes on.
+//! One task opens the connection for all requests that need it. A request that waits for it holds no lock: its caller
+//! may stop polling it, or drop it, without delaying other requests.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Work that one task does for all who need it.
+/// Work that one task does for all callers that need it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
@@ -33,7 +33,7 @@ pub struct SharedTask {
 
 type Outcome = watch::Receiver<Option<Result<()>>>;
 
-/// Work that was joined. It goes on whether or not its outcome is waited for.
+/// The result of shared work. The work goes on whether or not the result is awaited.
 #[derive(Debug)]
 pub struct Joined {
     scheme: &'static str,
@@ -41,19 +41,19 @@ pub struct Joined {
 }
 
 impl SharedTask {
-    /// Work for the store of this scheme, done on the runtime that asks for it first.
+    /// Work for the store of this scheme, on the runtime of the first caller.
     #[must_use]
     pub fn new(scheme: &'static str) -> Self {
         Self { scheme, runtime: None, last: Mutex::default() }
     }
 
-    /// This work, done on `runtime` whichever runtime asks for it.
+    /// Runs the work on `runtime`, whatever runtime the caller is on.
     #[must_use]
     pub fn on(self, runtime: Handle) -> Self {
         Self { runtime: Some(runtime), ..self }
     }
 
-    /// Joins the work that is under way, or starts `work`.
+    /// Joins the running work, or starts `work`.
     pub fn join<F>(&self, work: impl FnOnce() -> F) -> Joined
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -76,13 +76,13 @@ impl SharedTask {
 }
 
 impl Joined {
-    /// Waits for the outcome.
+    /// Waits for the result.
     ///
     /// # Errors
     /// The error of the work; [`ErrorKind::Unreachable`] if its runtime ended before it was done.
     ///
     /// # Cancel safety
-    /// Dropping this future stops nothing.
+    /// Dropping this future does not stop the work.
     pub async fn done(mut self) -> Result<()> {
         let outcome = self.outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         outcome.unwrap_or_else(|| {
@@ -93,13 +93,13 @@ impl Joined {
     }
 }
 
-/// What may end by itself.
+/// A connection, which can end by itself.
 pub trait Ends {
-    /// Whether it has ended, and another is needed.
+    /// Whether it has ended, so that another one is needed.
     fn is_ended(&self) -> bool;
 }
 
-/// One `T` that all requests share: opened when it is needed, and again when it has ended.
+/// One `T` that all requests share: opened when needed, and again after it has ended.
 pub struct Reopened<T> {
     current: Arc<Mutex<Slot<T>>>,
     opening: SharedTask,
@@ -112,13 +112,13 @@ enum Slot<T> {
 }
 
 impl<T> Reopened<T> {
-    /// One for the store of this scheme, opened on the runtime that asks for it first.
+    /// For the store of this scheme, opened on the runtime of the first caller.
     #[must_use]
     pub fn new(scheme: &'static str) -> Self {
         Self { current: Arc::new(Mutex::new(Slot::Vacant)), opening: SharedTask::new(scheme) }
     }
 
-    /// This one, opened on `runtime` whichever runtime asks for it.
+    /// Opens it on `runtime`, whatever runtime the caller is on.
     #[must_use]
     pub fn on(self, runtime: Handle) -> Self {
         Self { opening: self.opening.on(runtime), ..self }
@@ -126,13 +126,13 @@ impl<T> Reopened<T> {
 }
 
 impl<T: Ends + Send + Sync + 'static> Reopened<T> {
-    /// What is there, or what `open` gives. Requests that come while it is being opened share the outcome.
+    /// The open `T`, or the result of `open`. Requests that come while it is being opened share the result.
     ///
     /// # Errors
     /// The error of `open`; [`ErrorKind::Closed`] after [`close`](Self::close).
     ///
     /// # Cancel safety
-    /// Opening goes on when this future is dropped or not polled any more: it holds up no other request.
+    /// Opening goes on when this future is dropped or not polled any more: other requests are not delayed.
     pub async fn get<F>(&self, open: impl FnOnce() -> F) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
@@ -144,12 +144,12 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
         let opened = self.opening.join(|| {
             let (current, open) = (self.current.clone(), open());
             async move {
-                // Another task may have opened it since the caller looked.
+                // Another task may have opened it since the caller checked.
                 if living(&current).is_some() {
                     return Ok(());
                 }
                 let opened = Arc::new(open.await?);
-                // A client that was shut down meanwhile has no use for it.
+                // The client was shut down meanwhile: it is not needed.
                 drop(put(&current, opened));
                 Ok(())
             }
@@ -162,21 +162,21 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
         self.current().ok_or_else(lost)
     }
 
-    /// What is there and has not ended.
+    /// The open `T`, if it has not ended.
     #[must_use]
     pub fn current(&self) -> Option<Arc<T>> {
         living(&self.current)
     }
 
-    /// Puts one in place that was opened by other means; gives it back after [`close`](Self::close).
+    /// Sets a `T` that was opened by other means; returns it after [`close`](Self::close).
     ///
     /// # Errors
-    /// The `T` itself, which its caller has to end.
+    /// The `T` itself, which the caller has to close.
     pub fn put(&self, opened: Arc<T>) -> std::result::Result<(), Arc<T>> {
         put(&self.current, opened)
     }
 
-    /// Lets go of this one, unless another has taken its place.
+    /// Drops this one, unless another has replaced it.
     pub fn discard(&self, failed: &Arc<T>) {
         let mut slot = lock(&self.current);
         if matches!(&*slot, Slot::Open(current) if Arc::ptr_eq(current, failed)) {
@@ -184,14 +184,14 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
         }
     }
 
-    /// Lets go of what is there; the next request opens another.
+    /// Drops the open `T`; the next request opens another.
     #[must_use = "dropping it here may be what ends it"]
     pub fn take(&self) -> Option<Arc<T>> {
         let mut slot = lock(&self.current);
         if matches!(*slot, Slot::Closed) { None } else { std::mem::replace(&mut *slot, Slot::Vacant).into_open() }
     }
 
-    /// Lets go of what is there, for good. What is being opened meanwhile is dropped.
+    /// Drops the open `T` for good. One that is being opened meanwhile is dropped, too.
     #[must_use = "dropping it here may be what ends it"]
     pub fn close(&self) -> Option<Arc<T>> {
         std::mem::replace(&mut *lock(&self.current), Slot::Closed).into_open()
@@ -205,7 +205,7 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
     }
 }
 
-/// Puts one in place; the one before it is let go of after the lock.
+/// Sets the open `T`; the previous one is dropped after the lock is released.
 fn put<T>(current: &Mutex<Slot<T>>, opened: Arc<T>) -> std::result::Result<(), Arc<T>> {
     let _before;
     let mut slot = lock(current);
@@ -216,7 +216,7 @@ fn put<T>(current: &Mutex<Slot<T>>, opened: Arc<T>) -> std::result::Result<(), A
     Ok(())
 }
 
-/// What is open. What has ended is let go of, after the lock: its `Drop` may do anything.
+/// The open `T`. One that has ended is dropped after the lock is released: its `Drop` may do anything.
 fn living<T: Ends>(current: &Mutex<Slot<T>>) -> Option<Arc<T>> {
     let _ended;
     let mut slot = lock(current);
@@ -240,7 +240,7 @@ impl<T> Slot<T> {
 }
 
 impl<T> fmt::Debug for Reopened<T> {
-    /// Not what is open: a connection may show its password.
+    /// Without the connection, which may show its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match *lock(&self.current) {
             Slot::Vacant => "vacant",

@@ -1,4 +1,4 @@
-//! What a store shows of itself: holders, waiters in order, fences, labels.
+//! The state of resources as a store shows it: holders, waiters in order, fences, labels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,34 @@ pub type Memo = Arc<[u8]>;
 /// The longest memo.
 pub const MAX_MEMO_BYTES: usize = 1024;
 
-/// Somebody asked for the end of a hold.
+/// A request for the end of a hold: by whom and why.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{Locks, Memory, state::Ending};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("import").lock().await?;
+/// let ending = Ending::new("ops@example.org", "maintenance");
+/// locks.break_hold("import", guard.fence(), ending.clone(), Duration::from_secs(30)).await?;
+/// assert_eq!(guard.asked_to_end().await, Some(ending));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Ending {
-    /// Who broke it.
+    /// Who asked for it.
     pub by: String,
     /// Why.
     pub why: String,
+}
+
+impl Ending {
+    /// A request by `by`, for the reason `why`.
+    pub fn new(by: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { by: by.into(), why: why.into() }
+    }
 }
 
 /// One claim that holds.
@@ -28,13 +49,13 @@ pub struct Ending {
 pub struct HolderState {
     /// Its identity: what `release` needs to break it.
     pub id: ClaimId,
-    /// What its user calls it.
+    /// The kind of lock.
     pub kind: Kind,
     /// How much it takes.
     pub weight: Weight,
     /// The fence of its grant; `None` in layouts of other programs that have none.
     pub fence: Option<Fence>,
-    /// Who it is.
+    /// Identifies its client.
     pub label: Arc<Label>,
     /// How long it has held.
     pub held_for: Duration,
@@ -42,7 +63,7 @@ pub struct HolderState {
     pub lease_left: Duration,
     /// The value it publishes.
     pub value: Option<Arc<str>>,
-    /// Somebody asked it to end.
+    /// Its end was asked for.
     pub ending: Option<Ending>,
 }
 
@@ -70,11 +91,11 @@ impl HolderState {
 pub struct WaiterState {
     /// Its identity.
     pub id: ClaimId,
-    /// What its user calls it.
+    /// The kind of lock.
     pub kind: Kind,
     /// How much it wants.
     pub weight: Weight,
-    /// Who it is.
+    /// Identifies its client.
     pub label: Arc<Label>,
     /// How long it has waited.
     pub waited: Duration,
@@ -92,17 +113,18 @@ impl WaiterState {
 
 /// The waiters of a resource, as far as its store shows them.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Waiters {
     /// All of them, in order of arrival.
     Listed(Vec<WaiterState>),
     /// Only how many.
     Counted(usize),
-    /// The layout has no room for them: nobody knows.
+    /// Unknown: the layout does not store them.
     Hidden,
 }
 
 impl Waiters {
-    /// How many wait, counting those queued inside processes; `None` where nobody knows.
+    /// How many wait, including those queued inside processes; `None` if unknown.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         match self {
@@ -121,18 +143,18 @@ pub struct ResourceState {
     pub name: ResourceName,
     /// Its capacity, if a live claim stated one.
     pub capacity: Option<Limit>,
-    /// Who holds it, longest first.
+    /// Its holders, longest first.
     pub holders: Vec<HolderState>,
-    /// Who waits.
+    /// Its waiters.
     pub waiters: Waiters,
     /// The largest fence given or reserved so far.
     pub last_fence: Option<Fence>,
-    /// What the last holder left.
+    /// The memo that the last holder left.
     pub memo: Option<Memo>,
 }
 
 impl ResourceState {
-    /// A resource nobody claims.
+    /// A resource without claims.
     #[must_use]
     pub fn free(name: ResourceName) -> Self {
         Self {
@@ -145,7 +167,7 @@ impl ResourceState {
         }
     }
 
-    /// Whether nobody holds it and nobody is known to wait.
+    /// Whether no claim holds it and none is known to wait.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.holders.is_empty() && self.waiters.count().is_none_or(|count| count == 0)
@@ -181,8 +203,8 @@ pub struct Query {
     pub after: Option<ResourceName>,
     /// At most this many.
     pub limit: usize,
-    /// Whether to look at everything there is, where the names in use are listed only in part: slow, and finds the locks of
-    /// other programs too.
+    /// Whether to scan the whole store, where its list of names is incomplete: slow, and finds the locks of other
+    /// programs too.
     pub scan: bool,
 }
 
@@ -200,8 +222,9 @@ impl Query {
     }
 }
 
-/// Part of an answer, in order of names.
+/// A page of resources, in order of names.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Page {
     /// The resources.
     pub resources: Vec<ResourceState>,
@@ -210,7 +233,13 @@ pub struct Page {
 }
 
 impl Page {
-    /// Sorts `resources`, cuts them to what `query` asks for, and says whether any were left out.
+    /// A page of these resources; `more` if others follow after the last one.
+    #[must_use]
+    pub fn new(resources: Vec<ResourceState>, more: bool) -> Self {
+        Self { resources, more }
+    }
+
+    /// Sorts `resources`, limits them to what `query` asks for, and notes whether any were left out.
     #[must_use]
     pub fn cut(mut resources: Vec<ResourceState>, query: &Query) -> Self {
         resources.sort_by(|a, b| a.name.cmp(&b.name));

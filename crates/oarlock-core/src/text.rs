@@ -1,6 +1,6 @@
-//! Words for people: durations, quoted names, and the sentence that says who is in the way.
+//! Text for output: durations, quoted names, and the message of a busy lock.
 //!
-//! Names and labels come from strangers, so nothing here lets a control character through to a terminal.
+//! Names and labels are not trusted: control characters are escaped, so that they cannot reach a terminal.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn is_formatting(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A duration as people say it: `340 ms`, `12 s`, `14 min`, `3 h 5 min`, `2 d 4 h`.
+/// A duration in short form: `340 ms`, `12 s`, `14 min`, `3 h 5 min`, `2 d 4 h`.
 #[must_use]
 pub fn span(span: Duration) -> String {
     let seconds = span.as_secs();

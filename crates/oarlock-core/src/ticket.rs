@@ -1,4 +1,4 @@
-//! A lock that leaves its process: written down by one, taken up by another.
+//! Handing a lock over to another process, with a ticket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::belief::{BeliefCell, LossReason};
-use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, ResourceName, Tether, Weight};
+use crate::claim::{Capacity, Claim, ClaimId, Fence, Kind, Label, Lifetime, ResourceName, Weight};
 use crate::clock::Moment;
 use crate::driver::{Grant, Lease, Renewal, Renewed};
 use crate::engine::{Core, MAX_HAND_OFFS, check_ttl};
@@ -15,14 +15,15 @@ use crate::guard::{Guard, Held};
 use crate::locks::Locks;
 use crate::state::{Ending, Query};
 
-/// The form that tickets are written in; a newer one is refused.
+/// The format of tickets; a newer one is refused.
 const FORMAT: u32 = 1;
 
-/// Everything another process needs to go on with a lock. Whoever has it has the lock: treat it as one.
+/// Everything that another process needs to continue a hold. Treat it as a secret: a process that has the ticket can
+/// take the lock. Made by [`Guard::hand_over`], used by [`Locks::adopt`].
 ///
 /// # Guarantees
-/// - The lock is the same one: same claim, same fence. What it protects sees no new holder.
-/// - Between the two processes it lives by its lease alone. If nobody takes it up in time, it is free.
+/// - The lock stays the same: same claim, same fence. The protected resource sees no new holder.
+/// - Until it is adopted it lives by its lease alone. If no process adopts it in time, it is free.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use = "without its ticket a lock that was handed over ends with its lease"]
 pub struct LockTicket {
@@ -38,20 +39,20 @@ pub struct LockTicket {
     renewed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<Arc<str>>,
-    /// The fence of the first holder, where the lock was handed on within a process: what the store knows is that one, or the last
-    /// of those that were reserved.
+    /// The fence of the first holder, where the lock was handed on within a process: what the store knows is that one,
+    /// or the last of those that were reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     granted: Option<Fence>,
 }
 
 impl LockTicket {
-    /// What is held.
+    /// The name of the lock.
     #[must_use]
     pub fn resource(&self) -> &ResourceName {
         &self.resource
     }
 
-    /// The fence of the lock, before and after.
+    /// The fence of the lock, the same before and after.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.fence
@@ -60,7 +61,8 @@ impl LockTicket {
     /// Whether a grant with this fence is the one that was handed over.
     fn is_of(&self, fence: Fence) -> bool {
         let Some(granted) = self.granted else { return fence == self.fence };
-        // Stores may reserve more fences than they were asked for; a later grant is ahead by the time that has passed, in µs.
+        // Stores may reserve more fences than they were asked for; a later grant is ahead by the time that has passed,
+        // in µs.
         let last = granted.get().saturating_add(2 * u64::from(MAX_HAND_OFFS));
         (granted.get()..=last).contains(&fence.get())
     }
@@ -71,7 +73,7 @@ impl LockTicket {
         claim.kind = self.kind;
         claim.capacity = self.capacity;
         claim.weight = self.weight;
-        claim.tether = Tether::Lease;
+        claim.lifetime = Lifetime::Lease;
         claim.ttl = Duration::from_millis(self.ttl_ms);
         claim.label = label;
         claim.value.clone_from(&self.value);
@@ -81,22 +83,22 @@ impl LockTicket {
 
 #[oarlock_macros::blocking]
 impl Guard {
-    /// Writes the lock down for another process, and stops believing in it here. It is not released: it lives on for
-    /// what is left of its lease, until another process [adopts](Locks::adopt) it.
+    /// Makes a ticket for another process, and ends belief here. The lock is not released: it lives for the rest of its
+    /// lease, until another process [adopts](Locks::adopt) it.
     ///
-    /// The lock must have been asked for with [`Tether::Lease`]. A bound set by `max_hold` does not go with it.
+    /// The lock must have been taken with [`Lifetime::Lease`]. `max_hold` does not apply after the hand-over.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidClaim`] for a lock that ends with its process, [`ErrorKind::Lost`] for one that was lost. The
-    /// lock is let go then.
+    /// [`ErrorKind::InvalidClaim`] for a lock that ends with its process, [`ErrorKind::Lost`] for one that was lost.
+    /// The lock is released then.
     ///
     /// # Examples
     /// ```
-    /// # use oarlock_core::{Locks, LockTicket, Memory, Tether};
+    /// # use oarlock_core::{Locks, LockTicket, Memory, Lifetime};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
     /// # let store = Memory::new();
     /// # let (here, there) = (Locks::over(store.connect())?, Locks::over(store.connect())?);
-    /// let guard = here.mutex("import").tether(Tether::Lease).lock().await?;
+    /// let guard = here.mutex("import").lifetime(Lifetime::Lease).lock().await?;
     /// let fence = guard.fence();
     /// let ticket: LockTicket = guard.hand_over()?; // `LockTicket` is serde's `Serialize` and `Deserialize`
     /// let guard = there.adopt(&ticket).await?;
@@ -106,8 +108,8 @@ impl Guard {
     /// ```
     pub fn hand_over(self) -> Result<LockTicket> {
         let claim = self.claim();
-        if claim.tether != Tether::Lease {
-            let message = "this lock ends with its process: to hand it over, ask for it with Tether::Lease";
+        if claim.lifetime != Lifetime::Lease {
+            let message = "this lock ends with its process: to hand it over, take it with Lifetime::Lease";
             return Err(Error::new(ErrorKind::InvalidClaim, message).about(&claim.resource));
         }
         if let Some(reason) = self.loss() {
@@ -134,18 +136,19 @@ impl Guard {
 
 #[oarlock_macros::blocking]
 impl Locks {
-    /// Takes up a lock that another process handed over, with the same fence, and keeps it alive from here.
+    /// Continues a hold that another process handed over, with the same fence, and renews it from here.
     ///
-    /// A lock with an explicit lease goes on with what is left of it. Hand a ticket to one: a second client that adopts it
-    /// believes in the lock as the first does, and goes on believing when that one lets it go, for up to a lease.
+    /// A lock with an explicit lease has the rest of that lease. Give a ticket to one process only: a second client
+    /// that adopts it believes in the lock as the first does, and for up to a lease after the first has released it.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lock lives on to the end of its lease, and can still be adopted.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::InvalidClaim`] if this
-    /// client holds it already; [`ErrorKind::Config`] for a ticket of another kind of store or a newer format; [`ErrorKind::Unsupported`] where the store cannot do it; what the store
-    /// says, and then it can be tried again.
+    /// [`ErrorKind::Lost`] if it has ended, with the reason where the store knows it; [`ErrorKind::InvalidClaim`] if
+    /// this client holds it already; [`ErrorKind::Config`] for a ticket of another kind of store or a newer format;
+    /// [`ErrorKind::Unsupported`] where the store cannot do it; any error that the store returns, and then a retry is
+    /// possible.
     pub async fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
         let core = &self.core;
         core.check_open()?;
@@ -154,13 +157,14 @@ impl Locks {
         let sent = core.clock.now();
         let kept = if ticket.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
         let Kept { lease, ending, fence } = kept.map_err(|error| error.about(&claim.resource))?;
-        // The store fell back to an earlier state and granted the claim again: others may have held the lock in between.
+        // The store fell back to an earlier state and granted the claim again: others may have held the lock in
+        // between.
         if fence.is_some_and(|fence| !ticket.is_of(fence)) {
             return Err(Error::lost(LossReason::Gone).about(&ticket.resource));
         }
         let from = lease.from.map_or(sent, |from| from.min(core.clock.now()));
         if core.watchdog.keeps(ticket.id) {
-            let message = "this client holds it already: it was adopted here, or never handed over";
+            let message = "this client holds the lock already: it was adopted here, or never handed over";
             return Err(Error::new(ErrorKind::InvalidClaim, message).about(&ticket.resource));
         }
         let belief = BeliefCell::new(core.clock.clone(), from, lease.ttl, None);
@@ -177,7 +181,7 @@ impl Locks {
     }
 }
 
-/// What the store still has of a lock that was handed over.
+/// The state of a lock that was handed over, as the store has it.
 struct Kept {
     lease: Lease,
     ending: Option<Ending>,
@@ -188,37 +192,39 @@ struct Kept {
 fn check(core: &Core, ticket: &LockTicket) -> Result<()> {
     let config = |message: String| Err(Error::new(ErrorKind::Config, message).about(&ticket.resource));
     if ticket.format > FORMAT {
-        return config(format!("this ticket is of format {}, and {FORMAT} is the newest known here", ticket.format));
+        return config(format!("this ticket has format {}; this version reads formats up to {FORMAT}", ticket.format));
     }
     if ticket.scheme != core.info.scheme {
-        return config(format!("this ticket is of a store behind {}:, not {}:", ticket.scheme, core.info.scheme));
+        return config(format!("this ticket is for a store of scheme {}:, not {}:", ticket.scheme, core.info.scheme));
     }
-    core.check_tether(Tether::Lease, &ticket.resource)?;
+    core.check_lifetime(Lifetime::Lease, &ticket.resource)?;
     check_ttl(Duration::from_millis(ticket.ttl_ms))
 }
 
-/// Renews it: whether it is alive, and for how long from here.
+/// Renews it, to learn whether it is alive and for how long.
 async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
     let request = core.driver.clone().renew(vec![Renewal::of(claim.clone())]);
     let one = Box::pin(async move { Ok(request.await.pop()) });
     let answer = core.in_time(one, "adopt").await?;
-    match answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a renewal without an answer")))? {
+    match answer
+        .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the driver returned no answer to a renewal")))?
+    {
         Renewed::Alive { lease, ending, fence: fence @ Some(_) } => Ok(Kept { lease, ending, fence }),
         Renewed::Alive { fence: None, .. } => {
-            Err(Error::new(ErrorKind::InvalidClaim, "this ticket is of a claim that waits"))
+            Err(Error::new(ErrorKind::InvalidClaim, "this ticket is for a claim that waits"))
         }
         Renewed::Gone(gone) => Err(Error::lost(gone.into())),
     }
 }
 
-/// Looks at it, where renewing would extend what must not be extended.
+/// Inspects it: a renewal would extend an explicit lease.
 async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
     let page = core.in_time(core.driver.clone().inspect(Query::name(claim.resource.clone())), "adopt").await?;
     let mut holders = page.resources.into_iter().flat_map(|state| state.holders);
     let Some(holder) = holders.find(|holder| holder.id == claim.id) else {
         return Err(Error::lost(LossReason::Gone));
     };
-    // Counted from when the question left, which is earlier than when the store looked at its clock.
+    // Counted from when the request was sent, which is earlier than when the store read its clock.
     let lease = Lease { from: None::<Moment>, ttl: holder.lease_left };
     Ok(Kept { lease, ending: holder.ending, fence: holder.fence })
 }

@@ -3,10 +3,10 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use oarlock_core::blocking::{Locks, Multi};
+use oarlock_core::blocking::{EndRequest, Locks, Multi};
 use oarlock_core::state::Ending;
 use oarlock_core::{
-    Ended, Error, ErrorKind, Fenced, Home, LockEvent, LossReason, Memory, Owner, Released, Slot, Tether,
+    Ended, Error, ErrorKind, Fenced, Lifetime, LockEvent, LossReason, Memory, Owner, Released, Runtime, Slot,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -53,7 +53,7 @@ fn in_one_poll(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> R
 
 /// The budget of a task is not refilled before its poll is over.
 #[test]
-fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
+fn any_number_of_times_on_a_thread_of_a_runtime() -> Result<(), Failure> {
     in_one_poll(|| {
         let locks = Locks::over(Memory::new())?;
         for _ in 0..1000 {
@@ -66,7 +66,7 @@ fn as_often_as_one_likes_on_a_thread_of_a_runtime() -> Result<(), Failure> {
 /// Tokio keeps the wake-ups of work that yields on a runtime's thread until that thread comes back to it.
 #[test]
 fn work_that_yields_is_gone_on_with_on_a_thread_of_a_runtime() -> Result<(), Failure> {
-    in_one_poll(|| Ok(Home::own_thread()?.block_on(tokio::task::yield_now())?))
+    in_one_poll(|| Ok(Runtime::own_thread()?.block_on(tokio::task::yield_now())?))
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_loss_is_seen_while_the_thread_works() -> Result<(), Failure> {
     let guard = locks.mutex("a").lock()?;
     guard.check()?;
     assert_eq!(guard.lost_within(Duration::from_millis(10))?, None);
-    kit.lose(guard.resource());
+    kit.lose(guard.resource())?;
     assert_eq!(guard.lost_within(Duration::from_secs(10))?, Some(LossReason::Gone));
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
     Ok(())
@@ -180,7 +180,7 @@ fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
         held.check()
     })?;
     assert_eq!(nested, Slot::Ran(()));
-    let ticket = locks.mutex("h").tether(Tether::Lease).lock()?.hand_over()?;
+    let ticket = locks.mutex("h").lifetime(Lifetime::Lease).lock()?.hand_over()?;
     assert!(locks.adopt(&ticket)?.is_held());
     locks.shutdown(Duration::from_secs(5))?;
     Ok(())
@@ -197,17 +197,17 @@ fn the_same_methods_as_without_blocking() -> Result<(), Failure> {
     assert_eq!(locks.list()?.len(), 3);
     assert_eq!(locks.scan()?.len(), 3);
     assert!(all.is_held());
-    assert_eq!(all.with(|held| Ok::<_, Error>(held.len()))?, 3);
+    assert_eq!(all.with(|held| Ok::<_, Error>(held.iter().count()))?, 3);
     let each = all.release_each()?;
     assert!(each.iter().all(|(_, released)| matches!(released, Ok(Released::Released))), "{each:?}");
 
     let guard = locks.mutex("a").owner(&owner).lock()?;
     assert_eq!(locks.mutex("a").owner(&owner).lock().map(drop).unwrap_err().kind(), ErrorKind::SelfDeadlock);
     let mut watch = locks.watch("a")?;
-    let ending = Ending { by: "ops".into(), why: "test".into() };
+    let ending = Ending::new("ops", "test");
     assert_eq!(locks.break_claim("a", guard.id(), ending.clone(), Duration::ZERO)?, Released::Released);
     assert!(watch.changed()?.is_some());
-    assert_eq!(guard.asked_to_end_within(Duration::from_secs(30))?, Some(ending.clone()));
+    assert_eq!(guard.asked_to_end_within(Duration::from_secs(30))?, EndRequest::Asked(ending.clone()));
     assert_eq!(guard.ended_within(Duration::from_secs(30))?, Some(Ended::Lost(LossReason::Broken(ending))));
     assert_eq!(guard.with(|_| Ok::<_, Error>(())).unwrap_err().kind(), ErrorKind::Lost);
 
@@ -217,5 +217,70 @@ fn the_same_methods_as_without_blocking() -> Result<(), Failure> {
     let once = locks.once("nightly");
     assert_eq!(once.run("7", |_| Ok::<_, Error>(1))?, Slot::Ran(1));
     assert_eq!(once.last()?.as_deref(), Some("7"));
+    Ok(())
+}
+
+const SHORT: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_view_of_a_held_lock_waits_on_another_thread() -> Result<(), Failure> {
+    let store = Memory::new();
+    let kit = store.kit();
+    let locks = Locks::over(store)?;
+    let guard = locks.rwlock("a").write()?;
+    assert_eq!(guard.with(|held| held.check().map(|()| held.fence()))?, guard.fence());
+    let held = guard.held();
+    assert_eq!(held.asked_to_end_within(SHORT)?, EndRequest::NotAsked);
+    assert!(!held.ending_within(Duration::ZERO, SHORT)?);
+    let watcher = std::thread::spawn(move || held.asked_to_end_within(LONG));
+    kit.ask_to_end("a", &Ending::new("ops", "test"), LONG)?;
+    let asked = watcher.join().map_err(|_| "the watcher panicked")??;
+    assert_eq!(asked, EndRequest::Asked(Ending::new("ops", "test")));
+    let held = guard.held();
+    guard.release()?;
+    assert!(held.ending_within(Duration::ZERO, LONG)?);
+    assert_eq!(held.ended_within(LONG)?, Some(Ended::Released));
+
+    let guard = locks.mutex("b").lock()?;
+    let held = guard.held();
+    drop(guard);
+    assert_eq!(held.asked_to_end_within(LONG)?, EndRequest::Ended(Ended::Released));
+    Ok(())
+}
+
+#[test]
+fn several_locks_and_entries_of_a_thread_are_waited_for_with_a_bound() -> Result<(), Failure> {
+    let store = Memory::new();
+    let kit = store.kit();
+    let locks = Locks::over(store)?;
+    let both = Multi::of(locks.rwlock("rates").for_reading()).and(locks.mutex("a")).lock()?;
+    assert_eq!(both.ended_within(SHORT)?, None);
+    assert!(matches!(both.asked_to_end_within(SHORT)?, EndRequest::NotAsked));
+    assert!(both.lost_within(SHORT)?.is_none() && !both.ending_within(Duration::ZERO, SHORT)?);
+    kit.lose("a")?;
+    let lost = both.held().lost_within(LONG)?.map(|(held, reason)| (held.resource().to_string(), reason));
+    assert_eq!(lost, Some(("a".to_owned(), LossReason::Gone)));
+
+    let entry = locks.mutex("b").reentrant_by_thread().lock()?;
+    assert_eq!((entry.entries(), entry.lost_within(SHORT)?), (1, None));
+    kit.lose("b")?;
+    assert_eq!(entry.ended_within(LONG)?, Some(Ended::Lost(LossReason::Gone)));
+    Ok(())
+}
+
+#[test]
+fn watches_are_waited_for_with_a_bound() -> Result<(), Failure> {
+    let locks = Locks::over(Memory::new())?;
+    let (election, mut watch) = (locks.election("e"), locks.watch("a")?);
+    let mut leaders = election.observe();
+    assert_eq!(leaders.changed_within(LONG)?, Some(None), "there is no leader");
+    assert_eq!(leaders.changed_within(SHORT)?, None, "nothing changed");
+    let leadership = election.campaign("me")?;
+    let leader = leaders.changed_within(LONG)?.flatten();
+    assert_eq!(leader.and_then(|leader| leader.fence), Some(leadership.fence()));
+    assert_eq!(watch.changed_within(SHORT)?, None);
+    let _guard = locks.mutex("a").lock()?;
+    assert!(watch.changed_within(LONG)?.flatten().is_some());
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Locks are made without errors: what is wrong with one is said by the call that would take it, before the store is asked.
+//! Locks are made without errors: what is wrong with one is said by the call that would take it, before the store is
+//! asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ async fn a_name_that_cannot_be_is_refused_by_every_kind() {
         ];
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+            let shown = error.resource().map(ToString::to_string).unwrap();
+            assert!(shown.len() < 50 && name.starts_with(shown.trim_end_matches('…')), "it names the lock: {error}");
         }
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0, "the store was asked for something");
@@ -52,6 +55,7 @@ async fn a_number_of_permits_that_cannot_be_is_refused() {
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::InvalidClaim, "{error}");
+        assert!(error.to_string().starts_with("\"encoders\": "), "it names the lock: {error}");
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0, "the store was asked for something");
 }

@@ -9,7 +9,7 @@ use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{
-    Claim, ClaimId, Driver, ErrorKind, LockEvent, Locks, Memory, Multi, ResourceName, Result, Step, Tether,
+    Claim, ClaimId, Driver, ErrorKind, Lifetime, LockEvent, Locks, Memory, Multi, ResourceName, Result, Step,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -111,7 +111,8 @@ async fn hand_offs_are_counted_whatever_the_store_reserves() -> Result<(), Failu
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_half_over_is_not_handed_on() -> Result<(), Failure> {
     for (held, handed_on) in [(Duration::from_millis(100), true), (Duration::from_millis(1100), false)] {
-        // A lease of two seconds: the renewal after a third of it is on its way when the holder releases, and not missed yet.
+        // A lease of two seconds: the renewal after a third of it is on its way when the holder releases, and not
+        // missed yet.
         let (locks, _) = clients(Flaw::MuteRenewal)?;
         let lock = locks.mutex("a").cohort(16, Duration::from_secs(10));
         let first = lock.lock().await?;
@@ -171,7 +172,7 @@ async fn several_locks_keep_their_deadline_although_releases_get_no_answer() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_costs_nobody_the_lock() -> Result<(), Failure> {
+async fn an_observer_that_panics_loses_no_lock() -> Result<(), Failure> {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
     let panicked = Arc::new(AtomicBool::new(false));
@@ -200,7 +201,7 @@ async fn an_observer_that_panics_costs_nobody_the_lock() -> Result<(), Failure> 
     assert!(panicked.load(Ordering::SeqCst) && kept.is_held(), "not renewed any more: {:?}", kept.loss());
     drop(kept);
     let honest = Locks::builder(store).clock(clock).build()?;
-    assert!(honest.mutex("a").wait(Duration::from_secs(5)).lock().await.is_ok(), "it is nobody's, and not free");
+    assert!(honest.mutex("a").wait(Duration::from_secs(5)).lock().await.is_ok(), "it has no holder, and is not free");
     Ok(())
 }
 
@@ -225,7 +226,7 @@ async fn what_makes_no_sense_is_refused() -> Result<(), Failure> {
 #[tokio::test(start_paused = true)]
 async fn a_client_adopts_a_ticket_once() -> Result<(), Failure> {
     let locks = Locks::over(Memory::new())?;
-    let ticket = locks.mutex("a").tether(Tether::Lease).lock().await?.hand_over()?;
+    let ticket = locks.mutex("a").lifetime(Lifetime::Lease).lock().await?.hand_over()?;
     let _adopted = locks.adopt(&ticket).await?;
     assert_eq!(locks.adopt(&ticket).await.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidClaim));
     Ok(())

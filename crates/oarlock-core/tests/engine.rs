@@ -26,7 +26,7 @@ enum Tamper {
     WatchesEnd,
     /// Attempts never answer.
     Silence,
-    /// Nobody is told anything: who waits must look.
+    /// No notifications: waiters must poll.
     NoPush,
     /// A store of sessions: what is not released stays. Releases fail this long from the start.
     SessionReleasesFail(Duration),
@@ -214,12 +214,12 @@ async fn the_holder_of_an_explicit_lease_hears_of_a_break() {
         let guard = world.victim.mutex("a").ttl(Duration::from_secs(600)).no_renewal().lock().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ends = guard.ends_at();
-        let ending = Ending { by: "ops".into(), why: "stuck".into() };
+        let ending = Ending::new("ops", "stuck");
         let name = ResourceName::new("a").unwrap();
         world.honest.break_hold(&name, guard.fence(), ending.clone(), grace).await.unwrap();
         let reason = tokio::time::timeout(Duration::from_secs(6), guard.lost()).await.expect("told in time");
         assert_eq!(reason, LossReason::Broken(ending));
-        assert!(guard.ends_at() <= ends, "looking at it must not extend it");
+        assert!(guard.ends_at() <= ends, "checking it must not extend it");
     }
 }
 
@@ -229,7 +229,7 @@ async fn a_second_break_is_heard_too() {
     let guard = world.victim.mutex("a").ttl(Duration::from_secs(600)).lock().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let name = ResourceName::new("a").unwrap();
-    let ending = Ending { by: "ops".into(), why: "stuck".into() };
+    let ending = Ending::new("ops", "stuck");
     world.honest.break_hold(&name, guard.fence(), ending.clone(), Duration::from_secs(300)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(guard.is_held());
@@ -259,9 +259,9 @@ fn a_client_whose_runtime_is_gone_says_so() {
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
-/// Whoever releases asks again, often; the one it was released for goes first.
+/// A task that releases a lock often takes it again; the task that it was released for goes first.
 #[tokio::test(flavor = "current_thread")]
-async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
+async fn a_waiter_runs_before_the_release_returns() -> Result<()> {
     let client = Locks::over(Memory::new())?;
     let lock = client.mutex("r").fair();
     let guard = lock.lock().await?;
@@ -288,7 +288,7 @@ async fn whoever_waits_for_a_release_runs_before_it_returns() -> Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_seen_the_line_move_looks_again_soon() {
+async fn a_waiter_polls_again_soon_after_the_queue_has_moved() {
     let world = world(Tamper::NoPush);
     let hold = world.honest.mutex("a").fair().lock().await.unwrap();
     let (next, victim) = (world.honest.mutex("a").fair(), world.victim.mutex("a").fair());
@@ -299,18 +299,18 @@ async fn who_has_seen_the_line_move_looks_again_soon() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     hold.release().await.unwrap();
     let hold = next.await.unwrap().unwrap();
-    let looks = world.attempts.load(Ordering::SeqCst);
-    while world.attempts.load(Ordering::SeqCst) == looks {
+    let polls = world.attempts.load(Ordering::SeqCst);
+    while world.attempts.load(Ordering::SeqCst) == polls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     hold.release().await.unwrap();
     let released = tokio::time::Instant::now();
     drop(last.await.unwrap().unwrap());
-    assert!(released.elapsed() < Duration::from_millis(50), "it looked after {:?}", released.elapsed());
+    assert!(released.elapsed() < Duration::from_millis(50), "it polled after {:?}", released.elapsed());
 }
 
-/// A store of several servers, of which one is slow: those who ask the others do not wait for it, and it is waited for all
-/// the same.
+/// A store of several servers, of which one is slow: those who ask the others do not wait for it, and it is waited for
+/// all the same.
 #[tokio::test(start_paused = true)]
 async fn what_answers_slowly_is_not_given_up_on_for_the_sake_of_others() {
     let (lease, delay) = (Duration::from_secs(8), Duration::from_millis(2300));
@@ -329,11 +329,11 @@ async fn what_answers_slowly_is_not_given_up_on_for_the_sake_of_others() {
 
 /// Two clients of one driver, each on a thread of its own, are clients of one store.
 #[tokio::test]
-async fn an_owner_does_not_wait_for_itself_whoever_asks_for_it() {
+async fn an_owner_does_not_wait_for_itself_from_any_task() {
     let store: Arc<dyn oarlock_core::DynDriver> = Arc::new(Memory::default());
     let client = || {
-        let home = oarlock_core::Home::own_thread().unwrap();
-        Locks::builder_over(store.clone()).home(home).build().unwrap()
+        let runtime = oarlock_core::Runtime::own_thread().unwrap();
+        Locks::builder_over(store.clone()).runtime(runtime).build().unwrap()
     };
     let (one, other, owner) = (client(), client(), Owner::new());
     let _held = one.mutex("x").owner(&owner).lock().await.unwrap();

@@ -54,7 +54,7 @@ async fn a_try_beside_a_waiting_claim_says_that_the_lock_is_free() {
     assert!(error.to_string().ends_with("is free, but 1 claim waits before this one"), "{error}");
 }
 
-/// A store that tells nobody anything.
+/// A store without notifications.
 struct Mute(Arc<Memory>);
 
 impl DynDriver for Mute {
@@ -88,7 +88,7 @@ impl DynDriver for Mute {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_look_again_without_a_hint() {
+async fn observers_poll_again_without_a_hint() {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
     let client = |driver: Arc<dyn DynDriver>| Locks::builder_over(driver).clock(clock.clone()).build().unwrap();

@@ -20,7 +20,8 @@ use tokio::sync::{Notify, mpsc};
 const LONG: Duration = Duration::from_millis(1800);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Answers attempts with a place until the turn is given, then with a short grant; the renewal of the place only when told to.
+/// Answers attempts with a place until the turn is given, then with a short grant; the renewal of the place only when
+/// told to.
 #[derive(Clone, Default)]
 struct Store(Arc<Inner>);
 
@@ -68,7 +69,7 @@ impl Driver for Store {
     }
 
     async fn inspect(&self, _: &Query) -> Result<Page> {
-        Ok(Page { resources: Vec::new(), more: false })
+        Ok(Page::new(Vec::new(), false))
     }
 
     async fn close(&self) -> Result<()> {
@@ -107,7 +108,7 @@ impl Driver for Handing {
 
     async fn attempt(&self, _: &Claim) -> Result<Attempt> {
         let from = Moment::from_nanos(BootClock.now().as_nanos() - 1_000_000_000);
-        Ok(Attempt::Granted(Grant::new(Fence::new(7), Lease { from: Some(from), ttl: self.ttl })))
+        Ok(Attempt::Granted(Grant::new(Fence::new(7), Lease::sent_at(from, self.ttl))))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -126,7 +127,7 @@ impl Driver for Handing {
     }
 
     async fn inspect(&self, _: &Query) -> Result<Page> {
-        Ok(Page { resources: Vec::new(), more: false })
+        Ok(Page::new(Vec::new(), false))
     }
 
     async fn close(&self) -> Result<()> {

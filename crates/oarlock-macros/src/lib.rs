@@ -10,27 +10,73 @@ use quote::{format_ident, quote};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Attribute, Error, FnArg, GenericArgument, ImplItem, ImplItemFn, ItemImpl, Pat, PathArguments, ReceiverKind, Result,
-    ReturnType, Type, TypeParamBound, TypePath, Visibility, parse_quote,
+    ReturnType, Type, TypeParamBound, TypePath, TypeReference, Visibility, parse_quote,
 };
 
-/// Types of the async API that have a twin in `crate::blocking`, under the same name.
-const TWINS: &[&str] = &[
-    "Election",
-    "Guard",
-    "LeaderWatch",
-    "Leadership",
-    "Multi",
-    "MultiGuard",
-    "Mutex",
-    "Once",
-    "ReentrantGuard",
-    "ReentrantMutex",
-    "ReentrantRwLock",
-    "RwLock",
-    "Semaphore",
-    "Watch",
-    "WriteGuard",
+/// Types of the async API that have a twin in `crate::blocking`: the name of both, the path of the async one, and what
+/// the twin is.
+const TWINS: &[(&str, &str, &str)] = &[
+    ("Locks", "crate::Locks", "Locks on one store. Cheap to clone; every clone is the same client."),
+    ("Mutex", "crate::Mutex", "A lock with one holder at a time."),
+    ("RwLock", "crate::RwLock", "A lock with many readers or one writer."),
+    ("Semaphore", "crate::Semaphore", "A lock of a number of units, of which each holder takes some."),
+    ("Election", "crate::Election", "An election of one leader among many candidates."),
+    ("Once", "crate::Once", "Work that is done once per slot."),
+    ("Multi", "crate::Multi", "Several locks that are taken as one."),
+    (
+        "Part",
+        "crate::Part",
+        "One lock of a [`Multi`]: a mutex, [`RwLock::for_reading`], [`RwLock::for_writing`] or [`Semaphore::permits`].",
+    ),
+    (
+        "ReentrantMutex",
+        "crate::ReentrantMutex",
+        "A mutex that its owner can enter again. For a thread as the owner: [`ThreadMutex`].",
+    ),
+    (
+        "ReentrantRwLock",
+        "crate::ReentrantRwLock",
+        "A read-write lock that its owner can enter again. For a thread as the owner: [`ThreadRwLock`].",
+    ),
+    (
+        "Guard",
+        "crate::Guard",
+        "A held lock; dropping it releases the lock, and never blocks. Its state is in [`Held`](crate::Held).",
+    ),
+    (
+        "Held",
+        "crate::Held",
+        "The state of a held lock, for other threads. Cheap to clone; dropping it does nothing to the lock.",
+    ),
+    ("WriteGuard", "crate::WriteGuard", "A held lock of a writer: it can become a reader's."),
+    ("MultiGuard", "crate::MultiGuard", "Several held locks."),
+    ("MultiHeld", "crate::MultiHeld", "The state of several held locks, for other threads."),
+    ("ReentrantGuard", "crate::ReentrantGuard", "One entry of an owner in a re-entrant lock."),
+    ("Leadership", "crate::Leadership", "The leadership of an election; dropping it resigns."),
+    ("LeaderWatch", "crate::LeaderWatch", "Follows the leader of an election."),
+    ("Watch", "crate::driver::Watch", "Reports when a resource may have changed."),
 ];
+
+/// Writes the type of every twin, and the `Twin` that turns a value of the async API into it.
+#[proc_macro]
+pub fn twins(_: TokenStream) -> TokenStream {
+    let twins = TWINS.iter().map(|(name, path, doc)| {
+        let (name, path) = (format_ident!("{name}"), syn::parse_str::<syn::Path>(path)?);
+        Ok(quote! {
+            #[doc = #doc]
+            pub type #name = Blocking<#path>;
+
+            impl Twin for #path {
+                type Blocking = #name;
+
+                fn twin(self, runtime: &Runtime) -> #name {
+                    Blocking { inner: self, runtime: runtime.clone() }
+                }
+            }
+        })
+    });
+    twins.collect::<Result<Tokens>>().unwrap_or_else(Error::into_compile_error).into()
+}
 
 /// Writes the blocking twin of an `impl` block; see the [crate](self).
 #[proc_macro_attribute]
@@ -96,9 +142,9 @@ fn method_twin(of: &Ident, method: &ImplItemFn) -> Result<Tokens> {
         names.push(pattern.ident.clone());
     }
     let parts = match &receiver.kind {
-        ReceiverKind::Value => quote! { let Self { inner, home } = self; let home = &home; },
-        ReceiverKind::Reference(_, _, None) => quote! { let (inner, home) = (&self.inner, &self.home); },
-        ReceiverKind::Reference(_, _, Some(_)) => quote! { let (inner, home) = (&mut self.inner, &self.home); },
+        ReceiverKind::Value => quote! { let Self { inner, runtime } = self; let runtime = &runtime; },
+        ReceiverKind::Reference(_, _, None) => quote! { let (inner, runtime) = (&self.inner, &self.runtime); },
+        ReceiverKind::Reference(_, _, Some(_)) => quote! { let (inner, runtime) = (&mut self.inner, &self.runtime); },
         _ => return Err(Error::new_spanned(receiver, "a method of another self is `#[blocking(by_hand)]`")),
     };
     let answer = Answer::of(method)?;
@@ -158,22 +204,22 @@ impl Answer {
     /// What its twin returns, and how.
     fn twin(&self, call: &Tokens) -> (Tokens, Tokens) {
         if matches!(&self.value, Type::Path(path) if path.path.is_ident("Self")) {
-            return (quote! { Self }, quote! { Self { inner: #call, home: home.clone() } });
+            return (quote! { Self }, quote! { Self { inner: #call, runtime: runtime.clone() } });
         }
         let (mut value, mut wrap) = (self.value.clone(), Wrap(false));
         wrap.visit_type_mut(&mut value);
         let answer = match (self.waits, self.is_result) {
-            (true, true) => quote! { home.block_on(#call)? },
-            (true, false) => quote! { home.block_on(#call) },
-            (false, _) => quote! { let _ = home; #call },
+            (true, true) => quote! { runtime.block_on(#call)? },
+            (true, false) => quote! { runtime.block_on(#call) },
+            (false, _) => quote! { let _ = runtime; #call },
         };
         match (self.fails(), wrap.0) {
             (true, true) => (
                 quote! { crate::Result<#value> },
-                quote! { #answer.map(|done| crate::blocking::Twin::twin(done, home)) },
+                quote! { #answer.map(|done| crate::blocking::Twin::twin(done, runtime)) },
             ),
             (true, false) => (quote! { crate::Result<#value> }, answer),
-            (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, home) }),
+            (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, runtime) }),
             (false, false) => (quote! { #value }, answer),
         }
     }
@@ -208,9 +254,12 @@ fn result_of(declared: &Type) -> Option<Type> {
 struct Wrap(bool);
 
 impl VisitMut for Wrap {
+    /// A borrowed value stays one of the async API: its twin would have to own it.
+    fn visit_type_reference_mut(&mut self, _: &mut TypeReference) {}
+
     fn visit_type_path_mut(&mut self, path: &mut TypePath) {
         if let Some(last) = path.path.segments.last()
-            && TWINS.iter().any(|twin| last.ident == twin)
+            && TWINS.iter().any(|(twin, ..)| last.ident == twin)
         {
             self.0 = true;
             let twin = format_ident!("{}", last.ident);
@@ -236,6 +285,8 @@ mod tests {
                 pub fn ttl(mut self, ttl: Duration) -> Self { self }
                 pub async fn try_lock(&self) -> Result<Option<Guard>> { loop {} }
                 pub fn release_leaving(self, memo: Memo) -> impl Future<Output = Result<Released>> + Send { loop {} }
+                pub fn held(&self) -> Held { loop {} }
+                pub fn weakest(&self) -> Option<&Held> { loop {} }
                 pub(crate) fn mine(&self) {}
                 fn private(&self) {}
                 #[blocking(by_hand)]
@@ -248,6 +299,8 @@ mod tests {
         }
         assert!(twin.contains("Result<Option<crate::blocking::Guard>>"), "{twin}");
         assert!(twin.contains("Result<Released>"), "{twin}");
+        assert!(twin.contains("->crate::blocking::Held{"), "{twin}");
+        assert!(twin.contains("->Option<&Held>{"), "what is borrowed stays as it is: {twin}");
         for name in ["async", "mine", "private", "fnwith", "by_hand"] {
             assert!(!twin.contains(name), "{name} is in {twin}");
         }

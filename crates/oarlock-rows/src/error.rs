@@ -8,7 +8,7 @@ use crate::{Trouble, Troubled};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<R, E> {
-    /// Somebody changed or deleted the row since it was read.
+    /// Another transaction changed or deleted the row since it was read.
     Conflict {
         /// The row as it is now, and its version; `None` when it is gone.
         current: Option<(R, String)>,
@@ -39,9 +39,9 @@ impl<R, E: fmt::Display> fmt::Display for Error<R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conflict { current: Some((_, version)) } => {
-                write!(f, "the row was changed by somebody else and is at version {version} now")
+                write!(f, "another transaction changed the row; it is at version {version} now")
             }
-            Self::Conflict { current: None } => f.write_str("the row was deleted by somebody else"),
+            Self::Conflict { current: None } => f.write_str("another transaction deleted the row"),
             Self::Refused(why) => f.write_str(why),
             Self::Client(error) => error.fmt(f),
         }

@@ -1,4 +1,4 @@
-//! Optimistic locking: nobody waits, and whoever comes second is told so.
+//! Optimistic locking: no transaction waits, and the second one learns that it came second.
 
 use crate::sql::{as_text, later, place, quoted, time_as_text};
 use crate::{Client, Dialect, Done, Error, Failed, Retry, Troubled};
@@ -106,7 +106,7 @@ pub struct Seen<R> {
 ///
 /// # Guarantees
 /// A change or a deletion takes effect only on the very state that was read: both are one statement that names key and
-/// version. That holds against everybody who moves the version too; a writer that does not is not seen, except with
+/// version. That holds against every writer that moves the version too; a writer that does not move it is not seen, except with
 /// [`Version::Xmin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
@@ -181,8 +181,8 @@ impl Versioned {
         }
     }
 
-    /// Reads the row, asks what is to become of it, and does that; again, with the row as it is then, whenever somebody
-    /// else came first.
+    /// Reads the row, asks what is to become of it, and does that; again, with the row as it is then, whenever another
+    /// writer came first.
     ///
     /// **`change` may be called more than once**, each time with a newer row: it must do nothing but decide.
     ///
@@ -225,7 +225,7 @@ impl Versioned {
         }
     }
 
-    /// `None` when somebody else came first.
+    /// `None` when another writer came first.
     async fn attempt<C: Client>(
         &self,
         client: &mut C,

@@ -1,4 +1,4 @@
-//! Pessimistic locking: rows are locked when they are read, and whoever comes second waits.
+//! Pessimistic locking: rows are locked when they are read, and the second transaction waits.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub enum Mode {
     KeyShare,
 }
 
-/// How long to wait for rows that somebody else has locked.
+/// How long to wait for rows that another transaction has locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {

@@ -209,7 +209,7 @@ async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Erro
     let mut asked = pin!(transaction.client().simple_query_raw("select 1").await?);
     let mut commit = pin!(transaction.commit());
     let (mut committed, mut answered) = (None, None);
-    // Both at once: whoever does not read the first answer may never be given the second.
+    // Both at once: the server may never send the second answer to a client that does not read the first.
     poll_fn(|cx| {
         while answered.is_none()
             && let Poll::Ready(answer) = asked.as_mut().poll_next(cx)

@@ -120,7 +120,7 @@ pub struct Done<T> {
     pub value: T,
     /// How often it was tried.
     pub attempts: u32,
-    /// How often somebody else came first. Where this is often most of the attempts, a lock costs less than the repetitions.
+    /// How often another transaction came first. Where this is often most of the attempts, a lock costs less than the repetitions.
     pub conflicts: u32,
 }
 
@@ -132,7 +132,7 @@ pub struct Failed<E> {
     pub error: E,
     /// How often it was tried.
     pub attempts: u32,
-    /// How often somebody else came first.
+    /// How often another transaction came first.
     pub conflicts: u32,
 }
 
@@ -163,7 +163,7 @@ impl Attempts<'_> {
         if self.retry.covers(trouble) { self.again() } else { None }
     }
 
-    /// Somebody else came first. How long to stand back before the next attempt, or nothing if this was the last.
+    /// Another transaction came first. How long to stand back before the next attempt, or nothing if this was the last.
     pub(crate) fn again(&mut self) -> Option<Duration> {
         self.conflicts += 1;
         let pause = self.retry.pause(self.conflicts);

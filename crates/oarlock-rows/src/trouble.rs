@@ -1,4 +1,4 @@
-//! Which errors of a database mean that somebody else was there at the same time, by the codes the servers send.
+//! Which errors of a database mean that another transaction was there at the same time, by the codes the servers send.
 
 use std::error::Error as StdError;
 
@@ -28,7 +28,7 @@ impl Trouble {
 
     /// By the number that MySQL and MariaDB send.
     ///
-    /// `1205` ends the statement only and leaves the transaction open. Whoever goes on after it commits half of the work.
+    /// `1205` ends the statement only and leaves the transaction open. A client that goes on after it commits half of the work.
     #[must_use]
     pub fn of_mysql(number: u16) -> Option<Self> {
         match number {

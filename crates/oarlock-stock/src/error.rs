@@ -27,7 +27,7 @@ impl Error {
         Self::Store(Box::new(error))
     }
 
-    /// For an answer that nobody expects.
+    /// For an unexpected answer.
     pub(crate) fn answer(what: &str) -> Self {
         Self::Store(format!("the store's answer makes no sense: {what}").into())
     }

@@ -291,7 +291,7 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             Err(Error::NoSuchItem(_)) => return Ok(()),
             map => map?,
         };
-        // The map last: whoever is stopped half-way can still find the rest.
+        // The map last: a client that is stopped half-way can still find the rest.
         for place in map.places() {
             redis::cmd("DEL").arg(&place.keys(sku)).exec_async(&mut self.conn).await.map_err(Error::store)?;
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// What somebody wants.
+/// What a taker wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// The item.
@@ -14,7 +14,7 @@ pub struct Order {
     pub id: String,
     /// How many units.
     pub quantity: u64,
-    /// For how long they are kept for whoever does not confirm. `None`: for good.
+    /// For how long they are kept for a taker that does not confirm. `None`: for good.
     pub hold: Option<Duration>,
 }
 
@@ -76,8 +76,8 @@ pub enum Step {
 
 /// A store of segments. Every call is safe to repeat, and keeps what [`Count`] says.
 ///
-/// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if nobody waits for it any
-/// longer, so a future of these is not dropped half-way.
+/// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if its caller no longer waits, so a
+/// future of these is not dropped half-way.
 pub trait Shelf: Send + 'static {
     /// Makes what the store needs, if it is not there.
     fn init(&mut self) -> impl Future<Output = Result<(), Error>> + Send;

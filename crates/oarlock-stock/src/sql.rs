@@ -29,7 +29,7 @@ pub struct Sql<C> {
     maps: HashMap<String, Map>,
     /// Until when a segment is left alone.
     empty: HashMap<(String, u32), Instant>,
-    /// Items of which there was too little in all segments together: whoever wants one looks at them all first.
+    /// Items of which there was too little in all segments together: a taker looks at them all first.
     short: HashSet<String>,
 }
 
@@ -57,7 +57,7 @@ enum Then<T> {
 }
 
 impl<C: Client> Sql<C> {
-    /// Over this connection, which nobody else uses.
+    /// Over this connection, which no other client uses.
     #[must_use]
     pub fn new(conn: C) -> Self {
         // SQLite says that it is busy where the others wait by themselves.
@@ -170,7 +170,7 @@ impl<C: Conn> Shelf for Sql<C> {
             if !matches!(step, Step::Short { .. }) {
                 return Ok(step);
             }
-            // Whoever waited for locks at `READ COMMITTED` does not see segments that were made meanwhile.
+            // A statement that waited for locks at `READ COMMITTED` does not see segments that were made meanwhile.
             let (_, left, known) = self.left(order).await?;
             if left < order.quantity {
                 return Ok(known.map_or(Step::Short { left }, Step::Known));
@@ -197,7 +197,7 @@ impl<C: Conn> Shelf for Sql<C> {
 
     async fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
         transaction!(self, conn => {
-            // The item first: whoever spreads it holds it until the segments are as they should be.
+            // The item first: a client that spreads it holds it until the segments are as they should be.
             let sql = "update oarlock_stock_item set delivered = delivered + ? where sku = ?";
             if steps::execute(conn, sql, &[quantity.into(), sku.into()]).await? == 0 {
                 return Err(Error::NoSuchItem(sku.to_owned()));
@@ -246,7 +246,7 @@ impl<C: Conn> Shelf for Sql<C> {
         self.short.remove(sku);
         self.empty.retain(|(item, _), _| item != sku);
         transaction!(self, conn => {
-            // The item first, as whoever restocks or spreads does.
+            // The item first, as in restocking and spreading.
             for table in ["item", "segment", "reservation"] {
                 let sql = format!("delete from oarlock_stock_{table} where sku = ?");
                 steps::execute(conn, &sql, &[sku.into()]).await?;
@@ -486,7 +486,7 @@ async fn begin<C: Conn>(conn: &mut C) -> Result<(), Error> {
 async fn end<C: Conn, T>(conn: &mut C, result: Result<Then<T>, Error>) -> Result<T, Error> {
     let end = if matches!(result, Ok(Then::Keep(_))) { "commit" } else { "rollback" };
     let ended = conn.execute(end, Vec::new()).await.map_err(Error::store);
-    // SQLite keeps a transaction open that it could not commit because somebody reads.
+    // SQLite keeps a transaction open that it could not commit because another connection reads.
     if ended.is_err() && end == "commit" {
         let _ = conn.execute("rollback", Vec::new()).await;
     }

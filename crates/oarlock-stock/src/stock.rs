@@ -30,7 +30,7 @@ pub enum Take {
 /// Stock of items whose units lie in segments, so that many can take at once.
 ///
 /// # Guarantees
-/// No unit is given out twice, whoever takes, gives back, restocks, resizes or crashes at the same time: every step is
+/// No unit is given out twice, whatever other clients take, give back, restock or resize, or crash, at the same time: every step is
 /// atomic in the store and keeps `available + held + sold == delivered`. A take with an id that was used before takes
 /// nothing more. [`Take::SoldOut`] is said only when all segments together had too little at one moment.
 ///
@@ -186,7 +186,7 @@ impl<S: Shelf> Stock<S> {
     }
 }
 
-/// Runs it to its end, also when nobody waits for it any longer.
+/// Runs it to its end, also when its caller no longer waits for it.
 async fn finished<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {

@@ -1,4 +1,4 @@
-//! Takers and servers that are killed half-way: every unit is accounted for, and nobody was told of one that is not theirs.
+//! Takers and servers that are killed half-way: every unit is accounted for, and no taker was told of one that it does not have.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, reason = "not every test uses all that is shared")]

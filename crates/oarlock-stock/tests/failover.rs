@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_stock::{Order, Shelf, State, Stock, Take};
 use oarlock_testbed::RedisCluster;
-use oarlock_testbed::server::speak;
+use oarlock_testbed::server::redis_command;
 
 use self::beds::{Bed as _, Many};
 
@@ -29,7 +29,7 @@ fn order(id: &str) -> Order {
 fn until(addr: SocketAddr, words: &[&str], wanted: impl Fn(&str) -> bool) {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        let said = speak(addr, words).unwrap_or_default();
+        let said = redis_command(addr, words).unwrap_or_default();
         if wanted(&said) {
             return;
         }
@@ -40,7 +40,7 @@ fn until(addr: SocketAddr, words: &[&str], wanted: impl Fn(&str) -> bool) {
 
 /// How far a server has come in the stream of changes.
 fn offset(addr: SocketAddr, name: &str) -> u64 {
-    let said = speak(addr, &["INFO", "replication"]).unwrap();
+    let said = redis_command(addr, &["INFO", "replication"]).unwrap();
     let line = said.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name}: {said}")).parse().unwrap()
 }
@@ -132,7 +132,7 @@ async fn what_a_dead_master_did_not_pass_on_is_sold_again() {
     }
     let begun = Instant::now();
     while stock.count("hot").await.unwrap().held < 100 {
-        assert!(begun.elapsed() < PATIENCE, "nobody takes");
+        assert!(begun.elapsed() < PATIENCE, "no taker takes");
     }
     fail_over(&cluster, 0);
     over.store(true, Ordering::SeqCst);
@@ -150,9 +150,9 @@ async fn what_a_dead_master_did_not_pass_on_is_sold_again() {
     // Another master goes on alone for a while, and dies: what it said meanwhile is forgotten for certain.
     copied(&cluster, 1);
     let replica = cluster.replicas[1].addr();
-    // It cannot come back to its master with a password that nobody knows.
-    speak(replica, &["CONFIG", "SET", "masterauth", "nobody knows"]).unwrap();
-    speak(replica, &["CLIENT", "KILL", "TYPE", "master"]).unwrap();
+    // It cannot come back to its master with a wrong password.
+    redis_command(replica, &["CONFIG", "SET", "masterauth", "a wrong one"]).unwrap();
+    redis_command(replica, &["CLIENT", "KILL", "TYPE", "master"]).unwrap();
     until(replica, &["INFO", "replication"], |said| said.contains("master_link_status:down"));
     let mut alone = Vec::new();
     for line in 0..120 {

@@ -35,7 +35,7 @@ async fn fresh(bed: &One, segments: u32, units: u64) -> (Stock<Shelf>, Multiplex
     (stock, raw)
 }
 
-/// Units have left segment 0 and not come to segment 1, or have and nobody wrote that down.
+/// Units have left segment 0 and not come to segment 1, or have and no client wrote that down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_that_nobody_ended_is_finished_once() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -60,7 +60,7 @@ async fn a_transfer_that_nobody_ended_is_finished_once() {
     assert_eq!(left, 0, "notes");
 }
 
-/// They have left segment 0, and nobody but the taker is there to bring them to segment 1.
+/// They have left segment 0, and no client but the taker is there to bring them to segment 1.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_its_way_is_not_sold_out() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -78,7 +78,7 @@ async fn what_is_on_its_way_is_not_sold_out() {
     assert_eq!((count.available, count.held), (0, 6));
 }
 
-/// One unit, and everybody wants two: none of them carries it to his own segment, where the next would take it from.
+/// One unit, and each taker wants two: none of them carries it to its own segment, where the next would take it from.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cannot_be_served_is_told_so_in_any_crowd() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -102,7 +102,7 @@ async fn who_cannot_be_served_is_told_so_in_any_crowd() {
     assert_eq!(after, before, "units were moved");
 }
 
-/// Everybody could be served, but not all: those who are first must be, and the rest hear that it is over.
+/// Each taker could be served, but not all: the first ones must be, and the rest hear that it is sold out.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gathers_beside_others_gets_an_answer() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -165,7 +165,7 @@ async fn a_resize_that_nobody_ended_stops_nobody() {
         }
         let homes = async |segment: u32| redis::cmd("HLEN").arg(&keys(segment)[1]).query_async(&mut raw.clone()).await;
         for segment in 0..3 {
-            assert!(homes(segment).await.unwrap_or(0) > 0, "nobody is at home in {segment}: nothing was tested");
+            assert!(homes(segment).await.unwrap_or(0) > 0, "no taker starts in {segment}: nothing was tested");
         }
         stock.resize("hot", 1).await.unwrap();
         assert_eq!(stock.count("hot").await.unwrap().segments, [24]);
@@ -173,8 +173,8 @@ async fn a_resize_that_nobody_ended_stops_nobody() {
     }
 }
 
-/// Whoever brought units back died before he could say so, and somebody had looked just before. They lie where no single
-/// segment has enough, so that whoever wants them must look, and not believe what it remembers.
+/// The client that brought units back died before it could say so, just after another had looked. They lie where no single
+/// segment has enough, so that a taker must look, and not believe what it remembers.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_back_without_a_word_is_found() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -215,7 +215,7 @@ async fn the_map_of_a_former_life_is_not_believed() {
         let id = format!("after {number}");
         assert!(matches!(behind.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
         assert!(matches!(stock.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
-        assert!(stock.confirm("hot", &id).await.unwrap().is_some(), "nobody finds {id}");
+        assert!(stock.confirm("hot", &id).await.unwrap().is_some(), "{id} is not found");
     }
     let count = stock.count("hot").await.unwrap();
     assert_eq!((count.available, count.sold), (20, 20));

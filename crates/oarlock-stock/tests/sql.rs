@@ -24,7 +24,7 @@ async fn taken<S: Shelf>(stock: &Stock<S>, sku: &str, id: &str, quantity: u64) {
     assert!(matches!(take, Take::Reserved(_)), "{id}: {take:?}");
 }
 
-/// As SQLite is without any setting: readers keep writers from committing, and nobody waits.
+/// As SQLite is without any setting: readers keep writers from committing, and no writer waits.
 fn plain(file: &Path) -> Connection {
     let connection = Connection::open(file).unwrap();
     connection.pragma_update(None, "journal_mode", "delete").unwrap();
@@ -67,7 +67,7 @@ async fn a_commit_that_meets_a_reader_is_begun_again() {
     let both = async { tokio::join!(taken(&taker, "read", "r-1", 1), reads) };
     tokio::time::timeout(PATIENCE, both).await.unwrap();
     taken(&taker, "read", "r-2", 1).await;
-    // Nor is anybody else kept out.
+    // Nor is another client kept out.
     taken(&stock, "read", "r-3", 1).await;
     let count = stock.count("read").await.unwrap();
     assert_eq!((count.available, count.held), (0, 3));
@@ -101,7 +101,7 @@ async fn sell_out<S: Shelf>(sku: &'static str, units: u64, stocks: Vec<Stock<S>>
     assert_eq!((count.available, count.held, sold), (0, units, units));
 }
 
-/// At these levels of isolation the server refuses whoever changes a row that another has changed since, and may refuse
+/// At these levels of isolation the server refuses a client that changes a row that another has changed since, and may refuse
 /// who only reads: they ask again.
 #[tokio::test(flavor = "multi_thread")]
 async fn takers_in_strict_isolation_are_served() {

@@ -102,7 +102,7 @@ async fn a_hold_that_is_over_goes_back_once(bed: &impl Bed) {
         let hold = Some(if id < 4 { Duration::ZERO } else { Duration::from_secs(600) });
         reserved(stock.take(Order { hold, ..order("hold", format!("h-{id}"), 1) }).await.unwrap());
     }
-    assert_eq!(stock.confirm("hold", "h-0").await.unwrap().unwrap().state, State::Sold, "nobody swept it yet");
+    assert_eq!(stock.confirm("hold", "h-0").await.unwrap().unwrap().state, State::Sold, "it is not swept yet");
     let (one, other) = (bed.stock().await, bed.stock().await);
     let (one, other) = tokio::join!(one.sweep("hold"), other.sweep("hold"));
     let count = stock.count("hold").await.unwrap();
@@ -332,7 +332,7 @@ async fn a_take_that_was_cut_short_takes_nothing() {
         other.query_drop(locked).await.unwrap();
         let cut = async {
             loop {
-                // The server looks anew only if nobody asked for a tenth of a second.
+                // The server looks anew only if no client asked for a tenth of a second.
                 tokio::time::sleep(Duration::from_millis(150)).await;
                 if other.query_first::<u64, _>(waiting).await.unwrap() == Some(1) {
                     break;

@@ -1,5 +1,5 @@
-//! What handing a lock on within a process gains, and what it costs others: 128 tasks of one client want one lock, and so does one
-//! other client. With and without, in turns, in one run.
+//! Measures what a cohort gains and what it costs other clients: 128 tasks of one client and one other client take one lock, with
+//! and without a cohort, in turns, in one run.
 //!
 //! `cargo run --release -p oarlock --features redis --example cohort -- [URL] [seconds]`
 
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everybody takes turns for some seconds; what they change refuses a smaller fence.
+/// All clients take turns for some seconds; the data that they change refuses a smaller fence.
 async fn round(ours: Mutex, theirs: Mutex, seconds: u64, tally: &Tally) -> Result<(), Failure> {
     let data = Arc::new(Fenced::new(0_u64));
     let until = Instant::now() + Duration::from_secs(seconds);

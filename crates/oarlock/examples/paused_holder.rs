@@ -43,12 +43,12 @@ fn scene() -> Result<(), Failure> {
     println!("process {} holds the lock with fence {first}, and has read: 3 left", sleeper.id());
 
     signal(&sleeper, "-STOP")?;
-    println!("it is stopped: a long collection of garbage, a suspended machine");
+    println!("it is stopped, as by a long GC pause or a suspended machine");
     let locks = oarlock::blocking::connect(format!("local:{}", folder.path().display()))?;
     let started = Instant::now();
     let rival = locks.mutex("stock").ttl(LEASE).lock()?;
     println!(
-        "after {:.1} s the lock is granted to another, with fence {}",
+        "after {:.1} s the lock is granted to another process, with fence {}",
         started.elapsed().as_secs_f64(),
         rival.fence()
     );
@@ -65,8 +65,8 @@ fn scene() -> Result<(), Failure> {
     let Err(refused) = stock.change(late, |stock| *stock = 3 - 1) else {
         return Err("the late write got through".into());
     };
-    println!("the sleeper wakes up and writes what it had worked out, 2 left: {refused}");
-    println!("and then hears of its lock: {}", next(&mut says)?);
+    println!("the first process continues and writes what it had computed, 2 left: {refused}");
+    println!("then it learns of its loss: {}", next(&mut says)?);
     sleeper.wait()?;
     let left = stock.read(|stock| *stock);
     if left != 1 || late != first || rival.fence() <= first {

@@ -8,9 +8,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A call sleeps the calling thread until it has its answer. It works where there is no runtime, and on a thread of one, which
-//! it then blocks. Locks are renewed on a thread of the client's own. A call cannot be interrupted from outside: bound it with
-//! `wait`, which is 30 seconds by default.
+//! A call blocks the calling thread until the store has answered. It works with and without an async runtime; on a thread of a
+//! runtime it blocks that thread. The client renews locks on its own thread. A call cannot be cancelled: limit it with `wait`,
+//! which is 30 seconds by default.
 
 pub use oarlock_core::blocking::*;
 

@@ -1,16 +1,16 @@
-//! From a URL to a client.
+//! Connects to the store behind a URL.
 
 use std::sync::Arc;
 
 use crate::driver::{BoxFuture, DynDriver, Opener};
 use crate::url::{IntoUrl, Url};
-use crate::{Error, Locks, LocksBuilder, Result, registry};
+use crate::{Error, Locks, LocksBuilder, Result};
 
 /// Connects to the store behind a URL, with defaults.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that makes no sense or a driver that this build does not have;
-/// any error that the store returns.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it; any error that
+/// the store returns.
 ///
 /// # Examples
 /// ```
@@ -27,7 +27,7 @@ pub async fn connect(url: impl IntoUrl) -> Result<Locks> {
 /// Connects to the store behind a URL, with settings; finish with [`connect`](LocksBuilder::connect), or with
 /// [`connect_blocking`](LocksBuilder::connect_blocking) in code that blocks.
 ///
-/// A URL that makes no sense is refused there.
+/// That call also returns the error of an invalid URL.
 ///
 /// # Examples
 /// ```
@@ -60,6 +60,6 @@ fn open(url: Url) -> BoxFuture<Result<Arc<dyn DynDriver>>> {
     Box::pin(async move {
         let late = Error::unreachable(format!("no connection to {url} in time")).during("connect");
         let patience = url.connect_timeout();
-        tokio::time::timeout(patience, registry::open(url)).await.unwrap_or(Err(late))
+        tokio::time::timeout(patience, url.store().open(url)).await.unwrap_or(Err(late))
     })
 }

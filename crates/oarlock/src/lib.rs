@@ -17,39 +17,43 @@
 //! | know that the lock is still held | [`Held::is_held`], [`Held::lost`], [`Held::token`], [`Guard::with`] |
 //! | protect data from a paused holder | [`Held::fence`], [`Fenced`] |
 //! | share, count, elect, do once, take several | [`RwLock`], [`Semaphore`], [`Election`], [`Once`], [`Multi`] |
-//! | see who holds what, end a hold | [`Locks::inspect`], [`Locks::list`], [`Locks::break_hold`] |
+//! | list locks with their holders, end a hold | [`Locks::inspect`], [`Locks::list`], [`Locks::break_hold`] |
 //! | observe events | [`Observer`] |
 //!
 //! # Features
 //!
 //! | feature | brings |
 //! |---|---|
+//! | (always) | `mem:`, the memory of one process |
 //! | `local` (default) | `local:`, the embedded store |
 //! | `redis` | `redis://`, `rediss://`, Sentinel, Cluster, `redlock://` |
-//! | `etcd`, `zookeeper`, `postgres`, `mysql` | the store of that name |
+//! | `etcd` | `etcd://`, `etcds://` |
+//! | `zookeeper` | `zk://` |
+//! | `postgres` | `postgres://` |
+//! | `mysql` | `mysql://`, `mariadb://` |
 //! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |
 //!
-//! Stores of your own implement [`driver::Driver`]; [`Locks::over`] makes a client over one.
+//! A store of your own implements [`driver::Driver`]; [`Locks::over`] makes a client from it.
 
 pub mod blocking;
 mod connect;
 pub mod driver;
-#[doc(hidden)]
-pub mod floor;
+mod memory;
 mod registry;
 pub mod setup;
-pub mod span;
 pub mod url;
 
 pub use connect::{builder, connect};
+pub use oarlock_core::kinds::*;
 pub use oarlock_core::{
-    Belief, Election, Ended, Error, ErrorKind, Fence, Fenced, Guard, Held, Label, Leader, LeaderWatch, Leadership,
-    LockEvent, LockTicket, Locks, LocksBuilder, LossReason, Multi, MultiGuard, Mutex, Observer, Once, Owner, Part,
-    ReentrantGuard, ReentrantMutex, ReentrantRwLock, Released, Result, RwLock, Semaphore, Slot, Tether, WriteGuard,
+    Belief, Ended, Error, ErrorKind, Fence, Fenced, Guard, Held, Label, Lifetime, LockEvent, LockTicket, Locks,
+    LocksBuilder, LossReason, Observer, Owner, Released, Result,
 };
-pub use oarlock_core::{error, event, fenced, text};
+pub use oarlock_core::{error, event, fenced};
+#[doc(hidden)]
+pub use oarlock_core::{span, text};
 
-/// What can be seen of locks: names, holders, waiters.
+/// The state of locks: names, holders, waiters.
 pub mod state {
     pub use oarlock_core::claim::{Capacity, ClaimId, Kind, Limit, ResourceName, Weight};
     pub use oarlock_core::state::*;
@@ -62,12 +66,12 @@ pub mod testing {
     pub use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
 }
 
-/// The README's program is compiled, so that it stays true.
+/// Compiles the program of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The programs on the pages are run, so that they stay true.
+/// Runs the programs of the pages.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../docs/blocking.md")]

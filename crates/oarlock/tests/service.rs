@@ -1,4 +1,4 @@
-//! How to test a service of one's own with the kit of the memory store: it must stop when it loses its lock.
+//! Tests a service with the memory store: the service must stop when it loses its lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,7 +43,7 @@ async fn it_stops_when_its_lock_is_taken_away() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(sent.load(Ordering::SeqCst) > 0, "it never started");
 
-    store.kit().lose("outbox");
+    store.kit().lose("outbox")?;
 
     let ended = tokio::time::timeout(Duration::from_secs(30), running).await;
     let ended = ended.ok().and_then(std::result::Result::ok);

@@ -4,10 +4,10 @@ interface Client {
 
     String version();
 
-    /** A lock that nobody holds yet. */
+    /** A lock that is not held yet. */
     Lock lock(String kind, String name) throws Cannot;
 
-    /** Frees it whoever holds it, and says whether anybody did. */
+    /** Takes the lock from its holder; false if it was free. */
     boolean forceUnlock(String name) throws Exception;
 
     /** One lock of one owner. All calls come from the thread of its handle. */

@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** The loop that all peers in Java share: see ../../README.md for the lines it speaks. */
+/** The loop that all peers in Java share: see ../../README.md for its protocol. */
 final class Peer {
     private Peer() {}
 
@@ -25,7 +25,7 @@ final class Peer {
             threads.computeIfAbsent(handle, name -> Executors.newSingleThreadExecutor())
                     .execute(() -> say(worker.obey(verb, args)));
         }
-        // Nothing is released: whoever lets go of a peer wants it gone.
+        // Nothing is released: the test wants to see the death of this process.
         Runtime.getRuntime().halt(0);
     }
 

@@ -136,7 +136,7 @@ final class Worker {
 
     private void acquire(Client.Lock lock, long waitMs) throws Exception {
         if (!lock.acquire(LEASE_MS, waitMs, false)) {
-            throw new IllegalStateException("somebody else is here, for " + waitMs + " ms");
+            throw new IllegalStateException("the lock is held by another, for " + waitMs + " ms");
         }
     }
 

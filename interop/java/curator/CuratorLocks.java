@@ -124,7 +124,7 @@ final class CuratorLocks implements Client {
             return inner.acquire(0, TimeUnit.MILLISECONDS);
         }
 
-        /** It never says so itself: its users look at the node. */
+        /** It never reports a loss: its users read the node. */
         @Override
         public String loss() throws Exception {
             return madeBy(path()) == null ? "its node is gone" : null;
@@ -184,7 +184,7 @@ final class CuratorLocks implements Client {
         public boolean acquire(long leaseMs, long waitMs, boolean renewed) throws Exception {
             latch = new LeaderLatch(curator, path, "curator");
             latch.start();
-            // It needs a moment to hear that it leads.
+            // It needs a moment to learn that it leads.
             if (latch.await(Math.max(waitMs, 1_000), TimeUnit.MILLISECONDS)) {
                 return true;
             }
@@ -197,7 +197,7 @@ final class CuratorLocks implements Client {
             throw new Cannot("a leader cannot lead again");
         }
 
-        /** It does not look after its node: its users do. */
+        /** It does not watch its node: its users do. */
         @Override
         public String loss() throws Exception {
             if (!latch.hasLeadership()) {
@@ -211,7 +211,7 @@ final class CuratorLocks implements Client {
             String path = latch.getOurPath();
             latch.close();
             // The node is deleted later, in the background.
-            for (int look = 0; look < 200 && madeBy(path) != null; look++) {
+            for (int poll = 0; poll < 200 && madeBy(path) != null; poll++) {
                 Thread.sleep(5);
             }
         }

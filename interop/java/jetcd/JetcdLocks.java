@@ -15,7 +15,7 @@ import java.util.concurrent.TimeoutException;
 
 /** jetcd: the lock and election services of the server, and a lease for each lock. */
 final class JetcdLocks implements Client {
-    /** How long a lock that nobody has may take, on a busy machine. */
+    /** How long a free lock may take, on a busy machine. */
     private static final long TRY_MS = 5000;
 
     private final io.etcd.jetcd.Client etcd;
@@ -86,7 +86,7 @@ final class JetcdLocks implements Client {
         @Override
         public boolean acquire(long leaseMs, long waitMs, boolean renewed) throws Exception {
             if (waitMs == 0 && isTaken(name)) {
-                // There is no try: users look first.
+                // There is no try: users read the key first.
                 return false;
             }
             Lease leases = etcd.getLeaseClient();
@@ -150,7 +150,7 @@ final class JetcdLocks implements Client {
         }
     }
 
-    /** The lock's key tells what became of its lease. */
+    /** The lock's key shows whether its lease has ended. */
     private static final class Silent implements StreamObserver<LeaseKeepAliveResponse> {
         @Override
         public void onNext(LeaseKeepAliveResponse response) {}

@@ -120,7 +120,7 @@ final class RedissonLocks implements Client {
             return token.toString();
         }
 
-        /** A later token means that somebody else was granted it since. */
+        /** A later token means that another client was granted it since. */
         @Override
         public String loss() {
             Long last = fenced.getToken();
@@ -128,7 +128,7 @@ final class RedissonLocks implements Client {
         }
     }
 
-    /** A permit that nobody is known to have: no lease, no loss. */
+    /** A permit without a known holder: no lease, no loss. */
     private static final class Permit implements Lock {
         private final RSemaphore inner;
 

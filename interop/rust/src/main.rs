@@ -1,8 +1,8 @@
-//! Peers in Rust that Oarlock is measured beside: see ../README.md for the lines they speak.
+//! Peers in Rust that Oarlock is measured beside: see ../README.md for their protocol.
 //!
 //! usage: oarlock-interop-peer <client> <url>
 
-#[path = "../../../crates/oarlock-interop/src/peer.rs"]
+#[path = "../../../testing/oarlock-interop/src/peer.rs"]
 mod peer;
 mod rslock_locks;
 

@@ -86,12 +86,12 @@ fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
     let keys = if Path::new(KEYS).is_file() { format!("[signed-by={KEYS}] ") } else { String::new() };
     fs::write(work.join("sources.list"), format!("deb {keys}{source} {SUITE} main\n"))?;
     fs::write(work.join("apt.conf"), HOOKS.map(|hook| format!("#clear {hook};\n")).concat())?;
-    told(apart(work).arg("update"))?;
-    told(apart(work).args(["--download-only", "install", PACKAGE]))?;
+    run_quietly(apart(work).arg("update"))?;
+    run_quietly(apart(work).args(["--download-only", "install", PACKAGE]))?;
     for entry in fs::read_dir(work.join("cache/archives"))? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "deb") {
-            told(Command::new("dpkg-deb").arg("-x").arg(&path).arg(&root))?;
+            run_quietly(Command::new("dpkg-deb").arg("-x").arg(&path).arg(&root))?;
         }
     }
     for folder in USELESS {
@@ -142,8 +142,8 @@ fn apart(work: &Path) -> Command {
     command
 }
 
-/// Runs it; what it says is told only if it fails.
-fn told(command: &mut Command) -> anyhow::Result<String> {
+/// Runs it. Its output is shown only if it fails.
+fn run_quietly(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command.output().with_context(|| format!("cannot start {name}"))?;
     if !done.status.success() {
@@ -155,7 +155,7 @@ fn told(command: &mut Command) -> anyhow::Result<String> {
 
 /// The machine's own sources of packages, one address a line.
 fn listed() -> anyhow::Result<String> {
-    told(super::apt_get().args([
+    run_quietly(super::apt_get().args([
         "indextargets",
         "--no-release-info",
         "--format",
@@ -207,7 +207,7 @@ mod tests {
             fs::create_dir_all(part).expect("made");
         }
         fs::write(root.join(PROGRAM), "").expect("written");
-        assert!(put(&root, &home).is_err(), "no program, and no word of it");
+        assert!(put(&root, &home).is_err(), "no program, but no error");
         fs::remove_dir_all(&home).expect("removed");
         assert!(put(&root, &home).is_ok());
         // Another process was faster.
@@ -232,7 +232,8 @@ mod tests {
 
     #[test]
     fn why_it_failed_is_told() {
-        let why = told(Command::new("sh").args(["-c", "echo E: no such suite >&2; exit 100"])).expect_err("it failed");
+        let why =
+            run_quietly(Command::new("sh").args(["-c", "echo E: no such suite >&2; exit 100"])).expect_err("it failed");
         assert_eq!(why.to_string(), "sh failed: E: no such suite");
     }
 }

@@ -4,11 +4,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use oarlock_bench::grants::{Grant, Window};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::bench::grants::{Grant, Window};
-use crate::bench::worker::{DONE, READY, WORD};
+use crate::bench::worker::{DONE, READY, SUBCOMMAND};
 use crate::child::this_program;
 use crate::exit::{Code, Failure};
 
@@ -78,7 +78,7 @@ impl Crew {
 impl Hand {
     fn start(number: u32) -> Result<Self, Failure> {
         let mut command = this_program();
-        command.args([WORD, &std::process::id().to_string(), &number.to_string()]);
+        command.args([SUBCOMMAND, &std::process::id().to_string(), &number.to_string()]);
         // The same words as ours, so that no other place shows the URL.
         command.args(std::env::args_os().skip(1)).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = Command::from(command).kill_on_drop(true).spawn();

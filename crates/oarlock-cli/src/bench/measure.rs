@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::bench::contend::{Contender, contend, now};
+use oarlock_bench::Targets;
+use oarlock_bench::contend::{Contender, contend, now};
+use oarlock_bench::grants::{Contention, Grant, Violation, Window, check};
+use oarlock_bench::pairs::{self, Pairs, Who};
+
 use crate::bench::crew::Crew;
-use crate::bench::grants::{Contention, Grant, Violation, Window, check};
-use crate::bench::ground::Ground;
-use crate::bench::pairs::{self, Pairs, Who};
 use crate::bench::plan::{Load, Plan};
 use crate::exit::Failure;
 
@@ -16,7 +17,7 @@ const TURNS: u32 = 10;
 /// In one with contention they are longer: a wait cannot be longer than its turn.
 const CONTENDED_TURNS: u32 = 2;
 
-/// Time for everybody to hear when to start.
+/// Time for all processes to hear when to start.
 const NOTICE: Duration = Duration::from_millis(20);
 
 /// No more than this many violations are kept; one is too many.
@@ -33,7 +34,7 @@ pub(crate) enum Finding {
         processes: Option<u32>,
         contenders: u32,
         ours: Contention,
-        floor: Option<(&'static str, Contention)>,
+        baseline: Option<(&'static str, Contention)>,
     },
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn steps(plan: &Plan) -> u32 {
 
 pub(crate) async fn all(
     plan: &Plan,
-    ground: &Ground,
+    targets: &Targets,
     crew: &mut Crew,
     progress: &impl Progress,
 ) -> Result<Findings, Failure> {
@@ -71,12 +72,12 @@ pub(crate) async fn all(
     for load in &plan.loads {
         progress.load(*load);
         let finding = match load {
-            Load::Pair => uncontended(plan, ground, 1, progress).await?,
-            Load::Names => uncontended(plan, ground, plan.tasks, progress).await?,
-            Load::Tasks => contended(plan, ground, None, &mut findings, progress).await?,
+            Load::Pair => uncontended(plan, targets, 1, progress).await?,
+            Load::Names => uncontended(plan, targets, plan.tasks, progress).await?,
+            Load::Tasks => contended(plan, targets, None, &mut findings, progress).await?,
             Load::Processes => {
                 crew.gather(plan.processes).await?;
-                let finding = contended(plan, ground, Some(&mut *crew), &mut findings, progress).await?;
+                let finding = contended(plan, targets, Some(&mut *crew), &mut findings, progress).await?;
                 crew.dismiss().await?;
                 finding
             }
@@ -86,17 +87,17 @@ pub(crate) async fn all(
     Ok(findings)
 }
 
-async fn uncontended(plan: &Plan, ground: &Ground, tasks: u32, progress: &impl Progress) -> Result<Finding, Failure> {
+async fn uncontended(plan: &Plan, targets: &Targets, tasks: u32, progress: &impl Progress) -> Result<Finding, Failure> {
     let names: Vec<_> = (0..tasks).map(|task| plan.name(&format!("own-{task}"))).collect();
-    let sides = 1 + u32::from(ground.bare.is_some()) + u32::from(ground.floor.is_some());
+    let sides = 1 + u32::from(targets.raw_driver.is_some()) + u32::from(targets.baseline.is_some());
     let length = plan.duration / (TURNS * sides);
-    let all = pairs::load(ground, &names, TURNS, length, || progress.step()).await?;
+    let all = pairs::load(targets, &names, TURNS, length, || progress.step()).await?;
     Ok(Finding::Pairs { tasks, all })
 }
 
 async fn contended(
     plan: &Plan,
-    ground: &Ground,
+    targets: &Targets,
     mut crew: Option<&mut Crew>,
     findings: &mut Findings,
     progress: &impl Progress,
@@ -108,38 +109,38 @@ async fn contended(
     };
     let name = plan.name(if crew.is_some() { "processes" } else { "tasks" });
     // Those of other processes have their own; one is enough to know whether there are any.
-    let rivals = ground.rivals(&name, if crew.is_some() { 1 } else { contenders }).await?;
-    let mut floor = match rivals.first() {
+    let rivals = targets.rivals(&name, if crew.is_some() { 1 } else { contenders }).await?;
+    let mut baseline = match rivals.first() {
         Some(rival) => Some((rival.what(), Contention::new(contenders)?)),
         None => None,
     };
     let mut ours = Contention::new(contenders)?;
-    let length = plan.duration / (CONTENDED_TURNS * (1 + u32::from(floor.is_some())));
+    let length = plan.duration / (CONTENDED_TURNS * (1 + u32::from(baseline.is_some())));
     for round in 0..=CONTENDED_TURNS {
-        let order = if round % 2 == 0 { [Who::Oarlock, Who::Floor] } else { [Who::Floor, Who::Oarlock] };
+        let order = if round % 2 == 0 { [Who::Oarlock, Who::Baseline] } else { [Who::Baseline, Who::Oarlock] };
         for who in order {
-            if who == Who::Floor && floor.is_none() {
+            if who == Who::Baseline && baseline.is_none() {
                 continue;
             }
             let start = now() + nanos(NOTICE);
             // The first round only warms up.
             let window = Window { start, end: start + nanos(if round == 0 { length / 4 } else { length }) };
-            let served = ground.calls().await;
+            let served = targets.calls().await;
             let mut grants: Vec<Grant> = if let Some(crew) = &mut crew {
                 crew.contend(who.word(), &name, window).await?
             } else {
                 let mut all = Vec::new();
                 for number in 0..contenders {
-                    let contender = match rivals.get(number as usize).filter(|_| who == Who::Floor) {
-                        Some(rival) => Contender::Floor(rival.clone()),
-                        None => Contender::Ours(ground.lock(&name)?),
+                    let contender = match rivals.get(number as usize).filter(|_| who == Who::Baseline) {
+                        Some(rival) => Contender::Baseline(rival.clone()),
+                        None => Contender::Ours(targets.lock(&name)),
                     };
-                    all.push(contend(number, contender, window, ground.stop()));
+                    all.push(contend(number, contender, window, targets.stop()));
                 }
-                ground.all(all).await?.into_iter().flatten().collect()
+                targets.all(all).await?.into_iter().flatten().collect()
             };
-            let side = match &mut floor {
-                Some((_, floor)) if who == Who::Floor => floor,
+            let side = match &mut baseline {
+                Some((_, baseline)) if who == Who::Baseline => baseline,
                 _ => {
                     findings.check(&grants);
                     &mut ours
@@ -147,14 +148,14 @@ async fn contended(
             };
             if round > 0 {
                 side.add(&mut grants, window);
-                let calls = served.zip(ground.calls().await).map(|(before, after)| after.saturating_sub(before));
+                let calls = served.zip(targets.calls().await).map(|(before, after)| after.saturating_sub(before));
                 side.served(calls, grants.len());
             }
             progress.step();
         }
     }
     let processes = (load == Load::Processes).then_some(plan.processes);
-    Ok(Finding::Contended { load, processes, contenders, ours, floor })
+    Ok(Finding::Contended { load, processes, contenders, ours, baseline })
 }
 
 impl Findings {

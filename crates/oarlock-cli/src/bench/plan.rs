@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock::driver::clock::{BootClock, Clock};
+use oarlock_bench::Targets;
 
-use crate::args::BenchArgs;
+use crate::cmd::bench::BenchArgs;
 use crate::exit::Failure;
 use crate::output::Format;
 use crate::store::Store;
@@ -44,14 +45,14 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(args: &BenchArgs) -> Result<Self, Failure> {
         let store = Store::new(&args.store)?;
-        if store.words.format == Format::Name {
+        if store.messages.format == Format::Name {
             return Err(Failure::usage("-o name has nothing to name here"));
         }
         if !DURATIONS.contains(&args.duration) {
             return Err(Failure::usage("--duration is between 100ms and 5m"));
         }
         if args.processes == 1 {
-            return Err(Failure::usage("--processes 1 has nobody to contend with; 0 leaves this load out"));
+            return Err(Failure::usage("--processes 1 has no other process to contend with; 0 leaves this load out"));
         }
         let mut loads = vec![Load::Pair, Load::Names, Load::Tasks, Load::Processes];
         if !args.only.is_empty() {
@@ -69,7 +70,12 @@ impl Plan {
         Ok(Self { store, loads, duration, tasks, contenders, processes, per_process, fair, run })
     }
 
-    /// A name that nobody else uses.
+    /// Connects locks, and nothing to compare them with.
+    pub(crate) async fn connect(&self) -> Result<Targets, Failure> {
+        Ok(Targets::connect(self.store.url.clone(), self.duration, self.fair).await?)
+    }
+
+    /// A name that no other run uses.
     pub(crate) fn name(&self, what: &str) -> Arc<str> {
         format!("{}/{what}", self.run).into()
     }

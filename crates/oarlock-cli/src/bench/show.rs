@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use oarlock::text::{plain, span};
+use oarlock_bench::Targets;
+use oarlock_bench::figures::{Spans, rate, ratio};
+use oarlock_bench::grants::Contention;
+use oarlock_bench::pairs::{Pairs, Who};
 use serde_json::{Value, json};
 
-use crate::bench::figures::{Spans, rate, ratio};
-use crate::bench::grants::Contention;
-use crate::bench::ground::Ground;
 use crate::bench::measure::{Finding, Findings};
-use crate::bench::pairs::{Pairs, Who};
 use crate::bench::plan::{Load, Plan};
 use crate::output::table;
 
@@ -17,8 +17,8 @@ use crate::output::table;
 const PARTS: [(f64, &str, &str); 4] =
     [(0.5, "P50", "p50_us"), (0.99, "P99", "p99_us"), (0.999, "P99.9", "p999_us"), (1.0, "MAX", "max_us")];
 
-pub(crate) fn text(plan: &Plan, ground: &Ground, findings: &Findings) -> String {
-    let info = ground.info();
+pub(crate) fn text(plan: &Plan, targets: &Targets, findings: &Findings) -> String {
+    let info = targets.info();
     let fair = if plan.fair { ", fair" } else { "" };
     let mut text =
         format!("{} at {}, {} for each load{fair}\n", info.scheme, plain(&info.address), span(plan.duration));
@@ -46,7 +46,7 @@ pub(crate) fn text(plan: &Plan, ground: &Ground, findings: &Findings) -> String 
         text.push_str(&table(&head, &contended));
     }
     text.push('\n');
-    for (word, what) in explained(ground, findings) {
+    for (word, what) in explained(targets, findings) {
         text.push_str(&format!("{word}: {what}\n"));
     }
     if findings.checked > 0 {
@@ -56,14 +56,14 @@ pub(crate) fn text(plan: &Plan, ground: &Ground, findings: &Findings) -> String 
 }
 
 /// Who the others are.
-fn explained(ground: &Ground, findings: &Findings) -> Vec<(&'static str, &'static str)> {
+fn explained(targets: &Targets, findings: &Findings) -> Vec<(&'static str, &'static str)> {
     let mut all = Vec::new();
     if findings.loads.iter().any(|finding| matches!(finding, Finding::Pairs { .. })) {
-        all.extend(ground.bare.iter().map(|bare| ("driver", bare.what())));
-        all.extend(ground.floor.iter().map(|floor| ("floor", floor.what())));
+        all.extend(targets.raw_driver.iter().map(|driver| ("driver", driver.what())));
+        all.extend(targets.baseline.iter().map(|baseline| ("floor", baseline.what())));
     }
     let contended = |finding: &Finding| match finding {
-        Finding::Contended { floor: Some((what, _)), .. } => Some(("floor of one name", *what)),
+        Finding::Contended { baseline: Some((what, _)), .. } => Some(("floor of one name", *what)),
         _ => None,
     };
     all.extend(findings.loads.iter().find_map(contended));
@@ -90,17 +90,17 @@ fn pair_rows(finding: &Finding) -> Vec<Vec<String>> {
         row.extend(PARTS.iter().map(|(part, ..)| shown(pairs.spans.at(*part))));
         rows.push(row);
     }
-    if let Some((ours, floor)) = sides(all) {
+    if let Some((ours, baseline)) = sides(all) {
         let mut row =
-            vec![String::new(), "ratio".to_owned(), times(ratio(Some(per_second(ours)), Some(per_second(floor))))];
-        row.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.spans, &floor.spans, *part))));
+            vec![String::new(), "ratio".to_owned(), times(ratio(Some(per_second(ours)), Some(per_second(baseline))))];
+        row.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.spans, &baseline.spans, *part))));
         rows.push(row);
     }
     rows
 }
 
 fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
-    let Finding::Contended { load, processes, contenders, ours, floor } = finding else { return Vec::new() };
+    let Finding::Contended { load, processes, contenders, ours, baseline } = finding else { return Vec::new() };
     let what = if *load == Load::Processes { "processes" } else { "tasks" };
     let row = |name: String, who: Who, side: &Contention| {
         let mut row = vec![name, who.word().to_owned(), count(hand_offs(side))];
@@ -119,17 +119,17 @@ fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
     };
     let mut rows = vec![row(name, Who::Oarlock, ours)];
     let dash = || "-".to_owned();
-    match floor {
+    match baseline {
         None => {
-            let who = [String::new(), Who::Floor.word().to_owned()];
+            let who = [String::new(), Who::Baseline.word().to_owned()];
             rows.push(who.into_iter().chain((0..9).map(|_| dash())).collect());
         }
-        Some((_, floor)) => {
-            rows.push(row(String::new(), Who::Floor, floor));
+        Some((_, baseline)) => {
+            rows.push(row(String::new(), Who::Baseline, baseline));
             let mut last =
-                vec![String::new(), "ratio".to_owned(), times(ratio(Some(hand_offs(ours)), Some(hand_offs(floor))))];
-            last.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.hand_offs, &floor.hand_offs, *part))));
-            let (wait, theirs) = (ours.longest_wait.as_secs_f64(), floor.longest_wait.as_secs_f64());
+                vec![String::new(), "ratio".to_owned(), times(ratio(Some(hand_offs(ours)), Some(hand_offs(baseline))))];
+            last.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.hand_offs, &baseline.hand_offs, *part))));
+            let (wait, theirs) = (ours.longest_wait.as_secs_f64(), baseline.longest_wait.as_secs_f64());
             last.extend([times(ratio(Some(wait), Some(theirs))), String::new(), String::new(), String::new()]);
             rows.push(last);
         }
@@ -137,15 +137,15 @@ fn contended_rows(finding: &Finding) -> Vec<Vec<String>> {
     rows
 }
 
-pub(crate) fn json(plan: &Plan, ground: &Ground, findings: &Findings) -> Value {
-    let info = ground.info();
+pub(crate) fn json(plan: &Plan, targets: &Targets, findings: &Findings) -> Value {
+    let info = targets.info();
     json!({
         "store": info.scheme,
         "address": info.address,
         "duration_ms": crate::output::millis(plan.duration),
         "fair": plan.fair,
-        "driver": ground.bare.as_ref().map(|bare| bare.what()),
-        "floor": ground.floor.as_ref().map(|floor| floor.what()),
+        "driver": targets.raw_driver.as_ref().map(|driver| driver.what()),
+        "floor": targets.baseline.as_ref().map(|baseline| baseline.what()),
         "loads": findings.loads.iter().map(finding_json).collect::<Vec<_>>(),
         "exclusion": {
             "held": findings.violations.is_empty(),
@@ -161,23 +161,23 @@ fn finding_json(finding: &Finding) -> Value {
             let mut value = json!({
                 "load": if *tasks == 1 { "pair" } else { "names" },
                 "tasks": tasks,
-                "ratio": sides(all).map(|(ours, floor)| ratio_json(&ours.spans, &floor.spans, per_second(ours), per_second(floor))),
+                "ratio": sides(all).map(|(ours, baseline)| ratio_json(&ours.spans, &baseline.spans, per_second(ours), per_second(baseline))),
             });
-            for who in [Who::Oarlock, Who::Driver, Who::Floor] {
+            for who in [Who::Oarlock, Who::Driver, Who::Baseline] {
                 let found = all.iter().find(|(one, _)| *one == who);
                 value[who.word()] = found.map_or(Value::Null, |(_, pairs)| pairs_json(pairs));
             }
             value
         }
-        Finding::Contended { load, processes, contenders, ours, floor } => json!({
+        Finding::Contended { load, processes, contenders, ours, baseline } => json!({
             "load": if *load == Load::Processes { "processes" } else { "tasks" },
             "processes": processes.unwrap_or(1),
             "contenders": contenders,
             "oarlock": contention_json(ours),
-            "floor": floor.as_ref().map(|(_, floor)| contention_json(floor)),
-            "floor_is": floor.as_ref().map(|(what, _)| what),
-            "ratio": floor.as_ref().map(|(_, floor)| {
-                ratio_json(&ours.hand_offs, &floor.hand_offs, hand_offs(ours), hand_offs(floor))
+            "floor": baseline.as_ref().map(|(_, baseline)| contention_json(baseline)),
+            "floor_is": baseline.as_ref().map(|(what, _)| what),
+            "ratio": baseline.as_ref().map(|(_, baseline)| {
+                ratio_json(&ours.hand_offs, &baseline.hand_offs, hand_offs(ours), hand_offs(baseline))
             }),
         }),
     }
@@ -207,17 +207,17 @@ fn contention_json(side: &Contention) -> Value {
     value
 }
 
-fn ratio_json(ours: &Spans, floor: &Spans, our_rate: f64, floor_rate: f64) -> Value {
-    let mut value = json!({ "per_second": ratio(Some(our_rate), Some(floor_rate)).map(round) });
+fn ratio_json(ours: &Spans, baseline: &Spans, our_rate: f64, baseline_rate: f64) -> Value {
+    let mut value = json!({ "per_second": ratio(Some(our_rate), Some(baseline_rate)).map(round) });
     for (part, _, key) in PARTS {
-        value[key.trim_end_matches("_us")] = json!(compare(ours, floor, part).map(round));
+        value[key.trim_end_matches("_us")] = json!(compare(ours, baseline, part).map(round));
     }
     value
 }
 
 fn sides(all: &[(Who, Pairs)]) -> Option<(&Pairs, &Pairs)> {
     let find = |who| all.iter().find(|(one, _)| *one == who).map(|(_, pairs)| pairs);
-    Some((find(Who::Oarlock)?, find(Who::Floor)?))
+    Some((find(Who::Oarlock)?, find(Who::Baseline)?))
 }
 
 fn per_second(pairs: &Pairs) -> f64 {

@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use crate::exit::{Code, Exit};
-use crate::words::Words;
+use crate::messages::Messages;
 
 /// The hidden subcommand.
-pub(crate) const WORD: &str = "__exec";
+pub(crate) const SUBCOMMAND: &str = "__exec";
 
 /// How long to wait for the terminal.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What stands between [`WORD`] and the command: our parent, and whether it will give us the terminal.
+/// What stands between [`SUBCOMMAND`] and the command: our parent, and whether it will give us the terminal.
 pub(crate) fn orders(foreground: bool) -> [OsString; 2] {
     let parent = rustix::process::getpid().as_raw_nonzero().to_string();
     [parent.into(), if foreground { "foreground" } else { "background" }.into()]
 }
 
-pub(crate) fn main(words: &[OsString]) -> Exit {
-    let [parent, ground, program, arguments @ ..] = words else { return Code::Usage.into() };
+pub(crate) fn main(args: &[OsString]) -> Exit {
+    let [parent, ground, program, arguments @ ..] = args else { return Code::Usage.into() };
     if !die_with(parent) {
         return Exit::signal(Signal::KILL.as_raw());
     }
@@ -36,7 +36,7 @@ pub(crate) fn main(words: &[OsString]) -> Exit {
         await_terminal();
     }
     let error = Command::new(program).args(arguments).exec();
-    Words::default().error(&format!("cannot run {}: {error}", oarlock::text::quoted(&program.to_string_lossy())));
+    Messages::default().error(&format!("cannot run {}: {error}", oarlock::text::quoted(&program.to_string_lossy())));
     match error.kind() {
         ErrorKind::NotFound => Code::NotFound.into(),
         _ => Code::NotExecutable.into(),

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{Change, Child, Status};
 use crate::args::OnLost;
 use crate::front::Job;
+use crate::messages::Messages;
 use crate::settings::Rules;
 use crate::signals::Signals;
-use crate::words::Words;
 
 /// Everything that happens around a running command.
 pub(crate) struct Watch<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) signals: &'a mut Signals,
     pub(crate) endings: watch::Receiver<Option<Ending>>,
     pub(crate) job: Option<&'a Job>,
-    pub(crate) words: Words,
+    pub(crate) messages: Messages,
 }
 
 /// How it ended.
@@ -58,7 +58,7 @@ impl Watch<'_> {
                 asked = self.endings.changed(), if matches!(doom, Doom::No) => {
                     let ending = if asked.is_ok() { self.endings.borrow_and_update().clone() } else { None };
                     match ending {
-                        Some(ending) if on_lost == OnLost::Warn => self.words.warning(&broken(&ending)),
+                        Some(ending) if on_lost == OnLost::Warn => self.messages.warning(&broken(&ending)),
                         Some(ending) => doom = self.act(child, Some(&ending)),
                         None => {}
                     }
@@ -84,7 +84,7 @@ impl Watch<'_> {
                 () = sleep_until(check_at), if check_at.is_some() => {
                     check_at = None;
                     if let Some(job) = self.job && !job.is_stopped() {
-                        // Nobody is there who could continue us: an orphaned job cannot be stopped.
+                        // No shell is there that could continue us: an orphaned job cannot be stopped.
                         job.resume(child);
                     }
                 }
@@ -103,17 +103,17 @@ impl Watch<'_> {
         let why = asked.map_or_else(|| self.why(), broken);
         match self.rules.on_lost {
             OnLost::Term => {
-                self.words.warning(&format!("{why}: ending the command"));
+                self.messages.warning(&format!("{why}: ending the command"));
                 child.terminate();
                 Doom::Asked(Instant::now() + self.rules.kill_after)
             }
             OnLost::Kill => {
-                self.words.warning(&format!("{why}: killing the command"));
+                self.messages.warning(&format!("{why}: killing the command"));
                 child.signal(Signal::KILL);
                 Doom::Done
             }
             OnLost::Warn => {
-                self.words.warning(&format!("{why}: the command goes on without it"));
+                self.messages.warning(&format!("{why}: the command goes on without it"));
                 Doom::Done
             }
         }

@@ -4,16 +4,44 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use oarlock_bench::Targets;
 
-use crate::args::BenchArgs;
+use crate::args::{StoreArgs, span};
 use crate::bench::crew::Crew;
-use crate::bench::ground::Ground;
 use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
 use crate::bench::{show, worker};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::signals::{self, FORWARDED, Signals};
+
+/// Measure how fast locks are on this store, next to a baseline of the fewest requests that it needs
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// How long each load runs, in turns with what it is compared with; 100ms to 5m
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = span)]
+    pub(crate) duration: Duration,
+    /// How many tasks lock names of their own
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    pub(crate) tasks: u32,
+    /// How many tasks contend for one name
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub(crate) contenders: u32,
+    /// How many processes contend for one name; 0 for no such load
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=128))]
+    pub(crate) processes: u32,
+    /// How many tasks of each of those processes contend
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) per_process: u32,
+    /// Let every task stand in the store's queue, not one for each process
+    #[arg(long)]
+    pub(crate) fair: bool,
+    /// Run this load only; may be repeated
+    #[arg(long, value_enum, value_name = "LOAD")]
+    pub(crate) only: Vec<Load>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 /// With the number of a worker it is one of the processes of a contended load.
 pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {
@@ -37,29 +65,36 @@ fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, 
 
 async fn run(plan: &Plan) -> Result<Exit, Failure> {
     let mut signals = Signals::new(FORWARDED.iter().copied())?;
-    let ground = tokio::select! {
+    let targets = tokio::select! {
         biased;
         signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
-        ground = Ground::open(plan) => ground?,
+        targets = connect(plan) => targets?,
     };
     let (mut crew, bar) = (Crew::default(), Bar::new(plan));
     let measured = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
-        findings = measure::all(plan, &ground, &mut crew, &bar) => findings,
+        findings = measure::all(plan, &targets, &mut crew, &bar) => findings,
     };
     drop(bar);
     let said = measured.and_then(|findings| {
-        match plan.store.words.format {
-            Format::Table | Format::Name => output::print(&show::text(plan, &ground, &findings))?,
-            Format::Json => output::print_json(&show::json(plan, &ground, &findings))?,
-            Format::Jsonl => output::print_line(&show::json(plan, &ground, &findings).to_string())?,
+        match plan.store.messages.format {
+            Format::Table | Format::Name => output::print(&show::text(plan, &targets, &findings))?,
+            Format::Json => output::print_json(&show::json(plan, &targets, &findings))?,
+            Format::Jsonl => output::print_line(&show::json(plan, &targets, &findings).to_string())?,
         }
         verdict(&findings)
     });
-    let (dismissed, closed) = (crew.dismiss().await, ground.close().await);
+    let (dismissed, closed) = (crew.dismiss().await, targets.close().await);
     let exit = said?;
-    dismissed.and(closed).map(|()| exit)
+    dismissed.and(closed.map_err(Failure::from)).map(|()| exit)
+}
+
+/// Locks, and what they are compared with.
+async fn connect(plan: &Plan) -> Result<Targets, Failure> {
+    let mut targets = plan.connect().await?;
+    targets.compare(|error| plan.store.messages.warning(&format!("nothing to compare with: {error}"))).await;
+    Ok(targets)
 }
 
 /// A lock that did not exclude is an error, however fast it was.
@@ -75,8 +110,8 @@ struct Bar(Option<ProgressBar>);
 
 impl Bar {
     fn new(plan: &Plan) -> Self {
-        let words = plan.store.words;
-        if words.quiet || words.format != Format::Table || !std::io::stderr().is_terminal() {
+        let messages = plan.store.messages;
+        if messages.quiet || messages.format != Format::Table || !std::io::stderr().is_terminal() {
             return Self(None);
         }
         let bar = ProgressBar::new(measure::steps(plan).into());
@@ -119,7 +154,7 @@ impl Drop for Bar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::grants::Grant;
+    use oarlock_bench::grants::Grant;
 
     #[test]
     fn a_broken_lock_is_an_error() {

@@ -1,4 +1,4 @@
-//! `oarlock break`: end somebody else's hold.
+//! `oarlock break`: end the hold of another process.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,12 +8,33 @@ use oarlock::state::ResourceName;
 use oarlock::state::{Ending, HolderState};
 use oarlock::{Fence, Label, Locks, text};
 
-use crate::args::BreakArgs;
+use crate::args::{StoreArgs, span};
 use crate::exit::{Code, Exit, Failure};
 use crate::store::{Store, block_on};
 
 /// How much later than the grace a holder may be gone.
 const SLACK: Duration = Duration::from_secs(5);
+
+/// End the hold of another process: ask the holder first, take the lock away when the grace is over
+#[derive(Debug, clap::Args)]
+pub(crate) struct BreakArgs {
+    /// The lock
+    pub(crate) name: String,
+    /// The fence of the hold to end, as ls and show print it: proof that you have looked
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: u64,
+    /// How long the holder may take to finish; 0 ends the hold at once
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = span)]
+    pub(crate) grace: Duration,
+    /// Why; the holder sees it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -26,27 +47,27 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         let locks = store.look().await?;
         let holder = find(&locks, &name, fence).await?;
         if !args.yes && !confirmed(&name, &holder) {
-            store.words.note("nothing was done");
+            store.messages.note("nothing was done");
             return Ok(Code::Success.into());
         }
-        let ending = Ending { by: who(), why: args.reason.clone() };
+        let ending = Ending::new(who(), args.reason.clone());
         let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
         // The grace counts from the asking, which the store hears later than this.
         let asked = Instant::now();
         match locks.break_hold(&name, fence, ending, args.grace).await? {
             Released::NotHeld => {
-                store.words.note(&format!("{held_by} let go of {quoted} before it was asked"));
+                store.messages.note(&format!("{held_by} let go of {quoted} before it was asked"));
             }
             Released::Asked => {
                 let span = text::span(args.grace);
-                store.words.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
+                store.messages.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
                 await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
             }
             Released::Released => {
-                store.words.note(&format!("took {quoted} from {held_by}, fence {fence}"));
+                store.messages.note(&format!("took {quoted} from {held_by}, fence {fence}"));
             }
             other => {
-                store.words.warning(&format!("unexpected answer of the store to a break of {quoted}: {other:?}"));
+                store.messages.warning(&format!("unexpected answer of the store to a break of {quoted}: {other:?}"));
             }
         }
         Ok(Code::Success.into())
@@ -62,8 +83,7 @@ async fn find(locks: &Locks, name: &ResourceName, fence: Fence) -> Result<Holder
     let quoted = text::quoted(name.as_str());
     let now = state.holders.iter().filter_map(|holder| holder.fence).map(|fence| fence.to_string());
     let now = now.collect::<Vec<_>>().join(", ");
-    let held =
-        if now.is_empty() { "nobody holds it now".to_owned() } else { format!("it is held with fence {now} now") };
+    let held = if now.is_empty() { "it is free now".to_owned() } else { format!("it is held with fence {now} now") };
     Err(Failure::new(Code::Busy, format!("not broken: no hold of {quoted} has fence {fence}; {held}.")))
 }
 
@@ -81,7 +101,7 @@ async fn await_end(
         let state = locks.inspect(name).await?;
         if !state.holders.iter().any(|holder| holder.fence == Some(fence)) {
             let how = if Instant::now() < over { "let go of" } else { "was made to let go of" };
-            store.words.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
+            store.messages.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
             return Ok(());
         }
         if Instant::now() > over + SLACK {

@@ -2,9 +2,16 @@
 
 use clap::CommandFactory;
 
-use crate::args::{Args, CompletionsArgs};
+use crate::args::Args;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
+
+/// Print the completions for a shell
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
 
 pub(crate) fn main(args: &CompletionsArgs) -> Result<Exit, Failure> {
     let mut script = Vec::new();

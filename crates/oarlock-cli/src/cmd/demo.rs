@@ -8,10 +8,10 @@ use oarlock::Locks;
 use serde_json::Value;
 
 use crate::demo::args::{DemoArgs, DemoCommand, FlashSaleArgs, OncallArgs, OversellArgs};
-use crate::demo::bed::{self, Bed, Shelves};
+use crate::demo::database::{self, Database, Shelves};
 use crate::demo::show::{self, Stage};
+use crate::demo::strategy::{Strategy, judge};
 use crate::demo::trouble::{Boxed, failure};
-use crate::demo::way::{Way, judge};
 use crate::demo::{chart, flash_sale, oncall, oversell};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
@@ -44,23 +44,23 @@ async fn open(demo: &DemoCommand, store: &Store) -> Result<Exit, Failure> {
     let signals = Signals::new(FORWARDED.iter().copied())?;
     #[cfg(feature = "postgres")]
     if url.driver() == "postgres" {
-        let bed = bed::postgres::Pg::make(url).await?;
-        return play(demo, store, &bed, &bed, signals).await;
+        let database = database::postgres::Pg::make(url).await?;
+        return play(demo, store, &database, &database, signals).await;
     }
     #[cfg(feature = "mysql")]
     if url.driver() == "mysql" {
-        let bed = bed::mysql::Maria::make(url).await?;
-        return play(demo, store, &bed, &bed, signals).await;
+        let database = database::mysql::Maria::make(url).await?;
+        return play(demo, store, &database, &database, signals).await;
     }
     #[cfg(feature = "redis")]
-    if bed::redis::is_one(url) || bed::redis::is_many(url) {
-        let rows = || bed::sqlite::Lite::make().map_err(|error| failure(&error));
-        return if bed::redis::is_many(url) {
-            let stock = bed::redis::Many::new(url).map_err(|error| failure(&error))?;
+    if database::redis::is_one(url) || database::redis::is_many(url) {
+        let rows = || database::sqlite::Lite::make().map_err(|error| failure(&error));
+        return if database::redis::is_many(url) {
+            let stock = database::redis::Many::new(url).map_err(|error| failure(&error))?;
             let rows = rows()?;
             play(demo, store, &rows, &stock, signals).await
         } else {
-            let stock = bed::redis::One::new(url).map_err(|error| failure(&error))?;
+            let stock = database::redis::One::new(url).map_err(|error| failure(&error))?;
             let rows = rows()?;
             play(demo, store, &rows, &stock, signals).await
         };
@@ -72,25 +72,25 @@ async fn open(demo: &DemoCommand, store: &Store) -> Result<Exit, Failure> {
         );
         return Err(Failure::new(Code::Config, message));
     }
-    let bed = bed::sqlite::Lite::make().map_err(|error| failure(&error))?;
-    play(demo, store, &bed, &bed, signals).await
+    let database = database::sqlite::Lite::make().map_err(|error| failure(&error))?;
+    play(demo, store, &database, &database, signals).await
 }
 
 /// Plays to the end or to a signal, and takes everything away.
-async fn play<B: Bed, S: Shelves>(
+async fn play<B: Database, S: Shelves>(
     demo: &DemoCommand,
     store: &Store,
-    bed: &B,
+    database: &B,
     shelves: &S,
     mut signals: Signals,
 ) -> Result<Exit, Failure> {
-    let name = bed::own_name();
+    let name = database::own_name();
     let played = tokio::select! {
         biased;
         signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),
-        played = story(demo, store, bed, shelves, &name) => played,
+        played = story(demo, store, database, shelves, &name) => played,
     };
-    let tidied = tokio::time::timeout(PATIENCE, tidy(demo, bed, shelves, &name)).await;
+    let tidied = tokio::time::timeout(PATIENCE, tidy(demo, database, shelves, &name)).await;
     let left = match tidied {
         Ok(Ok(())) => return played,
         Ok(Err(error)) => error.to_string(),
@@ -98,19 +98,19 @@ async fn play<B: Bed, S: Shelves>(
     };
     // Where all has failed already that is no news.
     if played.is_ok() {
-        store.words.warning(&format!("something named {name} may be left in {}: {left}", shelves.what()));
+        store.messages.warning(&format!("something named {name} may be left in {}: {left}", shelves.what()));
     }
     played
 }
 
-async fn tidy<B: Bed, S: Shelves>(demo: &DemoCommand, bed: &B, shelves: &S, name: &str) -> Result<(), Boxed> {
+async fn tidy<B: Database, S: Shelves>(demo: &DemoCommand, database: &B, shelves: &S, name: &str) -> Result<(), Boxed> {
     let items = match demo {
         DemoCommand::Oversell(_) => vec![name.to_owned()],
         DemoCommand::Oncall(_) => Vec::new(),
         DemoCommand::FlashSale(args) => sale(args, name).names(),
     };
     let tidied = shelves.tidy(&items).await;
-    bed.clear().await?;
+    database.clear().await?;
     tidied
 }
 
@@ -119,7 +119,7 @@ fn shop(args: &OversellArgs, name: &str) -> oversell::Plan {
         buyers: args.buyers.into(),
         items: args.items.into(),
         tills: args.tills.into(),
-        sabotage: args.sabotage.as_deref().and_then(Way::cure),
+        sabotage: args.sabotage.as_deref().and_then(Strategy::cure),
         name: name.to_owned(),
     }
 }
@@ -127,7 +127,7 @@ fn shop(args: &OversellArgs, name: &str) -> oversell::Plan {
 fn ward(args: &OncallArgs, name: &str) -> oncall::Plan {
     oncall::Plan {
         nights: args.nights.into(),
-        sabotage: args.sabotage.as_deref().and_then(Way::cure),
+        sabotage: args.sabotage.as_deref().and_then(Strategy::cure),
         in_turn: args.in_turn,
         name: name.to_owned(),
     }
@@ -143,18 +143,18 @@ fn sale(args: &FlashSaleArgs, name: &str) -> flash_sale::Plan {
     }
 }
 
-async fn story<B: Bed, S: Shelves>(
+async fn story<B: Database, S: Shelves>(
     demo: &DemoCommand,
     store: &Store,
-    bed: &B,
+    database: &B,
     shelves: &S,
     name: &str,
 ) -> Result<Exit, Failure> {
-    let stage = Stage { store: store.url.scheme(), rows: bed.what(), stock: shelves.what() };
+    let stage = Stage { store: store.url.scheme(), rows: database.what(), stock: shelves.what() };
     match demo {
         DemoCommand::Oversell(args) => {
             let (plan, locks) = (Arc::new(shop(args, name)), shops(store).await?);
-            let outcomes = oversell::run(&plan, bed, shelves, &locks).await.map_err(|error| failure(&error));
+            let outcomes = oversell::run(&plan, database, shelves, &locks).await.map_err(|error| failure(&error));
             close(locks).await;
             let outcomes = outcomes?;
             let judged = judge(&outcomes);
@@ -164,7 +164,7 @@ async fn story<B: Bed, S: Shelves>(
         }
         DemoCommand::Oncall(args) => {
             let (plan, locks) = (Arc::new(ward(args, name)), shops(store).await?);
-            let outcomes = oncall::run(&plan, bed, &locks).await.map_err(|error| failure(&error));
+            let outcomes = oncall::run(&plan, database, &locks).await.map_err(|error| failure(&error));
             close(locks).await;
             let outcomes = outcomes?;
             let judged = judge(&outcomes);
@@ -210,7 +210,7 @@ async fn close(locks: Vec<Locks>) {
 }
 
 fn tell(store: &Store, text: impl Fn() -> String, json: impl Fn() -> Value) -> Result<(), Failure> {
-    match store.words.format {
+    match store.messages.format {
         Format::Table | Format::Name => output::print(&text()),
         Format::Json => output::print_json(&json()),
         Format::Jsonl => output::print_line(&json().to_string()),

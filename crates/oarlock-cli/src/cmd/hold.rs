@@ -10,14 +10,25 @@ use rustix::fs::FileType;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::args::HoldArgs;
+use crate::args::{LockArgs, StoreArgs};
 use crate::exit::{Code, Exit, Failure};
-use crate::observe::Ear;
+use crate::observe::EngineEvents;
 use crate::output::{self, Format};
 use crate::settings::Asking;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on, farewell};
-use crate::{multi, progress, words};
+use crate::{messages, multi, progress};
+
+/// Hold a lock until a signal, or until standard input ends where that is a pipe or a terminal
+#[derive(Debug, clap::Args)]
+pub(crate) struct HoldArgs {
+    /// The lock
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -26,32 +37,32 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     block_on(async {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
         let until = asking.wait.map(|wait| Instant::now() + wait);
-        let ear = Ear::new(store.words);
+        let events = EngineEvents::new(store.messages);
         let locks = tokio::select! {
             biased;
             signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
-            locks = store.hold(&asking.label, asking.ttl, until, ear.clone()) => locks?,
+            locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
         };
         let announce = async {
-            progress::announce(&locks, &ear, store.words).await;
+            progress::announce(&locks, &events, store.messages).await;
             std::future::pending::<()>().await;
         };
         let exit = tokio::select! {
             biased;
             signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),
             held = multi::acquire(&locks, &names, &asking, until) => match held {
-                Ok(multi) => hold(&store, &asking, &mut signals, &ear, multi).await,
+                Ok(multi) => hold(&store, &asking, &mut signals, &events, multi).await,
                 Err(error) if error.kind() == ErrorKind::Busy => {
-                    let show = words::shell_word(names[0].as_str());
-                    store.words.note(&format!("{error}. Wait longer with -w, look with \"oarlock show {show}\"."));
+                    let show = messages::shell_word(names[0].as_str());
+                    store.messages.note(&format!("{error}. Wait longer with -w, look with \"oarlock show {show}\"."));
                     Ok(if asking.skip_if_busy { Code::Success.into() } else { Exit(asking.busy_code) })
                 }
                 Err(error) => Err(error.into()),
             },
             () = announce => Ok(Code::Internal.into()),
         };
-        if let Err(error) = farewell(&locks, &ear).await {
-            store.words.parting(&error, exit.is_err());
+        if let Err(error) = farewell(&locks, &events).await {
+            store.messages.parting(&error, exit.is_err());
         }
         exit
     })
@@ -61,28 +72,28 @@ async fn hold(
     store: &Store,
     asking: &Asking,
     signals: &mut Signals,
-    ear: &Ear,
+    events: &EngineEvents,
     multi: MultiGuard,
 ) -> Result<Exit, Failure> {
     let said = say(store, &multi);
-    let mut endings = ear.endings();
+    let mut endings = events.endings();
     let lost = tokio::select! {
         biased;
         () = multi.ends_within(Duration::ZERO) => true,
-        // Somebody asks for the lock: nothing keeps us from letting it go.
+        // Another process asks for the lock: nothing keeps us from releasing it.
         Ok(()) = endings.changed() => true,
         _ = signals.stop() => false,
         () = end_of_input() => false,
     };
     let reason = multi.loss().map(|(_, reason)| reason.to_string());
     let name = multi.iter().next().map(|held| text::quoted(held.resource().as_str())).unwrap_or_default();
-    let done = multi::release(multi, ear).await;
+    let done = multi::release(multi, events).await;
     for error in &done.errors {
-        store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+        store.messages.warning(&format!("the lock could not be released, its lease will end it: {error}"));
     }
     if lost || !done.gone.is_empty() {
-        let reason = reason.unwrap_or_else(|| "somebody asked for its end".to_owned());
-        store.words.error(&format!("lost: {name}: {reason}"));
+        let reason = reason.unwrap_or_else(|| "another process asked for its end".to_owned());
+        store.messages.error(&format!("lost: {name}: {reason}"));
         return Ok(Exit(asking.lost_code));
     }
     said.map(|()| Code::Success.into())
@@ -92,9 +103,9 @@ fn say(store: &Store, multi: &MultiGuard) -> Result<(), Failure> {
     for held in multi.iter() {
         let (name, fence) = (held.resource(), held.fence());
         let quoted = text::quoted(name.as_str());
-        store.words.note(&format!("holding {quoted}, fence {fence}"));
+        store.messages.note(&format!("holding {quoted}, fence {fence}"));
         let waited = output::millis(held.waited());
-        match store.words.format {
+        match store.messages.format {
             Format::Table => output::print_line(&format!("{}\t{fence}", text::plain(name.as_str())))?,
             Format::Name => output::print_line(&text::plain(name.as_str()))?,
             Format::Json | Format::Jsonl => {

@@ -1,22 +1,35 @@
 //! `oarlock init`: create what the store needs, or print it.
 
-use crate::args::InitArgs;
+use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
 use crate::store::{Store, block_on};
 
+/// Create the tables and procedures that locks need in a database
+#[derive(Debug, clap::Args)]
+pub(crate) struct InitArgs {
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Also give USER the rights that locks need, and no more
+    #[arg(long, value_name = "USER")]
+    pub(crate) grant: Option<String>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
 pub(crate) fn main(args: &InitArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let needs = if args.print {
-        let script = oarlock::setup::script(&store.url, args.grant.as_deref())?;
+        let script = oarlock::setup::script(&store.url, args.grant.as_deref());
         script.map(|script| output::print(&script)).transpose()?.is_some()
     } else {
         block_on(async { Ok(oarlock::setup::init(store.url.clone(), args.grant.clone()).await?) })?
     };
     if needs && !args.print {
-        store.words.note(&format!("{} has what locks need", store.url));
+        store.messages.note(&format!("{} has what locks need", store.url));
     } else if !needs {
-        store.words.note(&format!("{} needs nothing", store.url));
+        store.messages.note(&format!("{} needs nothing", store.url));
     }
     Ok(Code::Success.into())
 }

@@ -4,10 +4,22 @@ use oarlock::state::ResourceState;
 use oarlock::text::{holder, plain, span};
 use serde_json::Value;
 
-use crate::args::LsArgs;
+use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::{Store, block_on};
+
+/// List the locks that are held or waited for
+#[derive(Debug, clap::Args)]
+pub(crate) struct LsArgs {
+    /// Only names that match, with * and ?
+    pub(crate) pattern: Option<String>,
+    /// Scan the whole store: slow, and also finds the locks of other programs
+    #[arg(long)]
+    pub(crate) scan: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -18,7 +30,7 @@ pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     if let Some(pattern) = &args.pattern {
         states.retain(|state| matches(pattern, state.name.as_str()));
     }
-    match store.words.format {
+    match store.messages.format {
         Format::Table => output::print(&table(&states))?,
         Format::Json => output::print_json(&states.iter().map(output::resource_json).collect::<Value>())?,
         Format::Jsonl => {

@@ -2,9 +2,16 @@
 
 use clap::CommandFactory;
 
-use crate::args::{Args, ManArgs};
+use crate::args::Args;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
+
+/// Print a manual page
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// The subcommand; without it, the page of oarlock itself
+    pub(crate) subcommand: Option<String>,
+}
 
 pub(crate) fn main(args: &ManArgs) -> Result<Exit, Failure> {
     let mut command = Args::command();

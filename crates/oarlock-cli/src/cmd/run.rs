@@ -1,27 +1,61 @@
 //! `oarlock run`: a command that runs while its locks are held.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oarlock::{Error, ErrorKind, Locks, MultiGuard, text};
 use rustix::process::Signal;
 
-use crate::args::RunArgs;
+use crate::args::{LockArgs, OnLost, StoreArgs, span};
 use crate::child::Child;
 use crate::child::supervise::{Ended, Watch};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
-use crate::observe::Ear;
+use crate::observe::EngineEvents;
 use crate::output::millis;
 use crate::report::{Outcome, Report};
 use crate::settings::RunSettings;
 use crate::signals::{FORWARDED, JOB, Signals};
 use crate::store::{block_on, farewell};
-use crate::{multi, nest, progress, words};
+use crate::{messages, multi, nest, progress};
+
+/// Run a command while holding the lock, or several locks
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The exit code is the command's, or 75 busy, 76 lost, 69 store unreachable, 77 denied, \
+78 bad URL, 64 bad usage, 126 not executable, 127 not found, 128+N ended by signal N.")]
+pub(crate) struct RunArgs {
+    /// The lock; several are taken all or none
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    /// Keep the lock for at least DUR, even if the command ends sooner
+    #[arg(long, value_name = "DUR", value_parser = span)]
+    pub(crate) min_hold: Option<Duration>,
+    /// What to do to the command when the lock is about to be lost
+    #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
+    pub(crate) on_lost: OnLost,
+    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Run STRING with sh -c
+    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
+    pub(crate) command: Option<OsString>,
+    /// Write what happened to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "command")]
+    pub(crate) argv: Vec<OsString>,
+}
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;
     let file = settings.report.take();
-    let words = settings.store.words;
+    let messages = settings.store.messages;
     let mut report = Report::new(&settings.names);
     let result = block_on(run(&settings, job, &mut report));
     let exit = match &result {
@@ -35,7 +69,7 @@ pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
         }
     };
     report.exit_code = exit.0;
-    report.write(file, words);
+    report.write(file, messages);
     result
 }
 
@@ -45,17 +79,17 @@ async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> 
     let mut signals = Signals::new(FORWARDED.iter().copied().chain(job.iter().flat_map(|_| JOB.iter().copied())))?;
     let started = Instant::now();
     let until = asking.wait.map(|wait| started + wait);
-    let ear = Ear::new(store.words);
+    let events = EngineEvents::new(store.messages);
     let locks = tokio::select! {
         biased;
         signal = wait_for_stop(&mut signals, job) => return Ok(stopped(report, signal)),
-        locks = store.hold(&asking.label, asking.ttl, until, ear.clone()) => locks?,
+        locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
     };
-    let result = with_locks(settings, job, report, &locks, &ear, &mut signals, until).await;
+    let result = with_locks(settings, job, report, &locks, &events, &mut signals, until).await;
     report.waited_ms = report.waited_ms.max(if report.acquired_at.is_none() { millis(started.elapsed()) } else { 0 });
-    report.renewals = ear.renewals();
-    if let Err(error) = farewell(&locks, &ear).await {
-        store.words.parting(&error, result.is_err());
+    report.renewals = events.renewals();
+    if let Err(error) = farewell(&locks, &events).await {
+        store.messages.parting(&error, result.is_err());
     }
     result
 }
@@ -85,7 +119,7 @@ async fn with_locks(
     job: Option<&Job>,
     report: &mut Report,
     locks: &Locks,
-    ear: &Ear,
+    events: &EngineEvents,
     signals: &mut Signals,
     until: Option<Instant>,
 ) -> Result<Exit, Failure> {
@@ -103,7 +137,7 @@ async fn with_locks(
             biased;
             signal = wait_for_stop(signals, job) => return Ok(stopped(report, signal)),
             acquired = multi::acquire(locks, names, asking, until) => acquired,
-            () = forever(progress::announce(locks, ear, store.words)) => continue,
+            () = forever(progress::announce(locks, events, store.messages)) => continue,
         };
         let multi = match acquired {
             Ok(multi) => multi,
@@ -111,14 +145,14 @@ async fn with_locks(
             Err(error) => return Err(error.into()),
         };
         if let Some(signal) = not_started(signals, job, &multi).await {
-            let _ = multi::release(multi, ear).await;
+            let _ = multi::release(multi, events).await;
             return Ok(stopped(report, signal));
         }
         // Looked at once more: the grant may have been long on its way, or we asleep.
         if multi.is_held() {
-            return command(settings, job, report, locks, ear, signals, multi).await;
+            return command(settings, job, report, locks, events, signals, multi).await;
         }
-        let _ = multi::release(multi, ear).await;
+        let _ = multi::release(multi, events).await;
     }
 }
 
@@ -147,13 +181,14 @@ async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &MultiGuar
 }
 
 fn busy_words(error: &Error) -> String {
-    let show =
-        error.resource().map_or_else(|| "ls".to_owned(), |name| format!("show {}", words::shell_word(name.as_str())));
+    let show = error
+        .resource()
+        .map_or_else(|| "ls".to_owned(), |name| format!("show {}", messages::shell_word(name.as_str())));
     format!("{error}. Wait longer with -w, look with \"oarlock {show}\".")
 }
 
 fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Exit, Failure> {
-    settings.store.words.note(message);
+    settings.store.messages.note(message);
     report.message = Some(message.to_owned());
     if settings.asking.skip_if_busy {
         report.outcome = Outcome::Skipped;
@@ -168,7 +203,7 @@ async fn command(
     job: Option<&Job>,
     report: &mut Report,
     locks: &Locks,
-    ear: &Ear,
+    events: &EngineEvents,
     signals: &mut Signals,
     multi: MultiGuard,
 ) -> Result<Exit, Failure> {
@@ -178,11 +213,12 @@ async fn command(
     let mut child = match Child::spawn(&settings.command, variables(settings, locks, &multi), job) {
         Ok(child) => child,
         Err(failure) => {
-            let _ = multi::release(multi, ear).await;
+            let _ = multi::release(multi, events).await;
             return Err(failure);
         }
     };
-    let watch = Watch { multi: &multi, rules: *rules, signals, endings: ear.endings(), job, words: store.words };
+    let watch =
+        Watch { multi: &multi, rules: *rules, signals, endings: events.endings(), job, messages: store.messages };
     let Ended { status, mut lost } = watch.over(&mut child).await;
     report.child_status = Some(status);
 
@@ -200,9 +236,9 @@ async fn command(
     report.held_ms = millis(acquired.elapsed());
     let reason =
         multi.loss().map(|(held, reason)| format!("lost: {}: {reason}", text::quoted(held.resource().as_str())));
-    let done = multi::release(multi, ear).await;
+    let done = multi::release(multi, events).await;
     for error in &done.errors {
-        store.words.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+        store.messages.warning(&format!("the lock could not be released, its lease will end it: {error}"));
     }
     if lost || !done.gone.is_empty() {
         report.outcome = Outcome::Lost;
@@ -211,7 +247,7 @@ async fn command(
             Some(name) => format!("lost: {}: it was gone before it was released", text::quoted(name.as_str())),
             None => format!("lost: {}: the command was ended before the lock could be", names.join(", ")),
         });
-        store.words.error(&message);
+        store.messages.error(&message);
         report.message = Some(message);
         return Ok(Exit(asking.lost_code));
     }

@@ -3,16 +3,25 @@
 use oarlock::state::ResourceName;
 use oarlock::text;
 
-use crate::args::ShowArgs;
+use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::{Store, block_on};
+
+/// Show everything about a lock: holders, the queue in order, labels
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// The lock
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 pub(crate) fn main(args: &ShowArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
     let state = block_on(async { Ok(store.look().await?.inspect(&name).await?) })?;
-    match store.words.format {
+    match store.messages.format {
         Format::Table => output::print(&output::resource_text(&state))?,
         Format::Json => output::print_json(&output::resource_json(&state))?,
         Format::Jsonl => output::print_line(&output::resource_json(&state).to_string())?,

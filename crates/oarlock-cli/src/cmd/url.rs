@@ -1,19 +1,41 @@
 //! `oarlock url explain`: what a URL means.
 
+use clap::Subcommand;
+
 use oarlock::text::plain;
 use oarlock::url::Explanation;
-use oarlock::url::Url;
 use serde_json::json;
 
-use crate::args::{UrlArgs, UrlCommand};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::Store;
 
+/// Explain the URLs of stores
+#[derive(Debug, clap::Args)]
+pub(crate) struct UrlArgs {
+    #[command(subcommand)]
+    pub(crate) command: UrlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UrlCommand {
+    /// Print what a URL means, without its password
+    #[command(
+        after_help = "Every URL takes the keys prefix, ttl, connect_timeout, op_timeout and max_waiters; some stores have more."
+    )]
+    Explain {
+        /// The URL; without it, the one that would be used
+        url: Option<String>,
+        /// Output format
+        #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+        output: Format,
+    },
+}
+
 pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
     let UrlCommand::Explain { url, output: format } = &args.command;
     let url = match url {
-        Some(url) => Url::parse(url)?,
+        Some(url) => oarlock::url::parse(url)?,
         None => Store::from_environment()?.0,
     };
     let explained = url.explain();
@@ -31,7 +53,7 @@ fn text(explained: &Explanation) -> String {
         ("url", explained.url.clone()),
         ("scheme", explained.scheme.clone()),
         ("store", explained.store.clone()),
-        ("driver", format!("{}{}", explained.driver, if explained.built_in { "" } else { ", not in this build" })),
+        ("driver", explained.driver.clone()),
         ("encrypted", if explained.tls { "yes" } else { "no" }.to_owned()),
     ];
     rows.extend(explained.user.iter().map(|user| ("user", plain(user))));

@@ -6,7 +6,7 @@ use oarlock::state::ResourceName;
 use oarlock::state::ResourceState;
 use oarlock::{Locks, text};
 
-use crate::args::WaitArgs;
+use crate::args::{StoreArgs, span};
 use crate::exit::{Code, Exit, Failure};
 use crate::progress;
 use crate::signals::{FORWARDED, Signals};
@@ -14,6 +14,24 @@ use crate::store::{Store, block_on};
 
 /// How often to look where no hint comes.
 const POLL: Duration = Duration::from_secs(1);
+
+/// Wait until a lock is free, or held; without taking it
+#[derive(Debug, clap::Args)]
+pub(crate) struct WaitArgs {
+    /// The lock
+    pub(crate) name: String,
+    /// Wait until the lock is free; the default
+    #[arg(long, conflicts_with = "held")]
+    pub(crate) free: bool,
+    /// Wait until the lock is held
+    #[arg(long)]
+    pub(crate) held: bool,
+    /// Give up after DUR, with exit code 75
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
 
 pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -29,15 +47,15 @@ pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
         };
         let Some(state) = other else { return Ok(Code::Success.into()) };
         let message = match state.holders.is_empty() {
-            true => format!("gave up waiting: nobody holds {}.", text::quoted(name.as_str())),
+            true => format!("gave up waiting: {} is still free.", text::quoted(name.as_str())),
             false => format!("busy: {}.", progress::sentence(&state, None)),
         };
-        store.words.note(&message);
+        store.messages.note(&message);
         Ok(Code::Busy.into())
     })
 }
 
-/// Resolves when somebody holds `name`, or nobody does; with what was seen last if that is not so at `late`. Looks at
+/// Resolves when `name` is held, or free; with what was seen last if that is not so at `late`. Looks at
 /// least once.
 async fn until(
     locks: &Locks,
@@ -58,7 +76,7 @@ async fn until(
                 return Ok(Some(state));
             }
             let lease = state.holders.iter().map(|holder| holder.lease_left).min().unwrap_or(POLL);
-            // Leases and dead holders end without anybody telling.
+            // A lease that ends, or a holder that dies, sends no notification.
             let pause = lease.clamp(Duration::from_millis(20), POLL).min(left);
             if let Ok(None) = tokio::time::timeout(pause, watch.changed()).await {
                 break;

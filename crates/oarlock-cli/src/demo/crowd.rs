@@ -3,7 +3,7 @@
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::demo::bed::PATIENCE;
+use crate::demo::database::PATIENCE;
 use crate::demo::trouble::Boxed;
 
 /// Starts one of them.

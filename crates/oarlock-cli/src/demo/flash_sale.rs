@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use oarlock_stock::{Count, Order, Shelf, Stock, Take};
 use tokio::sync::Barrier;
 
-use crate::demo::bed::Shelves;
+use crate::demo::database::Shelves;
 use crate::demo::trouble::Boxed;
 
 /// More than is sold in any time.
@@ -50,7 +50,7 @@ pub(crate) struct Sale {
 }
 
 impl Sale {
-    /// Everybody who was told has one, and what nobody has is still there.
+    /// Each buyer that was told so has a unit, and the units without a buyer are still there.
     pub(crate) fn is_right(&self) -> bool {
         self.count.held == self.told && self.count.available + self.count.held == self.count.delivered
     }

@@ -7,139 +7,154 @@ use oarlock::{Locks, Mutex};
 use oarlock_rows::{Client, Dialect, Error, Locked, Version, Versioned};
 use tokio::sync::{Barrier, Semaphore};
 
-use crate::demo::bed::{self, Bed, Rows, patient};
 use crate::demo::crowd;
+use crate::demo::database::{self, Database, Rows, patient};
+use crate::demo::strategy::{Outcome, Strategy};
 use crate::demo::trouble::{Boxed, boxed};
-use crate::demo::way::{Outcome, Way};
 
 /// How long a doctor thinks about it: between looking and going.
 const THINKING: Duration = Duration::from_millis(15);
 
-/// The row of the ward, whose version everybody who decides moves on.
+/// The row of the ward, whose version each decision moves on.
 const WARD: i64 = 0;
 
 pub(crate) struct Plan {
     pub(crate) nights: u64,
     /// The cure that is left out, to see that it is noticed.
-    pub(crate) sabotage: Option<Way>,
+    pub(crate) sabotage: Option<Strategy>,
     /// Whether the second doctor asks only when the first one has decided: nothing can go wrong then.
     pub(crate) in_turn: bool,
     pub(crate) name: String,
 }
 
-/// The ways that this database has. A transaction of SQLite cannot be fooled like this, so there is none to show.
-pub(crate) fn ways(dialect: Dialect) -> Vec<Way> {
-    let mut ways = vec![Way::None];
+/// The strategies that this database has. A transaction of SQLite cannot be fooled like this, so there is none to show.
+pub(crate) fn strategies(dialect: Dialect) -> Vec<Strategy> {
+    let mut strategies = vec![Strategy::None];
     if dialect != Dialect::Sqlite {
-        ways.push(Way::Transaction);
+        strategies.push(Strategy::Transaction);
     }
-    ways.extend([Way::RowVersion, Way::Mutex, Way::Version, Way::ForUpdate, Way::Serializable]);
-    ways
+    strategies.extend([
+        Strategy::RowVersion,
+        Strategy::Mutex,
+        Strategy::Version,
+        Strategy::ForUpdate,
+        Strategy::Serializable,
+    ]);
+    strategies
 }
 
-pub(crate) async fn run<B: Bed>(plan: &Arc<Plan>, bed: &B, locks: &[Locks]) -> Result<Vec<Outcome>, Boxed> {
+pub(crate) async fn run<B: Database>(plan: &Arc<Plan>, database: &B, locks: &[Locks]) -> Result<Vec<Outcome>, Boxed> {
     let mut outcomes = Vec::new();
-    for way in ways(bed.connect().await?.dialect()) {
-        let done = if plan.sabotage == Some(way) { Way::None } else { way };
-        outcomes.push(nights(plan, bed, locks, way, done).await?);
+    for strategy in strategies(database.connect().await?.dialect()) {
+        let done = if plan.sabotage == Some(strategy) { Strategy::None } else { strategy };
+        outcomes.push(nights(plan, database, locks, strategy, done).await?);
     }
     Ok(outcomes)
 }
 
-/// Both ask to go, every night. `shown` is what it is called, `way` what is done.
-async fn nights<B: Bed>(plan: &Arc<Plan>, bed: &B, locks: &[Locks], shown: Way, way: Way) -> Result<Outcome, Boxed> {
-    let mut conn = bed.connect().await?;
+/// Both ask to go, every night. `shown` is what it is called, `strategy` what is done.
+async fn nights<B: Database>(
+    plan: &Arc<Plan>,
+    database: &B,
+    locks: &[Locks],
+    shown: Strategy,
+    strategy: Strategy,
+) -> Result<Outcome, Boxed> {
+    let mut conn = database.connect().await?;
     let ward = [
         "drop table if exists doctors",
         "create table doctors (id bigint primary key, on_call bigint not null, version bigint not null)",
         "insert into doctors (id, on_call, version) values (0, 0, 1), (1, 1, 1), (2, 1, 1)",
     ];
-    bed::run(&mut conn, &ward).await?;
+    database::run(&mut conn, &ward).await?;
     let together = Arc::new(Barrier::new(2));
     let failed = Arc::new(Semaphore::new(0));
     let mut doctors = Vec::new();
     let start = Instant::now();
     for (doctor, shop) in (1_i64..=2).zip(locks.iter().cycle()) {
-        let mut conn = bed.connect().await?;
-        let lock = shop.mutex(&plan.name).wait(bed::PATIENCE);
+        let mut conn = database.connect().await?;
+        let lock = shop.mutex(&plan.name).wait(database::PATIENCE);
         let (plan, together, failed) = (plan.clone(), together.clone(), failed.clone());
         doctors.push(crowd::start(async move || {
             let done = async {
-                let (mut nobody, mut again) = (0, 0);
+                let (mut uncovered, mut again) = (0, 0);
                 for _ in 0..plan.nights {
                     together.wait().await;
                     if plan.in_turn && doctor == 2 {
                         together.wait().await;
                     }
-                    again += leave::<B>(&mut conn, &lock, way, doctor).await?;
+                    again += leave::<B>(&mut conn, &lock, strategy, doctor).await?;
                     if plan.in_turn && doctor == 1 {
                         together.wait().await;
                     }
                     together.wait().await;
                     if doctor == 1 {
-                        nobody += u64::from(bed::ask(&mut conn, "sum(on_call)", "doctors").await? == 0);
-                        bed::run(&mut conn, &["update doctors set on_call = 1 where id > 0"]).await?;
+                        uncovered += u64::from(database::ask(&mut conn, "sum(on_call)", "doctors").await? == 0);
+                        database::run(&mut conn, &["update doctors set on_call = 1 where id > 0"]).await?;
                     }
                 }
-                Ok((nobody, again))
+                Ok((uncovered, again))
             };
-            // Whoever waits for one who failed would wait for ever.
+            // A doctor that waits for one that failed would wait for ever.
             tokio::select! {
                 done = done => done.inspect_err(|_| failed.close()),
                 _ = failed.acquire() => Ok((0, 0)),
             }
         }));
     }
-    let (mut nobody, mut again) = (0, 0);
+    let (mut uncovered, mut again) = (0, 0);
     for (nights, tries) in crowd::all(doctors).await? {
-        (nobody, again) = (nobody + nights, again + u64::from(tries));
+        (uncovered, again) = (uncovered + nights, again + u64::from(tries));
     }
     let took = start.elapsed();
-    let verdict =
-        if nobody == 0 { "right".to_owned() } else { format!("NOBODY on call in {nobody} of {} nights", plan.nights) };
-    let name = match shown {
-        Way::None => "no lock",
-        Way::Transaction => "a transaction each, REPEATABLE READ",
-        Way::RowVersion => "a version on each doctor's row",
-        Way::Mutex => "a mutex",
-        Way::Version => "a version on the ward's row",
-        Way::ForUpdate => "SELECT … FOR UPDATE of both rows",
-        Way::Serializable | Way::Segments => "a transaction each, SERIALIZABLE",
+    let verdict = if uncovered == 0 {
+        "right".to_owned()
+    } else {
+        format!("NO DOCTOR on call in {uncovered} of {} nights", plan.nights)
     };
-    let has_tries = !matches!(shown, Way::None | Way::Transaction | Way::Mutex);
-    let figures = vec![("nights", plan.nights), ("nobody_on_call", nobody)];
+    let name = match shown {
+        Strategy::None => "no lock",
+        Strategy::Transaction => "a transaction each, REPEATABLE READ",
+        Strategy::RowVersion => "a version on each doctor's row",
+        Strategy::Mutex => "a mutex",
+        Strategy::Version => "a version on the ward's row",
+        Strategy::ForUpdate => "SELECT … FOR UPDATE of both rows",
+        Strategy::Serializable | Strategy::Segments => "a transaction each, SERIALIZABLE",
+    };
+    let has_tries = !matches!(shown, Strategy::None | Strategy::Transaction | Strategy::Mutex);
+    let figures = vec![("nights", plan.nights), ("nobody_on_call", uncovered)];
     let again = has_tries.then_some(again);
-    Ok(Outcome { way: shown, name: name.to_owned(), is_right: nobody == 0, verdict, figures, again, took })
+    Ok(Outcome { strategy: shown, name: name.to_owned(), is_right: uncovered == 0, verdict, figures, again, took })
 }
 
 /// A doctor who goes if the other one stays. Says how often it was tried again.
-async fn leave<B: Bed>(conn: &mut B::Conn, lock: &Mutex, way: Way, doctor: i64) -> Result<u32, Boxed> {
+async fn leave<B: Database>(conn: &mut B::Conn, lock: &Mutex, strategy: Strategy, doctor: i64) -> Result<u32, Boxed> {
     let go = format!("update doctors set on_call = 0 where id = {doctor}");
-    match way {
-        Way::Mutex => {
+    match strategy {
+        Strategy::Mutex => {
             let guard = lock.lock().await?;
             careless(conn, &go).await?;
             guard.release().await?;
             Ok(0)
         }
-        Way::Transaction => in_transaction(conn, "repeatable read", &go).await,
-        Way::Serializable => in_transaction(conn, "serializable", &go).await,
-        Way::RowVersion => versioned(conn, doctor, &go).await,
-        Way::Version => versioned(conn, WARD, &go).await,
-        Way::ForUpdate => {
+        Strategy::Transaction => in_transaction(conn, "repeatable read", &go).await,
+        Strategy::Serializable => in_transaction(conn, "serializable", &go).await,
+        Strategy::RowVersion => versioned(conn, doctor, &go).await,
+        Strategy::Version => versioned(conn, WARD, &go).await,
+        Strategy::ForUpdate => {
             let table = Locked::new("doctors", "id");
             let rows = Rows { table: &table, keys: &[2, 1], column: "on_call", pause: THINKING };
             let decide =
                 &mut |on_call: &[i64]| if on_call.iter().sum::<i64>() == 2 { vec![go.clone()] } else { Vec::new() };
             B::locked(conn, &rows, decide).await
         }
-        Way::None | Way::Segments => careless(conn, &go).await.map(|()| 0).map_err(Into::into),
+        Strategy::None | Strategy::Segments => careless(conn, &go).await.map(|()| 0).map_err(Into::into),
     }
 }
 
 /// Looks, thinks, and goes.
 async fn careless<C: Client>(conn: &mut C, go: &str) -> Result<(), C::Error> {
-    if bed::ask(conn, "sum(on_call)", "doctors").await? == 2 {
+    if database::ask(conn, "sum(on_call)", "doctors").await? == 2 {
         tokio::time::sleep(THINKING).await;
         conn.execute(go, Vec::new()).await?;
     }
@@ -171,7 +186,7 @@ async fn versioned<C: Client<Value: From<i64>>>(conn: &mut C, guard: i64, go: &s
     let retry = patient();
     let done = retry.run(async || {
         let Some(seen) = doctors.read(conn, guard).await? else { return Ok(()) };
-        if bed::ask(conn, "sum(on_call)", "doctors").await? != 2 {
+        if database::ask(conn, "sum(on_call)", "doctors").await? != 2 {
             return Ok(());
         }
         tokio::time::sleep(THINKING).await;

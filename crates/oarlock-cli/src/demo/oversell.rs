@@ -8,23 +8,24 @@ use oarlock_rows::{Client, Error, Locked, Version, Versioned};
 use oarlock_stock::{Order, Stock, Take};
 use tokio::sync::Barrier;
 
-use crate::demo::bed::{self, Bed, Rows, Shelves, patient};
 use crate::demo::crowd;
+use crate::demo::database::{self, Database, Rows, Shelves, patient};
+use crate::demo::strategy::{Outcome, Strategy};
 use crate::demo::trouble::{Boxed, boxed};
-use crate::demo::way::{Outcome, Way};
 
 /// How long paying takes: between looking and taking.
 const PAYING: Duration = Duration::from_millis(20);
 
-pub(crate) const WAYS: [Way; 5] = [Way::None, Way::Mutex, Way::Version, Way::ForUpdate, Way::Segments];
+pub(crate) const WAYS: [Strategy; 5] =
+    [Strategy::None, Strategy::Mutex, Strategy::Version, Strategy::ForUpdate, Strategy::Segments];
 
 pub(crate) struct Plan {
     pub(crate) buyers: u64,
     pub(crate) items: u64,
     pub(crate) tills: u64,
     /// The cure that is left out, to see that it is noticed.
-    pub(crate) sabotage: Option<Way>,
-    /// A name that nobody else uses, for the lock and the item.
+    pub(crate) sabotage: Option<Strategy>,
+    /// A name that no other process uses, for the lock and the item.
     pub(crate) name: String,
 }
 
@@ -35,30 +36,30 @@ impl Plan {
     }
 }
 
-/// Sells everything once in each way. `locks` are the shops, each with its own connection.
-pub(crate) async fn run<B: Bed, S: Shelves>(
+/// Sells everything once in each strategy. `locks` are the shops, each with its own connection.
+pub(crate) async fn run<B: Database, S: Shelves>(
     plan: &Arc<Plan>,
-    bed: &B,
+    database: &B,
     shelves: &S,
     locks: &[Locks],
 ) -> Result<Vec<Outcome>, Boxed> {
     let mut outcomes = Vec::new();
-    for way in WAYS {
-        let cured = plan.sabotage != Some(way);
-        outcomes.push(match way {
-            Way::Segments if cured => from_segments(plan, shelves).await?,
-            _ => from_a_row(plan, bed, locks, way, if cured { way } else { Way::None }).await?,
+    for strategy in WAYS {
+        let cured = plan.sabotage != Some(strategy);
+        outcomes.push(match strategy {
+            Strategy::Segments if cured => from_segments(plan, shelves).await?,
+            _ => from_a_row(plan, database, locks, strategy, if cured { strategy } else { Strategy::None }).await?,
         });
     }
     Ok(outcomes)
 }
 
-fn outcome(plan: &Plan, way: Way, sold: u64, left: u64, again: Option<u64>, took: Duration) -> Outcome {
-    let name = match way {
-        Way::None => "no lock",
-        Way::Mutex => "a mutex",
-        Way::Version => "a version, checked when writing",
-        Way::ForUpdate => "SELECT … FOR UPDATE",
+fn outcome(plan: &Plan, strategy: Strategy, sold: u64, left: u64, again: Option<u64>, took: Duration) -> Outcome {
+    let name = match strategy {
+        Strategy::None => "no lock",
+        Strategy::Mutex => "a mutex",
+        Strategy::Version => "a version, checked when writing",
+        Strategy::ForUpdate => "SELECT … FOR UPDATE",
         _ => "stock in segments",
     };
     let verdict = match sold {
@@ -68,18 +69,18 @@ fn outcome(plan: &Plan, way: Way, sold: u64, left: u64, again: Option<u64>, took
         _ => "right".to_owned(),
     };
     let figures = vec![("sold", sold), ("left", left)];
-    Outcome { way, name: name.to_owned(), is_right: verdict == "right", verdict, figures, again, took }
+    Outcome { strategy, name: name.to_owned(), is_right: verdict == "right", verdict, figures, again, took }
 }
 
-/// One row says how many there are. `shown` is what it is called, `way` what is done.
-async fn from_a_row<B: Bed>(
+/// One row says how many there are. `shown` is what it is called, `strategy` what is done.
+async fn from_a_row<B: Database>(
     plan: &Arc<Plan>,
-    bed: &B,
+    database: &B,
     locks: &[Locks],
-    shown: Way,
-    way: Way,
+    shown: Strategy,
+    strategy: Strategy,
 ) -> Result<Outcome, Boxed> {
-    let mut conn = bed.connect().await?;
+    let mut conn = database.connect().await?;
     let item = format!("insert into items (id, stock, version) values (1, {}, 1)", plan.items);
     let shop = [
         "drop table if exists items",
@@ -88,18 +89,18 @@ async fn from_a_row<B: Bed>(
         "create table orders (buyer bigint primary key)",
         &item,
     ];
-    bed::run(&mut conn, &shop).await?;
+    database::run(&mut conn, &shop).await?;
     let opening = Arc::new(Barrier::new(usize::try_from(plan.tills)? + 1));
     let mut tills = Vec::new();
     for (till, shop) in (0..plan.tills).zip(locks.iter().cycle()) {
-        let mut conn = bed.connect().await?;
-        let lock = shop.mutex(&plan.name).wait(bed::PATIENCE);
+        let mut conn = database.connect().await?;
+        let lock = shop.mutex(&plan.name).wait(database::PATIENCE);
         let (plan, opening) = (plan.clone(), opening.clone());
         tills.push(crowd::start(async move || {
             opening.wait().await;
             let mut again = 0;
             for buyer in plan.buyers_at(till) {
-                again += buy::<B>(&mut conn, &lock, way, buyer).await?;
+                again += buy::<B>(&mut conn, &lock, strategy, buyer).await?;
             }
             Ok(again)
         }));
@@ -108,23 +109,23 @@ async fn from_a_row<B: Bed>(
     let start = Instant::now();
     let again = crowd::all(tills).await?.into_iter().map(u64::from).sum();
     let took = start.elapsed();
-    let sold = bed::ask(&mut conn, "count(*)", "orders").await?.try_into()?;
-    let left = bed::ask(&mut conn, "stock", "items").await?.try_into()?;
-    let again = matches!(shown, Way::Version | Way::ForUpdate).then_some(again);
+    let sold = database::ask(&mut conn, "count(*)", "orders").await?.try_into()?;
+    let left = database::ask(&mut conn, "stock", "items").await?.try_into()?;
+    let again = matches!(shown, Strategy::Version | Strategy::ForUpdate).then_some(again);
     Ok(outcome(plan, shown, sold, left, again, took))
 }
 
 /// One buyer. Says how often it was tried again.
-async fn buy<B: Bed>(conn: &mut B::Conn, lock: &Mutex, way: Way, buyer: u64) -> Result<u32, Boxed> {
-    match way {
-        Way::Mutex => {
+async fn buy<B: Database>(conn: &mut B::Conn, lock: &Mutex, strategy: Strategy, buyer: u64) -> Result<u32, Boxed> {
+    match strategy {
+        Strategy::Mutex => {
             let guard = lock.lock().await?;
             careless(conn, buyer).await?;
             guard.release().await?;
             Ok(0)
         }
-        Way::Version => versioned::<B>(conn, buyer).await,
-        Way::ForUpdate => {
+        Strategy::Version => versioned::<B>(conn, buyer).await,
+        Strategy::ForUpdate => {
             let table = Locked::new("items", "id");
             let rows = Rows { table: &table, keys: &[1], column: "stock", pause: PAYING };
             B::locked(conn, &rows, &mut |numbers| match numbers {
@@ -147,17 +148,17 @@ fn sale(seen: i64, buyer: u64) -> [String; 2] {
 
 /// Looks, pays, and writes what it saw.
 async fn careless<C: Client>(conn: &mut C, buyer: u64) -> Result<(), Boxed> {
-    let stock = bed::ask(conn, "stock", "items where id = 1").await?;
+    let stock = database::ask(conn, "stock", "items where id = 1").await?;
     if stock > 0 {
         tokio::time::sleep(PAYING).await;
         let [taken, order] = sale(stock, buyer);
-        bed::run(conn, &[&taken, &order]).await?;
+        database::run(conn, &[&taken, &order]).await?;
     }
     Ok(())
 }
 
 /// The same, but writes only if the row is still the one that was seen; otherwise from the beginning.
-async fn versioned<B: Bed>(conn: &mut B::Conn, buyer: u64) -> Result<u32, Boxed> {
+async fn versioned<B: Database>(conn: &mut B::Conn, buyer: u64) -> Result<u32, Boxed> {
     let items = Versioned::new("items", "id", Version::integer("version"));
     let retry = patient();
     let done = retry.run(async || {
@@ -172,7 +173,7 @@ async fn versioned<B: Bed>(conn: &mut B::Conn, buyer: u64) -> Result<u32, Boxed>
     });
     let done = done.await.map_err(|failed| boxed(failed.error))?;
     if done.value {
-        bed::run(conn, &[&format!("insert into orders (buyer) values ({buyer})")]).await?;
+        database::run(conn, &[&format!("insert into orders (buyer) values ({buyer})")]).await?;
     }
     Ok(done.conflicts)
 }
@@ -208,5 +209,5 @@ async fn from_segments<S: Shelves>(plan: &Arc<Plan>, shelves: &S) -> Result<Outc
     let took = start.elapsed();
     let count = stock.count(&plan.name).await?;
     // What buyers were told and what is written down must be the same; the larger one is what counts against us.
-    Ok(outcome(plan, Way::Segments, told.max(count.sold + count.held), count.available, None, took))
+    Ok(outcome(plan, Strategy::Segments, told.max(count.sold + count.held), count.available, None, took))
 }

@@ -9,7 +9,7 @@ use crate::demo::chart::{self, Bar};
 use crate::demo::flash_sale::{Findings, Plan as Sale};
 use crate::demo::oncall::Plan as Ward;
 use crate::demo::oversell::Plan as Shop;
-use crate::demo::way::{Outcome, Way};
+use crate::demo::strategy::{Outcome, Strategy};
 use crate::output::{millis, table};
 
 /// Where it was played.
@@ -40,8 +40,8 @@ pub(crate) fn oversell(plan: &Shop, stage: &Stage, outcomes: &[Outcome]) -> Stri
     text.push_str(
         "\nno lock: while one pays, others look at the same row, see the same item, and pay for it too.\n\
          a mutex: one buyer at a time looks, pays and takes, at whichever till and in whichever shop.\n\
-         a version: nobody waits, but the row is written only if it is the one that was looked at; else from the beginning.\n\
-         SELECT … FOR UPDATE: the row is locked by looking; whoever comes second looks when the first is done.\n",
+         a version: no buyer waits, but the row is written only if it is the one that was looked at; else from the beginning.\n\
+         SELECT … FOR UPDATE: the row is locked by looking; the second buyer looks when the first is done.\n",
     );
     if stage.rows.starts_with("SQLite") {
         text.push_str("  (SQLite has no such words: BEGIN IMMEDIATE locks the whole file in their place.)\n");
@@ -65,13 +65,13 @@ pub(crate) fn oncall(plan: &Ward, stage: &Stage, outcomes: &[Outcome]) -> String
     text.push_str(
         "\nEach writes a row of its own, so no two writes meet: what was wrong is what they read. That is a write skew.\n",
     );
-    if outcomes.iter().any(|outcome| outcome.way == Way::Transaction) {
+    if outcomes.iter().any(|outcome| outcome.strategy == Strategy::Transaction) {
         text.push_str(
             "A transaction at REPEATABLE READ does not help: both read from a picture in which the other is there.\n",
         );
     }
     text.push_str(
-        "A version on each doctor's own row does not help: nobody but its doctor ever changes it.\n\
+        "A version on each doctor's own row does not help: only its own doctor ever changes it.\n\
          What helps is something that both must go through: a mutex; a row that both move on (the ward's version); \
          locks on all rows that were read; or a database that looks for such pairs (SERIALIZABLE) and is asked again.\n",
     );
@@ -134,7 +134,7 @@ pub(crate) fn reading(stage: &Stage, findings: &Findings) -> Vec<String> {
             "One Redis does one thing at a time: segments gain nothing there. They do in a cluster, where they lie on different masters."
         }
         "Redis" => "Each segment lies on one master of the cluster: more segments use more of them.",
-        _ => "One segment is one row: whoever takes waits for everybody before. With more of them, few wait for each other.",
+        _ => "One segment is one row: each taker waits for all before it. With more of them, few wait for each other.",
     }
     .to_owned());
     let last = &findings.last;

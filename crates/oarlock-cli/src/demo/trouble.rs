@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use crate::exit::{Code, Failure};
 
-/// Any error on the way.
+/// Any error on the strategy.
 pub(crate) type Boxed = Box<dyn StdError + Send + Sync>;
 
 /// An error of a row without the row, which is of no use here.
@@ -95,7 +95,7 @@ mod tests {
         let refused = std::io::Error::other("the disk is full");
         let shown = failure(&Boxed::from(refused));
         assert_eq!((shown.exit(), shown.message()), (Exit(71), Some("the disk is full")));
-        let lost = oarlock::Error::unreachable("nobody is there");
+        let lost = oarlock::Error::unreachable("no server is there");
         assert_eq!(failure(&Boxed::from(lost)).exit(), Exit(69));
         assert_eq!(failure(&Boxed::from("strange")).exit(), Exit(70));
     }

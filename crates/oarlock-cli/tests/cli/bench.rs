@@ -75,7 +75,7 @@ fn in_order_of_arrival_processes_take_turns() {
     let ours = &load(&found, "processes")["oarlock"];
     check_contention(ours, 2);
     let shares: Vec<u64> = ours["shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    assert!(shares.iter().all(|share| *share > 0), "nobody starves: {ours:#}");
+    assert!(shares.iter().all(|share| *share > 0), "no contender starves: {ours:#}");
     assert_eq!(found["exclusion"]["held"], true);
 }
 

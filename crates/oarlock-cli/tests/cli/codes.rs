@@ -118,7 +118,7 @@ fn a_bad_url_or_configuration_is_78() {
 #[test]
 fn a_store_out_of_reach_is_69_and_who_waits_for_ever_is_told() {
     let bench = Bench::new();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     let url = "redis://127.0.0.1:1";
     for args in
         [&["run", "-n", "x", "--", "true"][..], &["run", "-w", "0.3", "x", "--", "true"], &["ls"], &["show", "x"]]

@@ -98,7 +98,7 @@ fn a_cluster_sells_and_nothing_is_left_on_it() {
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(json(&done)["last"]["held"], 200);
     for master in &cluster.masters {
-        let said = oarlock_testbed::server::speak(master.addr(), &["DBSIZE"]).unwrap();
+        let said = oarlock_testbed::server::redis_command(master.addr(), &["DBSIZE"]).unwrap();
         assert_eq!(said, "0", "{}", master.addr());
     }
 }
@@ -170,7 +170,7 @@ fn a_store_that_cannot_says_so() {
         ("mem:", "flash-sale", 78),
         ("etcd://127.0.0.1:1", "flash-sale", 78),
         ("postgres://127.0.0.1:1/x?sslmode=require", "oversell", 78),
-        ("postgres://nobody@127.0.0.1:1/x", "flash-sale", 69),
+        ("postgres://missing@127.0.0.1:1/x", "flash-sale", 69),
         ("mysql://127.0.0.1:1/x", "oncall", 69),
         ("redis://127.0.0.1:1", "flash-sale", 69),
         ("etcd://127.0.0.1:1", "oversell", 69),
@@ -209,7 +209,7 @@ fn a_signal_ends_it_and_nothing_is_left() {
     assert!(!is_there());
 }
 
-/// Whoever waits for the other doctor does not wait for one who is gone.
+/// A doctor that waits for the other does not wait for one that is gone.
 #[test]
 fn a_doctor_whose_connection_ends_ends_it() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
@@ -233,7 +233,7 @@ fn a_doctor_whose_connection_ends_ends_it() {
         if told.trim() == "1" {
             break;
         }
-        assert!(std::time::Instant::now() < give_up && demo.is_running(), "nobody goes: {told}");
+        assert!(std::time::Instant::now() < give_up && demo.is_running(), "no doctor goes: {told}");
     }
     let done = demo.finish();
     assert_eq!(done.code, Some(69), "{done:?}");

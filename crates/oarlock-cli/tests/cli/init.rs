@@ -48,7 +48,7 @@ fn a_user_with_few_rights_locks_on_postgres() {
     let psql = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-qv", "ON_ERROR_STOP=1", "postgres"];
     let Some(()) = feed("psql", &psql, "CREATE ROLE app LOGIN; CREATE ROLE other LOGIN") else { return };
     let app = root.replace("postgres@", "app@");
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "nobody made the tables");
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
     let done = on(&bench, &root, &["init", "--grant", "app"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));
@@ -74,7 +74,7 @@ fn a_user_with_few_rights_locks(flavour: Flavour) {
     let client = ["--no-defaults", "-h127.0.0.1", "-P", &port, "-uroot", "locks"];
     let Some(()) = feed("mariadb", &client, "CREATE USER app; CREATE USER other;") else { return };
     let app = root.replace("root@", "app@");
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "nobody made the tables");
+    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
     let printed = on(&bench, &root, &["init", "--print", "--grant", "app"]);
     feed("mariadb", &client, &printed.out);
     assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));

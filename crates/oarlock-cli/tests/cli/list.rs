@@ -76,8 +76,8 @@ fn wait_waits_without_taking() {
         assert_eq!(bench.code(&["wait", "x", "--free", "-w", "0"]), 0, "it looks before it gives up");
     }
     for wait in ["0", "100ms"] {
-        let nobody = bench.run(&["wait", "x", "--held", "-w", wait]);
-        assert_eq!((nobody.code, nobody.err.as_str()), (Some(75), "gave up waiting: nobody holds \"x\".\n"));
+        let free = bench.run(&["wait", "x", "--held", "-w", wait]);
+        assert_eq!((free.code, free.err.as_str()), (Some(75), "gave up waiting: \"x\" is still free.\n"));
     }
     let until_held = Running::start(bench.oarlock(["wait", "x", "--held"]));
     let holder = bench.hold(&["x"]);

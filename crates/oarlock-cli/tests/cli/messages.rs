@@ -30,7 +30,7 @@ fn a_long_wait_says_for_whom_once() {
     assert_eq!(waiting.len(), 1, "{done:?}");
     assert!(waiting[0].contains("\"x\" is held by ") && waiting[0].contains("\"lunch\""), "{done:?}");
     assert!(!waiting[0].contains("before you"), "we do not wait for ourselves: {done:?}");
-    assert!(!done.err.contains('\x1b'), "nothing moves where nobody looks: {done:?}");
+    assert!(!done.err.contains('\x1b'), "nothing moves where there is no terminal: {done:?}");
     let short = bench.run(&["run", "-w", "200ms", "x", "--", "true"]);
     assert!(!short.err.contains("waiting:"), "{short:?}");
 }
@@ -88,7 +88,7 @@ fn a_user_without_variables_has_the_name_of_the_account() {
     assert_eq!(nameless.finish().code, Some(143));
 }
 
-/// Somebody is stopped in the middle of every step: nothing can be granted, and nothing is said that is not so.
+/// A process is stopped in the middle of every step: nothing can be granted, and nothing is said that is not so.
 #[test]
 fn a_store_that_stalls_does_not_hold_us_up_twice() {
     let bench = Bench::new();

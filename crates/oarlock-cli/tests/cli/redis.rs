@@ -38,7 +38,7 @@ fn a_wrong_password_is_told_apart_from_a_server_that_is_away() {
     for (url, code) in [
         (format!("redis://:sesame@{addr}"), 0),
         (format!("redis://:swordfish@{addr}"), 77),
-        (format!("redis://nobody:sesame@{addr}"), 77),
+        (format!("redis://missing:sesame@{addr}"), 77),
         (format!("redis://{addr}"), 77),
     ] {
         for args in [&["run", "-n", "x", "--", "true"][..], &["ls"]] {
@@ -54,10 +54,10 @@ fn a_scan_finds_the_locks_of_others() {
     let bench = Bench::new();
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
     let url = format!("{}?layout=plain&prefix=locks:", server.url());
-    let speak = |words: &[&str]| oarlock_testbed::server::speak(server.addr(), words).unwrap();
-    speak(&["SET", "locks:theirs", "a token", "NX", "PX", "60000"]);
-    speak(&["SET", "locks:no lock", "it does not end"]);
-    speak(&["SET", "elsewhere", "a token", "NX", "PX", "60000"]);
+    let redis_command = |words: &[&str]| oarlock_testbed::server::redis_command(server.addr(), words).unwrap();
+    redis_command(&["SET", "locks:theirs", "a token", "NX", "PX", "60000"]);
+    redis_command(&["SET", "locks:no lock", "it does not end"]);
+    redis_command(&["SET", "elsewhere", "a token", "NX", "PX", "60000"]);
     let (code, said) = at(&bench, &url, &["ls"]);
     assert!(code != 0 && said.contains("scan"), "{said}");
     assert_eq!(at(&bench, &url, &["ls", "--scan", "-o", "name"]), (0, "theirs\n".to_owned()));
@@ -68,10 +68,10 @@ fn a_scan_finds_the_locks_of_others() {
     let mut held = bench.bare(["run", "--no-renew", "x", "--", "sh", "-c", &script]);
     held.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let (mut held, asked) = (held.spawn().unwrap(), Instant::now());
-    while speak(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() && asked.elapsed() < Duration::from_secs(20) {
+    while redis_command(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() && asked.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    speak(&["DEL", speak(&["KEYS", "oarlock:{??}"]).trim()]);
+    redis_command(&["DEL", redis_command(&["KEYS", "oarlock:{??}"]).trim()]);
     drop(held.stdin.take());
     let done = held.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "and\nx\n");

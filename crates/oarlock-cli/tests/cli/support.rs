@@ -39,7 +39,7 @@ impl Bench {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// The program with these arguments on this test's store. In a session of its own: the terminal of whoever runs
+    /// The program with these arguments on this test's store. In a session of its own: the terminal of the person that runs
     /// the tests would make two processes of it.
     pub(super) fn oarlock(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.bare(args);

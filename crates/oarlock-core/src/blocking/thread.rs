@@ -7,7 +7,6 @@ use std::rc::Rc;
 use super::{Mutex, ReentrantGuard, RwLock, Twin};
 use crate::driver::Released;
 use crate::error::Result;
-use crate::guard::Held;
 use crate::owner::Owner;
 
 thread_local! {
@@ -53,7 +52,7 @@ macro_rules! entered {
     ($kind:ident of $twin:ident: $($name:ident, $try_name:ident;)+) => {
         impl $kind {
             fn mine(&self) -> super::$twin {
-                self.0.inner.clone().reentrant(&this_thread()).twin(&self.0.home)
+                self.0.inner.clone().reentrant(&this_thread()).twin(&self.0.runtime)
             }
 
             $(
@@ -84,8 +83,8 @@ pub struct ThreadMutex(Mutex);
 
 entered!(ThreadMutex of ReentrantMutex: lock, try_lock;);
 
-/// A read-write lock that the thread which holds it can enter again. A thread that holds it for reading and asks to write is
-/// refused.
+/// A read-write lock that the thread which holds it can enter again. A thread that holds it for reading and asks to
+/// write is refused.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is taken before read() or write()"]
 pub struct ThreadRwLock(RwLock);
@@ -105,12 +104,6 @@ impl ThreadGuard {
         Self { entry, of_this_thread: PhantomData }
     }
 
-    /// How many entries of this thread share the lock.
-    #[must_use]
-    pub fn entries(&self) -> usize {
-        self.entry.entries()
-    }
-
     /// See [`ReentrantGuard::release`](crate::ReentrantGuard::release).
     ///
     /// # Errors
@@ -121,9 +114,9 @@ impl ThreadGuard {
 }
 
 impl Deref for ThreadGuard {
-    type Target = Held;
+    type Target = ReentrantGuard;
 
-    fn deref(&self) -> &Held {
+    fn deref(&self) -> &ReentrantGuard {
         &self.entry
     }
 }

@@ -1,17 +1,17 @@
-//! A grant that a store gave without being asked.
+//! A grant that comes with the notification of a waiter's turn.
 
 use std::time::Duration;
 
 use super::{Grant, Lease};
-use crate::claim::{Claim, Fence, Tether};
+use crate::claim::{Claim, Fence, Lifetime};
 use crate::clock::Moment;
 use crate::model::TURN_TTL;
 use crate::state::Memo;
 
 /// A grant that the step of another client gave to a waiter. The notification that wakes the waiter carries it.
 ///
-/// Belief in it counts from the last request of the claim that the store had seen, by the clock of the waiter's client. That
-/// request was sent before the grant, so belief ends before the grant does, however long the notification was on its way.
+/// Belief in it counts from the last request of the claim that the store had seen, by the clock of the waiter's client.
+/// That request was sent before the grant, so belief ends before the grant does, however long the notification took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handed {
     fence: Fence,
@@ -25,29 +25,29 @@ impl Handed {
     pub fn read<'a>(mut parts: impl Iterator<Item = &'a str>, memo: Option<Memo>) -> Option<Self> {
         let mut number = || parts.next().and_then(|number| number.parse().ok());
         let (fence, sent, ttl) = (number()?, number()?, number()?);
-        // No grant that comes with its turn is longer.
+        // A grant that comes with a turn is never longer.
         let ttl = Duration::from_micros(ttl).min(TURN_TTL);
         Some(Self { fence: Fence::new(fence), from: Moment::ZERO + Duration::from_micros(sent), ttl, memo })
     }
 
-    /// The grant, if more than half of its time is left. Otherwise it is better to ask the store, which gives the whole lease.
+    /// The grant, if more than half of its time is left. Otherwise an attempt is better, which returns a whole lease.
     #[must_use]
     pub fn grant(self, now: Moment) -> Option<Grant> {
         if self.from > now || now.since(self.from) > self.ttl / 2 {
             return None;
         }
-        let mut grant = Grant::new(self.fence, Lease { from: Some(self.from), ttl: self.ttl });
+        let mut grant = Grant::new(self.fence, Lease::sent_at(self.from, self.ttl));
         grant.memo = self.memo;
         Some(grant)
     }
 }
 
 impl Claim {
-    /// Whether it may be granted before it asks. A hold that is not renewed, or that is to outlive its process, must begin
-    /// with its whole lease, and so has to be asked for.
+    /// Whether it may be granted by a notification. A hold that is not renewed, or that outlives its process, must
+    /// begin with a whole lease, and so needs an attempt.
     #[must_use]
     pub fn may_be_handed(&self) -> bool {
-        self.wait && self.renews && self.tether == Tether::Process
+        self.wait && self.renews && self.lifetime == Lifetime::Process
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let at = |micros| handed().grant(Moment::ZERO + Duration::from_micros(micros));
         let from = Moment::from_nanos(5_000_000_000);
         let grant = at(6_000_000).unwrap();
-        assert_eq!((grant.fence, grant.lease), (Fence::new(7), Lease { from: Some(from), ttl: TURN_TTL }));
+        assert_eq!((grant.fence, grant.lease), (Fence::new(7), Lease::sent_at(from, TURN_TTL)));
         assert_eq!(at(6_000_001), None, "more than half of it is over");
         assert_eq!(at(4_999_999), None, "of another clock");
     }
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_renewed_or_outlives_the_process_is_handed_nothing() {
+    fn a_claim_that_is_not_renewed_or_outlives_its_process_is_handed_nothing() {
         let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("deploy").unwrap());
         assert!(!claim.may_be_handed(), "it does not wait");
         claim.wait = true;
         assert!(claim.may_be_handed());
         claim.renews = false;
         assert!(!claim.may_be_handed());
-        (claim.renews, claim.tether) = (true, Tether::Lease);
+        (claim.renews, claim.lifetime) = (true, Lifetime::Lease);
         assert!(!claim.may_be_handed());
     }
 }

@@ -1,4 +1,4 @@
-//! Hints from a store: one stream for each watch, and the set of watches that a driver has to tell.
+//! Hints from a store: one stream for each watch, and the set of watches that a driver notifies.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,13 +10,13 @@ use futures_core::Stream;
 
 use crate::claim::ClaimId;
 
-/// The most claims that unread hints name one by one; beyond that they are one hint about everything.
+/// How many claims unread hints name one by one; more become one hint about everything.
 const MOST_NAMED: usize = 1024;
 
 /// A hint that something changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// The claim it is about, if the store says; `None` can be about all of them.
+    /// The claim it is about, if the store tells; `None` can concern all claims.
     pub claim: Option<ClaimId>,
 }
 
@@ -31,7 +31,7 @@ impl Hint {
     }
 }
 
-/// Hints that were not read yet. A hint only says "look again", so many are worth no more than one.
+/// Hints that were not read yet. A hint only says "check again", so several about one claim are merged.
 #[derive(Debug, Default)]
 struct Unread {
     any: bool,
@@ -59,9 +59,9 @@ impl Unread {
     }
 }
 
-/// A stream of hints, armed from the moment it was handed out. Dropping it disarms it.
+/// A stream of hints, armed from the moment it is returned. Dropping it disarms it.
 ///
-/// Hints that come while the watch is not read are merged: a reader that comes back late looks once, not once for each.
+/// Hints that come while the watch is not read are merged: a slow reader checks once, not once for each hint.
 pub struct Watch {
     hints: Pin<Box<dyn Stream<Item = Hint> + Send>>,
     unread: Unread,
@@ -74,7 +74,7 @@ impl Watch {
         Self { hints: Box::pin(hints), unread: Unread::default(), ended: false }
     }
 
-    /// A watch, and the way to tell it. It ends when every clone of the sender is gone.
+    /// A watch and its sender. It ends when every clone of the sender is dropped.
     #[must_use]
     pub fn channel() -> (HintSender, Self) {
         let channel = Arc::new(Channel::default());
@@ -82,7 +82,7 @@ impl Watch {
         (HintSender(channel.clone()), Self::new(Receiver(channel)))
     }
 
-    /// A watch that has ended: whoever armed it looks at what it has, and arms another.
+    /// A watch that has ended: the engine checks its claims and arms another one.
     #[must_use]
     pub fn ended() -> Self {
         Self { ended: true, ..Self::never() }
@@ -112,7 +112,7 @@ impl Watch {
 
     /// [`changed`](Self::changed), for streams over other watches.
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        // Everything that is there is taken at once, but not from a stream that always has more.
+        // Takes all pending hints at once, with a bound for a stream that always has more.
         for _ in 0..MOST_NAMED {
             if self.ended {
                 break;
@@ -137,7 +137,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The way to tell one [`Watch`]. Needs no more room for a thousand hints than for one about everything.
+/// Sends hints to one [`Watch`]. Unread hints take a bounded amount of memory.
 #[derive(Debug)]
 pub struct HintSender(Arc<Channel>);
 
@@ -159,7 +159,7 @@ impl Channel {
 }
 
 impl HintSender {
-    /// Tells the watch; false if it is gone.
+    /// Sends a hint; false if the watch was dropped.
     pub fn send(&self, hint: Hint) -> bool {
         let mut state = self.0.lock();
         if state.closed {
@@ -174,7 +174,7 @@ impl HintSender {
         true
     }
 
-    /// Whether the watch is gone.
+    /// Whether the watch was dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.lock().closed
@@ -227,8 +227,8 @@ impl Drop for Receiver {
     }
 }
 
-/// The watches that are to be told of one thing. Several clients can share a driver, and each has its mailbox: none takes the place
-/// of another.
+/// The watches of one topic. Several clients can share a driver, and each has a mailbox of its own: a new one does not
+/// replace another.
 #[derive(Debug, Default)]
 pub struct Listeners(Mutex<Vec<HintSender>>);
 
@@ -237,7 +237,7 @@ impl Listeners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more watch, told from now on until it is dropped or these [end](Self::end).
+    /// Adds a watch, which gets all hints until it is dropped or these [end](Self::end).
     #[must_use]
     pub fn watch(&self) -> Watch {
         let (sender, watch) = Watch::channel();
@@ -247,14 +247,14 @@ impl Listeners {
         watch
     }
 
-    /// Tells all of them; false if there are none.
+    /// Sends a hint to all watches; false if there are none.
     pub fn tell(&self, hint: Hint) -> bool {
         let mut senders = self.lock();
         senders.retain(|sender| sender.send(hint));
         !senders.is_empty()
     }
 
-    /// Ends all of them: they must be armed anew.
+    /// Ends all watches: they must be armed anew.
     pub fn end(&self) {
         self.lock().clear();
     }

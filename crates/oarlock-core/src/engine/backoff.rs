@@ -1,15 +1,15 @@
-//! How long to wait before looking again.
+//! How long to wait before the next request.
 
 use std::time::Duration;
 
 use crate::capabilities::Notify;
 
-/// How a claim waits between two looks.
+/// How a claim waits between two attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// For a hint, with a slow look now and then.
+    /// For a hint, with a slow poll.
     Hint,
-    /// By timer only, tightly.
+    /// By timer only, with short pauses.
     Spin,
 }
 
@@ -32,7 +32,7 @@ impl Backoff {
         Self::new(Duration::from_millis(20), (ttl / 6).min(Duration::from_secs(5)))
     }
 
-    /// Between looks of a waiter whose store gives hints (or not), for a lease of `ttl`.
+    /// Between attempts of a waiter, for a store that notifies or has to be polled, and for a lease of `ttl`.
     pub(crate) fn for_waiting(patience: Patience, notify: Notify, ttl: Duration) -> Self {
         let slow = ttl / 3;
         match (patience, notify) {
@@ -44,7 +44,7 @@ impl Backoff {
         }
     }
 
-    /// Whether nothing has failed since it began, or since the last reset.
+    /// Whether no pause was taken since the start or the last reset.
     pub(crate) fn is_fresh(&self) -> bool {
         self.next == self.first
     }
@@ -53,8 +53,9 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// So many go before, and none is passed: who stands further back looks later, and sooner again once the line has moved.
-    pub(crate) fn stand(&mut self, ahead: u32) {
+    /// Sets how many claims are granted before this one: a waiter further back polls later, and sooner again once the
+    /// queue has moved.
+    pub(crate) fn set_ahead(&mut self, ahead: u32) {
         if self.ahead.replace(ahead) != Some(ahead) {
             self.next = self.first.saturating_mul(ahead.max(1)).min(self.most);
         }
@@ -72,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stands_further_back_looks_later_until_the_line_moves() {
+    fn a_waiter_further_back_polls_later_until_the_queue_moves() {
         let mut pauses = Backoff::for_waiting(Patience::Hint, Notify::Poll, Duration::from_secs(30));
-        let mut looks = |ahead| {
-            pauses.stand(ahead);
+        let mut polls = |ahead| {
+            pauses.set_ahead(ahead);
             pauses.next().as_millis()
         };
-        assert_eq!([3, 3, 3].map(&mut looks), [30, 60, 120]);
-        assert_eq!([2, 1, 1, 1].map(&mut looks), [20, 10, 20, 40]);
-        assert_eq!([1000, 1000].map(&mut looks), [250, 250], "nobody looks later than it did");
+        assert_eq!([3, 3, 3].map(&mut polls), [30, 60, 120]);
+        assert_eq!([2, 1, 1, 1].map(&mut polls), [20, 10, 20, 40]);
+        assert_eq!([1000, 1000].map(&mut polls), [250, 250], "no waiter polls later than before");
     }
 }

@@ -1,8 +1,8 @@
 //! Cohort hand-off: a held lock goes to the next task of the same process, without asking the store.
 //!
-//! What the store sees is one long hold of one claim. What it protects sees every holder: each has its own belief and its own,
-//! larger fence, from a block that was reserved in the store while the claim was held. Bounded in number and in time, after which
-//! the lock is really released, for other processes.
+//! The store sees one long hold of one claim. The protected resource sees every holder: each has its own belief and its
+//! own, larger fence, from a block that was reserved in the store while the claim was held. The hand-offs are bounded
+//! in number and in time; then the lock is released for other processes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,23 +12,23 @@ use tokio::sync::oneshot;
 
 use super::Core;
 use crate::belief::Belief;
-use crate::claim::{Claim, Fence, ResourceName, Tether};
+use crate::claim::{Claim, Fence, Lifetime, ResourceName};
 use crate::clock::Moment;
 use crate::driver::{Fences, Release, Released, Renewal, Renewed};
 use crate::event::Step;
 use crate::guard::{Guard, Held};
 
-/// The most times a lock is handed on: fences are reserved for all of them, and must not run far ahead of the clock.
+/// The most hand-offs: fences are reserved for all of them, and must not run far ahead of the clock.
 pub(crate) const MAX_HAND_OFFS: u32 = 1024;
 
-/// How far a lock may go from task to task before others get their turn.
+/// How often and how long a lock is handed on before other processes get their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) hand_offs: u32,
     pub(crate) span: Duration,
 }
 
-/// The right to hand a held lock on, and the fences for that.
+/// The right to hand a held lock on, with the fences for the next holders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Baton {
     next: Fence,
@@ -37,10 +37,10 @@ pub(crate) struct Baton {
 }
 
 impl Baton {
-    /// Reserves fences for handing on a lock that was just granted; `None` if nobody here waits for it, or the store does not
-    /// give any: then it is an ordinary lock.
+    /// Reserves fences for handing on a lock that was just granted; `None` if no task here waits for it, or the store
+    /// reserves none: then it is an ordinary lock.
     pub(crate) async fn reserve(core: &Core, guard: &Guard, bounds: Bounds, patience: Duration) -> Option<Self> {
-        if !core.cohorts.is_sought(guard.resource()) {
+        if !core.cohorts.has_waiters(guard.resource()) {
             return None;
         }
         let until = core.clock.now() + bounds.span;
@@ -48,10 +48,10 @@ impl Baton {
         renewal.fences = Fences::Reserve(bounds.hand_offs);
         let request = core.driver.clone().renew(vec![renewal]);
         let request = Box::pin(async move { Ok(request.await.pop()) });
-        // Its lease is not counted: the watchdog's renewals keep the lock alive.
+        // The lease of this answer is ignored: the watchdog's renewals keep the lock alive.
         match tokio::time::timeout(patience, core.in_time(request, "renew")).await.ok()? {
             Ok(Some(Ok(Renewed::Alive { fence: Some(last), ending: None, .. }))) => {
-                // Stores may reserve more than they were asked for.
+                // A store may reserve more than requested.
                 let most = Fence::new(guard.fence().get().saturating_add(u64::from(bounds.hand_offs)));
                 Some(Self { next: guard.fence().next()?, last: last.min(most), until })
             }
@@ -59,68 +59,68 @@ impl Baton {
         }
     }
 
-    /// What is left of it after one more holder.
+    /// What is left after one more holder.
     fn after(self) -> Option<Self> {
         Some(Self { next: self.next.next()?, ..self })
     }
 }
 
-/// Tasks of this process that would take a lock from another one.
+/// The tasks of this process that can be handed a lock, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Cohorts(Mutex<HashMap<ResourceName, VecDeque<Seeker>>>);
+pub(crate) struct Cohorts(Mutex<HashMap<ResourceName, VecDeque<CohortWaiter>>>);
 
 #[derive(Debug)]
-struct Seeker {
+struct CohortWaiter {
     ttl: Duration,
-    tether: Tether,
+    lifetime: Lifetime,
     since: Moment,
     hand: oneshot::Sender<Guard>,
 }
 
-/// A task's wish to be handed the lock; it ends when this is dropped.
-pub(crate) struct Seek<'a> {
+/// The wait of a task for a hand-off; it ends when this is dropped.
+pub(crate) struct CohortWait<'a> {
     cohorts: &'a Cohorts,
     name: ResourceName,
     hand: oneshot::Receiver<Guard>,
 }
 
 impl Cohorts {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ResourceName, VecDeque<Seeker>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ResourceName, VecDeque<CohortWaiter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn seek(&self, claim: &Claim, since: Moment) -> Seek<'_> {
+    pub(crate) fn join(&self, claim: &Claim, since: Moment) -> CohortWait<'_> {
         let (hand, received) = oneshot::channel();
-        let seeker = Seeker { ttl: claim.ttl, tether: claim.tether, since, hand };
-        self.lock().entry(claim.resource.clone()).or_default().push_back(seeker);
-        Seek { cohorts: self, name: claim.resource.clone(), hand: received }
+        let waiter = CohortWaiter { ttl: claim.ttl, lifetime: claim.lifetime, since, hand };
+        self.lock().entry(claim.resource.clone()).or_default().push_back(waiter);
+        CohortWait { cohorts: self, name: claim.resource.clone(), hand: received }
     }
 
-    fn is_sought(&self, name: &ResourceName) -> bool {
+    fn has_waiters(&self, name: &ResourceName) -> bool {
         self.lock().contains_key(name)
     }
 
-    /// The next one who wants exactly what `claim` is.
-    fn next(&self, claim: &Claim) -> Option<Seeker> {
+    /// The next task that waits for exactly such a claim.
+    fn next(&self, claim: &Claim) -> Option<CohortWaiter> {
         let mut all = self.lock();
-        let seekers = all.get_mut(&claim.resource)?;
-        while let Some(seeker) = seekers.pop_front() {
-            if seeker.hand.is_closed() {
+        let waiters = all.get_mut(&claim.resource)?;
+        while let Some(waiter) = waiters.pop_front() {
+            if waiter.hand.is_closed() {
                 continue;
             }
-            if seeker.ttl == claim.ttl && seeker.tether == claim.tether {
-                return Some(seeker);
+            if waiter.ttl == claim.ttl && waiter.lifetime == claim.lifetime {
+                return Some(waiter);
             }
-            // Somebody who wants another lease gets it from the store, and is not passed by.
-            seekers.push_front(seeker);
+            // A task that wants another lease gets it from the store, and keeps its place before the others.
+            waiters.push_front(waiter);
             break;
         }
         None
     }
 }
 
-impl Seek<'_> {
-    /// The lock, from its last holder. Never resolves if nobody hands it on.
+impl CohortWait<'_> {
+    /// The lock, from its last holder. Never resolves if the lock is not handed on.
     ///
     /// # Cancel safety
     /// A lock that was handed over and not taken is handed on, or released.
@@ -132,20 +132,20 @@ impl Seek<'_> {
     }
 }
 
-impl Drop for Seek<'_> {
+impl Drop for CohortWait<'_> {
     fn drop(&mut self) {
         self.hand.close();
         let mut all = self.cohorts.lock();
-        if let Some(seekers) = all.get_mut(&self.name) {
-            seekers.retain(|seeker| !seeker.hand.is_closed());
-            if seekers.is_empty() {
+        if let Some(waiters) = all.get_mut(&self.name) {
+            waiters.retain(|waiter| !waiter.hand.is_closed());
+            if waiters.is_empty() {
                 all.remove(&self.name);
             }
         }
     }
 }
 
-/// Hands a lock that its holder is done with to the next task, if that may be; the answer is what its holder is told.
+/// Hands a lock to the next task instead of releasing it, if that is allowed; returns the result for the old holder.
 pub(crate) fn hand_on(core: &Arc<Core>, held: &Held, baton: Baton) -> Option<Release> {
     let now = core.clock.now();
     let claim = held.claim();
@@ -154,15 +154,15 @@ pub(crate) fn hand_on(core: &Arc<Core>, held: &Held, baton: Baton) -> Option<Rel
     if !may {
         return None;
     }
-    let seeker = core.cohorts.next(&claim)?;
-    // From here on the old holder believes in nothing; the new one believes for as long as the old one did.
+    let waiter = core.cohorts.next(&claim)?;
+    // Belief of the old holder ends here; that of the new one lasts as long as the old one's would have.
     let belief = core.watchdog.succeed(claim.id)?;
-    let next = held.successor(baton.next, belief, now, now.since(seeker.since));
-    // Made before anybody is told: whatever an observer does, somebody has the lock, and lets it go.
+    let next = held.successor(baton.next, belief, now, now.since(waiter.since));
+    // The guard is made before observers run: it releases the lock whatever they do.
     let guard = Guard::handed_on(core.clone(), next, baton.after());
     core.observers.emit(&claim, || Step::Released { outcome: Released::Released, held_for: held.held_for(now) });
     core.observers.emit(&claim, || Step::Granted { fence: guard.fence(), waited: guard.waited() });
-    // If it left just now, the guard comes back and is dropped: handed on again, or released.
-    drop(seeker.hand.send(guard));
+    // If the task left just now, the guard comes back and is dropped: it is handed on again, or released.
+    drop(waiter.hand.send(guard));
     Some(Release::new(Released::Released, Some(true)))
 }

@@ -1,4 +1,4 @@
-//! Where ids and jitter come from.
+//! The source of ids and jitter.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::claim::ClaimId;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The operating system's randomness, or a seed that replays a test.
+/// The random numbers of the operating system, or of a seed that replays a test.
 #[derive(Debug, Default)]
 pub(crate) struct Entropy {
     seeded: Option<Mutex<fastrand::Rng>>,
@@ -20,10 +20,13 @@ impl Entropy {
 
     pub(crate) fn claim_id(&self) -> Result<ClaimId> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|error| Error::new(ErrorKind::Os, "no random numbers").because(error))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Error::new(ErrorKind::Os, "the operating system returned no random numbers").because(error)
+        })?;
         let random = u128::from_ne_bytes(bytes);
         let bits = match &self.seeded {
-            // The order of ids is replayed. Two clients of one seed still draw different ones: they would share a lock.
+            // The order of ids is replayed. Two clients of one seed still need different ids, or they would share a
+            // lock.
             Some(rng) => {
                 let drawn = rng.lock().unwrap_or_else(PoisonError::into_inner).u64(..);
                 (u128::from(drawn) << 64) | (random >> 64)

@@ -1,8 +1,8 @@
-//! The local queue before the store: a process shows the store one contender of a name, not a thousand.
+//! The local queue before the store: a process has one claim of a name in the store's queue, not a thousand.
 //!
-//! A claim queues here only behind a *pending* claim of the same name that it cannot coexist with, and passes as soon
-//! as that one is granted or gives up. Fair claims do not come here, nor do
-//! readers and permits where the store keeps the order: their order is the store's.
+//! A claim waits here behind a *pending* claim of the same name that it cannot coexist with, until that one is granted
+//! or gives up. Fair claims do not come here. Where the store keeps the order, readers and permits do not come here
+//! either.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::claim::{ResourceName, Weight};
 
+/// The local queues of a client, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
@@ -24,7 +25,7 @@ pub(crate) struct Lane {
     queued: AtomicU32,
 }
 
-/// The right to stand before the store; dropping it lets the next one come.
+/// The right to ask the store; dropping it lets the next claim pass.
 #[derive(Debug)]
 pub(crate) struct Pass {
     _turn: Turn,
@@ -37,7 +38,7 @@ enum Turn {
     Alone { _guard: OwnedRwLockWriteGuard<()> },
 }
 
-/// A presence in a lane, queued or passed; the lane goes with its last one.
+/// A claim in a lane, queued or passed; the lane is removed with its last one.
 #[derive(Debug)]
 struct Ticket {
     lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
@@ -68,7 +69,7 @@ impl Gate {
 }
 
 impl Pass {
-    /// How many stand behind this one here.
+    /// How many claims wait behind this one here.
     pub(crate) fn behind(&self) -> u32 {
         self.ticket.lane.behind()
     }
@@ -80,7 +81,7 @@ impl Pass {
 }
 
 impl Lane {
-    /// How many stand behind the one that passed.
+    /// How many claims wait behind the one that passed.
     pub(crate) fn behind(&self) -> u32 {
         self.queued.load(Ordering::Relaxed).saturating_sub(1)
     }
@@ -88,7 +89,7 @@ impl Lane {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Under the lock, so that nobody takes a ticket of a lane that is being removed.
+        // Under the lock, so that no claim enters a lane that is being removed.
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lane.queued.fetch_sub(1, Ordering::Relaxed) == 1 {
             lanes.remove(&self.name);
@@ -111,7 +112,7 @@ mod tests {
         tokio::pin!(writer);
         assert!(futures_ready(&mut writer).await.is_none());
         drop((reader, other));
-        let pass = futures_ready(&mut writer).await.expect("the way is free");
+        let pass = futures_ready(&mut writer).await.expect("the readers are gone");
         drop(pass);
         assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
     }

@@ -1,13 +1,13 @@
-//! Finishes what callers have walked away from.
+//! Finishes requests whose caller has dropped them.
 //!
-//! A driver future is never cancelled half way: whoever drops an acquisition or a guard hands it over here, where the
-//! request runs to its end and the claim is released.
+//! A driver future is never cancelled. When an acquisition or a guard is dropped, its request comes here, runs to its
+//! end, and the claim is released.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
-use super::leaving::Leaving;
+use super::releaser::Releaser;
 use crate::claim::Claim;
 use crate::driver::{Attempt, BoxFuture, End, Release};
 use crate::error::Result;
@@ -16,28 +16,28 @@ use crate::event::{Observers, Step};
 /// A claim without a caller.
 pub(crate) struct Orphan {
     pub(crate) claim: Arc<Claim>,
-    /// The attempt that was under way.
+    /// The attempt that was in flight.
     pub(crate) attempt: Option<BoxFuture<Result<Attempt>>>,
-    /// The release that was under way.
+    /// The release that was in flight.
     pub(crate) release: Option<BoxFuture<Result<Release>>>,
     pub(crate) end: End,
-    /// How long it was held; `None` for one that was never handed out.
+    /// How long it was held; `None` for a claim that no guard had.
     pub(crate) held_for: Option<Duration>,
 }
 
 impl Orphan {
-    /// Takes care of it in the background. Neither blocks nor panics, in or out of a runtime.
+    /// Releases it in the background. Neither blocks nor panics, in or out of a runtime.
     pub(crate) fn adopt(self, core: &Core) {
-        core.home.spawn(self.reap(core.leaving.clone(), core.observers.clone()));
+        core.runtime.spawn(self.reap(core.releaser.clone(), core.observers.clone()));
     }
 
-    async fn reap(self, leaving: Leaving, observers: Observers) {
+    async fn reap(self, releaser: Releaser, observers: Observers) {
         let Self { claim, attempt, release, end, held_for } = self;
         if let Some(attempt) = attempt {
-            // Whatever it answers, the claim is not wanted any more.
+            // The claim is released whatever the answer is.
             let _ = attempt.await;
         }
-        match leaving.release(&claim, &end, release).await {
+        match releaser.release(&claim, &end, release).await {
             Ok(Release { outcome, .. }) => observers.emit(&claim, || match held_for {
                 Some(held_for) => Step::Released { outcome, held_for },
                 None => Step::Withdrawn,

@@ -1,10 +1,10 @@
-//! What a client is told before it starts.
+//! The settings of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Entropy, Home, MAX_OP_TIMEOUT, check_ttl,
+    DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Entropy, MAX_OP_TIMEOUT, Runtime, check_ttl,
 };
 use crate::claim::Label;
 use crate::clock::{BootClock, Clock};
@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(crate) entropy: Entropy,
     pub(crate) own_thread: bool,
-    pub(crate) home: Option<Home>,
+    pub(crate) runtime: Option<Runtime>,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     pub(crate) op_timeout: Duration,
@@ -32,7 +32,7 @@ impl Default for Settings {
             observers: Vec::new(),
             entropy: Entropy::default(),
             own_thread: false,
-            home: None,
+            runtime: None,
             ttl: DEFAULT_TTL,
             wait: DEFAULT_WAIT,
             op_timeout: DEFAULT_OP_TIMEOUT,
@@ -52,11 +52,11 @@ impl Settings {
         self.label.as_ref().map_or(Ok(()), Label::check)
     }
 
-    /// The runtime that was asked for; `None` = whichever there is.
-    pub(crate) fn take_home(&mut self) -> Result<Option<Home>> {
-        match self.home.take() {
-            None if self.own_thread => Home::own_thread().map(Some),
-            home => Ok(home),
+    /// The requested runtime; `None` = the caller's, if there is one.
+    pub(crate) fn take_runtime(&mut self) -> Result<Option<Runtime>> {
+        match self.runtime.take() {
+            None if self.own_thread => Runtime::own_thread().map(Some),
+            runtime => Ok(runtime),
         }
     }
 }

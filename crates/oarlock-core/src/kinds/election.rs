@@ -1,32 +1,32 @@
-//! One leader, known to all.
+//! The election of one leader.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::kept;
+use super::common_options;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
 use crate::driver::Released;
-use crate::engine::{Ask, Looks};
+use crate::engine::{Poller, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::locks::Locks;
 use crate::state::{Ending, HolderState, ResourceState};
 
 /// The longest value that a leader can publish, in bytes.
-pub const MAX_VALUE_BYTES: usize = 1024;
+const MAX_VALUE_BYTES: usize = 1024;
 
-/// A choice of one leader among many candidates.
+/// An election of one leader among many candidates.
 ///
-/// The leader publishes a value, such as its address, that everybody can read. Candidates are elected in order of
-/// arrival where the store can queue, else whoever asks when there is no leader.
+/// The leader publishes a value, such as its address, that every client can read. Where the store keeps a queue,
+/// candidates are elected in order of arrival; else the first candidate that asks while there is no leader.
 ///
 /// # Guarantees
 /// - At most one leadership is believed in at a time: that of the old leader ends before another can be elected.
 /// - Every leader has a larger [`fence`](Held::fence) than all leaders before it.
 /// - Observers see the present leader in the end; leaders in between can go unseen.
 ///
-/// A leader that is paused does not know that it is one no longer: hand its fence to whatever it commands.
+/// A leader that was paused does not know that it was replaced: send its fence with every command.
 ///
 /// # Examples
 /// ```
@@ -42,34 +42,34 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before campaign() or try_campaign()"]
 pub struct Election {
-    ask: Ask,
+    request: Request,
 }
 
-kept!(Election);
+common_options!(Election);
 
 #[oarlock_macros::blocking]
 impl Election {
-    pub(crate) fn new(mut ask: Ask) -> Self {
-        ask.claim.kind = Kind::Election;
-        Self { ask }
+    pub(crate) fn new(mut request: Request) -> Self {
+        request.claim.kind = Kind::Election;
+        Self { request }
     }
 
-    fn candidate(&self, value: Arc<str>) -> Result<Ask> {
-        let mut ask = self.ask.clone();
-        ask.claim.value = Some(checked(value, &ask.claim.resource)?);
-        Ok(ask)
+    fn candidate(&self, value: Arc<str>) -> Result<Request> {
+        let mut request = self.request.clone();
+        request.claim.value = Some(checked(value, &request.claim.resource)?);
+        Ok(request)
     }
 
-    /// Becomes the leader, waiting as long as was asked for: 30 seconds unless
-    /// [`wait_forever`](Self::wait_forever) was said.
+    /// Becomes the leader; waits for at most [`wait`](Self::wait), 30 seconds by default.
     ///
     /// # Cancel safety
     /// If the future is dropped the candidate leaves the queue; nothing is held or left behind.
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::mutex::Mutex::lock); [`ErrorKind::InvalidClaim`] for a value of more than
-    /// [`MAX_VALUE_BYTES`].
+    /// 1,024 bytes.
     pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
         self.candidate(value.as_ref().into())?.lock().await.map(Leadership)
     }
@@ -85,18 +85,17 @@ impl Election {
         Ok(self.candidate(value.as_ref().into())?.attempt().await?.map(Leadership))
     }
 
-    /// Who leads now, as the store sees it.
+    /// The present leader, as the store sees it.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`].
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(Leader::of(self.ask.client.inspect(&self.ask.claim.resource).await?))
+        Ok(Leader::of(self.request.client.inspect(&self.request.claim.resource).await?))
     }
 
-    /// Follows who leads.
-    #[must_use]
+    /// Follows the leader.
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(self.ask.client.clone(), self.ask.claim.resource.clone())
+        LeaderWatch::new(self.request.client.clone(), self.request.claim.resource.clone())
     }
 }
 
@@ -108,10 +107,21 @@ fn checked(value: Arc<str>, resource: &ResourceName) -> Result<Arc<str>> {
     Err(Error::new(ErrorKind::InvalidClaim, message).about(resource))
 }
 
-/// Being the leader; it ends when this is dropped.
+/// A leadership; dropping it resigns.
 ///
-/// It is a [`Held`]: [`lost`](Held::lost) is the demotion. Whoever leads does its work under
+/// It is a [`Held`]: [`lost`](Held::lost) resolves when the leader is replaced. Do the work of the leader under
 /// [`token`](Held::token) or in a `select!` with `lost`.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let leadership = locks.election("scheduler").campaign("10.0.0.7:9000").await?;
+/// assert!(leadership.is_held());
+/// leadership.resign().await?;
+/// # Ok(()) }
+/// ```
 ///
 /// # Guarantees
 /// As those of a [`Guard`].
@@ -123,20 +133,20 @@ pub struct Leadership(Guard);
 impl Leadership {
     /// Publishes another value, and waits until the store has it. The fence stays.
     ///
-    /// Observers see it with their next look: at once where the store tells of it, else within a third of the lease.
+    /// Observers see it at once where the store notifies them, else within a third of the lease.
     ///
     /// # Cancel safety
     /// If the future is dropped the value is published all the same, if the leadership lasts.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if the leadership ended first: the value may have been published or not.
-    /// [`ErrorKind::InvalidClaim`] for a value of more than [`MAX_VALUE_BYTES`].
+    /// [`ErrorKind::InvalidClaim`] for a value of more than 1,024 bytes.
     pub async fn proclaim(&mut self, value: impl AsRef<str>) -> Result<()> {
         let value = checked(value.as_ref().into(), self.0.resource())?;
         self.0.publish(|claim: &mut Claim| claim.value = Some(value), None).await
     }
 
-    /// Steps down and waits for the store to say so.
+    /// Resigns and waits for the store's answer.
     ///
     /// # Cancel safety
     /// If the future is dropped it goes on in the background.
@@ -147,7 +157,7 @@ impl Leadership {
         self.0.release().await
     }
 
-    /// The plain guard, for code that does not care which kind it holds.
+    /// The plain guard, for code that works with any kind.
     pub fn into_guard(self) -> Guard {
         self.0
     }
@@ -161,17 +171,30 @@ impl Deref for Leadership {
     }
 }
 
-/// Who leads.
+/// The leader of an election.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let election = locks.election("scheduler");
+/// let _leadership = election.campaign("10.0.0.7:9000").await?;
+/// if let Some(leader) = election.leader().await? {
+///     println!("{:?} on {}", leader.value, leader.label.host);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// What it publishes.
+    /// The value that it publishes.
     pub value: Option<Arc<str>>,
     /// The fence of its leadership; `None` where the store has none.
     pub fence: Option<Fence>,
-    /// Who it is.
+    /// Identifies the leader.
     pub label: Arc<Label>,
-    /// Somebody asked it to end.
+    /// Its end was asked for.
     pub ending: Option<Ending>,
 }
 
@@ -183,31 +206,33 @@ impl Leader {
     }
 }
 
-/// Follows who leads: by the store's hints, with a slow look now and then for stores that give none.
+/// Follows the leader of an election: by notifications of the store, and by a slow poll.
 ///
 /// # Guarantees
-/// Leaders that follow each other quickly can go unseen; the last one never does. What is seen is what the store says:
-/// a leader may know a little earlier that it is one no longer.
+/// Leaders that follow each other quickly can be missed; the last one never is. The store decides what is seen: a
+/// leader may know a little earlier that it was replaced.
+#[must_use = "call changed()"]
 pub struct LeaderWatch {
-    looks: Looks,
+    poller: Poller,
     seen: Option<Option<Leader>>,
 }
 
 #[oarlock_macros::blocking]
 impl LeaderWatch {
     fn new(client: Locks, name: ResourceName) -> Self {
-        Self { looks: Looks::at(client, name), seen: None }
+        Self { poller: Poller::at(client, name), seen: None }
     }
 
-    /// Who leads: at once the first time, and then when it is another, or none, or says another value.
+    /// The present leader: at once for the first call, then when the leader or its value changes; `None` without a
+    /// leader.
     ///
-    /// Outages are ridden out: while the store cannot be reached, the last answer stands.
+    /// Transient errors are retried: while the store cannot be reached, nothing changes.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// What the store says, where asking again is no use.
+    /// Any error that the store returns and that a retry cannot repair.
     ///
     /// # Examples
     /// ```
@@ -223,7 +248,7 @@ impl LeaderWatch {
     /// ```
     pub async fn changed(&mut self) -> Result<Option<Leader>> {
         loop {
-            let now = Leader::of(self.looks.next().await?);
+            let now = Leader::of(self.poller.next().await?);
             if self.seen.as_ref() != Some(&now) {
                 self.seen = Some(now.clone());
                 return Ok(now);

@@ -1,37 +1,49 @@
-//! Several locks as one.
+//! Several locks that are taken together.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::mutex::Mutex;
 use crate::belief::{Ended, LossReason};
 use crate::claim::ResourceName;
 use crate::driver::Released;
-use crate::engine::{Ask, Home, LAST_CHANCE, Wait};
+use crate::engine::{LAST_CHANCE, Request, Runtime, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held, while_held};
 use crate::state::Ending;
 
-/// One lock of a [`Multi`], not taken yet. A [`Mutex`] is one; of other kinds it is made by
-/// [`RwLock::for_reading`](crate::RwLock::for_reading), [`RwLock::for_writing`](crate::RwLock::for_writing) and
-/// [`Semaphore::permits`](crate::Semaphore::permits).
+/// One lock of a [`Multi`], not taken yet: a [`Mutex`], [`RwLock::for_reading`](crate::RwLock::for_reading),
+/// [`RwLock::for_writing`](crate::RwLock::for_writing) or [`Semaphore::permits`](crate::Semaphore::permits).
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Multi, Part};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let parts: [Part; 2] = [locks.mutex("account/3").into(), locks.semaphore("workers", 8).permits(2)];
+/// let both = Multi::all(parts).lock().await?;
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
-pub struct Part(pub(super) Ask);
+#[must_use = "a part is taken by the Multi that it is given to"]
+pub struct Part(pub(super) Request);
 
 impl From<Mutex> for Part {
     fn from(mutex: Mutex) -> Self {
-        Self(mutex.into_ask())
+        Self(mutex.into_request())
     }
 }
 
-/// Where a lock is: the same for everybody who asks for it.
+/// Where a lock is: the same for all clients.
 type Address = (&'static str, String, ResourceName);
 
 impl Part {
@@ -44,12 +56,12 @@ impl Part {
 /// Several locks that are taken as one: all or none. They can be of different kinds and on different stores.
 ///
 /// # Guarantees
-/// - They are taken in one order, that of their stores' addresses and names, whatever the order they are named in: two who
-///   want the same locks never wait for each other. (Locks on one store must be reached by everybody under one address.)
-/// - There is one deadline for all. When it passes, or anything fails, those taken are let go.
+/// - They are taken in the order of their stores' addresses and names, whatever the order they are named in: two
+///   processes that take the same locks never wait for each other. (All must reach a store under the same address.)
+/// - There is one deadline for all. When it passes, or anything fails, the locks taken so far are released.
 /// - Together they are held only while each of them is: lost if any is lost.
 ///
-/// What each part says of its own wait is not heeded; its lease and everything else is.
+/// The `wait` of a part has no effect; its lease and its other options have.
 ///
 /// # Examples
 /// ```
@@ -93,7 +105,8 @@ impl Multi {
         self
     }
 
-    /// Gives up waiting for all of them after `wait`. Without this, after the first one's client's default of 30 seconds.
+    /// Gives up waiting for all of them after `wait`. Without this, after the first one's client's default of 30
+    /// seconds.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(Wait::AtMost(wait));
         self
@@ -119,15 +132,15 @@ impl Multi {
         }
     }
 
-    /// Takes all, waiting as long as was asked for.
+    /// Takes all; waits for at most [`wait`](Self::wait).
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your places and what was taken so far; nothing is held or left behind.
+    /// If the future is dropped its claims leave the queues and the locks taken so far are released.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when the wait ends, of the lock that was waited for last. [`ErrorKind::InvalidClaim`] if the
-    /// same name on the same store is there twice, or no lock at all. [`ErrorKind::Lost`] if one was lost again and again while the others were
-    /// waited for. What any of the stores says.
+    /// same name on the same store is there twice, or no lock at all. [`ErrorKind::Lost`] if one was lost again and
+    /// again while the others were waited for. Any error that a store returns.
     pub async fn lock(&self) -> Result<MultiGuard> {
         self.acquire(self.wait).await
     }
@@ -136,51 +149,54 @@ impl Multi {
         self.parts.iter().try_for_each(|part| part.0.check_valid())?;
         let order = self.order()?;
         let Some(core) = self.parts.first().map(|part| part.0.client.core.clone()) else {
-            return Err(Error::new(ErrorKind::InvalidClaim, "there is nothing to lock"));
+            return Err(Error::new(ErrorKind::InvalidClaim, "a Multi needs at least one lock"));
         };
         let (clock, wait) = (&core.clock, wait.unwrap_or(Wait::AtMost(core.wait)));
-        let started = clock.now();
-        let give_up = wait.until(started);
+        let give_up = wait.until(clock.now());
         loop {
-            let mut taken = MultiGuard::default();
+            let mut taken: Vec<(usize, Guard)> = Vec::with_capacity(order.len());
+            let mut failed = None;
             for &at in &order {
-                let mut ask = self.parts[at].0.clone();
-                ask.wait = if wait == Wait::Forever { wait } else { Wait::AtMost(give_up.since(clock.now())) };
-                let home = ask.client.core.home.clone();
+                let mut request = self.parts[at].0.clone();
+                request.wait = if wait == Wait::Forever { wait } else { Wait::AtMost(give_up.since(clock.now())) };
                 let next = tokio::select! {
                     biased;
-                    // There is no point in waiting for the next while one before it is gone.
-                    _ = taken.lost(), if !taken.parts.is_empty() => break,
-                    next = ask.lock() => next,
+                    // There is no point in waiting for the next lock while an earlier one is lost.
+                    _ = First::of(taken.iter().map(|(_, guard)| guard.lost())), if !taken.is_empty() => break,
+                    next = request.lock() => next,
                 };
                 match next {
-                    Ok(guard) => taken.push(at, guard, &home),
+                    Ok(guard) => taken.push((at, guard)),
                     Err(error) => {
-                        taken.let_go((give_up + LAST_CHANCE).since(clock.now()).min(LAST_CHANCE)).await;
-                        return Err(error);
+                        failed = Some(error);
+                        break;
                     }
                 }
             }
-            if taken.parts.len() == order.len() && taken.is_held() {
-                taken.parts.sort_by_key(|(at, _)| *at);
-                return Ok(taken);
+            let loss = taken.iter().find_map(|(_, guard)| guard.check().err());
+            if failed.is_none() && loss.is_none() && taken.len() == order.len() {
+                taken.sort_by_key(|(at, _)| *at);
+                return Ok(MultiGuard::new(taken.into_iter().map(|(_, guard)| guard).collect(), &core.runtime));
             }
-            // One was lost while the others were waited for: all over again, as long as there is time.
-            let loss = taken.loss().map(|(held, reason)| Error::lost(reason).about(held.resource()));
-            taken.let_go((give_up + LAST_CHANCE).since(clock.now()).min(LAST_CHANCE)).await;
-            match loss {
-                Some(error) if clock.now() >= give_up => return Err(error),
+            // What is not released in this time is released in the background.
+            let patience = (give_up + LAST_CHANCE).since(clock.now()).min(LAST_CHANCE);
+            let _ =
+                tokio::time::timeout(patience, release_each(taken.into_iter().map(|(_, guard)| guard).collect())).await;
+            match (failed, loss) {
+                (Some(error), _) => return Err(error),
+                (None, Some(error)) if clock.now() >= give_up => return Err(error),
+                // One was lost while the others were waited for: begin anew, as long as there is time.
                 _ => {}
             }
         }
     }
 
-    /// The order in which everybody takes them.
+    /// The order in which all clients take them.
     fn order(&self) -> Result<Vec<usize>> {
         let addresses: Vec<_> = self.parts.iter().map(Part::address).collect();
         let mut seen = HashSet::new();
         if let Some((.., name)) = addresses.iter().find(|address| !seen.insert(*address)) {
-            return Err(Error::new(ErrorKind::InvalidClaim, "it is asked for twice at once").about(name));
+            return Err(Error::new(ErrorKind::InvalidClaim, "this lock is named twice").about(name));
         }
         let mut order: Vec<_> = (0..addresses.len()).collect();
         order.sort_by(|&one, &other| addresses[one].cmp(&addresses[other]));
@@ -188,40 +204,49 @@ impl Multi {
     }
 }
 
-/// Several locks in hand, in the order in which they were named; they are let go when this is dropped.
+/// The state of several held locks, in the order in which they were named. Cheap to clone; it cannot release them.
 ///
-/// # Guarantees
-/// Those of a [`Guard`], of all of them together: it is held while each is, and lost with the first that is lost.
-#[derive(Default)]
-#[must_use = "a guard that is dropped at once lets the locks go at once"]
-pub struct MultiGuard {
-    parts: Vec<(usize, Guard)>,
-    home: Option<Home>,
-    /// Cancelled with the first loss or release, by a task that ends with this guard.
-    token: OnceLock<(CancellationToken, DropGuard)>,
+/// # Examples
+/// ```
+/// # use oarlock_core::{Ended, Locks, Memory, Multi};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let both = Multi::of(locks.mutex("account/3")).and(locks.mutex("account/7")).lock().await?;
+/// let held = both.held();
+/// let watcher = tokio::spawn(async move { held.ended().await });
+/// both.release().await?;
+/// # let ended = watcher.await.map_err(|_| oarlock_core::Error::unreachable("the watcher panicked"))?;
+/// assert_eq!(ended, Ended::Released);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MultiHeld(Arc<Several>);
+
+struct Several {
+    each: Vec<Held>,
+    runtime: Runtime,
+    /// Cancelled with the first loss or release, by a task or by the guard.
+    token: OnceLock<CancellationToken>,
 }
 
-#[oarlock_macros::blocking]
-impl MultiGuard {
-    fn push(&mut self, at: usize, guard: Guard, home: &Home) {
-        self.parts.push((at, guard));
-        self.home.get_or_insert_with(|| home.clone());
-    }
-
-    /// Releases those that are of no use without the others. What is not done within `patience` goes on in the background.
-    async fn let_go(self, patience: Duration) {
-        let _ = tokio::time::timeout(patience, self.release()).await;
-    }
-
+impl MultiHeld {
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Held> {
-        self.parts.iter().map(|(_, guard)| &**guard)
+        self.0.each.iter()
     }
 
-    /// Whether all may still be believed in. No I/O.
+    /// Whether all are still held, as far as this client may believe. No I/O.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.iter().all(Held::is_held)
+    }
+
+    /// Checks that all are still held, for `?` between two steps of work. No I/O.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if one was lost or released.
+    pub fn check(&self) -> Result<()> {
+        self.iter().try_for_each(Held::check)
     }
 
     /// How long belief in all lasts if no further renewal succeeds: that of the weakest.
@@ -230,85 +255,124 @@ impl MultiGuard {
         self.weakest().map(Held::time_left).unwrap_or_default()
     }
 
-    /// The one whose belief ends first.
+    /// The lock whose belief ends first.
     #[must_use]
     pub fn weakest(&self) -> Option<&Held> {
         self.iter().min_by_key(|held| held.time_left())
     }
 
-    /// One that was lost, and why, if any was.
+    /// A lock that was lost, and why, if there is one.
     #[must_use]
     pub fn loss(&self) -> Option<(&Held, LossReason)> {
         self.iter().find_map(|held| Some((held, held.loss()?)))
     }
 
-    /// Resolves when any is lost, and says which and why.
+    /// Resolves when any lock is lost, and says which and why; never resolves if they are released first.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn lost(&self) -> (&Held, LossReason) {
-        let each = self.iter().map(|held| async move { (held, held.lost().await) });
-        First(each.map(|lost| Box::pin(lost) as _).collect()).await
+        First::of(self.iter().map(|held| async move { (held, held.lost().await) })).await
     }
 
-    /// Resolves when belief in any will end within `lead` unless a renewal succeeds: time to stop in order.
+    /// Resolves when belief in any lock will end within `lead` unless a renewal succeeds, or has ended: time to stop
+    /// the work in order.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn ends_within(&self, lead: Duration) {
-        First(self.iter().map(|held| Box::pin(held.ends_within(lead)) as _).collect()).await;
+        First::of(self.iter().map(|held| held.ends_within(lead))).await;
     }
 
-    /// Resolves when any is lost, and says why. It borrows the guard, so it cannot see their release: a task that outlives the guard
-    /// watches [`token`](Self::token), or [`Held::ended`] of one of [`iter`](Self::iter).
+    /// Resolves when any lock is lost or released, and says which of the two.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn ended(&self) -> Ended {
-        First(self.iter().map(|held| Box::pin(held.ended()) as _).collect()).await
+        First::of(self.iter().map(Held::ended)).await
     }
 
-    /// Resolves when the end of any is asked for: which, by whom and why. `None` if they end without that.
+    /// Resolves when the end of any hold is asked for: which, by whom and why. `None` if they end without that.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn asked_to_end(&self) -> Option<(&Held, Ending)> {
         let each = self.iter().map(|held| async move { held.asked_to_end().await.map(|ending| (held, ending)) });
-        First(each.map(|asked| Box::pin(asked) as _).collect()).await
+        First::of(each).await
     }
 
-    /// A token that is cancelled when any is lost or released. Cancelling it does nothing to the locks.
+    /// A token that is cancelled when any lock is lost or released. Cancelling it does nothing to the locks.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
-        let (token, _) = self.token.get_or_init(|| {
+        let token = self.0.token.get_or_init(|| {
             let token = CancellationToken::new();
-            let tokens: Vec<_> = self.iter().map(Held::token).collect();
-            let all = token.clone();
-            let watch = async move {
-                let any = First(tokens.iter().map(|token| Box::pin(token.cancelled()) as _).collect());
-                tokio::select! {
-                    () = any => all.cancel(),
-                    // Its guard is gone.
-                    () = all.cancelled() => {}
-                }
-            };
             if !self.is_held() {
                 token.cancel();
-            } else if let Some(home) = &self.home {
-                home.spawn_daemon(watch);
+                return token;
             }
-            (token.clone(), token.drop_guard())
+            let (all, each) = (token.clone(), self.iter().map(Held::token).collect::<Vec<_>>());
+            self.0.runtime.spawn_daemon(async move {
+                tokio::select! {
+                    () = First::of(each.iter().map(CancellationToken::cancelled)) => all.cancel(),
+                    // The guard was dropped.
+                    () = all.cancelled() => {}
+                }
+            });
+            token
         });
         token.child_token()
     }
+}
 
-    /// Runs `body` while all are held, and drops it where it stands when any is lost. As with [`Guard::with`], belief is looked at
-    /// before each step of `body`.
+impl fmt::Debug for MultiHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Several held locks, in the order in which they were named; dropping it releases them.
+///
+/// # Guarantees
+/// Those of a [`Guard`], for all locks together: it is held while each is, and lost with the first that is lost.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Multi};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let both = Multi::of(locks.mutex("account/3")).and(locks.mutex("account/7")).lock().await?;
+/// let moved = both.with(|held| async move { held.check().map(|()| 20) }).await?;
+/// # assert_eq!(moved, 20);
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a guard that is dropped at once releases the locks at once"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+    held: MultiHeld,
+}
+
+#[oarlock_macros::blocking]
+impl MultiGuard {
+    fn new(guards: Vec<Guard>, runtime: &Runtime) -> Self {
+        let each = guards.iter().map(Guard::held).collect();
+        let held = MultiHeld(Arc::new(Several { each, runtime: runtime.clone(), token: OnceLock::new() }));
+        Self { guards, held }
+    }
+
+    /// The state of these locks, for other tasks.
+    #[must_use]
+    pub fn held(&self) -> MultiHeld {
+        self.held.clone()
+    }
+
+    /// Runs `body` while all are held, and drops it when any is lost. As with [`Guard::with`], belief is checked before
+    /// each step of `body`.
     ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`] if one was lost before `body` was done.
     #[blocking(by_hand)]
-    pub async fn with<T, E, F>(&self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T, E>
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(MultiHeld) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
@@ -317,12 +381,11 @@ impl MultiGuard {
         if let Some(loss) = self.loss() {
             return Err(lost(loss));
         }
-        let body = body(self.iter().cloned().collect());
-        while_held(self.lost(), || self.loss(), body).await.unwrap_or_else(|loss| Err(lost(loss)))
+        while_held(self.lost(), || self.loss(), body(self.held())).await.unwrap_or_else(|loss| Err(lost(loss)))
     }
 
-    /// Releases all, one after the other, and waits for the stores to say so: [`Released::NotHeld`] if one of them had ended
-    /// before.
+    /// Releases all, one after the other, and waits for the stores to confirm it: [`Released::NotHeld`] if one of them
+    /// had ended before.
     ///
     /// # Cancel safety
     /// If the future is dropped the releases go on in the background.
@@ -337,29 +400,58 @@ impl MultiGuard {
         })
     }
 
-    /// Releases as [`release`](Self::release) does, and says what became of each, in the order in which they were named.
+    /// Releases as [`release`](Self::release) does, and reports the result of each, in the order in which they were
+    /// named.
     ///
     /// # Cancel safety
     /// If the future is dropped the releases go on in the background.
     pub async fn release_each(mut self) -> Vec<(ResourceName, Result<Released>)> {
-        let mut each = Vec::with_capacity(self.parts.len());
-        while let Some((_, guard)) = self.parts.pop() {
-            let name = guard.resource().clone();
-            each.push((name, guard.release().await));
+        release_each(std::mem::take(&mut self.guards)).await
+    }
+}
+
+/// Releases one after the other, the last one first; the results are in the order of `guards`.
+async fn release_each(mut guards: Vec<Guard>) -> Vec<(ResourceName, Result<Released>)> {
+    let mut each = Vec::with_capacity(guards.len());
+    while let Some(guard) = guards.pop() {
+        let name = guard.resource().clone();
+        each.push((name, guard.release().await));
+    }
+    each.reverse();
+    each
+}
+
+impl Deref for MultiGuard {
+    type Target = MultiHeld;
+
+    fn deref(&self) -> &MultiHeld {
+        &self.held
+    }
+}
+
+impl Drop for MultiGuard {
+    fn drop(&mut self) {
+        // At once, also where the task that watches the locks cannot run.
+        if let Some(token) = self.held.0.token.get() {
+            token.cancel();
         }
-        each.reverse();
-        each
     }
 }
 
 impl fmt::Debug for MultiGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
+        self.held.fmt(f)
     }
 }
 
 /// The first of several futures to be done.
 struct First<'a, T>(Vec<Pin<Box<dyn Future<Output = T> + Send + 'a>>>);
+
+impl<'a, T> First<'a, T> {
+    fn of<F: Future<Output = T> + Send + 'a>(futures: impl Iterator<Item = F>) -> Self {
+        Self(futures.map(|future| Box::pin(future) as _).collect())
+    }
+}
 
 impl<T> Future for First<'_, T> {
     type Output = T;

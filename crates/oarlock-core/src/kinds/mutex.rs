@@ -1,22 +1,22 @@
-//! One holder.
+//! The mutex: one holder at a time.
 
+use super::lock_options;
 use super::reentrant::ReentrantMutex;
-use super::tunable;
 use crate::claim::Kind;
 use crate::engine::cohort::Bounds;
-use crate::engine::{Ask, Patience};
+use crate::engine::{Patience, Request};
 use crate::error::Result;
 use crate::guard::Guard;
 use crate::owner::Owner;
 
-/// A lock that one can hold.
+/// A lock with one holder at a time.
 ///
 /// Processes that wait are served in order of arrival, where the store keeps a queue
 /// ([`Capabilities::order`](crate::Capabilities::order)): each process has one place in it, and its tasks wait behind
-/// that place in order. So under contention processes get equal shares. [`fair`](Self::fair) gives every task a place of its
-/// own.
+/// that place in order. So under contention processes get equal shares. [`fair`](Self::fair) gives every task a place
+/// of its own.
 ///
-/// A mutex and the writer of a read-write lock of the same name exclude each other, and every reader or permit.
+/// All kinds of one name share one resource: a mutex excludes every other claim of its name.
 ///
 /// # Examples
 /// ```
@@ -29,65 +29,64 @@ use crate::owner::Owner;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before lock() or try_lock()"]
 pub struct Mutex {
-    ask: Ask,
+    request: Request,
 }
 
-tunable!(Mutex);
+lock_options!(Mutex);
 
 #[oarlock_macros::blocking]
 impl Mutex {
-    pub(crate) fn new(ask: Ask) -> Self {
-        Self { ask }
+    pub(crate) fn new(request: Request) -> Self {
+        Self { request }
     }
 
-    /// For a lock that is one of several.
-    pub(super) fn into_ask(mut self) -> Ask {
-        self.ask.cohort = None;
-        self.ask
+    /// As a part of a `Multi`.
+    pub(super) fn into_request(mut self) -> Request {
+        self.request.cohort = None;
+        self.request
     }
 
-    /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of arrival. Without
-    /// this, tasks of one process wait behind its one place, and shares are equal for each process.
+    /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of arrival.
+    /// Without this, tasks of one process wait behind its one place, and shares are equal for each process.
     ///
     /// A store without a queue refuses to lock then ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
-    #[must_use]
     pub fn fair(mut self) -> Self {
-        self.ask.fair = true;
+        self.request.fair = true;
         self
     }
 
     /// Waits by timer only, without notification, in short bounded pauses. It keeps its place in the queue.
-    #[must_use]
     pub fn spin(mut self) -> Self {
-        self.ask.claim.kind = Kind::Spin;
-        self.ask.patience = Patience::Spin;
+        self.request.claim.kind = Kind::Spin;
+        self.request.patience = Patience::Spin;
         self
     }
 
-    /// Lets tasks of this client hand the lock on to each other without asking the store, for when many of them want it: at
-    /// most `hand_offs` times, and for at most `span` after the store granted it. Then it is really released.
+    /// Lets tasks of this client hand the lock on to each other without a round trip to the store: at most `hand_offs`
+    /// times, and for at most `span` after the grant. Then the lock is released in the store. For locks that many tasks
+    /// of one process wait for.
     ///
     /// # Guarantees
-    /// Those of every lock: each holder has a larger fence than the one before, and its belief ends first. The lock is not
-    /// handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked for.
+    /// Those of every lock: each holder has a larger fence than the one before, and its belief ends first. The lock is
+    /// not handed on when less than half of its lease is left, when a renewal was missed, or when its end was asked
+    /// for. Other processes wait longer: where the store wakes waiters in order, a waiting process is served after at
+    /// most two spans, plus the time of the last holder of each; where the store is polled, the first process that
+    /// polls is next. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
     ///
-    /// Others wait longer: where the store wakes waiters in order, a process that waits is served after at most two such
-    /// spans, plus what the last holder of each takes; where it is polled, the first process that polls is. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
-    ///
-    /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more than
-    /// 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is an
-    /// ordinary one. While it goes round, claims that arrived earlier wait: this is an exception from the order of arrival.
-    #[must_use]
+    /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more
+    /// than 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is
+    /// an ordinary one. While it goes round, claims that arrived earlier wait: this is an exception from the order of
+    /// arrival.
     pub fn cohort(mut self, hand_offs: u32, span: std::time::Duration) -> Self {
-        self.ask.cohort = Some(Bounds { hand_offs, span });
+        self.request.cohort = Some(Bounds { hand_offs, span });
         self
     }
 
     /// A lock that `owner` can enter again while it holds it.
-    #[must_use]
     pub fn reentrant(self, owner: &Owner) -> ReentrantMutex {
-        ReentrantMutex::new(self.owner(owner).ask, owner)
+        ReentrantMutex::new(self.owner(owner).request, owner)
     }
 
     /// Takes the lock if it is free and no claim waits for it; `None` if not.
@@ -96,21 +95,21 @@ impl Mutex {
     /// If the future is dropped, nothing is held or left behind: the request is finished and undone in the background.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        self.ask.clone().attempt().await
+        self.request.clone().attempt().await
     }
 
-    /// Takes the lock, waiting as long as was asked for.
+    /// Takes the lock; waits for at most [`wait`](Self::wait).
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your place in the queue; nothing is held or left behind.
+    /// If the future is dropped the claim leaves the queue; nothing is held or left behind.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the wait ends, with who holds it, since when, and how many
-    /// wait; [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock) if the same owner holds it; what the store
-    /// says.
+    /// wait; [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock) if the same owner holds it; any error
+    /// that the store returns.
     pub async fn lock(&self) -> Result<Guard> {
-        self.ask.clone().lock().await
+        self.request.clone().lock().await
     }
 }

@@ -1,34 +1,34 @@
-//! Once per slot, for all machines together.
+//! Work that is done once per slot, by one of many processes.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::kept;
+use super::common_options;
 use crate::claim::ResourceName;
-use crate::engine::{Ask, LAST_CHANCE, Looks, Wait};
+use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::state::Memo;
 
 /// The longest slot, in bytes.
-pub const MAX_SLOT_BYTES: usize = 256;
+const MAX_SLOT_BYTES: usize = 256;
 
-/// What a memo of ours begins with; the digit is the version of its format.
+/// The prefix of memos of this kind; the digit is the version of the format.
 const FORMAT: &[u8] = b"once/1 ";
 
-/// Work that is done once per slot, by whoever comes first: the nightly run of a fleet, a migration, a day's invoices.
+/// Work that is done once per slot, by the first process that asks: a nightly run, a migration, the invoices of a day.
 ///
 /// A slot is a text, such as a date or a number. Slots have an order: the shorter one first, then by bytes. So plain
-/// numbers and dates of one width (`2026-11-15`) are in the order one expects. The name remembers its last slot, and a slot
-/// that is not after it is done already, whoever asks and whatever his clock says.
+/// numbers and dates of one width (`2026-11-15`) are in natural order. The name remembers its last slot. A slot that is
+/// not after it counts as done, for every process and whatever its clock says.
 ///
 /// # Guarantees
 /// - **At most once** (the default): the slot is written down *before* the work starts. Work that fails, is killed or
 ///   loses its lock is not started again for this slot.
 /// - **At least once** ([`at_least_once`](Self::at_least_once)): the slot is written down after the work has succeeded.
-///   Work that fails, is killed or loses its lock is started again by the next one who asks.
+///   Work that fails, is killed or loses its lock is started again by the next process that asks.
 /// - Runs of one name never overlap, as far as a [`Guard`] can promise that.
 ///
 /// Both hold as long as the store remembers the name: at least 24 hours after its last use. Asking is a use, also for a
@@ -47,41 +47,55 @@ const FORMAT: &[u8] = b"once/1 ";
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing runs before run()"]
 pub struct Once {
-    ask: Ask,
+    request: Request,
     at_least_once: bool,
 }
 
-kept!(Once);
+common_options!(Once);
 
-/// What became of a slot.
+/// The result of [`Once::run`].
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Error, Locks, Memory, Slot};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// match locks.once("nightly").run("2026-11-15", |_held| async { Ok::<_, Error>(42) }).await? {
+///     Slot::Ran(invoices) => println!("{invoices} invoices"),
+///     Slot::AlreadyDone { slot } => println!("{slot} is done"),
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it says whether the work was done here"]
+#[non_exhaustive]
 pub enum Slot<T> {
     /// The work was done here and now.
     Ran(T),
     /// It was not: this slot or a later one is written down already.
     AlreadyDone {
-        /// The last slot written down. Without [`at_least_once`](Once::at_least_once) its work may still be under way
-        /// elsewhere, or have failed there.
+        /// The last slot written down. Without [`at_least_once`](Once::at_least_once) another process may still work on
+        /// it, or may have failed.
         slot: Arc<str>,
     },
 }
 
 #[oarlock_macros::blocking]
 impl Once {
-    pub(crate) fn new(mut ask: Ask) -> Self {
-        let info = ask.client.info();
+    pub(crate) fn new(mut request: Request) -> Self {
+        let info = request.client.info();
         if !info.capabilities.memo {
             let message = "this store cannot remember which slots are done";
-            let error = Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&ask.claim.resource);
-            ask = ask.refuse(error);
+            let error = Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&request.claim.resource);
+            request = request.refuse(error);
         }
-        Self { ask, at_least_once: false }
+        Self { request, at_least_once: false }
     }
 
     /// Writes the slot down only after the work has succeeded, so that failed work is done again.
-    #[must_use]
     pub fn at_least_once(mut self) -> Self {
         self.at_least_once = true;
         self
@@ -89,30 +103,29 @@ impl Once {
 
     /// Does `work` unless `slot`, or a later one, is done already.
     ///
-    /// Whoever finds the slot written down returns at once, even while another still works on it. Whoever finds the name
-    /// held and the slot not written down waits, as long as was asked for (30 seconds unless said otherwise): for the slot
-    /// to be written down, or for the name to be free. With [`at_least_once`](Self::at_least_once) that is until the
-    /// other is done.
+    /// If the slot is written down, it returns at once, even while another process still works on it. If the name is
+    /// held and the slot is not written down, it waits until the slot is written down or the name is free, for at most
+    /// [`wait`](Self::wait). With [`at_least_once`](Self::at_least_once) that is until the other process is done.
     ///
-    /// `work` is dropped where it stands if the lock is lost.
+    /// `work` is dropped if the lock is lost.
     ///
     /// # Cancel safety
-    /// If the future is dropped, `work` is dropped where it stands and the lock is let go. The slot is done if it was
-    /// written down by then.
+    /// If the future is dropped, `work` is dropped and the lock is released. The slot is done if it was written down by
+    /// then.
     ///
     /// # Errors
-    /// What `work` says. [`ErrorKind::Busy`] when the wait ends. [`ErrorKind::Lost`] if the lock was lost before the work
-    /// was done, or before the slot was written down after it. [`ErrorKind::InvalidClaim`] for an empty or too long slot.
-    /// [`ErrorKind::Foreign`] if something else left a memo on the name. [`ErrorKind::Unsupported`] where the store keeps no
-    /// memo. Any error that the store returns.
+    /// Any error of `work`. [`ErrorKind::Busy`] when the wait ends. [`ErrorKind::Lost`] if the lock was lost before the
+    /// work was done, or before the slot was written down after it. [`ErrorKind::InvalidClaim`] for an empty or too
+    /// long slot. [`ErrorKind::Foreign`] if another program left a memo on the name. [`ErrorKind::Unsupported`] where
+    /// the store keeps no memo. Any error that the store returns.
     #[blocking(by_hand)]
     pub async fn run<T, E, F>(&self, slot: &str, work: impl FnOnce(Held) -> F) -> Result<Slot<T>, E>
     where
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
     {
-        self.ask.check_valid()?;
-        check(slot, &self.ask.claim.resource)?;
+        self.request.check_valid()?;
+        check(slot, &self.request.claim.resource)?;
         let mut guard = match self.enter(slot).await? {
             Slot::Ran(guard) => guard,
             Slot::AlreadyDone { slot } => return Ok(Slot::AlreadyDone { slot }),
@@ -120,7 +133,7 @@ impl Once {
         if !self.at_least_once {
             guard.publish(|_| {}, Some(memo(slot))).await?;
         }
-        // An error drops the guard, which lets the lock go.
+        // An error drops the guard, which releases the lock.
         let done = guard.with(work).await?;
         if self.at_least_once {
             guard.publish(|_| {}, Some(memo(slot))).await?;
@@ -133,37 +146,37 @@ impl Once {
     /// The last slot written down, as the store sees it now.
     ///
     /// # Errors
-    /// [`ErrorKind::Foreign`] if something else left a memo on the name; what the store says.
+    /// [`ErrorKind::Foreign`] if another program left a memo on the name; any error that the store returns.
     pub async fn last(&self) -> Result<Option<Arc<str>>> {
-        self.ask.check_valid()?;
-        let resource = &self.ask.claim.resource;
-        let state = self.ask.client.inspect(resource).await?;
+        self.request.check_valid()?;
+        let resource = &self.request.claim.resource;
+        let state = self.request.client.inspect(resource).await?;
         state.memo.map(|memo| read(&memo, resource)).transpose()
     }
 
-    /// Takes the lock for a slot that is not done, or sees that it is.
+    /// Takes the lock for a slot that is not done, or finds that it is done.
     async fn enter(&self, slot: &str) -> Result<Slot<Guard>> {
-        let clock = &self.ask.client.core.clock;
-        let (started, mut ask) = (clock.now(), self.ask.clone());
-        let give_up = ask.wait.until(started);
+        let clock = &self.request.client.core.clock;
+        let (started, mut request) = (clock.now(), self.request.clone());
+        let give_up = request.wait.until(started);
         if give_up > started {
-            ask.answer_by = give_up + LAST_CHANCE;
+            request.answer_by = give_up + LAST_CHANCE;
         }
-        // Not a mere look: stores forget names that nobody uses, and with them what is done.
-        let guard = match ask.clone().attempt().await? {
+        // An attempt, not an inspection: stores forget names that are not used, and with them the slots that are done.
+        let guard = match request.clone().attempt().await? {
             Some(guard) => guard,
             None => {
-                if let Wait::AtMost(_) = ask.wait {
-                    ask.wait = Wait::AtMost(give_up.since(clock.now()));
+                if let Wait::AtMost(_) = request.wait {
+                    request.wait = Wait::AtMost(give_up.since(clock.now()));
                 }
                 tokio::select! {
                     biased;
                     done = self.written_down(slot) => return done.map(|slot| Slot::AlreadyDone { slot }),
-                    guard = ask.lock() => guard?,
+                    guard = request.lock() => guard?,
                 }
             }
         };
-        // What counts is the memo that came with the grant: nobody else can have written one since.
+        // The memo that came with the grant decides: no other process can have written one since.
         match guard.memo().map(|memo| read(memo, guard.resource())).transpose()? {
             Some(last) if compare(&last, slot) != Ordering::Less => {
                 let _ = guard.release().await;
@@ -173,12 +186,12 @@ impl Once {
         }
     }
 
-    /// Waits until `slot` or a later one is written down. Slots never go back, so an old answer is as good as a new one.
+    /// Waits until `slot` or a later one is written down. Slots never go back, so an old state is good enough.
     async fn written_down(&self, slot: &str) -> Result<Arc<str>> {
-        let resource = &self.ask.claim.resource;
-        let mut looks = Looks::at(self.ask.client.clone(), resource.clone());
+        let resource = &self.request.claim.resource;
+        let mut poller = Poller::at(self.request.client.clone(), resource.clone());
         loop {
-            let state = looks.next().await?;
+            let state = poller.next().await?;
             if let Some(memo) = state.memo
                 && let last = read(&memo, resource)?
                 && compare(&last, slot) != Ordering::Less
@@ -224,7 +237,7 @@ fn read(memo: &[u8], resource: &ResourceName) -> Result<Arc<str>> {
     let error = if memo.starts_with(b"once/") {
         Error::new(ErrorKind::NewerFormat, "its last slot was written by a newer version")
     } else {
-        Error::new(ErrorKind::Foreign, "something else left a memo on it, so its last slot is unknown")
+        Error::new(ErrorKind::Foreign, "another program left a memo on it, so its last slot is unknown")
     };
     Err(error.about(resource))
 }

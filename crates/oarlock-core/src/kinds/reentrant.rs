@@ -5,23 +5,24 @@ use std::sync::Arc;
 
 use super::rwlock::RwLock;
 use crate::driver::Released;
-use crate::engine::Ask;
+use crate::engine::Request;
 use crate::error::Result;
 use crate::guard::Held;
-use crate::owner::{Owner, Seat, Share};
+use crate::owner::{Owner, Share, SharedHold};
 
-/// A mutex that its [`Owner`] can enter again while it holds it: made by [`Mutex::reentrant`](super::mutex::Mutex::reentrant).
+/// A mutex that its [`Owner`] can enter again while it holds it: made by
+/// [`Mutex::reentrant`](super::mutex::Mutex::reentrant).
 ///
-/// The first entry takes the lock from the store; further ones of the same owner share it without a request; when the last
-/// [`ReentrantGuard`] goes, the lock is let go. The owner is explicit: hand it along with the work. Two owners exclude each
-/// other, also in one process.
+/// The first entry takes the lock from the store; further ones of the same owner share it without a request; when the
+/// last [`ReentrantGuard`] goes, the lock is released. The owner is explicit: pass it along with the work. Two owners
+/// exclude each other, also in one process.
 ///
 /// # Guarantees
 /// - All guards of one hold are one lock: the same fence, the same lease, and lost together.
-/// - Of several tasks of one owner that ask at the same time, one stands before the store and the others wait for it, each
-///   no longer than it was asked to.
+/// - If several tasks of one owner ask at the same time, one asks the store and the others wait for it, each for at
+///   most its own wait.
 /// - After a loss the next entry is a new acquisition with a larger fence, even while guards of the lost one live.
-/// - Nobody waits for himself: what would be that is [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock).
+/// - An owner never waits for itself: that is an error, [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock).
 ///
 /// A hold is shared by this client, owner and name; its lease and label are those of the first entry.
 ///
@@ -42,15 +43,16 @@ use crate::owner::{Owner, Seat, Share};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before lock() or try_lock()"]
 pub struct ReentrantMutex {
-    ask: Ask,
+    request: Request,
     owner: Owner,
 }
 
 #[oarlock_macros::blocking]
 impl ReentrantMutex {
-    pub(crate) fn new(ask: Ask, owner: &Owner) -> Self {
-        Self { ask, owner: owner.clone() }
+    pub(crate) fn new(request: Request, owner: &Owner) -> Self {
+        Self { request, owner: owner.clone() }
     }
 
     /// Enters if the owner holds it or it is free; `None` if it is busy, or another task of the owner is just asking.
@@ -59,29 +61,29 @@ impl ReentrantMutex {
     /// If the future is dropped, nothing is held or left behind.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
     pub async fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
-        Ok(seat(&self.owner, &self.ask).attempt(self.ask.clone()).await?.map(ReentrantGuard))
+        Ok(shared_hold(&self.owner, &self.request).attempt(self.request.clone()).await?.map(ReentrantGuard))
     }
 
-    /// Enters, waiting as long as was asked for if the owner does not hold it.
+    /// Enters; if the owner does not hold the lock, waits for it for at most `wait`.
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your place in the queue, and another task of the owner that waits goes on in its
-    /// own right; nothing is held or left behind.
+    /// If the future is dropped the claim leaves the queue, and another waiting task of the owner asks the store
+    /// instead; nothing is held or left behind.
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::mutex::Mutex::lock).
     pub async fn lock(&self) -> Result<ReentrantGuard> {
-        seat(&self.owner, &self.ask).lock(self.ask.clone()).await.map(ReentrantGuard)
+        shared_hold(&self.owner, &self.request).lock(self.request.clone()).await.map(ReentrantGuard)
     }
 }
 
 /// A read-write lock that its [`Owner`] can enter again while it holds it: made by [`RwLock::reentrant`].
 ///
-/// As a [`ReentrantMutex`]. Whoever holds it for writing can enter for reading, too, and still holds it for writing until
-/// the last of its guards is gone. Whoever holds it for reading and asks to write is refused: two owners that did so would
-/// wait for each other.
+/// As a [`ReentrantMutex`]. An owner that holds it for writing can enter for reading, too, and holds it for writing
+/// until the last of its guards is gone. An owner that holds it for reading and asks to write is refused: two such
+/// owners would wait for each other.
 ///
 /// # Examples
 /// ```
@@ -97,6 +99,7 @@ impl ReentrantMutex {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before read() or write()"]
 pub struct ReentrantRwLock {
     lock: RwLock,
     owner: Owner,
@@ -108,12 +111,12 @@ impl ReentrantRwLock {
         Self { lock, owner: owner.clone() }
     }
 
-    async fn enter(&self, ask: Ask) -> Result<ReentrantGuard> {
-        seat(&self.owner, &ask).lock(ask).await.map(ReentrantGuard)
+    async fn enter(&self, request: Request) -> Result<ReentrantGuard> {
+        shared_hold(&self.owner, &request).lock(request).await.map(ReentrantGuard)
     }
 
-    async fn try_enter(&self, ask: Ask) -> Result<Option<ReentrantGuard>> {
-        Ok(seat(&self.owner, &ask).attempt(ask).await?.map(ReentrantGuard))
+    async fn try_enter(&self, request: Request) -> Result<Option<ReentrantGuard>> {
+        Ok(shared_hold(&self.owner, &request).attempt(request).await?.map(ReentrantGuard))
     }
 
     /// Enters for reading if that is possible now.
@@ -122,12 +125,12 @@ impl ReentrantRwLock {
     /// As [`ReentrantMutex::try_lock`].
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
     pub async fn try_read(&self) -> Result<Option<ReentrantGuard>> {
         self.try_enter(self.lock.reader()).await
     }
 
-    /// Enters for reading, waiting as long as was asked for if the owner does not hold it.
+    /// Enters for reading; if the owner does not hold the lock, waits for it for at most `wait`.
     ///
     /// # Cancel safety
     /// As [`ReentrantMutex::lock`].
@@ -149,7 +152,7 @@ impl ReentrantRwLock {
         self.try_enter(self.lock.writer()).await
     }
 
-    /// Enters for writing, waiting as long as was asked for if the owner does not hold it.
+    /// Enters for writing; if the owner does not hold the lock, waits for it for at most `wait`.
     ///
     /// # Cancel safety
     /// As [`ReentrantMutex::lock`].
@@ -162,22 +165,34 @@ impl ReentrantRwLock {
     }
 }
 
-fn seat(owner: &Owner, ask: &Ask) -> Arc<Seat> {
-    owner.seat(ask.client.core.store_number(), &ask.claim.resource)
+fn shared_hold(owner: &Owner, request: &Request) -> Arc<SharedHold> {
+    owner.shared_hold(request.client.core.store_number(), &request.claim.resource)
 }
 
-/// One entry of an owner. The lock is let go with its last entry.
+/// One entry of an owner. The lock is released with its last entry.
 ///
 /// # Guarantees
-/// As those of a [`Guard`](crate::Guard): what is said of the lock is said of all entries. Dropping it never blocks and
+/// As those of a [`Guard`](crate::Guard), for all entries together. Dropping it never blocks and
 /// never panics, in or out of a runtime.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Owner, Released};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let ledger = locks.mutex("ledger").reentrant(&Owner::new());
+/// let (outer, inner) = (ledger.lock().await?, ledger.lock().await?);
+/// assert_eq!(outer.release().await?, Released::StillHeld);
+/// assert_eq!(inner.release().await?, Released::Released);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "an entry that is dropped at once ends at once"]
 pub struct ReentrantGuard(Share);
 
 #[oarlock_macros::blocking]
 impl ReentrantGuard {
-    /// What can be known of the lock, for other tasks.
+    /// The state of the lock, for other tasks.
     #[must_use]
     pub fn held(&self) -> Held {
         self.0.held().clone()
@@ -189,7 +204,7 @@ impl ReentrantGuard {
         self.0.count()
     }
 
-    /// Ends this entry. If it is the last one, releases the lock and waits for the store to say so; else answers
+    /// Ends this entry. If it is the last one, releases the lock and waits for the store's answer; else returns
     /// [`Released::StillHeld`].
     ///
     /// # Cancel safety

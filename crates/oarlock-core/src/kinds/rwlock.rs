@@ -1,21 +1,21 @@
-//! Many readers or one writer.
+//! The read-write lock: many readers or one writer.
 
 use std::ops::Deref;
 
+use super::lock_options;
 use super::multi::Part;
 use super::reentrant::ReentrantRwLock;
-use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::driver::Released;
-use crate::engine::Ask;
+use crate::engine::Request;
 use crate::error::Result;
 use crate::guard::Guard;
 use crate::owner::Owner;
 
-/// A lock that many can read-hold or one can write-hold.
+/// A lock with many readers or one writer.
 ///
-/// Where the store keeps a queue, a waiting writer holds back the readers that come after it, so neither side starves. Where it
-/// does not ([`Capabilities::order`](crate::Capabilities::order)), writers can starve under constant readers.
+/// Where the store keeps a queue, a waiting writer holds back the readers that come after it, so neither side starves.
+/// Where it does not ([`Capabilities::order`](crate::Capabilities::order)), writers can starve under constant readers.
 ///
 /// # Examples
 /// ```
@@ -31,66 +31,64 @@ use crate::owner::Owner;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before read() or write()"]
 pub struct RwLock {
-    ask: Ask,
+    request: Request,
 }
 
-tunable!(RwLock);
+lock_options!(RwLock);
 
 #[oarlock_macros::blocking]
 impl RwLock {
-    pub(crate) fn new(mut ask: Ask) -> Self {
-        ask.claim.capacity = Capacity::Fixed(Limit::Unlimited);
-        Self { ask }
+    pub(crate) fn new(mut request: Request) -> Self {
+        request.claim.capacity = Capacity::Fixed(Limit::Unlimited);
+        Self { request }
     }
 
-    pub(super) fn reader(&self) -> Ask {
-        let mut ask = self.ask.clone();
-        ask.claim.kind = Kind::Read;
-        ask.claim.weight = Weight::ONE;
-        ask
+    pub(super) fn reader(&self) -> Request {
+        let mut request = self.request.clone();
+        request.claim.kind = Kind::Read;
+        request.claim.weight = Weight::ONE;
+        request
     }
 
-    pub(super) fn writer(&self) -> Ask {
-        let mut ask = self.ask.clone();
-        ask.claim.kind = Kind::Write;
-        ask.claim.weight = Weight::All;
-        ask
+    pub(super) fn writer(&self) -> Request {
+        let mut request = self.request.clone();
+        request.claim.kind = Kind::Write;
+        request.claim.weight = Weight::All;
+        request
     }
 
     /// A lock that `owner` can enter again while it holds it.
-    #[must_use]
     pub fn reentrant(self, owner: &Owner) -> ReentrantRwLock {
         ReentrantRwLock::new(self.owner(owner), owner)
     }
 
     /// The reader's lock as one of several that are taken together: a part of a [`Multi`](super::multi::Multi).
-    #[must_use]
     pub fn for_reading(&self) -> Part {
         Part(self.reader())
     }
 
     /// The writer's lock as one of several that are taken together: a part of a [`Multi`](super::multi::Multi).
-    #[must_use]
     pub fn for_writing(&self) -> Part {
         Part(self.writer())
     }
 
-    /// Read-holds if that is possible now; `None` if a writer holds or waits.
+    /// Takes the lock for reading if that is possible now; `None` if a writer holds or waits.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is held or left behind.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
     pub async fn try_read(&self) -> Result<Option<Guard>> {
         self.reader().attempt().await
     }
 
-    /// Read-holds, waiting as long as was asked for.
+    /// Takes the lock for reading; waits for at most [`wait`](Self::wait).
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your place in the queue; nothing is held or left behind.
+    /// If the future is dropped the claim leaves the queue; nothing is held or left behind.
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::mutex::Mutex::lock).
@@ -98,21 +96,21 @@ impl RwLock {
         self.reader().lock().await
     }
 
-    /// Write-holds if that is possible now; `None` if another claim holds or waits.
+    /// Takes the lock for writing if that is possible now; `None` if another claim holds or waits.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is held or left behind.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
     pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
         Ok(self.writer().attempt().await?.map(WriteGuard))
     }
 
-    /// Write-holds, waiting as long as was asked for.
+    /// Takes the lock for writing; waits for at most [`wait`](Self::wait).
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your place in the queue; nothing is held or left behind.
+    /// If the future is dropped the claim leaves the queue; nothing is held or left behind.
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::mutex::Mutex::lock).
@@ -122,26 +120,37 @@ impl RwLock {
 }
 
 /// The guard of a writer: a [`Guard`] that can become a reader's.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let writer = locks.rwlock("config").write().await?;
+/// let reader = writer.downgrade().await?; // other readers can enter now, and no writer was in between
+/// reader.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
-#[must_use = "a guard that is dropped at once lets the lock go at once"]
+#[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct WriteGuard(Guard);
 
 #[oarlock_macros::blocking]
 impl WriteGuard {
-    /// Becomes a reader without letting go in between; the fence stays.
+    /// Turns the writer into a reader without releasing the lock in between; the fence stays.
     ///
     /// # Cancel safety
-    /// If the future is dropped the lock is let go.
+    /// If the future is dropped the lock is released.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before it was done;
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if the store did not answer in the time that a request may take. The lock is
-    /// let go then.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if the store did not answer in time. The lock is
+    /// released then.
     pub async fn downgrade(self) -> Result<Guard> {
         self.0.lighten(Kind::Read, Weight::ONE).await
     }
 
-    /// The plain guard, for code that does not care which kind it holds.
+    /// The plain guard, for code that works with any kind.
     pub fn into_guard(self) -> Guard {
         self.0
     }

@@ -1,19 +1,20 @@
-//! Some units of many.
+//! The semaphore: a number of permits.
 
 use std::num::NonZeroU32;
 
+use super::lock_options;
 use super::multi::Part;
-use super::tunable;
 use crate::claim::{Capacity, Kind, Limit, Weight};
-use crate::engine::Ask;
+use crate::engine::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 
-/// A lock of a number of units, of which each holder takes some.
+/// A lock with a number of permits, of which each holder takes some.
 ///
 /// All clients of a live name must state the same number; another is a
-/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [uses the stored one](Self::use_stored_permits). Where the
-/// store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones behind it.
+/// [`SpecMismatch`](crate::ErrorKind::SpecMismatch), unless it [uses the stored one](Self::use_stored_permits). Where
+/// the store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones
+/// behind it.
 ///
 /// # Examples
 /// ```
@@ -28,51 +29,49 @@ use crate::guard::Guard;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is taken before acquire() or try_acquire()"]
 pub struct Semaphore {
-    ask: Ask,
+    request: Request,
 }
 
-tunable!(Semaphore);
+lock_options!(Semaphore);
 
 #[oarlock_macros::blocking]
 impl Semaphore {
-    pub(crate) fn new(mut ask: Ask, permits: u32) -> Self {
-        ask.claim.kind = Kind::Semaphore;
-        match units(permits) {
-            Ok(units) => ask.claim.capacity = Capacity::Fixed(Limit::Units(units)),
-            Err(error) => ask = ask.refuse(error),
+    pub(crate) fn new(mut request: Request, permits: u32) -> Self {
+        request.claim.kind = Kind::Semaphore;
+        match units(permits, &request) {
+            Ok(units) => request.claim.capacity = Capacity::Fixed(Limit::Units(units)),
+            Err(error) => request = request.refuse(error),
         }
-        Self { ask }
+        Self { request }
     }
 
-    /// Insists on the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store keeps a queue,
-    /// every claim on permits stands in it anyway.
-    #[must_use]
+    /// Requires the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store
+    /// keeps a queue, every claim on permits waits in it anyway.
     pub fn fair(mut self) -> Self {
-        self.ask.fair = true;
+        self.request.fair = true;
         self
     }
 
     /// Uses the stored number of permits where it differs: for changing it without stopping the fleet.
-    #[must_use]
     pub fn use_stored_permits(mut self) -> Self {
-        if let Capacity::Fixed(limit) = self.ask.claim.capacity {
-            self.ask.claim.capacity = Capacity::Adopt(limit);
+        if let Capacity::Fixed(limit) = self.request.claim.capacity {
+            self.request.claim.capacity = Capacity::Adopt(limit);
         }
         self
     }
 
-    fn taking(&self, permits: u32) -> Ask {
-        let mut ask = self.ask.clone();
-        match units(permits) {
-            Ok(units) => ask.claim.weight = Weight::Units(units),
-            Err(error) => ask = ask.refuse(error),
+    fn taking(&self, permits: u32) -> Request {
+        let mut request = self.request.clone();
+        match units(permits, &request) {
+            Ok(units) => request.claim.weight = Weight::Units(units),
+            Err(error) => request = request.refuse(error),
         }
-        ask
+        request
     }
 
     /// These `permits` as one of several locks that are taken together: a part of a [`Multi`](super::multi::Multi).
-    #[must_use]
     pub fn permits(&self, permits: u32) -> Part {
         Part(self.taking(permits))
     }
@@ -83,15 +82,17 @@ impl Semaphore {
     /// If the future is dropped, nothing is held or left behind.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidClaim`] for no permits, [`ErrorKind::TooHeavy`] for more than there are; [`ErrorKind::SpecMismatch`]; what the store says.
+    /// [`ErrorKind::InvalidClaim`] for no permits, [`ErrorKind::TooHeavy`] for more than there are;
+    /// [`ErrorKind::SpecMismatch`]; any error
+    /// that the store returns.
     pub async fn try_acquire(&self, permits: u32) -> Result<Option<Guard>> {
         self.taking(permits).attempt().await
     }
 
-    /// Takes `permits`, waiting as long as was asked for.
+    /// Takes `permits`; waits for at most [`wait`](Self::wait).
     ///
     /// # Cancel safety
-    /// If the future is dropped you lose your place in the queue; nothing is held or left behind.
+    /// If the future is dropped the claim leaves the queue; nothing is held or left behind.
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire), and as [`Mutex::lock`](super::mutex::Mutex::lock).
@@ -100,6 +101,7 @@ impl Semaphore {
     }
 }
 
-fn units(permits: u32) -> Result<NonZeroU32> {
-    NonZeroU32::new(permits).ok_or_else(|| Error::new(ErrorKind::InvalidClaim, "a semaphore needs at least one permit"))
+fn units(permits: u32, request: &Request) -> Result<NonZeroU32> {
+    let none = || Error::new(ErrorKind::InvalidClaim, "the number of permits must be at least 1");
+    NonZeroU32::new(permits).ok_or_else(|| none().about(&request.claim.resource))
 }

@@ -10,21 +10,35 @@ use crate::claim::Label;
 #[cfg(any(test, feature = "testing"))]
 use crate::clock::Clock;
 use crate::driver::{BoxFuture, DynDriver};
-use crate::engine::{Core, Home, Settings};
+use crate::engine::{Core, Runtime, Settings};
 use crate::error::Result;
 use crate::event::Observer;
 
-/// Settings of a client. A setting made here overrides what the URL says.
+/// Builds a client. A setting made here overrides the URL.
 ///
-/// `S` is where the driver comes from: a URL ([`Opener`]: finish with [`connect`](LocksBuilder::connect)), or a driver that
-/// exists already ([`Locks::builder`]: finish with [`build`](LocksBuilder::build)).
+/// `S` is where the driver comes from: a URL ([`Opener`]: finish with [`connect`](LocksBuilder::connect)), or a driver
+/// that exists already ([`Locks::builder`]: finish with [`build`](LocksBuilder::build)).
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = Locks::builder(Memory::new())
+///     .ttl(Duration::from_secs(10))
+///     .wait(Duration::from_secs(5))
+///     .own_thread()
+///     .build()?;
+/// locks.mutex("report").lock().await?.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "call connect() or build()"]
 pub struct LocksBuilder<S = Opener> {
     source: S,
     settings: Settings,
 }
 
-/// Opens the driver of a client, on the runtime that the client lives on.
+/// Opens the driver of a client, on the client's runtime.
 pub struct Opener(Box<dyn FnOnce() -> Opened + Send>);
 
 type Opened = BoxFuture<Result<Arc<dyn DynDriver>>>;
@@ -42,8 +56,8 @@ impl<S> LocksBuilder<S> {
         Self { source, settings: Settings::default() }
     }
 
-    /// Sets the clock that belief is counted on: the one of the store, in a test. Drivers of real stores count on the clock of
-    /// the machine.
+    /// Sets the clock that belief is counted on: the one of the store, in a test. Drivers of real stores count on the
+    /// clock of the machine.
     #[cfg(any(test, feature = "testing"))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.settings.clock = clock;
@@ -56,8 +70,8 @@ impl<S> LocksBuilder<S> {
         self
     }
 
-    /// Draws jitter and the order of ids from a seed instead of the operating system, to replay a test. The ids themselves
-    /// stay unique: clients of one seed do not share their locks.
+    /// Draws jitter and the order of ids from a seed instead of the operating system, to replay a test. The ids
+    /// themselves stay unique: clients of one seed do not share their locks.
     #[cfg(any(test, feature = "testing"))]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.entropy = crate::engine::Entropy::seeded(seed);
@@ -71,8 +85,8 @@ impl<S> LocksBuilder<S> {
     }
 
     /// Sets where connections live and renewal runs; overrides [`own_thread`](Self::own_thread).
-    pub fn home(mut self, home: Home) -> Self {
-        self.settings.home = Some(home);
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.settings.runtime = Some(runtime);
         self
     }
 
@@ -88,18 +102,18 @@ impl<S> LocksBuilder<S> {
         self
     }
 
-    /// Sets how long one request to the store may take: more than nothing, and at most
+    /// Sets the timeout of one request to the store: greater than 0, and at most
     /// [`MAX_OP_TIMEOUT`](crate::engine::MAX_OP_TIMEOUT); 5 seconds by default.
     pub fn op_timeout(mut self, op_timeout: Duration) -> Self {
         self.settings.op_timeout = op_timeout;
         self
     }
 
-    /// Sets how many claims of this client may stand in the store's queue for one name; 10,000 by default. One more is
+    /// Sets how many claims of this client may wait in the store's queue for one name; 10,000 by default. One more is
     /// refused with [`ErrorKind::TooManyWaiters`](crate::ErrorKind::TooManyWaiters) before the store is asked.
     ///
-    /// Tasks that wait for one exclusive lock in this client have one place in the store's queue together, and do not count.
-    /// Readers, permits and fair locks each have a place.
+    /// Tasks that wait for one exclusive lock in this client have one place in the store's queue together, and do not
+    /// count. Readers, permits and fair locks each have a place.
     pub fn max_waiters(mut self, max_waiters: usize) -> Self {
         self.settings.max_waiters = max_waiters;
         self
@@ -116,18 +130,18 @@ impl LocksBuilder<Opener> {
     /// Connects to the store.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that makes no sense, a driver that this build does not have,
-    /// or a setting out of bounds; any error that the store returns.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, a driver that this build does not
+    /// have, or a setting out of range; any error that the store returns.
     pub async fn connect(mut self) -> Result<Locks> {
         self.settings.check()?;
-        let home = self.settings.take_home()?;
+        let runtime = self.settings.take_runtime()?;
         let Opener(open) = self.source;
-        let driver = match &home {
-            // Connections belong to the runtime that made them.
-            Some(home) => home.run(open()).await??,
+        let driver = match &runtime {
+            // Connections belong to the runtime that opened them.
+            Some(runtime) => runtime.run(open()).await??,
             None => open().await?,
         };
-        self.settings.home = home;
+        self.settings.runtime = runtime;
         Ok(Locks { core: Arc::new(Core::new(driver, self.settings)?) })
     }
 
@@ -136,8 +150,8 @@ impl LocksBuilder<Opener> {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_blocking(self) -> Result<blocking::Locks> {
-        let home = Home::own_thread()?;
-        blocking::Locks::of(home.block_on(self.home(home.clone()).connect())??)
+        let runtime = Runtime::own_thread()?;
+        blocking::Locks::of(runtime.block_on(self.runtime(runtime.clone()).connect())??)
     }
 }
 
@@ -145,8 +159,8 @@ impl LocksBuilder<Arc<dyn DynDriver>> {
     /// Builds the client.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a lease or a time-out out of bounds and for no waiters at all,
-    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a label that is too long,
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a lease or a timeout out of range and for `max_waiters` of
+    /// 0, [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a label that is too long,
     /// [`ErrorKind::Os`](crate::ErrorKind::Os) if a thread was needed and could not be started.
     pub fn build(self) -> Result<Locks> {
         self.settings.check()?;
@@ -158,7 +172,7 @@ impl LocksBuilder<Arc<dyn DynDriver>> {
     /// # Errors
     /// As [`build`](Self::build).
     pub fn build_blocking(self) -> Result<blocking::Locks> {
-        blocking::Locks::of(self.home(Home::own_thread()?).build()?)
+        blocking::Locks::of(self.runtime(Runtime::own_thread()?).build()?)
     }
 }
 

@@ -238,7 +238,7 @@ fn a_broken_holder_is_told_by_whom() {
     let mut world = World::new();
     world.attempt(&claim(1));
     world.attempt(&claim(2));
-    let ending = Ending { by: "alice".into(), why: "stuck".into() };
+    let ending = Ending::new("alice", "stuck");
     let end = End::Broken { ending: ending.clone(), grace: Duration::ZERO };
     let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.calls);
     assert_eq!(release.outcome, Released::Released);
@@ -250,7 +250,7 @@ fn a_broken_holder_is_told_by_whom() {
 fn a_break_with_grace_ends_the_lease_early() {
     let mut world = World::new();
     world.attempt(&claim(1));
-    let ending = Ending { by: "alice".into(), why: "stuck".into() };
+    let ending = Ending::new("alice", "stuck");
     let end = End::Broken { ending: ending.clone(), grace: Duration::from_secs(5) };
     let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.calls);
     assert_eq!(release.outcome, Released::Asked);
@@ -271,8 +271,7 @@ fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
     let mut world = World::new();
     world.attempt(&claim(1));
     world.attempt(&claim(2));
-    let end =
-        End::Broken { ending: Ending { by: "alice".into(), why: "to drain".into() }, grace: Duration::from_secs(5) };
+    let end = End::Broken { ending: Ending::new("alice", "to drain"), grace: Duration::from_secs(5) };
     world.resource.release(ClaimId::from_bits(2), &end, world.now, &mut world.calls);
     world.pass(Duration::from_secs(1));
     let Renewed::Alive { lease, .. } = world.renew(&claim(2)) else { panic!("its grace is not over") };
@@ -287,11 +286,11 @@ fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
 }
 
 #[test]
-fn the_claims_of_a_dead_session_end_unless_tethered_to_their_lease() {
+fn the_claims_of_a_dead_session_end_unless_they_outlive_it() {
     let mut world = World::new();
     world.resource.attempt(&reader(1), 7, world.now, &mut world.calls).unwrap();
     let mut survivor = reader(2);
-    survivor.tether = Tether::Lease;
+    survivor.lifetime = Lifetime::Lease;
     world.resource.attempt(&survivor, 7, world.now, &mut world.calls).unwrap();
     world.attempt(&claim(3));
     world.resource.end_sessions(world.now, &mut world.calls, |session| session != 7);

@@ -1,13 +1,14 @@
-//! A turn that comes with its grant: the step that made room grants, so that the waiter need not ask.
+//! A turn that comes with its grant: the step that frees the resource also grants, so that the waiter saves a round
+//! trip.
 
 use super::{Entry, Now, Quiet, Resource, Standing, TURN_TTL};
-use crate::claim::{Claim, ClaimId, Tether};
+use crate::claim::{Claim, ClaimId, Lifetime};
 use crate::driver::{Fences, Grant, Lease, Renewal};
 
-/// Whether this claim may be given its turn with the grant. A hold that is not renewed, or that is to outlive its process,
-/// must begin with its whole lease; and only an attempt can say which fence it proposes.
+/// Whether this claim may be given its turn with the grant. A hold that is not renewed, or that is to outlive its
+/// process, must begin with its whole lease; and only an attempt can say which fence it proposes.
 pub(super) fn may_be_handed(claim: &Claim) -> bool {
-    claim.renews && claim.tether == Tether::Process && claim.least_fence.is_none()
+    claim.renews && claim.lifetime == Lifetime::Process && claim.least_fence.is_none()
 }
 
 /// Whether this renewal comes from a client that knows of its grant.
@@ -22,7 +23,7 @@ impl Resource {
     /// `None` if its turn has not come, or it has to ask: then nothing has changed.
     pub fn take_turn(&mut self, id: ClaimId, now: Now) -> Option<Grant> {
         let at = self.position(id).filter(|at| self.entries[*at].may_take_turn(now))?;
-        // A fence that cannot be given is an error of the attempt.
+        // Without a fence left, the attempt returns the error.
         let fence = self.next_fence(None, now).ok()?;
         let entry = &mut self.entries[at];
         let ttl = entry.ttl.min(TURN_TTL);
@@ -31,7 +32,7 @@ impl Resource {
         self.quiet_until = Quiet::default();
         self.last_fence = fence.get();
         self.last_used_micros = now.wall_micros;
-        let mut grant = Grant::new(fence, Lease { from: Some(now.boot), ttl });
+        let mut grant = Grant::new(fence, Lease::sent_at(now.boot, ttl));
         grant.memo.clone_from(&self.memo);
         Some(grant)
     }
@@ -105,7 +106,7 @@ mod tests {
         release(&mut resource, 1, &End::Done { memo: Some(b"left"[..].into()) });
         let grant = handed(&mut resource, 2).unwrap();
         assert!(grant.fence > first);
-        assert_eq!(grant.lease, Lease { from: Some(START.boot), ttl: TURN_TTL });
+        assert_eq!(grant.lease, Lease::sent_at(START.boot, TURN_TTL));
         assert_eq!(grant.memo.as_deref(), Some(&b"left"[..]));
         assert!(resource.entries()[0].is_held());
         assert_eq!(handed(&mut resource, 2), None, "once");
@@ -163,7 +164,7 @@ mod tests {
     fn a_claim_that_needs_its_whole_lease_has_to_ask() {
         let changes: [fn(&mut Claim); 3] = [
             |claim| claim.renews = false,
-            |claim| claim.tether = Tether::Lease,
+            |claim| claim.lifetime = Lifetime::Lease,
             |claim| claim.least_fence = Some(Fence::new(7)),
         ];
         for change in changes {
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn a_waiter_that_was_asked_to_end_has_to_ask() {
         let mut resource = queue(&[claim(1), claim(2)]);
-        let ending = Ending { by: "alice".into(), why: String::new() };
+        let ending = Ending::new("alice", "");
         release(&mut resource, 2, &End::Broken { ending, grace: Duration::from_secs(1) });
         release(&mut resource, 1, &End::Withdrawn);
         assert_eq!(handed(&mut resource, 2), None);

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 
 use crate::spy::SECOND;
 
-/// A suspended machine: the clock that counts suspend has jumped, and tokio's timers have not. Another event wakes the work.
+/// A suspended machine: the clock that counts suspend has jumped, and tokio's timers have not. Another event wakes the
+/// work.
 async fn suspend_while<T>(work: impl FnOnce(Locks, oneshot::Receiver<()>, Arc<Mutex<Vec<bool>>>) -> T) -> Vec<bool>
 where
     T: Future<Output = ErrorKind>,
@@ -18,27 +19,27 @@ where
     let kit = store.kit();
     let client = || Locks::builder(store.connect()).clock(kit.clock()).build().unwrap();
     let (ours, rival) = (client(), client());
-    let (word, heard) = oneshot::channel();
+    let (wake, woken) = oneshot::channel();
     let ran = Arc::new(Mutex::new(Vec::new()));
     let suspend = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         kit.step_clock(SECOND * 3600);
         let theirs = rival.mutex("a").try_lock().await.unwrap();
         assert!(theirs.is_some(), "the lease is over");
-        word.send(()).unwrap();
+        wake.send(()).unwrap();
         theirs
     };
-    let (kind, _theirs) = tokio::join!(work(ours, heard, ran.clone()), suspend);
+    let (kind, _theirs) = tokio::join!(work(ours, woken, ran.clone()), suspend);
     assert_eq!(kind, ErrorKind::Lost);
     ran.lock().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_of_a_guard_is_not_polled_after_a_suspend() {
-    let ran = suspend_while(async |client, heard, ran| {
+    let ran = suspend_while(async |client, woken, ran| {
         let guard = client.mutex("a").lock().await.unwrap();
         let work = guard.with(|held| async move {
-            heard.await.unwrap();
+            woken.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
             Ok::<_, Error>(())
         });
@@ -49,10 +50,10 @@ async fn work_of_a_guard_is_not_polled_after_a_suspend() {
 
 #[tokio::test(start_paused = true)]
 async fn work_of_several_guards_is_not_polled_after_a_suspend() {
-    let ran = suspend_while(async |client, heard, ran| {
+    let ran = suspend_while(async |client, woken, ran| {
         let both = Multi::of(client.mutex("a")).and(client.mutex("b")).lock().await.unwrap();
         let work = both.with(|held| async move {
-            heard.await.unwrap();
+            woken.await.unwrap();
             ran.lock().unwrap().extend(held.iter().map(Held::is_held));
             Ok::<_, Error>(())
         });
@@ -63,10 +64,10 @@ async fn work_of_several_guards_is_not_polled_after_a_suspend() {
 
 #[tokio::test(start_paused = true)]
 async fn work_of_a_slot_is_not_polled_after_a_suspend() {
-    let ran = suspend_while(async |client, heard, ran| {
+    let ran = suspend_while(async |client, woken, ran| {
         let once = client.once("a");
         let work = once.run("1", |held| async move {
-            heard.await.unwrap();
+            woken.await.unwrap();
             ran.lock().unwrap().push(held.is_held());
             Ok::<_, Error>(())
         });

@@ -48,7 +48,7 @@ async fn a_break_while_the_mailbox_is_armed_anew_is_told_at_once() {
     *world.hooks.mailbox_delay.lock().unwrap() = SECOND;
     world.hooks.end_mailbox();
     tokio::task::yield_now().await;
-    world.raw.kit().lose(name());
+    world.raw.kit().lose(name()).unwrap();
     let told = tokio::time::timeout(SECOND * 5, guard.lost()).await;
     assert_eq!(told.expect("told late"), LossReason::Gone);
 }
@@ -73,7 +73,7 @@ async fn two_clients_over_one_driver_both_hear_of_breaks() {
 
 /// What an explicit lease is asked because of a hint must not extend it.
 #[tokio::test(start_paused = true)]
-async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
+async fn an_explicit_lease_ends_after_an_outdated_answer() {
     let world = world();
     let guard = world.spied.mutex("a").ttl(SECOND * 60).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
@@ -81,7 +81,7 @@ async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
     world.hooks.hint();
     tokio::time::sleep(SECOND).await;
     assert!(!world.hooks.stale_once.load(SeqCst), "the hint was not followed");
-    assert!(guard.is_held(), "one look that was behind is no loss");
+    assert!(guard.is_held(), "one outdated answer is no loss");
     assert!(guard.time_left() < SECOND * 58, "it was extended: {:?}", guard.time_left());
     tokio::time::sleep(SECOND * 59).await;
     assert_eq!(guard.loss(), Some(LossReason::Expired));
@@ -92,9 +92,9 @@ async fn an_explicit_lease_ends_after_a_look_that_was_behind() {
     assert!(world.honest.mutex("a").try_lock().await.unwrap().is_some());
 }
 
-/// The same, asked to end: the graceful end is not forgotten for one look that was behind.
+/// The same, asked to end: one outdated answer does not undo the graceful end.
 #[tokio::test(start_paused = true)]
-async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
+async fn a_graceful_end_is_noticed_after_an_outdated_answer() {
     let world = world();
     let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
@@ -104,22 +104,22 @@ async fn a_graceful_end_is_heard_after_a_look_that_was_behind() {
     assert_eq!(told.expect("told late"), LossReason::Broken(ending()));
 }
 
-/// No renewal would notice later what a look missed that failed.
+/// No later renewal would notice what a failed probe missed.
 #[tokio::test(start_paused = true)]
-async fn a_look_at_an_explicit_lease_that_failed_is_repeated() {
+async fn a_failed_probe_of_an_explicit_lease_is_repeated() {
     let world = world();
     let guard = world.spied.mutex("a").ttl(SECOND * 600).no_renewal().lock().await.unwrap();
     tokio::time::sleep(SECOND).await;
-    world.hooks.failing_looks.store(4, SeqCst);
+    world.hooks.failing_probes.store(4, SeqCst);
     world.honest.break_hold(&name(), guard.fence(), ending(), Duration::ZERO).await.unwrap();
     let told = tokio::time::timeout(SECOND * 30, guard.lost()).await;
     assert_eq!(told.expect("told late"), LossReason::Broken(ending()));
-    assert_eq!(world.hooks.failing_looks.load(SeqCst), 0, "no look failed");
+    assert_eq!(world.hooks.failing_probes.load(SeqCst), 0, "no probe failed");
 }
 
 /// A break of many explicit leases at once must not ask the store for all of them at once.
 #[tokio::test(start_paused = true)]
-async fn many_explicit_leases_are_looked_at_one_after_the_other() {
+async fn many_explicit_leases_are_probed_one_after_the_other() {
     let world = world();
     let mut guards = Vec::new();
     for number in 0..200 {

@@ -83,7 +83,8 @@ async fn waiters_beyond_the_bound_are_refused_before_the_store_is_asked() {
     let told = format!("{error}. {}", error.hint());
     assert!(told.contains('3') && told.contains("max_waiters"), "{told}");
     assert_eq!(world.hooks.attempts.load(SeqCst), asked, "the store was asked");
-    // Whoever does not wait, or waits for another name, is none of them; nor are tasks behind one that waits for all of them.
+    // A claim that does not wait, or waits for another name, is not counted; nor are tasks behind one that waits for
+    // all of them.
     assert!(world.spied.mutex("a").try_lock().await.unwrap().is_none());
     world.spied.mutex("b").fair().lock().await.unwrap().release().await.unwrap();
     let mut behind = JoinSet::new();

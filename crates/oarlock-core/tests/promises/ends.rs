@@ -1,10 +1,10 @@
-//! How a hold ends, whoever ends it.
+//! How a hold ends: by its guard or in the background.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 use oarlock_core::driver::Released;
-use oarlock_core::{LockEvent, Step, Tether};
+use oarlock_core::{Lifetime, LockEvent, Step};
 
 use crate::spy::{SECOND, world, world_with};
 
@@ -61,7 +61,7 @@ async fn a_guard_that_is_dropped_is_released_and_a_waiter_withdrawn() {
 #[tokio::test(start_paused = true)]
 async fn the_token_of_what_outlives_its_client_fires_with_the_lease() {
     let world = world();
-    let guard = world.spied.mutex("a").tether(Tether::Lease).ttl(SECOND * 10).lock().await.unwrap();
+    let guard = world.spied.mutex("a").lifetime(Lifetime::Lease).ttl(SECOND * 10).lock().await.unwrap();
     let token = guard.token();
     world.spied.shutdown(SECOND).await.unwrap();
     assert!(guard.is_held(), "it lives by its lease");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver, End, Grant, Renewal, Renewed};
-use oarlock_core::{Claim, ClaimId, ErrorKind, Guard, Locks, LossReason, Tether};
+use oarlock_core::{Claim, ClaimId, ErrorKind, Guard, Lifetime, Locks, LossReason};
 
 use crate::spy::{SECOND, World, name, world};
 
@@ -37,7 +37,7 @@ async fn a_holder_that_the_store_calls_a_waiter_has_lost_the_lock() {
     let lost = tokio::time::timeout(SECOND * 30, guard.lost()).await;
     assert_eq!(lost.expect("two believe"), LossReason::Gone);
     assert!(rival.is_held());
-    // Its place holds nobody up: it was given back at the loss, while the guard is still there.
+    // Its place blocks no other claim: it was released at the loss, while the guard still exists.
     tokio::time::sleep(SECOND).await;
     assert_eq!(world.honest.inspect(&name()).await.unwrap().waiters.count(), Some(0));
     drop(guard);
@@ -87,7 +87,7 @@ async fn a_writer_that_waits_again_cannot_become_a_reader() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
     let world = world();
-    let lock = world.spied.mutex("a").tether(Tether::Lease);
+    let lock = world.spied.mutex("a").lifetime(Lifetime::Lease);
     for lock in [lock.clone(), lock.clone().ttl(SECOND * 60).no_renewal(), lock.cohort(8, SECOND * 5)] {
         let guard = lock.lock().await.unwrap();
         let (id, ticket) = (guard.id(), guard.hand_over().unwrap());
@@ -95,7 +95,7 @@ async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
         tokio::time::sleep(SECOND).await;
         hold(&world.honest).await.release().await.unwrap();
         let mut claim = Claim::new(id, name());
-        claim.tether = Tether::Lease;
+        claim.lifetime = Lifetime::Lease;
         assert!(matches!(Driver::attempt(&world.raw, &claim).await.unwrap(), Attempt::Granted(_)));
         assert_eq!(world.honest.adopt(&ticket).await.unwrap_err().kind(), ErrorKind::Lost, "{lock:?}");
         forget(&world, id).await;
@@ -106,7 +106,7 @@ async fn a_lock_that_was_granted_again_is_not_the_one_that_was_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
     let world = world();
-    let lock = world.spied.mutex("a").cohort(8, SECOND * 5).tether(Tether::Lease);
+    let lock = world.spied.mutex("a").cohort(8, SECOND * 5).lifetime(Lifetime::Lease);
     let first = lock.lock().await.unwrap();
     let next = tokio::spawn({
         let lock = lock.clone();
@@ -128,7 +128,7 @@ async fn a_lock_that_was_handed_on_is_kept_and_can_be_handed_over() {
     assert!(guard.is_held() && guard.fence() == fence, "{:?}", guard.loss());
 }
 
-/// A hint makes the engine look, and what it sees first is from before the grant.
+/// A hint makes the engine inspect the lock, and the first state that it sees is older than the grant.
 #[tokio::test(start_paused = true)]
 async fn an_explicit_lease_that_waits_again_is_lost() {
     let world = world();

@@ -8,7 +8,8 @@ use oarlock_core::{LockEvent, Step};
 
 use crate::spy::{SECOND, world, world_with};
 
-/// A turn that is not taken gets shorter with every answer, and then the place is gone: neither is a reason to ask more often.
+/// A turn that is not taken gets shorter with every answer, and then the place is gone: neither is a reason to ask more
+/// often.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_not_polled_does_not_flood_the_store() {
     for fair in [false, true] {
@@ -32,7 +33,8 @@ async fn a_waiter_that_is_not_polled_does_not_flood_the_store() {
     }
 }
 
-/// Each is waited for as long as its own lease bears it. 150 ms are too long for a third of 360 ms, and nothing for a third of 30 s.
+/// Each is waited for as long as its own lease bears it. 150 ms are too long for a third of 360 ms, and nothing for a
+/// third of 30 s.
 #[tokio::test(start_paused = true)]
 async fn a_short_lease_makes_no_long_one_suspect() {
     let suspects = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];

@@ -31,7 +31,7 @@ pub(crate) struct Hooks {
     /// What is inspected next is shown as free, as a server that is behind would.
     pub(crate) stale_once: AtomicBool,
     /// So many inspections and renewals fail, as at a server that is away.
-    pub(crate) failing_looks: AtomicU32,
+    pub(crate) failing_probes: AtomicU32,
     pub(crate) mailbox_delay: Mutex<Duration>,
     pub(crate) renewal_delay: Mutex<Duration>,
     pub(crate) mailbox: Mutex<Option<(HintSender, AbortHandle)>>,
@@ -44,8 +44,8 @@ impl Hooks {
         assert!(mailbox.as_ref().is_some_and(|(mailbox, _)| mailbox.send(Hint::ANY)), "no mailbox");
     }
 
-    fn fails_to_look(&self) -> bool {
-        self.failing_looks.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    fn fails_to_inspect(&self) -> bool {
+        self.failing_probes.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 
     /// Ends the mailbox of the spied client, as a lost connection would.
@@ -82,7 +82,7 @@ impl Driver for Spy {
         self.1.renewals.fetch_add(1, SeqCst);
         let delay = *self.1.renewal_delay.lock().unwrap();
         tokio::time::sleep(delay / 2).await;
-        if self.1.fails_to_look() {
+        if self.1.fails_to_inspect() {
             return batch.iter().map(|_| Err(Error::unreachable("away"))).collect();
         }
         let answers = Driver::renew(&self.0, batch).await;
@@ -120,13 +120,13 @@ impl Driver for Spy {
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.1.inspects.fetch_add(1, SeqCst);
         hush(&self.1.silent_inspects).await;
-        if self.1.fails_to_look() {
+        if self.1.fails_to_inspect() {
             return Err(Error::unreachable("away"));
         }
         let page = Driver::inspect(&self.0, query).await?;
         if self.1.stale_once.swap(false, SeqCst) {
             let resources = page.resources.into_iter().map(|state| ResourceState::free(state.name)).collect();
-            return Ok(Page { resources, more: false });
+            return Ok(Page::new(resources, false));
         }
         Ok(page)
     }
@@ -173,5 +173,5 @@ pub(crate) fn name() -> ResourceName {
 }
 
 pub(crate) fn ending() -> Ending {
-    Ending { by: "ops".into(), why: "stuck".into() }
+    Ending::new("ops", "stuck")
 }

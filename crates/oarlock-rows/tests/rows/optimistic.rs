@@ -1,4 +1,4 @@
-//! Nobody overwrites what they have not seen.
+//! No writer overwrites what it has not seen.
 
 use std::time::Duration;
 

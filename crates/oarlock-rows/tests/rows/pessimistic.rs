@@ -1,4 +1,4 @@
-//! Whoever locked a row has it until the end of the transaction.
+//! A transaction that locked a row has it until its end.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ async fn on_sqlite() {
     .unwrap();
 }
 
-/// A transaction that read, and wants to write after somebody else did.
+/// A transaction that read, and wants to write after another transaction did.
 #[tokio::test]
 async fn sqlite_tells_that_a_picture_is_old() {
     let bed = Lite::start().await.unwrap();

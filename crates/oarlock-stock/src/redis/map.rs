@@ -9,7 +9,7 @@ use super::{Redis, raise, remap};
 use crate::Error;
 use crate::stock::MOST_SEGMENTS;
 
-/// How often a map is read again because somebody is changing it, and the pause in between.
+/// How often a map is read again because another client is changing it, and the pause in between.
 pub(super) const MAPS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -50,7 +50,7 @@ fn hash(id: &str) -> u64 {
     hash ^ (hash >> 32)
 }
 
-/// How many pauses whoever changes the map may take, before others finish it.
+/// How many pauses a client that changes the map may take, before others finish it.
 pub(super) fn patience(map: &Map) -> usize {
     MAPS / 2 + map.places().count()
 }
@@ -81,7 +81,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         if map.generation != old.generation {
             return Ok(map);
         }
-        // Whoever changes it has told the segments, or some, and not yet the map. If he is gone, somebody must finish it.
+        // The client that changes it has told the segments, or some, and not yet the map. If it is gone, another must finish.
         if attempt + 1 < patience(&map) {
             tokio::time::sleep(PAUSE).await;
         } else {

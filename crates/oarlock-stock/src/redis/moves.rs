@@ -30,7 +30,7 @@ pub(super) struct Standing {
     pub(super) coming: u64,
 }
 
-/// An id that nobody else has.
+/// An id that no other client has.
 pub(super) fn anything() -> String {
     format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
@@ -71,7 +71,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         Ok(sent)
     }
 
-    /// The second half of a transfer, by whoever began it or found its note.
+    /// The second half of a transfer, by the client that began it or found its note.
     pub(super) async fn arrive(
         &mut self,
         sku: &str,
@@ -127,7 +127,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
             }
         }
         if missing > 0 {
-            // Some of it is on its way, and whoever sent it may be gone.
+            // Some of it is on its way, and the client that sent it may be gone.
             self.mend(&order.sku, map).await?;
         }
         Ok(())

@@ -1,14 +1,17 @@
+use std::time::Duration;
+
 use super::*;
+use crate::ErrorKind;
 
 /// A password that must never be seen.
 const CANARY: &str = "c4n4ry";
 
 fn url(text: &str) -> Url {
-    Url::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn refusal(text: &str) -> String {
-    let error = Url::parse(text).expect_err(text);
+    let error = parse(text).expect_err(text);
     assert_eq!(error.kind(), ErrorKind::Config, "{text}");
     error.to_string()
 }
@@ -48,7 +51,7 @@ fn every_scheme_is_known() {
         let keys: Vec<_> = explained.options.iter().map(|option| option.key.as_str()).collect();
         let common = ["prefix", "ttl", "connect_timeout", "op_timeout", "max_waiters"];
         assert!(keys.starts_with(&common), "{text}: {keys:?}");
-        let bounded = Url::parse(&format!("{text}{}max_waiters=7", if text.contains('?') { '&' } else { '?' }));
+        let bounded = parse(&format!("{text}{}max_waiters=7", if text.contains('?') { '&' } else { '?' }));
         assert_eq!(bounded.unwrap().max_waiters(), Some(7), "{text}");
     }
 }
@@ -122,8 +125,8 @@ fn options_have_defaults() {
     assert_eq!(url.op_timeout(), Some(Duration::from_millis(200)));
     assert_eq!(url.connect_timeout(), DEFAULT_CONNECT_TIMEOUT);
     assert_eq!((url.layout(), url.prefix()), (Some("native"), "oarlock:"));
-    assert_eq!(super::Url::parse("redis://h?layout=plain").unwrap().prefix(), "");
-    assert_eq!(super::Url::parse("mem:").unwrap().prefix(), "");
+    assert_eq!(parse("redis://h?layout=plain").unwrap().prefix(), "");
+    assert_eq!(parse("mem:").unwrap().prefix(), "");
     let ttl = url.explain().options.into_iter().find(|option| option.key == "ttl").unwrap();
     assert_eq!((ttl.value.as_str(), ttl.default), ("5s", false));
     for bad in ["mem:?ttl=0", "mem:?ttl=1ms", "mem:?op_timeout=0", "mem:?connect_timeout=x", "mem:?ttl=99999d"] {
@@ -169,7 +172,7 @@ fn databases_say_how_to_encrypt() {
 #[test]
 fn databases_say_how_their_own_locks_are_called() {
     let raw = url("postgres://h/db?mode=session&key=raw");
-    assert_eq!((raw.mode(), raw.option("key")), (Some("session"), Some("raw")));
+    assert_eq!((raw.choice("mode"), raw.option("key")), (Some("session"), Some("raw")));
     assert!(refusal("mysql://h/db?mode=session&key=hashed").contains("named or raw"));
 }
 
@@ -185,7 +188,7 @@ fn redis_has_keys_of_its_own() {
     let own = explained.iter().skip_while(|option| option.key != "min_replicas");
     let shown: Vec<_> = own.map(|o| (o.key.as_str(), o.value.as_str(), o.default)).collect();
     assert_eq!(shown[..3], [("min_replicas", "2", false), ("allow_eviction", "no", true), ("ca", "", true)]);
-    assert_eq!(url("redlock://a,b,c/2?allow_eviction=yes").number().unwrap(), 2);
+    assert_eq!(url("redlock://a,b,c/2?allow_eviction=yes").path_part("database"), "2");
     assert_eq!(url("redlocks://a,b,c?ca=/etc/ca.pem").option("ca"), Some("/etc/ca.pem"));
     assert_eq!((url("redlock://a,b,c").layout(), url("redlock://a,b,c").prefix()), (Some("plain"), ""));
     assert!(refusal("redlock://a,b,c?min_replicas=1").contains("no option"));
@@ -200,9 +203,9 @@ fn redis_has_keys_of_its_own() {
 #[test]
 fn paths_mean_what_their_scheme_says() {
     assert_eq!(url("local:/a%20b").path(), "/a b");
-    assert_eq!(url("redis://h/7").number().unwrap(), 7);
+    assert_eq!(url("redis://h/7").path_part("database"), "7");
     let sentinel = url("redis+sentinel://h/main/3");
-    assert_eq!((sentinel.master(), sentinel.number().unwrap()), ("main", 3));
+    assert_eq!((sentinel.path_part("master"), sentinel.path_part("database")), ("main", "3"));
     for bad in
         ["local:relative", "mem:/x", "redis://h/x", "redis+sentinel://h", "redis+sentinel://h/m/x", "redis+unix://"]
     {

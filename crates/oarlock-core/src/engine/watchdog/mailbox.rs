@@ -1,4 +1,4 @@
-//! The client's mailbox: hints about its claims, from the store.
+//! The mailbox of a client: the store's notifications about its claims.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use super::Shared;
 use crate::claim::ClaimId;
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Interest, Watch};
-use crate::engine::uncut::Uncut;
+use crate::engine::finish_on_drop::FinishOnDrop;
 use crate::error::Result;
 
 /// The shortest pause between two armings.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest: each arming makes every claim ask the store, which may be in trouble.
+/// The longest pause: each arming makes every claim ask the store, which may be overloaded.
 const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 
 /// The client's mailbox, armed anew whenever it ends.
 pub(super) struct Mailbox {
     watch: Option<Watch>,
-    arming: Option<Uncut<Result<Watch>>>,
+    arming: Option<FinishOnDrop<Result<Watch>>>,
     retry_at: Option<Moment>,
     pause: Duration,
 }
@@ -33,7 +33,7 @@ impl Mailbox {
     /// The claim that the next hint is about; `None` for all of them.
     ///
     /// # Cancel safety
-    /// Whatever was under way goes on with the next call.
+    /// The next call continues where this one stopped.
     pub(super) async fn hint(&mut self, shared: &Shared) -> Option<ClaimId> {
         loop {
             if let Some(watch) = &mut self.watch {
@@ -47,12 +47,12 @@ impl Mailbox {
                 }
             }
             if let Some(arming) = &mut self.arming {
-                // Renewals notice whatever a missing mailbox does not tell.
+                // Without a mailbox, renewals notice changes.
                 self.watch = arming.await.ok();
                 self.arming = None;
                 self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(self.pause));
                 if self.watch.is_some() {
-                    // What happened before it was armed is seen by looking at everything once.
+                    // All claims are checked once, for what happened before it was armed.
                     return None;
                 }
                 continue;
@@ -61,7 +61,7 @@ impl Mailbox {
                 sleep_until(&*shared.clock, retry_at).await;
             }
             let request = shared.driver.clone().watch(Interest::Mailbox);
-            self.arming = Some(Uncut::new(&shared.home, request));
+            self.arming = Some(FinishOnDrop::new(&shared.runtime, request));
         }
     }
 }

@@ -1,4 +1,4 @@
--- A transfer whose source has forgotten it is over. It is remembered for a day: somebody slow may still bring it.
+-- A transfer whose source has forgotten it is over. It is remembered for a day: a slow client may still bring it.
 -- ARGV: transfer.
 local arrived = KEYS[5]
 local now = tonumber(redis.call('TIME')[1])

@@ -1,0 +1,143 @@
+//! A claim before its grant: it leaves nothing in the store when it is dropped.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify as Wakeup;
+
+use crate::claim::Claim;
+use crate::clock::Moment;
+use crate::driver::{Attempt, BoxFuture, End, Release};
+use crate::engine::gate::Pass;
+use crate::engine::{Core, Orphan};
+use crate::error::{Applied, Error, Result};
+use crate::event::Step;
+
+/// A claim that is not granted yet. Dropping it, at any moment, removes it from the store.
+pub(super) struct PendingClaim {
+    core: Arc<Core>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) wakeup: Arc<Wakeup>,
+    /// The attempt in flight. It is owned here so that the reaper can finish it.
+    in_flight: Option<BoxFuture<Result<Attempt>>>,
+    releasing: Option<BoxFuture<Result<Release>>>,
+    pub(super) sent: Moment,
+    stage: Stage,
+    /// An attempt may have taken effect although its answer was lost.
+    doubtful: bool,
+}
+
+/// What the store may know of a claim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing of it is in the store.
+    Absent,
+    /// An attempt was sent: the store may have it.
+    Sent,
+    /// It waits in the store's queue, and the watchdog keeps it alive.
+    Queued,
+    /// The reaper has it. The next attempt needs a new claim.
+    Abandoned,
+}
+
+impl PendingClaim {
+    pub(super) fn new(core: &Arc<Core>, claim: Claim) -> Self {
+        Self {
+            core: core.clone(),
+            claim: Arc::new(claim),
+            wakeup: Arc::default(),
+            in_flight: None,
+            releasing: None,
+            sent: Moment::ZERO,
+            stage: Stage::Absent,
+            doubtful: false,
+        }
+    }
+
+    /// Makes one attempt. Without an answer in time the claim is abandoned, because it may still be granted.
+    pub(super) async fn attempt(&mut self, end: Moment) -> Result<Attempt> {
+        if self.stage == Stage::Absent {
+            self.stage = Stage::Sent;
+        }
+        self.sent = self.core.clock.now();
+        let request = self.in_flight.insert(self.core.driver.clone().attempt(self.claim.clone()));
+        let patience = self.core.op_timeout.min(end.since(self.sent));
+        match tokio::time::timeout(patience, request).await {
+            Ok(answer) => {
+                self.in_flight = None;
+                self.doubtful |= answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown);
+                answer
+            }
+            Err(_) => {
+                self.abandon();
+                let error = Error::unreachable("no answer in time").on(self.core.info.scheme).during("attempt");
+                Err(error.about(&self.claim.resource))
+            }
+        }
+    }
+
+    pub(super) fn queue(&mut self, ahead: Option<u32>, pass: Option<&Pass>) {
+        if self.stage != Stage::Queued {
+            self.stage = Stage::Queued;
+            let lane = pass.map(Pass::lane);
+            self.core.watchdog.wait(self.claim.clone(), self.wakeup.clone(), lane, self.sent);
+        }
+        self.core.observers.emit(&self.claim, || Step::Waiting { ahead });
+    }
+
+    /// Nothing is left to clean up: a guard has the claim, or the store refused it.
+    pub(super) fn settle(&mut self) {
+        self.core.watchdog.forget(self.claim.id);
+        self.stage = Stage::Absent;
+    }
+
+    /// Leaves the queue and waits for the store's answer, so that the next inspection does not show the claim.
+    pub(super) async fn withdraw(&mut self, end: Moment) {
+        if !matches!(self.stage, Stage::Sent | Stage::Queued) {
+            return;
+        }
+        self.core.watchdog.forget(self.claim.id);
+        let request = self.releasing.insert(self.core.release(&self.claim, End::Withdrawn));
+        let patience = self.core.op_timeout.min(end.since(self.core.clock.now()));
+        let Ok(answer) = tokio::time::timeout(patience, request).await else { return };
+        self.releasing = None;
+        if answer.is_ok() {
+            self.stage = Stage::Absent;
+            self.core.observers.emit(&self.claim, || Step::Withdrawn);
+        }
+    }
+
+    /// Returns `error` after noting whether the store can still have the claim.
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        // An earlier attempt of this claim may have been granted, whatever the last one answered.
+        if error.applied() == Applied::No && !self.doubtful && self.stage == Stage::Sent {
+            self.stage = Stage::Absent;
+        }
+        error
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.stage == Stage::Abandoned
+    }
+
+    /// Hands the claim to the reaper, with the attempt that is in flight.
+    pub(super) fn abandon(&mut self) {
+        self.core.watchdog.forget(self.claim.id);
+        self.stage = Stage::Abandoned;
+        Orphan {
+            claim: self.claim.clone(),
+            attempt: self.in_flight.take(),
+            release: self.releasing.take(),
+            end: End::Withdrawn,
+            held_for: None,
+        }
+        .adopt(&self.core);
+    }
+}
+
+impl Drop for PendingClaim {
+    fn drop(&mut self) {
+        if matches!(self.stage, Stage::Sent | Stage::Queued) {
+            self.abandon();
+        }
+    }
+}

@@ -1,6 +1,0 @@
-//! Objects that programs of Redisson use too: what is stored and said is compared with what they store and say.
-
-mod cluster;
-mod ear;
-mod lock;
-mod shares;

@@ -1,0 +1,499 @@
+//! Cases that need a real server and the internals of the driver.
+
+use std::sync::Arc;
+
+use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::state::{Ending, Query, Waiters};
+use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
+
+use super::*;
+use crate::config::Config;
+use crate::operations::delete;
+
+struct Bed {
+    server: oarlock_testbed::Etcd,
+    one: Etcd,
+    two: Etcd,
+}
+
+async fn bed() -> Option<Bed> {
+    bed_with(Layout::Native).await
+}
+
+async fn bed_with(layout: Layout) -> Option<Bed> {
+    let server = oarlock_testbed::Etcd::start_or_skip().unwrap()?;
+    let mut config = Config::new([server.addr().to_string()]);
+    config.layout = layout;
+    let (one, two) = (Etcd::open(config.clone()).await.unwrap(), Etcd::open(config).await.unwrap());
+    Some(Bed { server, one, two })
+}
+
+fn claim(bits: u128, weight: Weight) -> Claim {
+    let mut claim = Claim::new(ClaimId::from_bits(bits), ResourceName::new("job").unwrap());
+    (claim.wait, claim.weight, claim.capacity) = (true, weight, Capacity::Fixed(Limit::Unlimited));
+    claim
+}
+
+async fn stored(store: &Etcd, claim: &Claim) -> Option<StoredClaim> {
+    let listing = store.poll(&store.keys(&claim.resource)).await.unwrap();
+    listing.position(claim.id).map(|at| listing.claims[at].clone())
+}
+
+async fn attempt(store: &Etcd, claim: &Claim) -> bool {
+    matches!(store.attempt(claim).await.unwrap(), Attempt::Granted(_))
+}
+
+async fn release(store: &Etcd, claim: &Claim) -> Released {
+    store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap().outcome
+}
+
+/// The key is written before the memo can be read: the error must not say that nothing happened, and no other claim
+/// may get the lease of that key.
+#[tokio::test]
+async fn an_attempt_that_cannot_read_what_is_there_may_count() {
+    let Some(bed) = bed().await else { return };
+    let (one, keys) = (&bed.one, bed.one.keys(&claim(1, Weight::ONE).resource));
+    for beside_another in [false, true] {
+        let (other, mine) = (claim(1, Weight::ONE), claim(2, Weight::ONE));
+        if beside_another {
+            assert!(attempt(&bed.two, &other).await);
+        }
+        // Read by the step that finds no other claim; if it finds one, only after it has written.
+        let memo = keys.memo();
+        let full = one.leases.take(&one.connection, seconds(mine.ttl)).await.unwrap();
+        let listing = one.poll(&keys).await.unwrap();
+        one.connection.txn(Vec::new(), vec![put(&memo, vec![9], 0)], Vec::new()).await.unwrap();
+        let error = if beside_another {
+            let (attempt, _) = one.leases.begin_attempt(&mine);
+            one.leases.edit(mine.id, |entry| entry.full = Some(full));
+            let error = one.arrive(&mine, &keys, &listing, full).await.unwrap_err();
+            attempt.answered();
+            one.leases.recycle(mine.id);
+            error
+        } else {
+            one.leases.put(full);
+            let error = one.attempt(&mine).await.unwrap_err();
+            assert_eq!(error.applied(), Applied::Unknown);
+            error
+        };
+        assert_eq!(error.kind(), ErrorKind::NewerFormat);
+        assert_eq!(one.leases.idle(), Vec::<i64>::new(), "a lease with a key on it is free");
+        one.connection.txn(Vec::new(), vec![delete(&memo.key)], Vec::new()).await.unwrap();
+        assert_eq!(stored(one, &mine).await.map(|stored| stored.lease), Some(full.id));
+        assert_eq!(release(one, &mine).await, Released::Released);
+        if beside_another {
+            assert_eq!(release(&bed.two, &other).await, Released::Released);
+        }
+        one.end_leases(one.leases.drain()).await;
+    }
+}
+
+/// Another claim came between the read and the step: the loser waits, and not on the long lease of a holder.
+#[tokio::test]
+async fn the_second_claim_is_on_the_lease_of_a_waiter() {
+    let Some(bed) = bed().await else { return };
+    let (mine, writer) = (claim(1, Weight::ONE), claim(2, Weight::All));
+    let keys = bed.one.keys(&mine.resource);
+    let listing = bed.one.poll(&keys).await.unwrap();
+    assert!(attempt(&bed.two, &writer).await);
+    let (attempt, _) = bed.one.leases.begin_attempt(&mine);
+    let full = bed.one.leases.take(&bed.one.connection, seconds(mine.ttl)).await.unwrap();
+    let listing = bed.one.arrive(&mine, &keys, &listing, full).await.unwrap();
+    attempt.answered();
+    let stored = &listing.claims[listing.position(mine.id).unwrap()];
+    assert!(!stored.record.granted && stored.lease != full.id);
+    assert!(bed.one.connection.left(stored.lease).await.unwrap() <= mine.place_ttl());
+}
+
+/// What an adopted hold replaces may still be wanted by a request under way.
+#[tokio::test]
+async fn a_lease_replaced_by_an_adopted_one_is_ended() {
+    let Some(bed) = bed().await else { return };
+    let mine = claim(1, Weight::All);
+    assert!(attempt(&bed.one, &mine).await);
+    let hold = stored(&bed.one, &mine).await.unwrap().lease;
+    let (attempt, _) = bed.two.leases.begin_attempt(&mine);
+    let own = bed.two.leases.take(&bed.two.connection, seconds(mine.ttl)).await.unwrap();
+    bed.two.leases.edit(mine.id, |entry| entry.full = Some(own));
+    drop(attempt);
+    assert_eq!(bed.two.adopt(mine.id, hold).await.unwrap().map(|lease| lease.id), Some(hold));
+    assert_eq!(bed.two.leases.idle(), Vec::<i64>::new());
+    assert!(bed.two.connection.left(own.id).await.unwrap().is_zero());
+    assert!(!bed.two.connection.left(hold).await.unwrap().is_zero());
+}
+
+/// A turn runs from when it was first seen open; a waiter that takes it late, but before it is evicted, has it.
+#[tokio::test]
+async fn no_waiter_loses_a_turn_that_it_takes() {
+    let Some(bed) = bed().await else { return };
+    let (first, called, behind) = (claim(1, Weight::All), claim(2, Weight::All), claim(3, Weight::All));
+    assert!(attempt(&bed.one, &first).await);
+    assert!(!attempt(&bed.one, &called).await);
+    assert!(!attempt(&bed.two, &behind).await);
+    assert_eq!(release(&bed.one, &first).await, Released::Released);
+    let keys = bed.two.keys(&behind.resource);
+    let listing = bed.two.poll(&keys).await.unwrap();
+    // A client that sees the turn for the first time gives it all of its time, however long it was open.
+    let again = bed.two.evict_silent(&keys, &listing, 1).await.unwrap().unwrap();
+    assert!(again > TURN_TTL / 2, "{again:?}");
+    assert!(stored(&bed.two, &called).await.is_some());
+
+    let long_ago = Instant::now().checked_sub(TURN_TTL).unwrap();
+    let created = listing.claims[0].created;
+    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    assert!(attempt(&bed.one, &called).await);
+    bed.two.evict_silent(&keys, &listing, 1).await.unwrap();
+    assert!(stored(&bed.two, &called).await.is_some_and(|stored| stored.record.granted), "a holder was removed");
+
+    // A waiter that does not take its turn is evicted.
+    assert_eq!(release(&bed.one, &called).await, Released::Released);
+    let (late, last) = (claim(4, Weight::All), claim(5, Weight::All));
+    assert!(!attempt(&bed.one, &late).await);
+    assert_eq!(release(&bed.two, &behind).await, Released::Released);
+    assert!(!attempt(&bed.two, &last).await);
+    let created = stored(&bed.two, &late).await.unwrap().created;
+    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    assert!(!attempt(&bed.two, &last).await);
+    assert!(stored(&bed.two, &late).await.is_none(), "a dead one is in the way");
+}
+
+/// The next attempt does not take a lease for alive if its key went before.
+#[tokio::test]
+async fn a_claim_that_comes_back_gets_a_lease_that_lives() {
+    let Some(bed) = bed().await else { return };
+    let (first, mine) = (claim(1, Weight::All), claim(2, Weight::All));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    let shared = bed.one.leases.get(mine.id).unwrap().named_after;
+    let key = bed.one.keys(&mine.resource).claim(shared).key;
+    bed.two.connection.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
+    let gone = bed.one.renew(&[Renewal::of(Arc::new(mine.clone()))]).await.remove(0).unwrap();
+    assert_eq!(gone, Renewed::Gone(Gone::Unknown));
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    let full = bed.one.leases.get(mine.id).and_then(|entry| entry.full).unwrap();
+    bed.two.connection.revoke(full.id).await.unwrap();
+    assert!(attempt(&bed.one, &mine).await);
+}
+
+fn plain(bits: u128) -> Claim {
+    let mut claim = claim(bits, Weight::All);
+    claim.capacity = Capacity::Any;
+    claim
+}
+
+/// An exclusive claim is added to the queue in the step that finds another claim there: that counts also if it cannot
+/// read that claim.
+#[tokio::test]
+async fn joining_the_queue_counts_also_when_the_queue_cannot_be_read() {
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let mine = plain(2);
+        let keys = bed.one.keys(&mine.resource);
+        let other = keys.claim(9);
+        let mut unreadable = vec![put(&other, b"hello".to_vec(), 0)];
+        unreadable.extend(keys.shared_key(9).map(|shared| put(&shared, Vec::new(), 0)));
+        bed.two.connection.txn(Vec::new(), unreadable, Vec::new()).await.unwrap();
+        let spare = bed.one.connection.grant(seconds(mine.place_ttl())).await.unwrap();
+        bed.one.leases.put(spare);
+        let error = bed.one.attempt(&mine).await.unwrap_err();
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::Unknown), "{layout:?}");
+        assert!(!bed.one.leases.idle().contains(&spare.id), "{layout:?}: a lease with a key on it is free");
+        let unreadable = std::iter::once(other).chain(keys.shared_key(9)).map(|range| delete(&range.key)).collect();
+        bed.two.connection.txn(Vec::new(), unreadable, Vec::new()).await.unwrap();
+        let waiting = stored(&bed.one, &mine).await.unwrap();
+        assert!(!waiting.record.granted && waiting.lease == spare.id);
+        assert!(attempt(&bed.one, &mine).await);
+        assert_eq!(release(&bed.one, &mine).await, Released::Released);
+    }
+}
+
+/// The shared key of a waiter was deleted, and later waiters have moved up: the turn is theirs.
+#[tokio::test]
+async fn a_claim_without_its_shared_key_has_lost_its_turn() {
+    let Some(bed) = bed_with(Layout::Go).await else { return };
+    let (first, mine) = (plain(1), plain(2));
+    let keys = bed.one.keys(&mine.resource);
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    // Another program comes: it knows only shared keys, and waits for the one before it to go.
+    let external = keys.shared_key(bed.two.connection.grant(30).await.unwrap().id).unwrap();
+    bed.two.connection.txn(Vec::new(), vec![put(&external, Vec::new(), 0)], Vec::new()).await.unwrap();
+    let shared = keys.shared_key(bed.one.leases.get(mine.id).unwrap().named_after).unwrap();
+    bed.two.connection.txn(Vec::new(), vec![delete(&shared.key)], Vec::new()).await.unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    for _ in 0..3 {
+        let answer = bed.one.attempt(&mine).await;
+        assert!(!matches!(answer, Ok(Attempt::Granted(_))), "two hold at once");
+    }
+    bed.two.connection.txn(Vec::new(), vec![delete(&external.key)], Vec::new()).await.unwrap();
+    assert!(attempt(&bed.one, &mine).await, "it came anew, and is the first now");
+}
+
+/// Peeks and polls say the same: how many are before, and which key to watch; and what has changed is read.
+#[tokio::test]
+async fn a_peek_shows_what_a_poll_does() {
+    let Some(bed) = bed().await else { return };
+    let (first, second, third) = (plain(1), plain(2), plain(3));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.two, &second).await);
+    bed.one.leases.put(bed.one.connection.grant(seconds(third.place_ttl())).await.unwrap());
+    let mut answers = Vec::new();
+    for peeks in [true, true, false] {
+        if !peeks {
+            bed.one.leases.edit(third.id, |entry| entry.predecessor = None);
+        }
+        let Attempt::Pending(pending) = bed.one.attempt(&third).await.unwrap() else { panic!("it is third") };
+        answers.push(pending);
+        assert!(bed.one.leases.get(third.id).unwrap().predecessor.is_some(), "it would poll next time");
+    }
+    assert_eq!(answers[0].ahead, Some(2));
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
+
+    // The predecessor goes between two peeks: the second peek notices.
+    assert_eq!(release(&bed.one, &third).await, Released::Released);
+    bed.one.leases.put(bed.one.connection.grant(seconds(third.place_ttl())).await.unwrap());
+    let fourth = plain(4);
+    let Attempt::Pending(behind) = bed.one.attempt(&fourth).await.unwrap() else { panic!("it is third") };
+    assert_eq!(release(&bed.two, &second).await, Released::Released);
+    let Attempt::Pending(moved) = bed.one.attempt(&fourth).await.unwrap() else { panic!("it is second") };
+    assert_eq!((behind.ahead, moved.ahead), (Some(2), Some(1)));
+    assert_ne!(behind.cursor, moved.cursor);
+    // And a turn that is open is seen at once.
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &fourth).await);
+}
+
+/// A renewal has read the key of a waiter before the waiter was added again: the key that it did not find is another,
+/// and the lease by which the claim holds is not free.
+#[tokio::test]
+async fn a_late_read_for_a_waiter_does_not_free_the_lease_of_a_holder() {
+    let Some(bed) = bed().await else { return };
+    let (first, mine) = (claim(1, Weight::All), claim(2, Weight::All));
+    let renewal = Renewal::of(Arc::new(mine.clone()));
+    assert!(attempt(&bed.two, &first).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    let before = bed.one.leases.get(mine.id);
+    let key = stored(&bed.one, &mine).await.unwrap().key;
+    bed.two.connection.txn(Vec::new(), vec![delete(&key)], Vec::new()).await.unwrap();
+    let seen = bed.one.find(std::slice::from_ref(&renewal)).await.pop().unwrap().unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &mine).await);
+    let holds = bed.one.leases.get(mine.id).unwrap();
+    assert_eq!(holds.created, stored(&bed.one, &mine).await.unwrap().created);
+
+    let late = bed.one.renew_one(&renewal, before.clone(), before, seen).await;
+    assert!(late.is_err(), "it holds: {late:?}");
+    bed.one.leases.recycle(mine.id);
+    assert!(!bed.one.leases.idle().contains(&holds.full.unwrap().id), "a lease with a key on it is free");
+    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+}
+
+/// The first step took the lock, or may have, while the leases of the claim could not be kept alive.
+#[tokio::test]
+async fn an_attempt_whose_leases_are_not_kept_alive_may_count() {
+    let Some(bed) = bed().await else { return };
+    let (one, mine) = (&bed.one, plain(1));
+    let keys = one.keys(&mine.resource);
+    let denied = || Error::new(ErrorKind::Denied, "no");
+    let (attempt, entry) = one.leases.begin_attempt(&mine);
+    let full = one.leases.take(&one.connection, seconds(mine.ttl)).await.unwrap();
+    one.leases.edit(mine.id, |entry| entry.full = Some(full));
+    let granted = one.first_step(&mine, &keys, &entry, full).await;
+    assert!(matches!(granted, Ok(Step::Granted { .. })));
+    let unheard = Err(Error::unreachable("no answer"));
+    assert_eq!(one.unkept(mine.id, full, &unheard, denied()).applied(), Applied::Unknown);
+    assert_eq!(one.unkept(mine.id, full, &Err(denied()), denied()).applied(), Applied::No);
+    assert_eq!(one.leases.get(mine.id).unwrap().created, 0);
+    assert_eq!(one.unkept(mine.id, full, &granted, denied()).applied(), Applied::Unknown);
+    attempt.answered();
+    one.leases.recycle(mine.id);
+    assert_eq!(one.leases.idle(), Vec::<i64>::new(), "a lease with a key on it is free");
+    assert_eq!(one.leases.get(mine.id).unwrap().created, stored(one, &mine).await.unwrap().created);
+}
+
+/// A hold may be kept alive until the moment it is moved to its last lease. With time to end in order, that one is not
+/// shorter.
+#[tokio::test]
+async fn a_hold_asked_to_end_outlasts_what_its_holder_believes() {
+    let Some(bed) = bed().await else { return };
+    let mine = plain(1);
+    assert!(attempt(&bed.one, &mine).await);
+    let whole = mine.ttl;
+    // Shown in whole seconds: this many are seen to be gone.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let ending = Ending::new("ops", "maintenance");
+    let end = End::Broken { ending, grace: whole * 2 };
+    assert_eq!(bed.two.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Asked);
+    let last = stored(&bed.two, &mine).await.unwrap().lease;
+    let length = bed.two.connection.whole(last).await.unwrap();
+    assert!(
+        length > whole + Duration::from_secs(4),
+        "the move may take longer than {:?}",
+        length.saturating_sub(whole)
+    );
+    // Asking again gives it no more time.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(bed.two.release(&mine.resource, mine.id, &end).await.unwrap().outcome, Released::Asked);
+    let again = stored(&bed.two, &mine).await.unwrap().lease;
+    assert!(bed.two.connection.whole(again).await.unwrap() < length);
+}
+
+/// A break that came too late leaves nothing in the store.
+#[tokio::test]
+async fn a_break_that_fails_ends_the_leases_it_made() {
+    let Some(bed) = bed().await else { return };
+    let mine = plain(1);
+    assert!(attempt(&bed.one, &mine).await);
+    let (keys, stored) = (bed.two.keys(&mine.resource), stored(&bed.two, &mine).await.unwrap());
+    assert_eq!(release(&bed.one, &mine).await, Released::Released);
+    let leases = || bed.server.ctl(&["lease", "list"]).unwrap().lines().count();
+    let before = leases();
+    let ending = Ending::new("ops", "maintenance");
+    for grace in [Duration::ZERO, Duration::from_secs(10)] {
+        assert!(bed.two.break_stored(&keys, &stored, &ending, grace).await.is_err());
+        assert_eq!(leases(), before, "{grace:?}");
+    }
+}
+
+/// A record of another program, or of a newer version, does not hide all other names.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_hides_no_other_name_in_a_list() {
+    let Some(bed) = bed().await else { return };
+    assert!(attempt(&bed.one, &plain(1)).await);
+    for (name, what) in [("foreign", &b"hello"[..]), ("newer", br#"{"format":99}"#)] {
+        let key = bed.one.keys(&ResourceName::new(name).unwrap()).claim(9);
+        bed.two.connection.txn(Vec::new(), vec![put(&key, what.to_vec(), 0)], Vec::new()).await.unwrap();
+    }
+    let shown = bed.one.inspect(&Query::live()).await.unwrap().resources;
+    let shown: Vec<_> = shown
+        .iter()
+        .map(|state| (state.name.as_str(), state.holders.len(), matches!(state.waiters, Waiters::Hidden)))
+        .collect();
+    assert_eq!(shown, [("foreign", 0, true), ("job", 1, false), ("newer", 0, true)]);
+    assert!(bed.one.inspect(&Query::name(ResourceName::new("newer").unwrap())).await.is_err());
+}
+
+/// The server goes past all keys that ever were in a range: with a new key each time, a lock would become slower and
+/// slower.
+#[tokio::test]
+async fn claims_use_the_keys_of_those_before_them() {
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let keys = bed.one.keys(&plain(1).resource);
+        let mut used = std::collections::BTreeSet::new();
+        for round in 0..10 {
+            let (first, second) = (plain(10 * round + 1), plain(10 * round + 2));
+            assert!(attempt(&bed.two, &first).await);
+            assert!(!attempt(&bed.one, &second).await);
+            let (_, kvs) = bed.one.connection.read(&keys.all()).await.unwrap();
+            used.extend(kvs.into_iter().map(|kv| kv.key));
+            assert_eq!(release(&bed.two, &first).await, Released::Released);
+            assert!(attempt(&bed.one, &second).await);
+            assert_eq!(release(&bed.one, &second).await, Released::Released);
+        }
+        assert_eq!(used.len(), 2, "{layout:?}");
+    }
+}
+
+/// An answer is lost, and with it what the client would know of its key: a new attempt finds it, on whichever lease it
+/// is.
+#[tokio::test]
+async fn a_key_that_was_not_noted_is_found_again() {
+    let Some(bed) = bed().await else { return };
+    for (round, waits) in (0..).zip([false, true]) {
+        let (other, mine) = (plain(10 * round + 1), plain(10 * round + 2));
+        // With an idle lease for waiting it would be added in the step that finds another claim: itself.
+        bed.one.leases.put(bed.one.connection.grant(seconds(mine.place_ttl())).await.unwrap());
+        if waits {
+            assert!(attempt(&bed.two, &other).await);
+        }
+        assert_eq!(attempt(&bed.one, &mine).await, !waits);
+        let before = stored(&bed.one, &mine).await.unwrap();
+        bed.one.leases.edit(mine.id, |entry| {
+            entry.note(None);
+            (entry.waits_for, entry.unsure) = (None, true);
+        });
+        assert_eq!(attempt(&bed.one, &mine).await, !waits);
+        let listing = bed.one.poll(&bed.one.keys(&mine.resource)).await.unwrap();
+        assert_eq!(listing.claims.iter().filter(|stored| stored.id == mine.id).count(), 1);
+        assert_eq!(stored(&bed.one, &mine).await.unwrap().created, before.created);
+        bed.one.leases.edit(mine.id, |entry| entry.note(None));
+        assert_eq!(release(&bed.one, &mine).await, Released::Released);
+        assert!(stored(&bed.one, &mine).await.is_none());
+        if waits {
+            assert_eq!(release(&bed.two, &other).await, Released::Released);
+        }
+    }
+}
+
+/// A release that was sent twice arrives again when the next claim is on the same lease, and so has the same keys.
+#[tokio::test]
+async fn a_late_release_leaves_the_next_claim_alone() {
+    for layout in [Layout::Native, Layout::Go] {
+        let Some(bed) = bed_with(layout).await else { return };
+        let (first, second) = (plain(1), plain(2));
+        assert!(attempt(&bed.one, &first).await);
+        let known = bed.one.leases.get(first.id).unwrap();
+        assert_eq!(release(&bed.one, &first).await, Released::Released);
+        assert!(attempt(&bed.one, &second).await);
+        assert_eq!(
+            bed.one.leases.get(second.id).unwrap().named_after,
+            known.named_after,
+            "other keys: nothing is tested"
+        );
+        let (attempt, _) = bed.one.leases.begin_attempt(&first);
+        bed.one.leases.edit(first.id, |entry| (entry.named_after, entry.created) = (known.named_after, known.created));
+        assert_eq!(release(&bed.one, &first).await, Released::NotHeld);
+        drop(attempt);
+        assert!(stored(&bed.one, &second).await.is_some_and(|stored| stored.record.granted), "{layout:?}");
+        assert_eq!(release(&bed.one, &second).await, Released::Released);
+    }
+}
+
+/// A record that cannot be read is in the middle of the queue: a client that reads all of it fails. An exclusive
+/// waiter never does, whether it has just come without a lease for waiting, polls again, or finds that its predecessor
+/// has gone.
+#[tokio::test]
+async fn an_exclusive_waiter_does_not_read_the_whole_queue() {
+    let Some(bed) = bed().await else { return };
+    let (first, between, mine) = (plain(1), plain(2), plain(3));
+    assert!(attempt(&bed.two, &first).await);
+    let other = bed.two.keys(&mine.resource).claim(9);
+    bed.two.connection.txn(Vec::new(), vec![put(&other, b"hello".to_vec(), 0)], Vec::new()).await.unwrap();
+    assert!(!attempt(&bed.two, &between).await);
+    assert_eq!(bed.one.leases.idle(), Vec::<i64>::new(), "a lease for waiting is there: nothing is tested");
+    assert!(!attempt(&bed.one, &mine).await);
+    assert!(!attempt(&bed.one, &mine).await);
+    assert_eq!(release(&bed.two, &between).await, Released::Released);
+    let Attempt::Pending(moved) = bed.one.attempt(&mine).await.unwrap() else { panic!("it is third") };
+    assert_eq!(moved.ahead, Some(2));
+    bed.two.connection.txn(Vec::new(), vec![delete(&other.key)], Vec::new()).await.unwrap();
+    assert_eq!(release(&bed.two, &first).await, Released::Released);
+    assert!(attempt(&bed.one, &mine).await);
+}
+
+/// In a queue that moves, a turn is open much of the time. If every waiter that sees one came back soon, all would
+/// read all turns.
+#[tokio::test]
+async fn only_the_next_few_come_back_for_an_open_turn() {
+    let Some(bed) = bed().await else { return };
+    let crowd: Vec<_> = (0..u128::try_from(EARLY_POLLS).unwrap() + 3).map(|number| plain(number + 1)).collect();
+    for (number, claim) in crowd.iter().enumerate() {
+        assert_eq!(attempt(&bed.one, claim).await, number == 0);
+    }
+    assert_eq!(release(&bed.one, &crowd[0]).await, Released::Released);
+    for peeks in [true, false] {
+        for (ahead, claim) in crowd[1..].iter().enumerate().skip(1) {
+            if !peeks {
+                bed.one.leases.edit(claim.id, |entry| entry.predecessor = None);
+            }
+            let Attempt::Pending(pending) = bed.one.attempt(claim).await.unwrap() else {
+                panic!("it is not the first")
+            };
+            assert_eq!(pending.ahead, u32::try_from(ahead).ok());
+            let after = pending.recheck_after.unwrap();
+            assert_eq!(after < LATER, ahead <= EARLY_POLLS, "{ahead} before it, {peeks}");
+            assert!(after < FORGET_TURN_AFTER, "what it saw of the turn is forgotten by then");
+        }
+    }
+}

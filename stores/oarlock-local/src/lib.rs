@@ -1,0 +1,95 @@
+#![doc = include_str!("docs.md")]
+
+mod attempt;
+mod blockers;
+mod boot;
+mod config;
+mod directory;
+mod error;
+mod events;
+mod expected;
+mod identity;
+mod inotify;
+mod inspect;
+mod mount;
+mod notify;
+mod paths;
+mod release;
+mod renew;
+mod session;
+mod shard;
+mod slot;
+mod state;
+mod store;
+mod sweep;
+mod turn;
+mod watch;
+
+use std::sync::Arc;
+
+use oarlock_core::capabilities::{Capabilities, Consistency, Liveness, Notify};
+use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::state::{Page, Query};
+use oarlock_core::{Claim, ClaimId, ResourceName, Result};
+
+pub use crate::config::{Config, STORE, default_dir, other_default_dir};
+use crate::error::SCHEME;
+use crate::store::Store;
+
+/// The embedded store: one directory, no server. See the [crate] for its guarantees and limits.
+#[derive(Debug)]
+pub struct Local {
+    store: Arc<Store>,
+}
+
+impl Local {
+    /// Opens the store. Creates its directory if it does not exist.
+    ///
+    /// # Errors
+    /// - [`CannotCreate`](oarlock_core::ErrorKind::CannotCreate): the directory cannot be created.
+    /// - [`Denied`](oarlock_core::ErrorKind::Denied): other users can write to it.
+    /// - [`Config`](oarlock_core::ErrorKind::Config): it is on a file system that other machines share.
+    /// - [`Os`](oarlock_core::ErrorKind::Os): any other system call failed.
+    pub async fn open(config: Config) -> Result<Self> {
+        let store = Store::open(config).await.map_err(|error| error.during("open"))?;
+        Ok(Self { store })
+    }
+}
+
+/// Each verb has a file of its own.
+impl Driver for Local {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.liveness = Liveness::LeaseAndProcess;
+        capabilities.notify = Notify::Push;
+        capabilities.consistency = Consistency::Single;
+        capabilities.outlives_process = true;
+        Info::new(SCHEME, self.store.to_string(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.store.attempt(claim).await.map_err(|error| error.during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        self.store.renew(batch).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.store.release(resource, id, end).await.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        self.store.watch(interest).map_err(|error| error.during("watch"))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.store.inspect(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.session.end();
+        self.store.hub.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! The state file of one name: two [slots](crate::slot) that hold the state of the model.
+//!
+//! A state file is created, grown and shrunk by a rename, so that a kill never leaves a file without a whole slot. Every other
+//! change is one `pwrite` into the older slot. Both slots are allocated when the file is created, so that a release needs no
+//! space on a full disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oarlock_core::model::Resource;
+use oarlock_core::{Error, ErrorKind, ResourceName, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Access;
+use crate::error::{SCHEME, foreign, newer, os_at};
+use crate::slot::{self, Newest, Trouble};
+
+/// The version of the payload that this code writes.
+const FORMAT: u32 = 1;
+
+/// Slots this much larger than their record are made smaller.
+const SHRINK_FACTOR: usize = 16;
+
+/// The payload of a slot, as written.
+#[derive(Serialize)]
+struct Written<'a> {
+    format: u32,
+    name: &'a ResourceName,
+    boot: &'a str,
+    resource: &'a Resource,
+}
+
+/// The payload of a slot, as read.
+#[derive(Deserialize)]
+struct Read {
+    format: u32,
+    name: ResourceName,
+    boot: Arc<str>,
+    resource: Resource,
+}
+
+/// The part of a payload that tells its version.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// The newest record of a state file.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) name: ResourceName,
+    pub(crate) boot: Arc<str>,
+    pub(crate) resource: Resource,
+    newest: Newest,
+    slot_size: usize,
+}
+
+/// An open state file.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    file: File,
+    path: PathBuf,
+    /// What this process wrote last. While it is the newest record, the file need not be parsed.
+    written: Option<Record>,
+}
+
+impl StateFile {
+    /// Opens the state file of a name; `None` if there is none.
+    pub(crate) fn open(path: PathBuf) -> Result<Option<Self>> {
+        Self::open_with(OpenOptions::new().read(true).write(true), path)
+    }
+
+    /// Opens the state file of a name for reading only. Closing a file that is open for writing would look like a change to the
+    /// processes that watch it.
+    pub(crate) fn open_to_show(path: PathBuf) -> Result<Option<Self>> {
+        Self::open_with(OpenOptions::new().read(true), path)
+    }
+
+    fn open_with(options: &OpenOptions, path: PathBuf) -> Result<Option<Self>> {
+        match options.open(&path) {
+            Ok(file) => Ok(Some(Self { file, path, written: None })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(os_at("open", &path, error)),
+        }
+    }
+
+    /// Reads the newest record; `None` if the file is empty, `Err(Unlinked)` if it was replaced or removed.
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
+        let failed = |error| Unread::Failed(os_at("read", &self.path, error));
+        let stat = rustix::fs::fstat(&self.file).map_err(|error| failed(error.into()))?;
+        if stat.st_nlink == 0 {
+            return Err(Unread::Unlinked);
+        }
+        let length = usize::try_from(stat.st_size).unwrap_or(0);
+        buffer.resize(length, 0);
+        self.file.read_exact_at(buffer, 0).map_err(failed)?;
+        let newest = match slot::newest(buffer) {
+            Ok(Some(newest)) => newest,
+            Ok(None) => return Ok(None),
+            Err(Trouble::Newer) => return Err(Unread::Failed(newer(&self.path))),
+            Err(Trouble::Damaged) => return Err(Unread::Damaged(foreign(&self.path, "is not a whole state file"))),
+        };
+        let is_newest = |written: &mut Record| written.newest == newest && written.slot_size == length / 2;
+        if let Some(written) = self.written.take_if(is_newest) {
+            return Ok(Some(written));
+        }
+        let record = parse(&buffer[newest.payload.clone()], &self.path).map_err(Unread::Failed)?;
+        Ok(Some(Record { newest, slot_size: length / 2, ..record }))
+    }
+
+    /// Writes `next` after `before`, in place if it fits. Returns the file that holds the state from now on.
+    pub(crate) fn write(
+        kept: Option<Self>,
+        path: impl FnOnce() -> PathBuf,
+        before: Option<Version>,
+        next: Next,
+        buffer: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<Self> {
+        let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
+        let sequence = before.map_or(1, |before| before.sequence + 1);
+        slot::begin(buffer);
+        let written = Written { format: FORMAT, name: &next.name, boot: &next.boot, resource: &next.resource };
+        let serialized = serde_json::to_writer(&mut *buffer, &written).is_ok();
+        let Some(crc) = slot::seal(buffer, sequence).filter(|_| serialized) else {
+            return Err(Error::new(ErrorKind::Internal, "cannot serialize the state of this name").on(SCHEME));
+        };
+        let length = buffer.len();
+        let fits = |size: usize| length <= size && size <= SHRINK_FACTOR * slot::size_for(length);
+        let (file, slot, slot_size) = match (kept, before) {
+            (Some(kept), Some(before)) if fits(before.slot_size) => {
+                let slot = 1 - before.slot;
+                let at = u64::try_from(slot * before.slot_size).unwrap_or(u64::MAX);
+                // A failed write leaves a torn slot, but a failing disk can report the failure of a write that was done.
+                let failed = |error| os_at("write", &path, error).applied_unknown();
+                kept.file.write_all_at(buffer, at).map_err(failed)?;
+                (kept.file, slot, before.slot_size)
+            }
+            _ => {
+                let size = slot::size_for(length);
+                buffer.resize(2 * size, 0);
+                let file =
+                    replace(&path, buffer, access).map_err(|error| os_at("write", &path, error).applied_unknown())?;
+                (file, 0, size)
+            }
+        };
+        let newest = Newest { sequence, crc, slot, payload: slot::payload_at(slot * slot_size, length) };
+        let Next { name, boot, resource } = next;
+        Ok(Self { file, path, written: Some(Record { name, boot, resource, newest, slot_size }) })
+    }
+}
+
+impl StateFile {
+    /// Waits until the file is on the disk. Only memos need that: unlike claims, they outlive a restart of the machine.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let folder = self.path.parent().map(File::open).transpose();
+        // The folder too: the file may have been renamed just now.
+        let synced = self.file.sync_data().and_then(|()| folder?.map_or(Ok(()), |folder| folder.sync_all()));
+        synced.map_err(|error| os_at("sync", &self.path, error).applied_unknown())
+    }
+}
+
+/// The state to write.
+pub(crate) struct Next {
+    pub(crate) name: ResourceName,
+    pub(crate) boot: Arc<str>,
+    pub(crate) resource: Resource,
+}
+
+/// The record that the next one follows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version {
+    sequence: u64,
+    slot: usize,
+    slot_size: usize,
+}
+
+impl Record {
+    pub(crate) fn version(&self) -> Version {
+        Version { sequence: self.newest.sequence, slot: self.newest.slot, slot_size: self.slot_size }
+    }
+}
+
+/// Why a file could not be read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// The file was replaced or removed: its name leads to it no longer.
+    Unlinked,
+    /// No slot is whole. Under the lock the file is damaged; without it, another process may be writing.
+    Damaged(Error),
+    /// Any other failure.
+    Failed(Error),
+}
+
+fn parse(payload: &[u8], path: &Path) -> Result<Record> {
+    let read = match serde_json::from_slice::<Read>(payload) {
+        Ok(read) if read.format == FORMAT => read,
+        other => {
+            let format = serde_json::from_slice::<Format>(payload).map(|read| read.format);
+            let is_newer = format.is_ok_and(|format| format > FORMAT);
+            let why =
+                other.err().map_or_else(|| "has an unknown format".to_owned(), |e| format!("cannot be parsed ({e})"));
+            return Err(if is_newer { newer(path) } else { foreign(path, &why) });
+        }
+    };
+    let newest = Newest { sequence: 0, crc: 0, slot: 0, payload: 0..0 };
+    Ok(Record { name: read.name, boot: read.boot, resource: read.resource, newest, slot_size: 0 })
+}
+
+/// Replaces the file at `path`. The rename is the moment of the change.
+fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<File> {
+    let new = path.with_extension("new");
+    let create = || access.create(OpenOptions::new().read(true).write(true).create(true).truncate(true), &new);
+    let mut file = match create() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                access.make(folder).map_err(io::Error::other)?;
+            }
+            create()?
+        }
+        created => created?,
+    };
+    file.write_all(content)?;
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}

@@ -1,0 +1,150 @@
+//! The suite on Redlock, over three, four and five servers; each connection has proxies of its own.
+//!
+//! `OARLOCK_REDLOCK=5` runs it on that many alone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, ErrorKind, Result};
+use oarlock_quorum::redlock;
+use oarlock_redis::{Address, Config, Layout};
+use oarlock_testbed::Redis as Server;
+use oarlock_testbed::proxy::{Held, Proxy};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Servers under test.
+struct Store {
+    servers: Arc<Vec<Server>>,
+}
+
+/// Replies are lost above the driver, where verbs are known; every other fault happens in the proxies.
+struct Client {
+    driver: Arc<Faulty>,
+    proxies: Vec<Proxy>,
+}
+
+fn config(addr: SocketAddr) -> Config {
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    config
+}
+
+/// Enough for a busy machine, and small beside a lease.
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Store {
+    /// Does something to all servers at once.
+    fn all(&self, what: impl Fn(&Server) -> Result<(), Failure> + Send + Sync + 'static) -> BoxFuture<Result<()>> {
+        let servers = self.servers.clone();
+        Box::pin(async move {
+            let done = tokio::task::spawn_blocking(move || {
+                std::thread::scope(|scope| {
+                    let running: Vec<_> = servers.iter().map(|server| scope.spawn(|| what(server))).collect();
+                    running.into_iter().try_for_each(|thread| {
+                        thread.join().unwrap_or_else(|_| Err("a server could not be handled".into()))
+                    })
+                })
+            });
+            done.await.map_err(os)?.map_err(os)
+        })
+    }
+}
+
+impl Fixture for Store {
+    fn name(&self) -> String {
+        format!("redlock/{}", self.servers.len())
+    }
+
+    fn powers(&self) -> Powers {
+        let has = Power::Has;
+        Powers::none().kill(has).cut(has).drop_reply(has).restart(has).pause(has)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(Duration::from_millis(1500))
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let addrs: Vec<_> = self.servers.iter().map(Server::addr).collect();
+        Box::pin(async move {
+            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
+            let quorum = redlock(proxies.iter().map(|proxy| config(proxy.addr()))).await?;
+            let driver = Arc::new(Faulty::new(Arc::new(quorum.node_timeout(NODE_TIMEOUT))));
+            Ok(Arc::new(Client { driver, proxies }) as Arc<dyn Connection>)
+        })
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        self.all(|server| Ok(server.restart()?))
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        self.all(|server| Ok(server.pause()?))
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        self.all(|server| Ok(server.resume()?))
+    }
+}
+
+fn os(error: impl Into<Failure>) -> Error {
+    Error::new(ErrorKind::Os, "the testbed failed").because(error)
+}
+
+fn done(result: Result<()>) -> BoxFuture<Result<()>> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Connection for Client {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// A dead process resets its connections and opens no more.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::refuse);
+        done(Ok(()))
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::cut);
+        done(Ok(()))
+    }
+
+    /// What was held up arrives late: the hardest of the ways a cut can end.
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
+    }
+
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.driver.drop_reply(verb);
+        done(Ok(()))
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let chosen: Option<usize> = std::env::var("OARLOCK_REDLOCK").ok().map(|count| count.parse()).transpose()?;
+    let mut content = true;
+    for count in [3, 4, 5] {
+        if chosen.is_some_and(|chosen| chosen != count) {
+            continue;
+        }
+        let mut servers = Vec::new();
+        for _ in 0..count {
+            match Server::start_or_skip()? {
+                Some(server) => servers.push(server),
+                None => return Ok(()),
+            }
+        }
+        let conclusion =
+            oarlock_conformance::run_with(Store { servers: Arc::new(servers) }, &oarlock_conformance::args());
+        content &= !conclusion.has_failed();
+    }
+    if content { Ok(()) } else { Err("a case has failed".into()) }
+}

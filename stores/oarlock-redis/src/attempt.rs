@@ -1,0 +1,205 @@
+//! `attempt`: one script that grants a claim, or puts it into the queue.
+
+use std::time::Duration;
+
+use futures_util::future::join;
+use oarlock_core::clock::Clock;
+use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
+use oarlock_core::{Applied, Capacity, Claim, Error, Fence, Limit, Result, Weight};
+use redis::Value;
+
+use crate::Redis;
+use crate::config::Layout;
+use crate::dispatch::ScriptCall;
+use crate::error::unexpected;
+use crate::scripts::{Reply, micros, optional};
+
+impl Redis {
+    pub(crate) async fn attempt_claim(&self, claim: &Claim) -> Result<Attempt> {
+        self.check(&claim.resource, Some(claim))?;
+        let waits = claim.wait && self.pool.config.layout == Layout::Native;
+        if !waits {
+            return self.send_attempt(claim, 0).await;
+        }
+        let notifications = self.pool.notifications();
+        // A claim that must begin with its whole lease asks for it, whatever a notification says.
+        if claim.may_be_handed()
+            && let Some(grant) = notifications.handed(claim.id).and_then(|handed| handed.grant(self.clock().now()))
+        {
+            notifications.forget(claim.id);
+            return Ok(Attempt::Granted(grant));
+        }
+        // Before the request is sent, so that no notification is missed between the reply and the watch.
+        let expected = self.pool.expect(claim).await;
+        let sent = sent(self.clock(), claim, expected.is_some(), self.pool.confirms());
+        let mut answer = self.send_attempt(claim, sent).await;
+        match &mut answer {
+            Ok(Attempt::Pending(pending)) => {
+                pending.watched = expected.is_some() && self.pool.expect(claim).await == expected;
+            }
+            Ok(Attempt::Granted(_)) => notifications.forget(claim.id),
+            // A claim that left nothing in the store is not released later.
+            Err(error) if error.applied() == Applied::No => notifications.forget(claim.id),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    async fn send_attempt(&self, claim: &Claim, sent: i64) -> Result<Attempt> {
+        let reply = if self.pool.confirms() {
+            Box::pin(self.attempt_confirmed(claim, sent)).await
+        } else if self.pool.is_cluster() {
+            let subscribe = Box::pin(self.pool.subscribe_mailbox(&claim.resource));
+            join(self.pool.run_one(self.attempt_call(claim, sent)), subscribe).await.0
+        } else {
+            self.pool.run_one(self.attempt_call(claim, sent)).await
+        };
+        read(claim, reply?)
+    }
+
+    /// An attempt that counts only if enough replicas have it. The driver does not withdraw a grant that they have not
+    /// confirmed: it may be an old, confirmed hold that now asks for less. The engine asks again, or releases it.
+    async fn attempt_confirmed(&self, claim: &Claim, sent: i64) -> Result<Value> {
+        let replies = self.pool.run_confirmed(vec![self.attempt_call(claim, sent)], confirm_timeout(claim.ttl));
+        let (mut replies, ()) = join(replies, self.pool.subscribe_mailbox(&claim.resource)).await;
+        replies.pop().unwrap_or_else(|| Err(unexpected()))
+    }
+
+    fn attempt_call(&self, claim: &Claim, sent: i64) -> ScriptCall {
+        if self.pool.config.layout == Layout::Plain {
+            return self.plain_attempt(claim);
+        }
+        let (mode, limit) = match claim.capacity {
+            Capacity::Any => ("any", 1),
+            Capacity::Fixed(limit) => ("fixed", units(limit)),
+            Capacity::Adopt(limit) => ("adopt", units(limit)),
+        };
+        let label = self.label(&claim.label);
+        let mut call = self.pool.call(&self.scripts.attempt, &claim.resource);
+        let command = &mut call.command;
+        command.arg(claim.id.to_string()).arg(&self.pool.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
+        command.arg(u8::from(claim.wait)).arg(claim.behind);
+        command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(mode).arg(limit).arg(&*label);
+        command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
+        match claim.least_fence {
+            Some(fence) => command.arg(fence.get()),
+            None => command.arg(""),
+        };
+        command.arg(sent);
+        call
+    }
+}
+
+/// When a request was sent, in microseconds, for a claim that will be notified of its turn; 0 for other claims.
+///
+/// The number is negative for a claim that must not be handed its turn. A hold that is not renewed, or that outlives
+/// this process, must begin with its whole lease; and replicas cannot confirm a grant that comes with a notification.
+pub(crate) fn sent(clock: &dyn Clock, claim: &Claim, expected: bool, confirms: bool) -> i64 {
+    if !expected {
+        return 0;
+    }
+    let now = i64::try_from(clock.now().as_nanos() / 1000).unwrap_or(0);
+    if claim.may_be_handed() && !confirms { now } else { -now }
+}
+
+/// How long replicas may take to confirm a claim of this lease: a part of it, so that there is time to try again.
+pub(crate) fn confirm_timeout(ttl: Duration) -> Duration {
+    (ttl / 4).min(Duration::from_secs(1))
+}
+
+fn read(claim: &Claim, reply: Value) -> Result<Attempt> {
+    if let Value::Int(fence) = reply {
+        let fence = Fence::new(u64::try_from(fence).map_err(|error| unexpected().because(error))?);
+        let ttl = Duration::from_millis(u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX));
+        return Ok(Attempt::Granted(Grant::new(fence, Lease::of(ttl))));
+    }
+    let (outcome, mut reply) = Reply::of(reply)?;
+    match (&*outcome, claim.capacity) {
+        ("granted", _) => {
+            let fence = reply.fence()?.ok_or_else(unexpected)?;
+            let mut grant = Grant::new(fence, Lease::of(reply.span()?));
+            grant.memo = reply.memo()?;
+            Ok(Attempt::Granted(grant))
+        }
+        ("pending", _) => {
+            let mut pending = Pending::default();
+            pending.ahead = reply.maybe_number()?.and_then(|ahead| u32::try_from(ahead).ok());
+            pending.recheck_after = reply.maybe_number()?.map(Duration::from_micros);
+            pending.holder = reply.maybe_text()?.map(|id| id.parse()).transpose()?;
+            Ok(Attempt::Pending(pending))
+        }
+        ("mismatch", Capacity::Fixed(asked)) => Err(Error::spec_mismatch(reply.limit()?, asked)),
+        _ => Err(reply.refusal(&outcome)),
+    }
+}
+
+/// A weight, for a script: 0 is everything.
+fn weight(weight: Weight) -> u32 {
+    match weight {
+        Weight::All => 0,
+        Weight::Units(units) => units.get(),
+    }
+}
+
+/// A capacity, for a script: 0 is no limit.
+fn units(limit: Limit) -> u32 {
+    match limit {
+        Limit::Unlimited => 0,
+        Limit::Units(units) => units.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use oarlock_core::clock::BootClock;
+    use oarlock_core::driver::{Driver, DynDriver as _, End, Interest};
+    use oarlock_core::{ClaimId, Lifetime, ResourceName};
+
+    use super::*;
+    use crate::config::{Address, Config};
+
+    #[test]
+    fn a_claim_that_is_not_renewed_or_outlives_the_process_is_handed_nothing() {
+        let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("deploy").unwrap());
+        claim.wait = true;
+        assert!(sent(&BootClock, &claim, true, false) > 0);
+        assert!(sent(&BootClock, &claim, true, true) < 0);
+        assert_eq!(sent(&BootClock, &claim, false, false), 0);
+        claim.renews = false;
+        assert!(sent(&BootClock, &claim, true, false) < 0);
+        (claim.renews, claim.lifetime) = (true, Lifetime::Lease);
+        assert!(sent(&BootClock, &claim, true, false) < 0);
+    }
+
+    /// Notifications are kept for waiting claims only.
+    #[tokio::test]
+    async fn nothing_is_kept_of_claims_that_were_refused_or_granted() {
+        let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
+        let addr = server.addr();
+        let store = Redis::open(Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))).await.unwrap();
+        let _mailbox = Driver::watch(&store, &Interest::Mailbox).await.unwrap();
+        let name = ResourceName::new("deploy").unwrap();
+        let claim = |id: u128, capacity: u32| {
+            let mut claim = Claim::new(ClaimId::from_bits(id), name.clone());
+            (claim.wait, claim.weight) = (true, Weight::Units(NonZeroU32::MIN));
+            claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::new(capacity).unwrap()));
+            claim
+        };
+        let store = Arc::new(store);
+        store.clone().attempt(Arc::new(claim(1, 1))).await.unwrap();
+        for id in 10..20 {
+            store.clone().attempt(Arc::new(claim(id, 2))).await.unwrap_err();
+        }
+        assert_eq!(store.pool.notifications().expected(), 0, "the first was granted, the others refused");
+        let mut mailbox = Driver::watch(&*store, &Interest::Mailbox).await.unwrap();
+        store.clone().attempt(Arc::new(claim(2, 1))).await.unwrap();
+        assert_eq!(store.pool.notifications().expected(), 1, "it waits");
+        store.clone().release(name.clone(), ClaimId::from_bits(1), End::Done { memo: None }).await.unwrap();
+        mailbox.changed().await.unwrap();
+        assert!(matches!(store.clone().attempt(Arc::new(claim(2, 1))).await.unwrap(), Attempt::Granted(_)));
+        assert_eq!(store.pool.notifications().expected(), 0, "it was handed its turn");
+    }
+}

@@ -1,0 +1,152 @@
+//! Errors of the client crate and the server, as errors of this library.
+
+use std::fmt::Display;
+
+use oarlock_core::{Error, ErrorKind, Limit};
+use redis::{ErrorKind as Cause, RedisError};
+
+/// The URL scheme of this store.
+pub(crate) const SCHEME: &str = "redis";
+
+/// The server could not be connected to: nothing was sent.
+pub(crate) fn no_connection(to: impl Display, error: RedisError) -> Error {
+    match error.kind() {
+        Cause::RESP3NotSupported => config("the server is too old: use Redis 6 or later, or Valkey").because(error),
+        Cause::InvalidClientConfig => config("the address of the server is not valid").because(error),
+        Cause::AuthenticationFailed => denied(error),
+        Cause::Server(_) | Cause::Extension => failed(error),
+        _ => {
+            Error::new(ErrorKind::Unreachable, format!("no connection to {to}")).on(SCHEME).retry_later().because(error)
+        }
+    }
+}
+
+/// A request failed.
+pub fn failed(error: RedisError) -> Error {
+    match error.code() {
+        Some("NOAUTH" | "WRONGPASS" | "NOPERM") => denied(error),
+        // The server refused before it did anything, and may accept the request later.
+        Some(
+            "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN"
+            | "CLUSTERDOWN" | "NOSCRIPT" | "MOVED" | "ASK" | "UNBLOCKED",
+        ) => Error::new(ErrorKind::Unreachable, "the server cannot serve requests now")
+            .on(SCHEME)
+            .retry_later()
+            .because(error),
+        Some(_) => {
+            Error::new(ErrorKind::Internal, "the server refused a script").on(SCHEME).applied_unknown().because(error)
+        }
+        None => Error::unreachable("the connection was lost").on(SCHEME).because(error),
+    }
+}
+
+fn denied(error: RedisError) -> Error {
+    Error::new(ErrorKind::Denied, "the server refused this user").on(SCHEME).because(error)
+}
+
+fn config(message: &str) -> Error {
+    Error::new(ErrorKind::Config, message).on(SCHEME)
+}
+
+/// The script could not be loaded, so it did not run.
+pub(crate) fn not_loaded(error: RedisError) -> Error {
+    match failed(error.clone()) {
+        denied if denied.kind() == ErrorKind::Denied => denied,
+        _ => {
+            let message = "the script could not be loaded into the server";
+            Error::new(ErrorKind::Unreachable, message).on(SCHEME).retry_later().because(error)
+        }
+    }
+}
+
+/// Too few replicas have confirmed a write.
+pub(crate) fn unconfirmed(confirmed: u32, required: u32) -> Error {
+    let message = format!("{confirmed} of {required} required replicas confirmed the write in time");
+    Error::unreachable(message).on(SCHEME)
+}
+
+/// The store was closed.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "this store was closed").on(SCHEME)
+}
+
+/// A reply that this driver does not understand.
+pub(crate) fn unexpected() -> Error {
+    Error::new(ErrorKind::Internal, "unexpected reply from a Lua script").on(SCHEME).applied_unknown()
+}
+
+/// The key holds a value of another program, which stays as it is.
+pub(crate) fn foreign(what: &str) -> Error {
+    Error::new(ErrorKind::Foreign, format!("its key holds {what}")).on(SCHEME)
+}
+
+/// The key has the format of an earlier version, which this one cannot read.
+pub(crate) fn older(format: &str) -> Error {
+    let message =
+        format!("its key was written by an older version, in format {format}: delete it when no program uses it");
+    Error::new(ErrorKind::Foreign, message).on(SCHEME)
+}
+
+pub(crate) fn newer(format: &str) -> Error {
+    Error::new(ErrorKind::NewerFormat, format!("its key was written by a newer version, in format {format}")).on(SCHEME)
+}
+
+pub(crate) fn too_heavy(limit: Limit) -> Error {
+    Error::new(ErrorKind::TooHeavy, format!("the claim is heavier than the capacity of {limit}")).on(SCHEME)
+}
+
+/// The holder is another program, which does not read requests to end.
+pub(crate) fn cannot_ask() -> Error {
+    let message =
+        "the holder is another program, which cannot be asked to release the lock: break the lock without a grace";
+    Error::new(ErrorKind::Unsupported, message).on(SCHEME)
+}
+
+pub(crate) fn upgrade() -> Error {
+    Error::new(ErrorKind::Upgrade, "a held claim cannot become heavier").on(SCHEME)
+}
+
+pub(crate) fn exhausted() -> Error {
+    Error::new(ErrorKind::FenceExhausted, "the next fence would be larger than 2^53").on(SCHEME)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::{Applied, Retry};
+
+    use super::*;
+
+    fn said(line: &str) -> RedisError {
+        redis::parse_redis_value(line.as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn a_request_that_a_server_refuses_had_no_effect() {
+        let refusals = [
+            "-NOSCRIPT No matching script",
+            "-OOM command not allowed when used memory > 'maxmemory'",
+            "-READONLY You can't write against a read only replica",
+            "-MISCONF Redis is configured to save RDB snapshots",
+            "-LOADING Redis is loading the dataset in memory",
+            "-CLUSTERDOWN Hash slot not served",
+            "-MOVED 1 127.0.0.1:1",
+            "-NOREPLICAS Not enough good replicas to write",
+        ];
+        for line in refusals {
+            let error = failed(said(&format!("{line}\r\n")));
+            let wanted = (ErrorKind::Unreachable, Applied::No, Retry::Later);
+            assert_eq!((error.kind(), error.applied(), error.retry()), wanted, "{line}");
+        }
+        let error = failed(said("-NOPERM this user has no permissions\r\n"));
+        assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Denied, Applied::No, Retry::Never));
+        let error = failed(said("-ERR something else\r\n"));
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Internal, Applied::Unknown));
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_loaded_had_no_effect() {
+        let error = not_loaded(said("-ERR no\r\n"));
+        assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::No));
+        assert_eq!(not_loaded(said("-NOPERM no\r\n")).kind(), ErrorKind::Denied);
+    }
+}

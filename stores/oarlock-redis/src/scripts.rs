@@ -1,0 +1,187 @@
+//! The scripts of each layout, concatenated from their files; the form of their arguments and replies.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::state::{Ending, Memo};
+use oarlock_core::{Error, Fence, Limit, Result};
+use redis::{Cmd, Value};
+
+use crate::config::{Config, Layout};
+use crate::error::{cannot_ask, exhausted, foreign, newer, older, too_heavy, unexpected, upgrade};
+
+/// A script and its SHA-1, by which a server knows it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    code: String,
+    hash: String,
+}
+
+impl Script {
+    pub(crate) fn new(code: String) -> Self {
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The command that loads it.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&self.code);
+        load
+    }
+}
+
+/// One script for each verb.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) attempt: Arc<Script>,
+    pub(crate) renew: Arc<Script>,
+    pub(crate) release: Arc<Script>,
+    pub(crate) inspect: Arc<Script>,
+}
+
+macro_rules! parts {
+    ($layout:literal: $($file:literal),+) => {
+        &[$(include_str!(concat!("scripts/", $layout, "/", $file, ".lua"))),+]
+    };
+}
+
+impl Scripts {
+    /// The scripts of this layout; `sharded` in a cluster, where a notification stays on the node of its slot.
+    pub(crate) fn of(config: &Config, sharded: bool) -> Self {
+        let publish = if sharded {
+            "local PUBLISH, NUMSUB = 'SPUBLISH', 'SHARDNUMSUB'\n"
+        } else {
+            "local PUBLISH, NUMSUB = 'PUBLISH', 'NUMSUB'\n"
+        };
+        let script = |parts: &[&str]| Arc::new(Script::new(format!("{publish}{}", parts.concat())));
+        match config.layout {
+            Layout::Native => Self {
+                attempt: script(
+                    parts!("native": "load", "place", "attempt.free", "attempt.behind", "hand", "rule", "attempt"),
+                ),
+                renew: script(parts!("native": "load", "place", "renew.alone", "hand", "rule", "renew")),
+                release: script(parts!(
+                    "native": "load", "place", "release.alone", "release.place", "hand", "release.next", "rule", "release"
+                )),
+                inspect: script(parts!("native": "load", "hand", "rule", "inspect")),
+            },
+            Layout::Plain => Self {
+                attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),
+                renew: script(parts!("plain": "load", "beside", "renew")),
+                release: script(parts!("plain": "release.done", "load", "release")),
+                inspect: script(parts!("plain": "load", "beside", "inspect")),
+            },
+            Layout::Redisson => {
+                let tokens = format!("local TOKENS = {}\n", config.tokens);
+                let script = |parts: &[&str]| script(&[&[tokens.as_str()], parts].concat());
+                Self {
+                    attempt: script(parts!("redisson": "load", "change", "attempt")),
+                    renew: script(parts!("redisson": "load", "change", "renew")),
+                    release: script(parts!("redisson": "load", "change", "release")),
+                    inspect: script(parts!("redisson": "load", "inspect")),
+                }
+            }
+        }
+    }
+}
+
+/// An optional argument of a script: nothing, or `=` and the bytes.
+pub(crate) fn optional(bytes: Option<&[u8]>) -> Vec<u8> {
+    bytes.map_or_else(Vec::new, |bytes| [b"=", bytes].concat())
+}
+
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The reply of a script, read part by part.
+pub(crate) struct Reply(std::vec::IntoIter<Value>);
+
+impl Reply {
+    /// The outcome that a reply begins with, and the rest of it.
+    pub(crate) fn of(reply: Value) -> Result<(String, Self)> {
+        let mut parts = Self::list(reply)?;
+        Ok((parts.text()?, parts))
+    }
+
+    pub(crate) fn rest(self) -> impl Iterator<Item = Value> {
+        self.0
+    }
+
+    pub(crate) fn list(value: Value) -> Result<Self> {
+        let Value::Array(parts) = value else { return Err(unexpected()) };
+        Ok(Self(parts.into_iter()))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.0.next() {
+            None | Some(Value::Nil) => Ok(None),
+            Some(Value::BulkString(bytes)) => Ok(Some(bytes)),
+            Some(_) => Err(unexpected()),
+        }
+    }
+
+    pub(crate) fn maybe_text(&mut self) -> Result<Option<String>> {
+        self.bytes()?.map(|bytes| String::from_utf8(bytes).map_err(|error| unexpected().because(error))).transpose()
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String> {
+        self.maybe_text()?.ok_or_else(unexpected)
+    }
+
+    /// A number; `None` if it is negative.
+    pub(crate) fn maybe_number(&mut self) -> Result<Option<u64>> {
+        let Some(Value::Int(number)) = self.0.next() else { return Err(unexpected()) };
+        Ok(u64::try_from(number).ok())
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64> {
+        self.maybe_number()?.ok_or_else(unexpected)
+    }
+
+    pub(crate) fn small(&mut self) -> Result<u32> {
+        u32::try_from(self.number()?).map_err(|error| unexpected().because(error))
+    }
+
+    pub(crate) fn span(&mut self) -> Result<Duration> {
+        self.number().map(Duration::from_micros)
+    }
+
+    pub(crate) fn fence(&mut self) -> Result<Option<Fence>> {
+        Ok(self.maybe_number()?.map(Fence::new))
+    }
+
+    pub(crate) fn limit(&mut self) -> Result<Limit> {
+        Ok(NonZeroU32::new(self.small()?).map_or(Limit::Unlimited, Limit::Units))
+    }
+
+    pub(crate) fn memo(&mut self) -> Result<Option<Memo>> {
+        Ok(self.bytes()?.map(Into::into))
+    }
+
+    pub(crate) fn ending(&mut self) -> Result<Option<Ending>> {
+        let (by, why) = (self.maybe_text()?, self.maybe_text()?);
+        Ok(by.map(|by| Ending::new(by, why.unwrap_or_default())))
+    }
+
+    /// The error that a script may reply with instead of a result.
+    pub(crate) fn refusal(mut self, outcome: &str) -> Error {
+        let refusal = match outcome {
+            "foreign" => self.text().map(|what| foreign(&what)),
+            "older" => self.text().map(|format| older(&format)),
+            "newer" => self.text().map(|format| newer(&format)),
+            "heavy" => self.limit().map(too_heavy),
+            "upgrade" => Ok(upgrade()),
+            "deaf" => Ok(cannot_ask()),
+            "exhausted" => Ok(exhausted()),
+            _ => Ok(unexpected()),
+        };
+        refusal.unwrap_or_else(|error| error)
+    }
+}

@@ -1,0 +1,287 @@
+-- The rule, as oarlock-core's model.rs has it, on the server's clock. A claim that was handed its turn holds.
+
+local GRAVES, MANY, NEAR = 8, 2000, 200
+
+local entries = {}
+local dirty, changed = false, false
+local calls, gone, fields = {}, {}, {}
+-- Those stored as waiters, and those of them that must be stored anew.
+local waited, touched = {}, {}
+
+local function there(number) return number ~= 0 and number or nil end
+
+local function entry_of(packed, from)
+  local till, lease, fence, turn, handed, sent, weight, deaf, behind, seq, since, id, session, kind, value, by, why,
+    after = struct.unpack(ENTRY, packed, from)
+  -- Neither endless nor no number at all, which their sum would be, too.
+  local sum = till + lease + turn + handed + since + math.abs(sent)
+  if not (sum <= 6 * FENCES and math.min(till, lease, turn, handed, since) >= 0) then error('not ours') end
+  if not (is_whole(fence, 0, FENCES) and is_whole(seq, 1, tail)) then error('not ours') end
+  return {
+    till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
+    weight = weight, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
+    session = session, kind = kind, value = value, by = by ~= '' and by or nil, why = why,
+  }, after
+end
+
+local function packed_entry(e)
+  local by, why = e.by or '', e.by and e.why or ''
+  return struct.pack(
+    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.weight,
+    e.deaf and 1 or 0, e.behind, e.seq, e.since, e.id, e.session, #e.kind, e.kind, #e.value, e.value, #by, by, #why, why
+  )
+end
+
+-- The fields of those who wait. Where numbers between them are free, those that are there are looked up: what this
+-- costs depends on how many there are, not on how many there were, nor on the numbers that another program wrote.
+local function places()
+  local names = {}
+  if count == 0 then return names end
+  if tail - head <= NEAR then
+    for seq = head + 1, tail do names[#names + 1] = 'w' .. seq end
+    return names
+  end
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if string.find(field, '^w%d') then names[#names + 1] = field end
+  end
+  return names
+end
+
+local function read_all()
+  local after = HEAD_SIZE + 1
+  for at = 1, holders do entries[at], after = entry_of(packed, after) end
+  if holders > 0 and after ~= #packed + 1 then error('left over') end
+  local names = places()
+  for from = 1, #names, MANY do
+    for _, waits in ipairs(redis.call('HMGET', key, unpack(names, from, math.min(from + MANY - 1, #names)))) do
+      if waits then
+        local e = entry_of(waits)
+        entries[#entries + 1] = e
+        waited[e] = true
+      end
+    end
+  end
+  if #entries ~= holders + count then error('not as many as it says') end
+  table.sort(entries, function(a, b) return a.seq < b.seq end)
+end
+
+if not pcall(read_all) then return { 'foreign', 'a state that cannot be read' } end
+
+-- Nothing lasts longer than the lease it was given, counted from now: unless the clock was set back.
+for _, e in ipairs(entries) do
+  if e.till > now + e.lease or (e.turn and e.turn > now + TURN) then
+    e.till = math.min(e.till, now + e.lease)
+    e.turn = e.turn and math.min(e.turn, now + TURN)
+    touched[e], dirty = true, true
+  end
+end
+
+local function ends_at(e)
+  if e.turn and e.turn < e.till then return e.turn end
+  return e.till
+end
+
+local function find(id)
+  for at, e in ipairs(entries) do
+    if e.id == id then return at, e end
+  end
+end
+
+local function anyone_waits()
+  for _, e in ipairs(entries) do
+    if not e.fence or e.handed then return 1 end
+  end
+  return 0
+end
+
+local function no_load() return { claims = 0, units = 0, all = false } end
+
+local function add(load, weight)
+  load.claims = load.claims + 1
+  if weight == 0 then load.all = true else load.units = load.units + weight end
+end
+
+local function bears(load, weight, limit)
+  if weight == 0 then return load.claims == 0 end
+  return not load.all and (limit == 0 or load.units + weight <= limit)
+end
+
+local function next_fence() return math.max(last_fence + 1, now) end
+
+local function is_silent(e) return now - (e.till - e.lease) > SILENT end
+
+-- Lets a waiter hold that has not asked for it yet.
+local function hand(e, fence)
+  e.fence, e.handed, e.turn, e.lease = fence, now, nil, math.min(e.lease, TURN)
+  e.till = math.min(e.till, now + TURN)
+end
+
+-- Whether a notification would reach a waiter that listened at its last request.
+local function is_heard(e)
+  if not e.sent then return true end
+  local told = redis.pcall('PUBSUB', NUMSUB, mail .. e.session)
+  return type(told[2]) ~= 'number' or told[2] > 0
+end
+
+-- Tells the waiters that fit now that their turn has come, and starts the time they have to take it. If one of them may
+-- be dead, the next one that can is told to look, and so learns when that time is over.
+local function call()
+  local limit, load, blocked, doubtful = cap < 0 and 1 or cap, no_load(), false, false
+  for _, e in ipairs(entries) do
+    if e.fence then add(load, e.weight) end
+  end
+  for _, e in ipairs(entries) do
+    if not e.fence then
+      if not e.turn and not e.deaf and not blocked and bears(load, e.weight, limit) and not is_heard(e) then
+        e.deaf, touched[e] = true, true
+      end
+      if e.deaf then
+        e.turn = nil
+      elseif not blocked and bears(load, e.weight, limit) then
+        add(load, e.weight)
+        if not e.turn then
+          touched[e] = true
+          calls[#calls + 1] = e
+          doubtful = doubtful or is_silent(e)
+          if e.sent and e.sent > 0 and not e.by and next_fence() < FENCES then
+            last_fence = next_fence()
+            hand(e, last_fence)
+          else
+            e.turn = now + TURN
+          end
+        end
+      else
+        if e.turn then touched[e] = true end
+        e.turn = nil
+        blocked = true
+        if doubtful and e.sent and #entries <= FEW then
+          calls[#calls + 1] = e
+          doubtful = false
+        end
+      end
+    end
+  end
+end
+
+-- The holder knows that it holds.
+local function take(e)
+  e.since, e.handed, e.sent = e.handed or e.since, nil, nil
+end
+
+-- What there is after the '=' of something that is there.
+local function text_of(text) return text ~= '' and string.sub(text, 2) end
+
+local function ending(e)
+  if not e.by then return false, false end
+  return text_of(e.by), text_of(e.why)
+end
+
+local buried
+
+local function graves()
+  if buried then return buried end
+  local packed = redis.call('HGET', key, 'graves')
+  if not packed then return {} end
+  local read, list = pcall(cmsgpack.unpack, packed)
+  local told = {}
+  for _, grave in ipairs(read and type(list) == 'table' and list or {}) do
+    if type(grave) == 'table' and #told < GRAVES then told[#told + 1] = grave end
+  end
+  return told
+end
+
+local function bury(e)
+  buried = graves()
+  if #buried >= GRAVES then table.remove(buried, 1) end
+  table.insert(buried, { id = e.id, by = e.by, why = e.why })
+end
+
+local function after_removal()
+  if #entries == 0 then cap = -1 end
+  dirty, changed = true, true
+  call()
+end
+
+local function leave(e)
+  gone[#gone + 1] = e.id
+  if waited[e] then gone[#gone + 1] = 'w' .. e.seq end
+end
+
+local function remove(at)
+  leave(table.remove(entries, at))
+  after_removal()
+end
+
+-- Removes what has run out.
+local function expire()
+  local kept = {}
+  for _, e in ipairs(entries) do
+    if ends_at(e) > now then
+      kept[#kept + 1] = e
+    else
+      leave(e)
+      if e.by then bury(e) end
+    end
+  end
+  if #kept < #entries then
+    entries = kept
+    after_removal()
+  end
+end
+
+-- Splits what is there into those who hold and those who wait, and stores of the latter what changed.
+local function store()
+  local waiters, hold, latest = {}, {}, now
+  soon = math.huge
+  for _, e in ipairs(entries) do
+    latest, soon = math.max(latest, e.till), math.min(soon, ends_at(e))
+    local among = e.fence and hold or waiters
+    among[#among + 1] = e
+    if e.fence and waited[e] then gone[#gone + 1] = 'w' .. e.seq end
+  end
+  for _, e in ipairs(waiters) do
+    if touched[e] then
+      fields[#fields + 1] = 'w' .. e.seq
+      fields[#fields + 1] = packed_entry(e)
+    end
+  end
+  count, head = #waiters, waiters[1] and waiters[1].seq - 1 or 0
+  holders, only = #hold, hold[1] and not hold[2] and not hold[1].by and hold[1].id or NO_CLAIM
+  if #entries > 0 then
+    last, tail = math.ceil(latest / 1000), entries[#entries].seq
+  else
+    soon, tail = 0, 0
+  end
+  for at, e in ipairs(hold) do hold[at] = packed_entry(e) end
+  packed = table.concat(hold)
+  if buried then
+    fields[#fields + 1] = 'graves'
+    fields[#fields + 1] = cmsgpack.pack(buried)
+  end
+end
+
+-- Lua hands over no more than so many at once.
+local function in_parts(command, list)
+  for from = 1, #list, MANY do
+    redis.call(command, key, unpack(list, from, math.min(from + MANY - 1, #list)))
+  end
+end
+
+-- Stores what changed, notifies the claims that it concerns, and returns the reply.
+local function finish(answer)
+  if not dirty then return answer end
+  store()
+  -- A claim that expired may be back already: removals go first.
+  in_parts('HDEL', gone)
+  local anew = keep(packed)
+  in_parts('HSET', fields)
+  if #entries > 0 then
+    enlist(anew)
+  else
+    redis.call('ZREM', index, key)
+  end
+  for _, e in ipairs(calls) do tell(e.id, e.session, e.handed and e.fence, e.sent, e.lease) end
+  if changed then redis.call(PUBLISH, key, '') end
+  return answer
+end
+

@@ -1,0 +1,59 @@
+-- Takes a lock that is free. This goes before everything else, because nothing needs to be known for it.
+--
+-- KEYS     see load.lua
+-- ARGV[1]  id
+-- ARGV[2]  lease, in milliseconds
+-- ARGV[3]  the fence to give if no larger one was given before, at most a minute from the clock; '' = by the clock
+-- ARGV[4]  who it is, as it is kept: see load.lua
+-- ARGV[5]  its value; nothing if it has none
+-- answer   the fence, of a whole lease without a memo; or see attempt.lua
+
+local FENCES, MINUTE = 9007199254740992, 60000000
+-- What is kept beside a lock stays for a day after its lease. It is given an hour more at a time, so that most calls
+-- need not.
+local KEEP_MS, MORE_MS = 86400000, 3600000
+
+local call = redis.call
+local key, side, id, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+
+-- Gives the lock, which this claim has just got, its fence and its holder.
+local function give()
+  local stored = redis.pcall('HMGET', side, 'fence', 'memo', 'kept')
+  if stored.err then
+    call('DEL', key)
+    if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
+    return stored
+  end
+  if stored[1] and not string.find(stored[1], '^%d+$') then
+    call('DEL', key)
+    return { 'foreign', 'a fence that is no number, in its side key' }
+  end
+  -- A fence that was proposed is the same on all servers that are asked at once: their clocks must not spoil that.
+  -- Numbers are passed on as text, as they came, because to format them is dear.
+  local time = call('TIME')
+  local since = time[1] .. string.sub('00000' .. time[2], -6)
+  local text = ARGV[3] ~= '' and ARGV[3] or since
+  local proposed, now, last = tonumber(text), tonumber(since), tonumber(stored[1] or 0)
+  -- But a client whose clock is wrong must not decide the fences of all: what is kept here may be forgotten, and they
+  -- would fall.
+  local fence = math.min(math.max(proposed, now - MINUTE), now + MINUTE)
+  if fence <= last then fence = last + 1 end
+  if fence ~= proposed then text = string.format('%.0f', fence) end
+  if fence >= FENCES then
+    call('DEL', key)
+    return { 'exhausted' }
+  end
+  call('HSET', side, 'fence', text, 'held', id .. ' ' .. text .. ' ' .. since, 'who', ARGV[4])
+  if ARGV[5] then call('HSET', side, 'value', id .. ARGV[5]) end
+  local kept = now / 1000 + ttl_ms + KEEP_MS
+  if (tonumber(stored[3] or 0) or 0) < kept then
+    call('HSET', side, 'kept', string.format('%.0f', kept + MORE_MS))
+    call('PEXPIRE', side, ttl_ms + KEEP_MS + MORE_MS)
+  end
+  call(PUBLISH, side, '')
+  if stored[2] then return { 'granted', fence, ttl_ms * 1000, stored[2] } end
+  return fence
+end
+
+if call('SET', key, id, 'NX', 'PX', ttl_ms) then return give() end
+

@@ -1,0 +1,68 @@
+//! `watch`: which channels tell of a claim, a resource, or all claims of this client.
+
+use futures_util::stream::{select_all, unfold};
+use oarlock_core::driver::{Interest, Watch};
+use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::Redis;
+use crate::config::Layout;
+use crate::error::SCHEME;
+use crate::notifications::Topic;
+use crate::redisson;
+
+impl Redis {
+    pub(crate) async fn arm(&self, interest: &Interest) -> Result<Watch> {
+        if self.pool.config.layout == Layout::Redisson {
+            return self.arm_redisson(interest).await;
+        }
+        let plain = self.pool.config.layout == Layout::Plain;
+        let (topic, keys) = match interest {
+            Interest::Turn(claim, _) if plain => {
+                let keys = self.pool.keys(&claim.resource);
+                (Topic::Freed(keys.side.clone()), Some(keys))
+            }
+            Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.pool.keys(&claim.resource))),
+            Interest::Mailbox if plain && self.pool.is_cluster() => return Ok(Watch::never()),
+            Interest::Mailbox => (Topic::Mailbox, None),
+            Interest::Resource(name) => {
+                let keys = self.pool.keys(name);
+                let channel = if plain { &keys.side } else { &keys.key };
+                (Topic::Channel(channel.clone()), Some(keys))
+            }
+            _ => return Err(unknown_interest()),
+        };
+        self.pool.listen(topic, keys.as_ref()).await
+    }
+
+    /// A watch on the channels of Redisson.
+    async fn arm_redisson(&self, interest: &Interest) -> Result<Watch> {
+        let (keys, channels) = match interest {
+            Interest::Turn(claim, _) => {
+                let keys = self.pool.keys(&claim.resource);
+                let channel = redisson::channel(claim.kind, &keys.key);
+                (keys, vec![channel])
+            }
+            Interest::Resource(name) => {
+                let keys = self.pool.keys(name);
+                let channels = redisson::channels(&keys);
+                (keys, channels)
+            }
+            // In a cluster mailboxes are not in the slots of the locks: a holder learns of its end from its next
+            // renewal.
+            Interest::Mailbox if self.pool.is_cluster() => return Ok(Watch::never()),
+            Interest::Mailbox => return self.pool.listen(Topic::Mailbox, None).await,
+            _ => return Err(unknown_interest()),
+        };
+        let mut watches = Vec::new();
+        for channel in channels {
+            let watch = self.pool.listen(Topic::Channel(channel), Some(&keys)).await?;
+            watches
+                .push(Box::pin(unfold(watch, |mut watch| async { watch.changed().await.map(|hint| (hint, watch)) })));
+        }
+        Ok(Watch::new(select_all(watches)))
+    }
+}
+
+fn unknown_interest() -> Error {
+    Error::new(ErrorKind::Unsupported, "this version of the Redis driver cannot watch this").on(SCHEME)
+}

@@ -1,0 +1,252 @@
+//! The suite on real servers, in every way that they can be put together; each connection has proxies of its own.
+//!
+//! `OARLOCK_REDIS=cluster` runs it on that one alone.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, ErrorKind, Result};
+use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
+use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::server::{MASTER, redis_command};
+use oarlock_testbed::{RedisCluster, RedisSentinel, RedisTls};
+
+/// Servers under test.
+struct Store {
+    name: &'static str,
+    config: Config,
+    /// Where clients must not go without a proxy.
+    addrs: Vec<SocketAddr>,
+    /// The one server, where there is only one to be stopped.
+    alone: Option<Arc<oarlock_testbed::Redis>>,
+    remembered: Arc<Mutex<Vec<Kept>>>,
+}
+
+/// A key, when it ends, and what is in it.
+type Kept = (Vec<u8>, i64, Vec<u8>);
+
+/// Replies are lost above the driver, where verbs are known; everything else happens on the wire.
+struct Line {
+    driver: Arc<Faulty>,
+    proxies: Vec<Proxy>,
+}
+
+fn host(addr: SocketAddr) -> Host {
+    (addr.ip().to_string(), addr.port())
+}
+
+impl Fixture for Store {
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn powers(&self) -> Powers {
+        let power = match self.alone {
+            Some(_) => Power::Has,
+            None => Power::Lacks("stopping a server is a failover here, which has tests of its own"),
+        };
+        Powers::none()
+            .kill(Power::Has)
+            .cut(Power::Has)
+            .drop_reply(Power::Has)
+            .restart(power)
+            .pause(power)
+            .fall_back(power)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(Duration::from_millis(1200))
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let (mut config, addrs) = (self.config.clone(), self.addrs.clone());
+        Box::pin(async move {
+            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
+            config.detours = addrs.iter().map(|addr| host(*addr)).zip(proxies.iter().map(|p| host(p.addr()))).collect();
+            let driver = Arc::new(Faulty::new(Arc::new(Redis::open(config).await?)));
+            Ok(Arc::new(Line { driver, proxies }) as Arc<dyn Connection>)
+        })
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        let server = self.alone.clone();
+        Box::pin(async move {
+            let restarted = tokio::task::spawn_blocking(move || server.map_or(Ok(()), |server| server.restart()));
+            restarted.await.map_err(os)?.map_err(os)
+        })
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()).map_err(os))
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(os))
+    }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        let (server, remembered) = (self.alone.clone(), self.remembered.clone());
+        Box::pin(async move {
+            if let Some(server) = server {
+                let kept = all_keys(&server).await.map_err(os)?;
+                *remembered.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+            }
+            Ok(())
+        })
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        let (server, remembered) = (self.alone.clone(), self.remembered.clone());
+        Box::pin(async move {
+            let kept = remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match server {
+                Some(server) => restore(&server, &kept).await.map_err(os),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// A plain connection.
+async fn raw(server: &oarlock_testbed::Redis) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
+    redis::Client::open(server.url())?.get_multiplexed_async_connection().await
+}
+
+async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<Kept>> {
+    let mut raw = raw(server).await?;
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut raw).await?;
+    let mut all = redis::pipe();
+    all.atomic();
+    for key in &keys {
+        all.cmd("PEXPIRETIME").arg(key).cmd("DUMP").arg(key);
+    }
+    let told: Vec<redis::Value> = all.query_async(&mut raw).await?;
+    let mut kept = Vec::new();
+    for (key, told) in keys.into_iter().zip(told.chunks(2)) {
+        let (ends, dump): (i64, Option<Vec<u8>>) = redis::from_redis_value(redis::Value::Array(told.to_vec()))?;
+        kept.extend(dump.map(|dump| (key, ends.max(0), dump)));
+    }
+    Ok(kept)
+}
+
+async fn restore(server: &oarlock_testbed::Redis, kept: &[Kept]) -> redis::RedisResult<()> {
+    let mut all = redis::pipe();
+    all.atomic().cmd("FLUSHALL");
+    for (key, ends, dump) in kept {
+        all.cmd("RESTORE").arg(key).arg(ends).arg(dump).arg("ABSTTL");
+    }
+    all.exec_async(&mut raw(server).await?).await
+}
+
+fn os(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Os, "the testbed failed").because(error)
+}
+
+fn done(result: Result<()>) -> BoxFuture<Result<()>> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// A dead process resets its connections and opens no more.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::refuse);
+        done(Ok(()))
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::cut);
+        done(Ok(()))
+    }
+
+    /// What was held up arrives late: the hardest of the ways a cut can end.
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
+    }
+
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.driver.drop_reply(verb);
+        done(Ok(()))
+    }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+type Run = fn() -> Result<bool, Failure>;
+
+/// Runs the suite on one store; says whether it is content.
+fn run(store: Store) -> bool {
+    let (name, started) = (store.name, Instant::now());
+    println!("\n{name}");
+    let ended = oarlock_conformance::run_with(store, &oarlock_conformance::args());
+    println!("{name}: {:.1} s", started.elapsed().as_secs_f64());
+    !ended.has_failed()
+}
+
+fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip()? else { return Ok(true) };
+    let addr = server.addr();
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    config.layout = layout;
+    Ok(run(Store { name, config, addrs: vec![addr], alone: Some(Arc::new(server)), remembered: Arc::default() }))
+}
+
+fn tls() -> Result<bool, Failure> {
+    let Some(server) = RedisTls::start_or_skip()? else { return Ok(true) };
+    let addr = server.addr();
+    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    let mut tls = Tls::default();
+    tls.ca = Some(server.ca());
+    config.tls = Some(tls);
+    Ok(run(Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered: Arc::default() }))
+}
+
+fn sentinel() -> Result<bool, Failure> {
+    let Some(bed) = RedisSentinel::start_or_skip()? else { return Ok(true) };
+    // A busy machine must not look like a dead server: a failover forgets, and has tests of its own.
+    for sentinel in &bed.sentinels {
+        redis_command(sentinel.addr(), &["SENTINEL", "SET", MASTER, "down-after-milliseconds", "60000"])?;
+    }
+    let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
+    let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
+    let addrs = bed.machines.iter().map(|machine| machine.link.addr()).collect();
+    Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() }))
+}
+
+fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
+    let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
+    for node in bed.masters.iter().chain(&bed.replicas) {
+        redis_command(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
+    }
+    let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
+    let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
+    config.layout = layout;
+    Ok(run(Store { name, config, addrs, alone: None, remembered: Arc::default() }))
+}
+
+fn main() -> Result<(), Failure> {
+    let chosen = std::env::var("OARLOCK_REDIS").ok();
+    let stores: [(&str, Run); 6] = [
+        ("alone", || alone("redis", Layout::Native)),
+        ("plain", || alone("redis/plain", Layout::Plain)),
+        ("redisson", || alone("redis/redisson", Layout::Redisson)),
+        ("tls", tls),
+        ("sentinel", sentinel),
+        ("cluster", || cluster("redis/cluster", Layout::Native)),
+    ];
+    let mut content = true;
+    for (name, run) in stores {
+        if chosen.as_ref().is_none_or(|chosen| chosen == name) {
+            content &= run()?;
+        }
+    }
+    if content { Ok(()) } else { Err("a case has failed".into()) }
+}

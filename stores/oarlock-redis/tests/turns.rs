@@ -1,0 +1,515 @@
+//! A release hands the lock to the next in line, who need not ask again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "shared/patient.rs"]
+mod patient;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::end_of_belief;
+use oarlock_core::clock::{BootClock, Clock as _, Moment, TokioClock};
+use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
+use oarlock_core::state::{Ending, Query};
+use oarlock_core::{Claim, ClaimId, Lifetime, Locks, LossReason, ResourceName};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::proxy::{Direction, Proxy};
+use redis::aio::MultiplexedConnection;
+
+const DONE: End = End::Done { memo: None };
+
+/// How long a turn may go untaken.
+const TURN: Duration = Duration::from_secs(2);
+
+struct Bed {
+    server: oarlock_testbed::Redis,
+    raw: MultiplexedConnection,
+}
+
+impl Bed {
+    async fn start() -> Option<Self> {
+        let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
+        let raw = patient::connect(&server.url()).await;
+        Some(Self { server, raw })
+    }
+
+    fn config(&self) -> Config {
+        let addr = self.server.addr();
+        Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))
+    }
+
+    async fn open(&self) -> Redis {
+        Redis::open(self.config()).await.unwrap()
+    }
+
+    /// A store that is notified of the turns of its claims.
+    async fn listening(&self) -> (Redis, Watch) {
+        let store = self.open().await;
+        let mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+        (store, mailbox)
+    }
+
+    async fn client(&self) -> Locks {
+        Locks::over(self.open().await).unwrap()
+    }
+
+    /// How many mailboxes have a subscriber.
+    async fn listeners(&self) -> usize {
+        let mut ask = redis::cmd("PUBSUB");
+        let channels: Vec<String> =
+            ask.arg("CHANNELS").arg("oarlock:mail:*").query_async(&mut self.raw.clone()).await.unwrap();
+        channels.len()
+    }
+
+    /// How many scripts the server has run.
+    async fn calls(&mut self) -> u64 {
+        let told: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.raw).await.unwrap();
+        let line = told.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |figures| figures.split(',').next().unwrap().parse().unwrap())
+    }
+}
+
+macro_rules! bed {
+    () => {
+        match Bed::start().await {
+            Some(bed) => bed,
+            None => return,
+        }
+    };
+}
+
+fn name() -> ResourceName {
+    ResourceName::new("deploy").unwrap()
+}
+
+/// A claim that waits.
+fn claim(id: u128) -> Claim {
+    let mut claim = Claim::new(ClaimId::from_bits(id), name());
+    claim.wait = true;
+    claim
+}
+
+async fn granted(store: &Redis, claim: &Claim) -> Grant {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        Attempt::Pending(pending) => panic!("{pending:?}"),
+    }
+}
+
+async fn pending(store: &Redis, claim: &Claim) -> Pending {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Pending(pending) => pending,
+        Attempt::Granted(grant) => panic!("{grant:?}"),
+    }
+}
+
+/// The claim that the next notification is for.
+async fn told(watch: &mut Watch) -> Option<ClaimId> {
+    let notification = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await;
+    notification.expect("a notification").expect("a watch that has not ended").claim
+}
+
+async fn release(store: &Redis, claim: &Claim) {
+    store.release(&name(), claim.id, &DONE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_costs_two_requests_however_many_wait() {
+    let mut bed = bed!();
+    let client = bed.client().await;
+    for tasks in [2_u64, 16, 64] {
+        let (rounds, before) = (400 / tasks, bed.calls().await);
+        let work = (0..tasks).map(|_| {
+            let lock = client.mutex("deploy");
+            tokio::spawn(async move {
+                for _ in 0..rounds {
+                    lock.lock().await.unwrap().release().await.unwrap();
+                }
+            })
+        });
+        for task in work.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        let (calls, grants) = (bed.calls().await - before, rounds * tasks);
+        println!("{tasks} tasks: {calls} requests for {grants} grants");
+        // A claim that queues before the mailbox is subscribed polls once more, and so does a claim that waited for
+        // long.
+        assert!(calls <= grants * 2 + tasks * 2 + grants / 10, "{tasks} tasks: {calls} requests for {grants} grants");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
+    let mut bed = bed!();
+    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    let first = granted(&one, &claim(1)).await;
+    assert!(pending(&two, &claim(2)).await.watched);
+    one.release(&name(), claim(1).id, &End::Done { memo: Some(b"a b"[..].into()) }).await.unwrap();
+    assert_eq!(told(&mut mailbox).await, Some(claim(2).id));
+    let shown = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0);
+    let before = bed.calls().await;
+    let handed = granted(&two, &claim(2)).await;
+    assert_eq!(bed.calls().await, before, "it was not asked for");
+    assert!(handed.fence > first.fence);
+    assert_eq!(handed.memo.as_deref(), Some(&b"a b"[..]));
+    assert_eq!((shown.holders[0].id, shown.holders[0].fence), (claim(2).id, Some(handed.fence)));
+    assert!(handed.lease.ttl <= TURN && handed.lease.from.is_some(), "{:?}", handed.lease);
+    let asked = granted(&two, &claim(2)).await;
+    assert_eq!(bed.calls().await, before + 1, "a second attempt asks the store");
+    assert_eq!((asked.fence, asked.lease.ttl), (handed.fence, claim(2).ttl));
+    release(&two, &claim(2)).await;
+}
+
+/// A client may have a clock of its own, and believes by that.
+#[tokio::test]
+async fn a_turn_counts_by_the_clock_of_the_client() {
+    let bed = bed!();
+    let one = bed.open().await;
+    let clock = Arc::new(TokioClock::new());
+    let mut config = bed.config();
+    config.clock = clock.clone();
+    let two = Redis::open(config).await.unwrap();
+    let _mailbox = two.watch(&Interest::Mailbox).await.unwrap();
+    granted(&one, &claim(1)).await;
+    let before = clock.now();
+    pending(&two, &claim(2)).await;
+    let after = clock.now();
+    let mut word = two.watch(&Interest::Mailbox).await.unwrap();
+    release(&one, &claim(1)).await;
+    assert_eq!(told(&mut word).await, Some(claim(2).id));
+    let from = granted(&two, &claim(2)).await.lease.from.expect("it was handed its turn");
+    // It is told in whole microseconds.
+    assert!(from + Duration::from_micros(1) > before && from <= after, "{before:?}, {from:?}, {after:?}");
+}
+
+#[tokio::test]
+async fn a_turn_that_is_not_taken_passes_on_though_its_place_is_kept() {
+    let bed = bed!();
+    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    let began = BootClock.now();
+    let mut renewal = Renewal::of(Arc::new(claim(2)));
+    match two.renew(&[renewal.clone()]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, fence: None, .. } => assert!(lease.ttl <= TURN, "{lease:?}"),
+        other => panic!("{other:?}"),
+    }
+    pending(&one, &claim(3)).await;
+    tokio::time::sleep(TURN.saturating_sub(BootClock.now().since(began)) + Duration::from_millis(20)).await;
+    granted(&one, &claim(3)).await;
+    // Too late.
+    renewal.held = true;
+    assert!(matches!(two.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(_)));
+    release(&one, &claim(3)).await;
+}
+
+#[tokio::test]
+async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
+    let bed = bed!();
+    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    told(&mut mailbox).await;
+    let grant = granted(&two, &claim(2)).await;
+    let mut renewal = Renewal::of(Arc::new(claim(2)));
+    renewal.held = true;
+    match two.renew(&[renewal]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, fence, .. } => assert_eq!((lease.ttl, fence), (claim(2).ttl, Some(grant.fence))),
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    tokio::time::sleep(TURN + Duration::from_millis(20)).await;
+    pending(&one, &claim(3)).await;
+}
+
+/// A claim that was handed the lock holds it, also before it has asked again.
+#[tokio::test]
+async fn no_claim_passes_one_that_was_handed_the_lock() {
+    let bed = bed!();
+    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    let mut hasty = claim(4);
+    hasty.wait = false;
+    pending(&one, &hasty).await;
+    pending(&one, &claim(3)).await;
+    granted(&two, &claim(2)).await;
+}
+
+/// As after the end of a process: the server sees its connections end, and knows that no client listens.
+#[tokio::test]
+async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back() {
+    let bed = bed!();
+    let (one, (three, mut word)) = (bed.open().await, bed.listening().await);
+    let mut whole = claim(3);
+    whole.renews = false;
+    // The first would be handed its turn, the second would have to ask for it.
+    for dead in [claim(2), whole] {
+        let (two, mailbox) = bed.listening().await;
+        granted(&one, &claim(1)).await;
+        assert!(pending(&two, &dead).await.watched);
+        assert!(pending(&three, &claim(4)).await.watched);
+        drop(mailbox);
+        two.close().await.unwrap();
+        drop(two);
+        while bed.listeners().await > 1 {
+            tokio::task::yield_now().await;
+        }
+        release(&one, &claim(1)).await;
+        assert_eq!(told(&mut word).await, Some(claim(4).id));
+        granted(&three, &claim(4)).await;
+        // It was only its connection that had died.
+        pending(&one, &dead).await;
+        pending(&one, &claim(5)).await;
+        release(&three, &claim(4)).await;
+        pending(&one, &claim(5)).await;
+        granted(&one, &dead).await;
+        release(&one, &dead).await;
+        granted(&one, &claim(5)).await;
+        release(&one, &claim(5)).await;
+    }
+}
+
+/// The next in line was silent for a while when its turn came. The claim after it is notified to poll, and learns when
+/// that turn is over.
+#[tokio::test]
+async fn the_one_behind_a_silent_waiter_knows_when_its_turn_is_over() {
+    let bed = bed!();
+    let (one, (two, _two), (three, mut word)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    // Longer than a waiter is silent for a lock that goes round quickly.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let before = pending(&three, &claim(3)).await.recheck_after.unwrap();
+    assert!(before > TURN * 2, "{before:?}");
+    release(&one, &claim(1)).await;
+    assert_eq!(told(&mut word).await, Some(claim(3).id), "told to look");
+    let recheck = pending(&three, &claim(3)).await.recheck_after.unwrap();
+    assert!(recheck <= TURN, "{recheck:?}");
+    tokio::time::sleep(recheck + Duration::from_millis(1)).await;
+    granted(&three, &claim(3)).await;
+    release(&three, &claim(3)).await;
+}
+
+/// A claim that has just asked is not suspected: no other claim is woken.
+#[tokio::test]
+async fn only_the_next_in_line_is_told_where_the_lock_goes_round_quickly() {
+    let bed = bed!();
+    let (one, (two, mut first), (three, mut second)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    loop {
+        granted(&one, &claim(1)).await;
+        let asked = BootClock.now();
+        pending(&two, &claim(2)).await;
+        pending(&three, &claim(3)).await;
+        release(&one, &claim(1)).await;
+        let quickly = BootClock.now().since(asked) < Duration::from_millis(150);
+        assert_eq!(told(&mut first).await, Some(claim(2).id));
+        granted(&two, &claim(2)).await;
+        release(&two, &claim(2)).await;
+        assert_eq!(told(&mut second).await, Some(claim(3).id));
+        let holders = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0).holders;
+        release(&three, &claim(3)).await;
+        // A machine that is too busy for that has another try.
+        if quickly {
+            assert_eq!(holders[0].id, claim(3).id, "its first word was that of its turn");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
+    let bed = bed!();
+    let (one, two) = (bed.open().await, bed.open().await);
+    let grace = Duration::from_secs(5);
+    let ending = Ending::new("ops", "to drain");
+    granted(&one, &claim(1)).await;
+    pending(&two, &claim(2)).await;
+    one.release(&name(), claim(2).id, &End::Broken { ending: ending.clone(), grace }).await.unwrap();
+    let renewal = Renewal::of(Arc::new(claim(2)));
+    match two.renew(std::slice::from_ref(&renewal)).await.remove(0).unwrap() {
+        Renewed::Alive { lease, .. } => assert!(lease.ttl <= grace, "its place: {lease:?}"),
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    pending(&two, &claim(2)).await;
+    release(&one, &claim(1)).await;
+    let grant = granted(&two, &claim(2)).await;
+    assert!(grant.lease.ttl <= grace, "what it holds: {:?}", grant.lease);
+    match two.renew(&[renewal]).await.remove(0).unwrap() {
+        Renewed::Alive { lease, ending: told, .. } => {
+            assert!(lease.ttl <= grace, "{lease:?}");
+            assert_eq!(told, Some(ending));
+        }
+        other @ Renewed::Gone(_) => panic!("{other:?}"),
+    }
+    release(&two, &claim(2)).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_renewed_or_outlives_the_process_gets_the_whole_lease() {
+    let bed = bed!();
+    let (one, two) = (bed.client().await, bed.client().await);
+    let ttl = Duration::from_secs(20);
+    let lock = || two.mutex("deploy").ttl(ttl);
+    let mut left = Vec::new();
+    // With its first waiter the client subscribes to its mailbox.
+    for lock in [lock(), lock(), lock().ttl(ttl).no_renewal(), lock().lifetime(Lifetime::Lease)] {
+        let guard = one.mutex("deploy").lock().await.unwrap();
+        let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+        let guard = waits.await.unwrap();
+        left.push(guard.time_left());
+        guard.release().await.unwrap();
+    }
+    assert!(left[1] <= TURN, "it was handed the lock: {left:?}");
+    assert!(left[2..].iter().all(|left| *left > ttl / 2), "{left:?}");
+}
+
+/// What the holder of a lock that it was handed sees after its thread was blocked for five seconds right after the
+/// grant.
+async fn after_a_blocked_thread(bed: &Bed, whole: bool) -> (Duration, Option<LossReason>) {
+    let (one, two) = (bed.client().await, bed.client().await);
+    let lock = || two.mutex("deploy");
+    // With its first waiter the client subscribes to its mailbox.
+    for round in 0..2 {
+        let guard = one.mutex("deploy").lock().await.unwrap();
+        let lock = if whole && round == 1 { lock().whole_lease() } else { lock() };
+        let waits = tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            let begun = guard.time_left();
+            if round == 1 {
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            // Nothing is awaited in between: this is what the program would act on.
+            let loss = guard.loss();
+            (begun, loss)
+        });
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+        let seen = waits.await.unwrap();
+        if round == 1 {
+            return seen;
+        }
+    }
+    unreachable!("the second round returns")
+}
+
+/// The client renews on another thread of the runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handed_lock_bears_a_blocked_thread() {
+    let bed = bed!();
+    let (begun, loss) = after_a_blocked_thread(&bed, false).await;
+    assert!(begun <= TURN, "it was handed the lock: {begun:?}");
+    assert_eq!(loss, None);
+}
+
+/// The only thread of the runtime is blocked, so the client cannot renew: the program is told before it does anything
+/// else. With its whole lease from the start the lock bears that, too.
+#[tokio::test]
+async fn a_handed_lock_on_a_runtime_of_one_thread_that_blocks_is_told_lost() {
+    let bed = bed!();
+    let (begun, loss) = after_a_blocked_thread(&bed, false).await;
+    assert!(begun <= TURN, "it was handed the lock: {begun:?}");
+    assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
+    let (begun, loss) = after_a_blocked_thread(&bed, true).await;
+    assert!(begun > TURN, "it has its whole lease: {begun:?}");
+    assert_eq!(loss, None);
+}
+
+/// A well-formed notification grants the lock to a claim that may be handed it, and to no other claim.
+#[tokio::test]
+async fn a_claim_that_must_ask_takes_no_grant_from_a_notification() {
+    let bed = bed!();
+    let one = bed.open().await;
+    let fence = granted(&one, &claim(1)).await.fence;
+    let (two, mut mailbox) = bed.listening().await;
+    let mut channels = redis::cmd("PUBSUB");
+    let channels: Vec<String> =
+        channels.arg("CHANNELS").arg("oarlock:mail:*").query_async(&mut bed.raw.clone()).await.unwrap();
+    let mut without_renewal = claim(2);
+    without_renewal.renews = false;
+    let mut outliving = claim(3);
+    outliving.lifetime = Lifetime::Lease;
+    for claim in [&without_renewal, &outliving, &claim(4)] {
+        pending(&two, claim).await;
+        let sent = BootClock.now().as_nanos() / 1000;
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&channels[0]).arg(format!("{} {fence} {sent} 2000000", claim.id));
+        publish.exec_async(&mut bed.raw.clone()).await.unwrap();
+        assert_eq!(told(&mut mailbox).await, Some(claim.id));
+        match claim.may_be_handed() {
+            true => drop(granted(&two, claim).await),
+            false => drop(pending(&two, claim).await),
+        }
+    }
+}
+
+/// The notification of the turn is late, and then the connection is cut: the client that was handed the lock must stop
+/// believing before the server grants it to the next waiter.
+#[tokio::test]
+async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() {
+    let bed = bed!();
+    let (one, three) = (bed.client().await, bed.client().await);
+    let proxy = Proxy::start(bed.server.addr()).unwrap();
+    let mut config = bed.config();
+    config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+    let two = Locks::over(Redis::open(config).await.unwrap()).unwrap();
+    let waits = |client: &Locks| {
+        let lock = client.mutex("deploy");
+        tokio::spawn(async move { (lock.lock().await.unwrap(), BootClock.now()) })
+    };
+    let queued = async |count| {
+        while one.inspect(&name()).await.unwrap().waiters.count() != Some(count) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut margins = Vec::new();
+    for delay in [0, 250] {
+        // With its first waiter the client subscribes to its mailbox.
+        let guard = one.mutex("deploy").lock().await.unwrap();
+        let second = waits(&two);
+        queued(1).await;
+        guard.release().await.unwrap();
+        second.await.unwrap().0.release().await.unwrap();
+
+        let guard = one.mutex("deploy").lock().await.unwrap();
+        let second = waits(&two);
+        queued(1).await;
+        proxy.delay(Direction::ToClient, Duration::from_millis(delay));
+        // Before the turn comes, so that it cannot be renewed.
+        proxy.cut_one_way(Direction::ToServer);
+        let released = BootClock.now();
+        guard.release().await.unwrap();
+        let (held, told) = second.await.unwrap();
+        assert!(held.time_left() <= TURN, "it was handed the lock");
+        proxy.cut();
+        assert!(told.since(released) >= Duration::from_millis(delay), "it was told {:?} late", told.since(released));
+        let end = tokio::task::spawn_blocking({
+            let held = held.held();
+            move || end_of_belief(&held)
+        });
+        // It asks all the time, so as to be granted the lock as soon as that can be.
+        let (next, at): (_, Moment) = loop {
+            if let Some(guard) = three.mutex("deploy").try_lock().await.unwrap() {
+                break (guard, BootClock.now());
+            }
+        };
+        let ended = end.await.unwrap();
+        assert!(ended < at, "after a delay of {delay} ms it still believed when the next was granted");
+        assert!(next.fence() > held.fence());
+        margins.push((at.since(ended).as_secs_f64() * 1000.0).round());
+        proxy.delay(Direction::ToClient, Duration::ZERO);
+        proxy.heal(oarlock_testbed::proxy::Held::Deliver).unwrap();
+        drop(held);
+        next.release().await.unwrap();
+    }
+    println!("belief in a turn ended {margins:?} ms before the next grant");
+}

@@ -1,0 +1,506 @@
+//! What only shows on the wire and in the keys of a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "shared/patient.rs"]
+mod patient;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
+use oarlock_core::state::{Ending, Query, Waiters};
+use oarlock_core::{Applied, Claim, ClaimId, ErrorKind, Label, Locks, ResourceName, Retry, Runtime};
+use oarlock_redis::{Address, Config, Redis};
+use oarlock_testbed::proxy::{Direction, Held, Proxy, Then};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, Value};
+
+/// Where the key of `deploy` is: a part of the layout.
+const KEY: &str = "oarlock:{b6}:deploy";
+const INDEX: &str = "oarlock:{b6}";
+
+/// A server of one's own, and a plain connection to it.
+struct Bed {
+    server: oarlock_testbed::Redis,
+    raw: MultiplexedConnection,
+}
+
+impl Bed {
+    async fn start() -> Option<Self> {
+        let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
+        let raw = patient::connect(&server.url()).await;
+        let bed = Self { server, raw };
+        bed.load_scripts().await;
+        Some(bed)
+    }
+
+    /// Loads the scripts into the server, so that the next reply on a connection is that of a script.
+    async fn load_scripts(&self) {
+        let store = self.open().await;
+        let claim = Claim::new(ClaimId::from_bits(0), ResourceName::new("loaded").unwrap());
+        let renewal = Renewal::of(Arc::new(claim.clone()));
+        store.attempt(&claim).await.unwrap();
+        assert!(store.renew(&[renewal]).await[0].is_ok());
+        store.inspect(&Query::name(claim.resource.clone())).await.unwrap();
+        store.release(&claim.resource, claim.id, &DONE).await.unwrap();
+    }
+
+    async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.raw).await.unwrap()
+    }
+
+    fn config(&self) -> Config {
+        let addr = self.server.addr();
+        Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))
+    }
+
+    async fn open(&self) -> Redis {
+        Redis::open(self.config()).await.unwrap()
+    }
+
+    /// A store behind a proxy.
+    async fn through_proxy(&self, silence: Duration) -> (Redis, Proxy) {
+        let proxy = Proxy::start(self.server.addr()).unwrap();
+        let mut config = self.config();
+        config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+        config.silence_timeout = silence;
+        (Redis::open(config).await.unwrap(), proxy)
+    }
+
+    async fn connections(&mut self) -> usize {
+        let list: String = self.ask(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        let subscribed: String = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        // Without the one that asks.
+        list.lines().count() + subscribed.lines().count() - 1
+    }
+}
+
+macro_rules! bed {
+    () => {
+        match Bed::start().await {
+            Some(bed) => bed,
+            None => return,
+        }
+    };
+}
+
+fn deploy() -> ResourceName {
+    ResourceName::new("deploy").unwrap()
+}
+
+fn claim(id: u128) -> Claim {
+    Claim::new(ClaimId::from_bits(id), deploy())
+}
+
+async fn fence(store: &Redis, claim: &Claim) -> Option<u64> {
+    match store.attempt(claim).await.unwrap() {
+        Attempt::Granted(grant) => Some(grant.fence.get()),
+        Attempt::Pending(_) => None,
+    }
+}
+
+const DONE: End = End::Done { memo: None };
+
+#[tokio::test]
+async fn a_lost_reply_is_unknown_and_the_repeated_attempt_has_the_same_fence() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert!(dropped.wait().await.is_some());
+    assert_eq!(
+        (error.kind(), error.applied(), error.retry()),
+        (ErrorKind::Unreachable, Applied::Unknown, Retry::Later)
+    );
+    let seen = bed.open().await.inspect(&Query::name(deploy())).await.unwrap();
+    let granted = seen.resources[0].holders[0].fence.unwrap().get();
+    assert_eq!(fence(&store, &claim(1)).await, Some(granted), "a new connection, the same place");
+    store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let first = fence(&store, &claim(1)).await;
+    proxy.drop_next_reply(Then::Close);
+    let renewal = Renewal::of(Arc::new(claim(1)));
+    assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_err());
+    assert!(store.renew(&[renewal]).await[0].is_ok());
+    assert_eq!(fence(&store, &claim(1)).await, first);
+    proxy.drop_next_reply(Then::Close);
+    assert!(store.release(&deploy(), claim(1).id, &DONE).await.is_err());
+    store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+    assert!(fence(&store, &claim(2)).await > first);
+}
+
+#[tokio::test]
+async fn an_engine_rides_over_lost_replies_and_resets() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let client = Locks::builder(store).ttl(Duration::from_secs(5)).op_timeout(Duration::from_secs(1)).build().unwrap();
+    proxy.drop_next_reply(Then::Close);
+    let guard = client.mutex("deploy").lock().await.unwrap();
+    proxy.cut();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    proxy.heal(Held::Reset).unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+/// The connection was lost, and the next request opens another: on the engine's thread, and not on a runtime that is
+/// then blocked for three leases.
+#[test]
+fn a_connection_made_anew_lives_where_the_engine_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut bed = bed!();
+        let (runtime, config) = (Runtime::own_thread().unwrap(), bed.config());
+        let store = runtime.run(Redis::open(config)).await.unwrap().unwrap();
+        let ttl = Duration::from_secs(2);
+        let client = Locks::builder(store).runtime(runtime).ttl(ttl).build().unwrap();
+        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        let guard = client.mutex("deploy").lock().await.unwrap();
+        std::thread::sleep(ttl * 3);
+        assert!(guard.is_held(), "{:?}", guard.loss());
+        guard.release().await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced() {
+    let bed = bed!();
+    let (store, proxy) = bed.through_proxy(Duration::from_secs(2)).await;
+    let _watch = store.watch(&Interest::Mailbox).await.unwrap();
+    let dropped = proxy.drop_next_reply(Then::Silence);
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown));
+    assert!(dropped.wait().await.is_some());
+    assert!(fence(&store, &claim(1)).await.is_some());
+    assert_eq!(proxy.seen().accepted, 2, "the silent one, and one more");
+}
+
+#[tokio::test]
+async fn a_connection_that_ended_while_idle_costs_no_request() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut watch = store.watch(&Interest::Mailbox).await.unwrap();
+    for _ in 0..2 {
+        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        while watch.changed().await.is_some() {}
+        assert!(fence(&store, &claim(1)).await.is_some());
+        watch = store.watch(&Interest::Mailbox).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn watches_end_with_their_connection_and_are_armed_anew() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
+    let mut turn = store.watch(&Interest::Turn(Arc::new(claim(1)), Cursor::default())).await.unwrap();
+    let _: Value = bed.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!((mailbox.changed().await, turn.changed().await), (None, None), "watches end with their connection");
+    let mut again = store.watch(&Interest::Mailbox).await.unwrap();
+    fence(&store, &claim(1)).await;
+    let ending = Ending::new("ops", "stuck");
+    let broken = End::Broken { ending, grace: Duration::ZERO };
+    store.release(&deploy(), claim(1).id, &broken).await.unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(20), again.changed()).await.expect("a hint");
+    assert_eq!(hint, Some(Hint::about(claim(1).id)), "its holder is told");
+}
+
+#[tokio::test]
+async fn requests_fail_while_the_server_is_away_and_work_when_it_is_back() {
+    let bed = bed!();
+    let store = bed.open().await;
+    let first = fence(&store, &claim(1)).await;
+    bed.server.kill().unwrap();
+    while store.attempt(&claim(1)).await.is_err_and(|error| error.applied() == Applied::Unknown) {}
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    bed.server.restart().unwrap();
+    assert_eq!(fence(&store, &claim(1)).await, first);
+}
+
+#[tokio::test]
+async fn one_connection_however_many_locks() {
+    let mut bed = bed!();
+    let client = Locks::over(bed.open().await).unwrap();
+    let mut guards = Vec::new();
+    for number in 0..50 {
+        guards.push(client.mutex(format!("job/{number}")).lock().await.unwrap());
+    }
+    let _watch = client.watch(&deploy()).await.unwrap();
+    assert_eq!(bed.connections().await, 1, "for requests and news");
+    client.shutdown(Duration::from_secs(1)).await.unwrap();
+    drop((guards, client));
+    while bed.connections().await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn channels_without_a_watch_are_unsubscribed() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    drop(store.watch(&Interest::Resource(deploy())).await.unwrap());
+    let _mail = store.watch(&Interest::Mailbox).await.unwrap();
+    let channels: Vec<String> = bed.ask(&["PUBSUB", "CHANNELS"]).await;
+    assert!(channels.len() == 1 && channels[0].starts_with("oarlock:mail:"), "{channels:?}");
+}
+
+#[tokio::test]
+async fn scripts_are_loaded_again_into_a_server_that_forgot_them() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut batch = Vec::new();
+    for number in 0..20 {
+        let claim = Claim::new(ClaimId::from_bits(number), ResourceName::new(format!("job/{number}")).unwrap());
+        store.attempt(&claim).await.unwrap();
+        batch.push(Renewal::of(Arc::new(claim)));
+    }
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    assert!(store.renew(&batch).await.iter().all(Result::is_ok));
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+}
+
+#[tokio::test]
+async fn what_belongs_to_others_is_refused_and_left_alone() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let torn = "torn".repeat(40);
+    let foreign: [&[&str]; 7] = [
+        &["SET", KEY, "theirs"],
+        &["HSET", KEY, "owner", "theirs"],
+        &["HSET", KEY, "format", "3", "state", "torn"],
+        &["HSET", KEY, "format", "3", "state", &torn],
+        &["HSET", KEY, "format", "3", "memo", "without a state"],
+        &["HSET", KEY, "format", "one", "state", "theirs"],
+        &["HSET", KEY, "format", "1", "fence", "1", "state", "of yesterday"],
+    ];
+    let newer: &[&str] = &["HSET", KEY, "format", "4", "state", "of tomorrow"];
+    let cases = foreign.into_iter().map(|words| (words, ErrorKind::Foreign));
+    for (words, kind) in cases.chain([(newer, ErrorKind::NewerFormat)]) {
+        let _: Value = bed.ask(&["DEL", KEY]).await;
+        let _: Value = bed.ask(words).await;
+        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let error = store.attempt(&claim(1)).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.applied(), error.retry()),
+            (kind, Applied::No, Retry::Never),
+            "{words:?}: {error}"
+        );
+        let renewal = Renewal::of(Arc::new(claim(1)));
+        assert_eq!(store.renew(&[renewal]).await[0].as_ref().unwrap_err().kind(), kind);
+        assert_eq!(store.release(&deploy(), claim(1).id, &DONE).await.unwrap_err().kind(), kind);
+        assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), kind);
+        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before);
+    }
+}
+
+/// Numbers that no script of ours writes are neither counted to, which would block the server, nor granted.
+#[tokio::test]
+async fn numbers_of_another_program_are_refused_and_left_alone() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+    let mut waits = claim(2);
+    waits.wait = true;
+    assert_eq!(fence(&store, &waits).await, None);
+    let key = |field: &'static str| [KEY, field];
+    let state: Vec<u8> = bed.ask(&[&["HGET"], &key("state")[..]].concat()).await;
+    let waiter: Vec<u8> = bed.ask(&[&["HGET"], &key("w2")[..]].concat()).await;
+    let with = |bytes: &[u8], at: usize, number: f64| {
+        let mut bytes = bytes.to_vec();
+        bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        bytes
+    };
+    let wrong = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -5.0, 1e15 + 0.5];
+    let mut cases = Vec::new();
+    for number in wrong {
+        // The numbers of the name, those of its holder, and those of its waiter: what it sent may be negative.
+        cases.extend((0..8).map(|at| ("state", with(&state, 8 * at, number))));
+        let lasting = |at: &usize| *at != 5 || !(number == -5.0 || number == 1e15 + 0.5);
+        let whole = |at: &usize| *at == 2 || number != 1e15 + 0.5;
+        let at = || (0..6).filter(lasting).filter(whole);
+        cases.extend(at().map(|at| ("state", with(&state, 100 + 8 * at, number))));
+        cases.extend(at().map(|at| ("w2", with(&waiter, 8 * at, number))));
+        cases.push(("w2", with(&waiter, 58, number)));
+    }
+    // A queue that is longer than what is there, by a little and by far; and numbers that are not told apart any more.
+    for (count, tail) in [(2.0, 3.0), (1e9, 2e9), (1.0, 1e15), (0.0, 1e15)] {
+        cases.push(("state", with(&with(&state, 40, count), 56, tail)));
+    }
+    for (field, bytes) in cases {
+        for (field, bytes) in [("state", &state), ("w2", &waiter), (field, &bytes)] {
+            let set = redis::cmd("HSET").arg(&key(field)).arg(bytes.as_slice()).exec_async(&mut bed.raw).await;
+            set.unwrap();
+        }
+        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let error = store.attempt(&claim(3)).await.expect_err("no grant, and no place").kind();
+        assert_eq!(error, ErrorKind::Foreign, "{field}: {bytes:?}");
+        assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), ErrorKind::Foreign);
+        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before, "{field}: {bytes:?}");
+    }
+}
+
+/// A call, then the script and the call again: two round trips.
+#[tokio::test]
+async fn scripts_are_loaded_in_two_round_trips() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+    let told: String = bed.ask(&["INFO", "commandstats"]).await;
+    let line = told.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+    assert!(line.starts_with("cmdstat_evalsha:calls=2,"), "{line}");
+}
+
+#[tokio::test]
+async fn every_key_ends_by_itself() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut long = claim(1);
+    long.ttl = Duration::from_secs(3600);
+    store.attempt(&long).await.unwrap();
+    let mut waits = claim(2);
+    waits.wait = true;
+    assert_eq!(fence(&store, &waits).await, None);
+    let (lease, day) = (3_600_000_i64, 86_400_000_i64);
+    // An hour more, so that not every step has to tell it.
+    let kept = |left: i64| left > lease + day && left <= lease + day + 3_600_001;
+    let left: i64 = bed.ask(&["PTTL", KEY]).await;
+    assert!(kept(left), "{left} ms");
+    let left: i64 = bed.ask(&["PTTL", INDEX]).await;
+    assert!(left > 31 * day, "an index ends, but not before the longest lease: {left} ms");
+    for id in [1, 2] {
+        store.release(&deploy(), ClaimId::from_bits(id), &DONE).await.unwrap();
+    }
+    let left: i64 = bed.ask(&["PTTL", KEY]).await;
+    assert!(left > day && kept(left), "{left} ms");
+    let mut fields: Vec<String> = bed.ask(&["HKEYS", KEY]).await;
+    fields.sort_unstable();
+    assert_eq!(fields, ["format", "state"], "labels go with their claims");
+    assert_eq!(bed.ask::<Vec<String>>(&["KEYS", "*deploy*"]).await, [KEY]);
+    assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0);
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_back_in_the_queue_has_its_label() {
+    let bed = bed!();
+    let store = bed.open().await;
+    store.attempt(&claim(1)).await.unwrap();
+    let mut waits = claim(2);
+    (waits.wait, waits.ttl) = (true, Duration::from_millis(50));
+    waits.label = Arc::new(Label::of_this_process().reason("release 2.3"));
+    assert_eq!(fence(&store, &waits).await, None);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    waits.ttl = Duration::from_secs(30);
+    assert_eq!(fence(&store, &waits).await, None, "its place ran out, and this takes another");
+    let seen = store.inspect(&Query::name(deploy())).await.unwrap();
+    let Waiters::Listed(waiters) = &seen.resources[0].waiters else { panic!("not listed") };
+    assert_eq!(waiters[0].label, waits.label);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_load_scripts_is_told_so() {
+    let mut bed = bed!();
+    let _: Value = bed.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
+    let mut config = bed.config();
+    (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
+    let store = Redis::open(config).await.unwrap();
+    assert!(fence(&store, &claim(1)).await.is_some());
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.applied(), error.retry()),
+        (ErrorKind::Denied, Applied::No, Retry::Never),
+        "{error}"
+    );
+    bed.load_scripts().await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+}
+
+/// Another client loads the script between the first reply and the second call: the reply of the script is returned,
+/// though loading failed.
+#[tokio::test]
+async fn a_failed_script_load_hides_no_reply() {
+    let mut bed = bed!();
+    let _: Value = bed.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
+    let proxy = Proxy::start(bed.server.addr()).unwrap();
+    let mut config = bed.config();
+    config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
+    (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
+    let store = Redis::open(config).await.unwrap();
+    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
+    let failed = async |bed: &mut Bed| bed.ask::<String>(&["INFO", "errorstats"]).await.contains("NOSCRIPT:count=1");
+    proxy.delay(Direction::ToClient, Duration::from_secs(1));
+    let attempt = tokio::spawn(async move { store.attempt(&claim(1)).await });
+    while !failed(&mut bed).await {
+        tokio::task::yield_now().await;
+    }
+    bed.load_scripts().await;
+    assert!(matches!(attempt.await.unwrap(), Ok(Attempt::Granted(_))));
+}
+
+#[tokio::test]
+async fn names_that_ran_out_leave_the_index_when_it_is_used() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut short = claim(1);
+    short.ttl = Duration::from_millis(50);
+    store.attempt(&short).await.unwrap();
+    let _: Value = bed.ask(&["ZADD", INDEX, "1", "oarlock:{b6}:long ago"]).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert!(store.inspect(&Query::live()).await.unwrap().resources.is_empty(), "not shown");
+    store.attempt(&claim(2)).await.unwrap();
+    assert!(store.renew(&[Renewal::of(Arc::new(claim(2)))]).await[0].is_ok());
+    assert_eq!(bed.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
+}
+
+/// As docs/backends/redis.md says.
+const RIGHTS: &str = "resetkeys ~oarlock:* resetchannels &oarlock:* -@all +hello +auth +select +evalsha +script|load \
+                      +subscribe +unsubscribe +publish +time +exists +pexpire +pexpireat +hmget +hget +hset +hdel +hkeys \
+                      +zadd +zrem +zremrangebyscore +zrange +pubsub|numsub";
+
+#[tokio::test]
+async fn the_least_rights_are_enough_and_less_is_denied() {
+    let mut bed = bed!();
+    let mut rule = vec!["ACL", "SETUSER", "locker", "on", ">swordfish"];
+    rule.extend(RIGHTS.split_whitespace());
+    let _: Value = bed.ask(&rule).await;
+    let _: Value = bed.ask(&["ACL", "SETUSER", "reader", "on", ">swordfish", "~*", "&*", "+@read", "+hello"]).await;
+    let mut config = bed.config();
+    (config.user, config.password) = (Some("locker".into()), Some("swordfish".into()));
+    config.database = 3;
+    let client = Locks::over(Redis::open(config.clone()).await.unwrap()).unwrap();
+    let guard = client.mutex("deploy").lock().await.unwrap();
+    let _watch = client.watch(&deploy()).await.unwrap();
+    assert_eq!(client.list().await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+
+    config.password = Some("sesame".into());
+    let error = Redis::open(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+    assert!(!format!("{error} {error:?}").contains("sesame"));
+    (config.user, config.password, config.database) = (Some("reader".into()), Some("swordfish".into()), 0);
+    let error = Redis::open(config).await.unwrap().attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_in_words_and_recovers() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = store.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
+    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert!(fence(&store, &claim(1)).await.is_some());
+}

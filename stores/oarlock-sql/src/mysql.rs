@@ -1,0 +1,23 @@
+#![doc = include_str!("mysql/docs.md")]
+
+mod config;
+mod connection;
+mod driver;
+mod error;
+mod flavour;
+mod listener;
+mod liveness;
+mod queue;
+#[doc(hidden)]
+pub mod raw;
+mod row;
+mod schema;
+mod server_watch;
+mod session;
+mod wake;
+mod watch;
+
+pub use config::{Config, Encryption, Keys, STORE};
+pub use driver::MySql;
+pub use schema::{init, script};
+pub use session::{MySqlSession, Named};

@@ -1,0 +1,231 @@
+//! Where the store is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql_async::{Opts, OptsBuilder, SslOpts};
+use oarlock_core::driver::DynDriver;
+use oarlock_core::url::{Setup, Store, Url};
+use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::mysql::error::SCHEME;
+use crate::mysql::{MySql, MySqlSession, Named};
+use crate::url;
+
+/// `MySQL` and `MariaDB` and its scheme `mysql://`.
+pub static STORE: Store =
+    Store::new(SCHEME, &[url::scheme(SCHEME, "MySQL or MariaDB").alias(&["mariadb"]).port(3306)], |url| {
+        Box::pin(async move {
+            let config = Config::from_url(&url)?;
+            if url::is_session(&url) {
+                return Ok(Arc::new(MySqlSession::connect(Named::new(config)).await?) as Arc<dyn DynDriver>);
+            }
+            Ok(Arc::new(MySql::connect(config).await?) as _)
+        })
+    })
+    .setup(Setup {
+        script: crate::mysql::script,
+        run: |url, grant| Box::pin(async move { crate::mysql::init(Config::from_url(&url)?, grant.as_deref()).await }),
+    });
+
+/// The longest prefix, so that every name fits beside it.
+const MAX_PREFIX_BYTES: usize = 512;
+
+/// Whether a connection is encrypted, and whether the server is authenticated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption {
+    /// Never.
+    #[default]
+    Disable,
+    /// Always. Without a [root certificate](Config::root_certificate) the server is not authenticated.
+    Require,
+    /// Always, with a certificate that is trusted and names the host.
+    VerifyFull,
+}
+
+/// What a named lock is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keys {
+    /// The SHA-256 of prefix and name in 64 lower-case hexadecimal digits.
+    #[default]
+    Named,
+    /// The name itself, as far as the server takes it: 64 characters on `MySQL`, where case does not count. There is no
+    /// prefix.
+    Raw,
+}
+
+/// Choices for a [`MySql`](crate::mysql::MySql) store.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The server's name or address, or the absolute path of its socket.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The user; `None` = `root`.
+    pub user: Option<String>,
+    /// The database that has the tables.
+    pub database: String,
+    /// Whether to encrypt.
+    pub encryption: Encryption,
+    /// A file of the certificates to trust, in PEM; `None` = those of the public authorities. If it is given, the
+    /// certificate of the server must be signed by one of them and name the host, whatever the kind of encryption.
+    pub root_certificate: Option<PathBuf>,
+    /// What goes before every name.
+    pub prefix: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    /// How long the server may be silent on a request before its connection is given up. Keep it well above the time
+    /// that a client waits for a request: it is there to replace dead connections, not to answer sooner.
+    pub silence_timeout: Duration,
+    /// What named locks are called; for [`MySqlSession`](crate::mysql::MySqlSession) alone.
+    pub keys: Keys,
+    /// How long the server keeps a silent connection that holds named locks, in whole seconds, and so the longest lease
+    /// there is on one; for [`MySqlSession`](crate::mysql::MySqlSession) alone.
+    pub session_ttl: Duration,
+    password: Option<String>,
+}
+
+impl Config {
+    /// `database` of the server at `host` and `port`, without a password and not encrypted.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16, database: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            user: None,
+            database: database.into(),
+            encryption: Encryption::default(),
+            root_certificate: None,
+            prefix: String::new(),
+            connect_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(20),
+            keys: Keys::default(),
+            session_ttl: Duration::from_secs(30),
+            password: None,
+        }
+    }
+
+    /// The server and the database that a `mysql://` URL names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for options that exclude each other; [`ErrorKind::Unsupported`] for `mode=transaction` and
+    /// `sslmode=prefer`.
+    pub fn from_url(url: &Url) -> Result<Self> {
+        let host = url::checked_host(url)?;
+        let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));
+        config.user = url.user().map(str::to_owned);
+        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.prefix = url.prefix().to_owned();
+        config.encryption = match url.option("sslmode") {
+            // The client crate cannot go on unencrypted on the same connection.
+            Some("prefer") => {
+                return Err(Error::new(ErrorKind::Unsupported, "sslmode is disable, require or verify-full here"));
+            }
+            Some("require") => Encryption::Require,
+            Some("verify-full") => Encryption::VerifyFull,
+            _ => Encryption::Disable,
+        };
+        config.root_certificate = url.file("sslrootcert");
+        config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+        config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
+        config.connect_timeout = url.connect_timeout();
+        config.silence_timeout = url.silence_timeout(config.silence_timeout);
+        Ok(config)
+    }
+
+    /// This configuration, with a password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |message: String| Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+        if self.database.is_empty() {
+            return wrong("name the database that has the tables: mysql://host/database".to_owned());
+        }
+        if self.prefix.len() > MAX_PREFIX_BYTES {
+            return wrong(format!("a prefix has at most {MAX_PREFIX_BYTES} bytes"));
+        }
+        Ok(())
+    }
+
+    /// The client's own words for it.
+    pub(crate) fn to_client(&self) -> Opts {
+        let socket = self.host.starts_with('/').then(|| self.host.clone());
+        let mut client = OptsBuilder::default()
+            .tcp_port(self.port)
+            .user(Some(self.user.as_deref().unwrap_or("root")))
+            .pass(self.password.as_deref())
+            .db_name(Some(&self.database))
+            // It would leave the way it was told for the server's socket, if that is on this machine.
+            .prefer_socket(false)
+            .tcp_keepalive(Some(Duration::from_secs(60)));
+        client = if socket.is_some() { client.socket(socket) } else { client.ip_or_hostname(&self.host) };
+        if self.encryption != Encryption::Disable {
+            let checked = self.encryption == Encryption::VerifyFull || self.root_certificate.is_some();
+            let mut tls = SslOpts::default().with_danger_accept_invalid_certs(!checked);
+            if let Some(path) = &self.root_certificate {
+                tls = tls.with_root_certs(vec![path.clone().into()]).with_disable_built_in_roots(true);
+            }
+            client = client.ssl_opts(tls);
+        }
+        client.into()
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}/{}", self.host, self.port, self.database)?;
+        // Two name spaces of one database are two places.
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("encryption", &self.encryption)
+            .field("root_certificate", &self.root_certificate)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_and_name_spaces_have_addresses_of_their_own() {
+        let mut config = Config::new("db", 3306, "app");
+        assert_eq!(config.to_string(), "db:3306/app");
+        config.prefix = "team:".into();
+        assert_eq!(config.to_string(), "db:3306/app?prefix=team:");
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = Config::new("db", 3306, "app").password("hunter2");
+        assert!(!format!("{config} {config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_database_must_be_named_and_names_must_fit() {
+        assert!(Config::new("db", 3306, "app").check().is_ok());
+        assert_eq!(Config::new("db", 3306, "").check().unwrap_err().kind(), ErrorKind::Config);
+        let mut config = Config::new("db", 3306, "app");
+        config.prefix = "x".repeat(513);
+        assert_eq!(config.check().unwrap_err().kind(), ErrorKind::Config);
+    }
+}

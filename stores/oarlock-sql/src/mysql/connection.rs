@@ -1,0 +1,610 @@
+//! The connections of one client: a few for requests, one for renewals, one that waits for the end of the session, and
+//! those on which waiters [wait](crate::mysql::listener).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Params, Row, params};
+use oarlock_core::reconnect::SharedTask;
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use crate::mysql::config::{Config, Encryption};
+use crate::mysql::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
+use crate::mysql::error::{NOT_NULL, SCHEME, STORE, ended, failed, no_connection};
+use crate::mysql::flavour::Flavour;
+use crate::mysql::listener::Listener;
+use crate::mysql::liveness::{Begun, Membership, SETTLED, Session, begin, join, read};
+use crate::mysql::schema;
+use crate::mysql::wake::{Keyring, WakeLocks, release_of};
+use crate::mysql::watch::Hub;
+use crate::row::{Row as _, first};
+
+/// Requests under way at once: the protocol answers one after the other on each connection.
+pub const REQUESTS: usize = 4;
+
+/// A connection that was used so recently is taken for a living one without a question.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// So many sessions of ours that ended are remembered. Their claims end within minutes.
+const ENDED: usize = 1024;
+
+/// The server must not close idle connections. The wait for a row that another transaction keeps locked is ten seconds
+/// at most.
+const SETTINGS: &str = "SET SESSION wait_timeout = 31536000, innodb_lock_wait_timeout = 10, autocommit = 1";
+
+/// Renewals have less time than that.
+const HASTE: &str = "SET SESSION innodb_lock_wait_timeout = 1";
+
+/// What is open.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    config: Config,
+    /// The runtime of all connections, whichever task opens one.
+    runtime: Handle,
+    session: Mutex<Option<Arc<Session>>>,
+    /// One task begins a session for all requests that need one.
+    beginning: SharedTask,
+    /// The numbers of sessions that have ended.
+    ended: Mutex<Vec<i64>>,
+    has_lock: AtomicBool,
+    requests: Lanes,
+    renewals: Lanes,
+    closed: AtomicBool,
+    wakes: Arc<WakeLocks>,
+    pub(crate) listener: Listener,
+    pub(crate) hub: Hub,
+}
+
+/// Connections of one use, at most so many at once.
+struct Lanes {
+    permits: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// What is asked on a connection.
+enum Request {
+    /// A statement, and what it is given.
+    Step(&'static str, Params),
+    /// An attempt of this claim, for everything or not, which lives for so long after it.
+    Attempt(ClaimId, bool, Duration, Params),
+    /// The release of this claim.
+    Release(ClaimId, Params),
+    /// The session that renews, whether it waits for names that others have locked, and the batch.
+    Renewal(i64, bool, String),
+}
+
+impl Request {
+    /// The claim whose [wake-up lock](crate::mysql::wake) this takes or releases: the connection that holds it is the
+    /// best one for it.
+    fn claim(&self) -> Option<ClaimId> {
+        match self {
+            Self::Attempt(id, ..) | Self::Release(id, _) => Some(*id),
+            Self::Step(..) | Self::Renewal(..) => None,
+        }
+    }
+
+    /// `wake`: whether an attempt takes the lock of its claim.
+    async fn ask(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Vec<Row>> {
+        match self {
+            Self::Step(sql, params) => flavour.ask(conn, sql, params).await,
+            Self::Attempt(.., mut params) => {
+                if let Params::Named(named) = &mut params {
+                    named.insert(b"wake".to_vec(), wake.into());
+                }
+                flavour.ask(conn, ATTEMPT, params).await
+            }
+            Self::Release(_, params) => flavour.ask(conn, RELEASE, params).await,
+            Self::Renewal(session, wait, batch) => {
+                let kills = flavour.kills(conn).await?;
+                conn.exec(RENEW, (session, kills, wait, batch)).await
+            }
+        }
+    }
+}
+
+/// A connection of a session.
+struct Connection {
+    conn: Conn,
+    flavour: Flavour,
+    /// `None` where sessions have no liveness locks.
+    membership: Option<Membership>,
+    keyring: Keyring,
+    made: Instant,
+    used: Instant,
+}
+
+impl Connection {
+    fn is_of(&self, session: &Arc<Session>) -> bool {
+        self.membership
+            .as_ref()
+            .map_or(!session.has_liveness_lock(), |membership| Arc::ptr_eq(&membership.session, session))
+    }
+}
+
+impl Lanes {
+    fn new(count: usize) -> Self {
+        Self { permits: Semaphore::new(count), idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        lock(&self.idle)
+    }
+
+    /// The connection `best`, or the one that was used last, if it is of this session. Others are of one that has
+    /// ended.
+    fn take(&self, session: &Arc<Session>, best: Option<u64>) -> Option<Connection> {
+        let mut idle = self.idle();
+        idle.retain(|connection| connection.is_of(session));
+        let at = idle.iter().position(|connection| Some(connection.keyring.number) == best);
+        at.map(|at| idle.remove(at)).or_else(|| idle.pop())
+    }
+
+    /// This connection, if it is idle.
+    fn take_this(&self, number: u64) -> Option<Connection> {
+        let mut idle = self.idle();
+        let at = idle.iter().position(|connection| connection.keyring.number == number)?;
+        Some(idle.remove(at))
+    }
+
+    fn put(&self, mut connection: Connection) {
+        connection.used = Instant::now();
+        self.idle().push(connection);
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the connections themselves: they show the password.
+        f.debug_struct("Lanes").field("idle", &self.idle().len()).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
+        config.check()?;
+        let runtime = Handle::try_current()
+            .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
+        let pool = Arc::new(Self {
+            config,
+            session: Mutex::default(),
+            beginning: SharedTask::new(SCHEME).on(runtime.clone()),
+            ended: Mutex::default(),
+            has_lock: AtomicBool::new(true),
+            requests: Lanes::new(REQUESTS),
+            renewals: Lanes::new(1),
+            closed: AtomicBool::new(false),
+            wakes: Arc::default(),
+            listener: Listener::default(),
+            hub: Hub::default(),
+            runtime,
+        });
+        let session = pool.session().await?;
+        let opened = pool.clone();
+        let connection = pool.apart(async move { opened.dial(&session).await }).await?;
+        pool.requests.put(connection);
+        Ok(pool)
+    }
+
+    /// Does this in a task of its own, where the connections live: it goes on whether or not its caller does, and holds
+    /// up no other request.
+    async fn apart<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        self.runtime.spawn(work).await.map_err(gone)?
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(STORE.closed()) } else { Ok(()) }
+    }
+
+    /// Whether other clients see it when this process ends.
+    pub(crate) fn has_liveness_lock(&self) -> bool {
+        self.has_lock.load(Ordering::Acquire)
+    }
+
+    /// The session, if it has not ended.
+    pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
+        lock(&self.session).as_ref().filter(|session| !session.has_ended()).cloned()
+    }
+
+    /// The session, a new one if the last has ended.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
+        if let Some(session) = self.living_session() {
+            return Ok(session);
+        }
+        let pool = self.clone();
+        self.beginning.join(|| async move { pool.begin().await }).done().await?;
+        self.living_session().ok_or_else(ended)
+    }
+
+    async fn begin(self: &Arc<Self>) -> Result<()> {
+        // Another task may have begun one since the caller looked.
+        if self.living_session().is_some() {
+            return Ok(());
+        }
+        let session = Arc::new(Session::new()?);
+        // The connection that waits for its end would take the liveness lock again.
+        let connection = self.take_liveness_lock(&session).await.inspect_err(|_| session.end())?;
+        *lock(&self.session) = Some(session);
+        self.renewals.put(connection);
+        self.still_open()
+    }
+
+    /// Closed while a session or connection was put in its place: `close` may have run before, and would not drop it.
+    fn still_open(&self) -> Result<()> {
+        self.check().inspect_err(|_| self.abandon())
+    }
+
+    /// Whether this is a session of ours that has ended.
+    pub(crate) fn is_ended(&self, session: i64) -> bool {
+        lock(&self.ended).contains(&session)
+    }
+
+    /// Whether any session of ours has ended.
+    pub(crate) fn has_ended_sessions(&self) -> bool {
+        !lock(&self.ended).is_empty()
+    }
+
+    /// Others may have seen this session end: all claims that end with it are lost.
+    pub(crate) fn end(&self, session: &Arc<Session>) {
+        if self.check().is_ok() && !session.has_ended() {
+            let mut ended = lock(&self.ended);
+            ended.push(session.number);
+            let many = ended.len().saturating_sub(ENDED);
+            ended.drain(..many);
+            drop(ended);
+            session.end();
+            for lanes in [&self.requests, &self.renewals] {
+                lanes.idle().retain(|connection| !connection.is_of(session));
+            }
+            self.listener.forget_idle();
+            self.hub.end_mailbox();
+        }
+    }
+
+    /// A request, one round trip.
+    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
+        let (pool, params) = (self.clone(), params.into());
+        self.apart(async move { pool.on(Request::Step(sql, params)).await }).await
+    }
+
+    /// An attempt of a claim that lives for `span` after it, one round trip.
+    pub(crate) async fn attempt(self: &Arc<Self>, claim: &Claim, span: Duration, params: Params) -> Result<Vec<Row>> {
+        let (pool, id, whole) = (self.clone(), claim.id, claim.weight == Weight::All);
+        self.apart(async move { pool.on(Request::Attempt(id, whole, span, params)).await }).await
+    }
+
+    /// The release of a claim, one round trip.
+    pub(crate) async fn release(self: &Arc<Self>, id: ClaimId, params: impl Into<Params>) -> Result<Vec<Row>> {
+        let (pool, params) = (self.clone(), params.into());
+        self.apart(async move { pool.on(Request::Release(id, params)).await }).await
+    }
+
+    /// A renewal of what a session has, which waits for no other request, and takes the liveness lock again if it was
+    /// lost.
+    pub(crate) async fn keep(self: &Arc<Self>, session: i64, wait: bool, batch: String) -> Result<Vec<Row>> {
+        let pool = self.clone();
+        self.apart(async move { pool.on(Request::Renewal(session, wait, batch)).await }).await
+    }
+
+    async fn on(self: &Arc<Self>, request: Request) -> Result<Vec<Row>> {
+        self.check()?;
+        let lanes = match request {
+            Request::Step(..) | Request::Attempt(..) | Request::Release(..) => &self.requests,
+            Request::Renewal(..) => &self.renewals,
+        };
+        let gone = |error| STORE.closed().because(error);
+        let _permit = lanes.permits.acquire().await.map_err(gone)?;
+        let about = request.claim();
+        let mut connection = self.line(lanes, about.and_then(|id| self.wakes.holder(id))).await?;
+        let number = connection.keyring.number;
+        let takes = match request {
+            Request::Attempt(id, whole, span, _)
+                if connection.membership.is_some() && self.wakes.may_take(id, number) =>
+            {
+                Some((whole, span))
+            }
+            _ => None,
+        };
+        // The client crate has no timeout for a server that does not answer.
+        let asked = request.ask(&mut connection.conn, connection.flavour, takes.is_some());
+        let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
+        // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open
+        // in the server, which ends with the connection.
+        let rows = answer.map_err(|_| STORE.silent())?.map_err(failed)?;
+        if let (Some(id), Ok(Some(true))) = (about, first(&rows).and_then(|row| row.boolean("wake"))) {
+            match takes {
+                Some((whole, span)) => self.wakes.took(id, number, whole, span),
+                None => self.wakes.released(id, number),
+            }
+        }
+        self.give_back(lanes, connection);
+        if self.wakes.is_due(number) {
+            self.release_soon(number);
+        }
+        Ok(rows)
+    }
+
+    fn give_back(&self, lanes: &Lanes, connection: Connection) {
+        lanes.put(connection);
+        if self.check().is_err() {
+            // Closed meanwhile: `close` did not see this connection.
+            lanes.idle().clear();
+        }
+    }
+
+    /// The claim was renewed for `span`, and so is the use of its wake-up lock.
+    pub(crate) fn keep_wake(&self, id: ClaimId, span: Duration) {
+        self.wakes.keep(id, span);
+    }
+
+    /// The claim has left, or makes room for others now: the next in line is to wake up, at once if there may be one.
+    pub(crate) fn wake(self: &Arc<Self>, id: ClaimId, is_pressing: bool) {
+        if let Some(number) = self.wakes.owe(id, is_pressing) {
+            self.release_soon(number);
+        }
+    }
+
+    /// Whether the claim was for everything when it was written down.
+    pub(crate) fn was_whole(&self, id: ClaimId) -> bool {
+        self.wakes.is_whole(id)
+    }
+
+    /// Lets an idle connection release the wake-up locks that it owes. One that is not idle comes here after its
+    /// request.
+    fn release_soon(self: &Arc<Self>, number: u64) {
+        let pool = self.clone();
+        self.runtime.spawn(async move {
+            let Ok(_permit) = pool.requests.permits.acquire().await else { return };
+            // Once more after each: a claim may have left while the connection released the lock of another.
+            while pool.wakes.is_due(number) {
+                let Some(mut connection) = pool.requests.take_this(number) else { return };
+                let owed = pool.wakes.take_owed(number);
+                if !owed.is_empty() {
+                    let release = connection.conn.query_drop(release_of(&owed));
+                    // If it fails, the locks end with the connection.
+                    if !matches!(tokio::time::timeout(pool.config.connect_timeout, release).await, Ok(Ok(()))) {
+                        return;
+                    }
+                }
+                pool.give_back(&pool.requests, connection);
+            }
+        });
+    }
+
+    /// A connection that is fit for a request, `best` if it is idle.
+    async fn line(self: &Arc<Self>, lanes: &Lanes, best: Option<u64>) -> Result<Connection> {
+        let session = self.session().await?;
+        let renews = std::ptr::eq(lanes, &raw const self.renewals);
+        if let Some(mut connection) = lanes.take(&session, best) {
+            // A MySQL client does not notice that an idle connection was closed: only a request shows it.
+            let is_fresh = connection.used.elapsed() < FRESH;
+            if (is_fresh || self.is_alive(&mut connection).await) && (!renews || session.is_read()) {
+                return Ok(connection);
+            }
+            // Whatever ended this one is likely to have ended the others.
+            lanes.idle().clear();
+        }
+        if renews { self.take_liveness_lock(&session).await } else { self.dial(&session).await }
+    }
+
+    async fn is_alive(&self, connection: &mut Connection) -> bool {
+        let pong = tokio::time::timeout(self.config.connect_timeout, connection.conn.ping()).await;
+        pong.is_ok_and(|pong| pong.is_ok())
+    }
+
+    /// Whether one of the idle connections of a session was there all the time.
+    pub(crate) async fn has_settled_connection(&self, session: &Arc<Session>) -> bool {
+        for lanes in [&self.renewals, &self.requests] {
+            while let Some(mut connection) = lanes.take(session, None) {
+                let is_settled = connection.made.elapsed() > SETTLED;
+                if is_settled && self.is_alive(&mut connection).await {
+                    lanes.put(connection);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes the liveness lock of a living session again.
+    pub(crate) async fn restore_liveness_lock(self: &Arc<Self>, session: &Arc<Session>) -> Result<()> {
+        let connection = self.take_liveness_lock(session).await?;
+        if session.has_ended() {
+            session.stop_reading();
+            return Err(ended());
+        }
+        self.renewals.idle().clear();
+        self.renewals.put(connection);
+        self.still_open()
+    }
+
+    /// A new connection for renewals, whose end is heard of, as is that of the session.
+    async fn take_liveness_lock(self: &Arc<Self>, session: &Arc<Session>) -> Result<Connection> {
+        let (config, session, pool) = (self.config.clone(), session.clone(), Arc::downgrade(self));
+        let wakes = self.wakes.clone();
+        let connection = self.in_time(async move {
+            let (mut connection, liveness_lock) = open(&config, &session, &wakes).await?;
+            connection.conn.query_drop(HASTE).await.map_err(failed)?;
+            let Some(liveness_lock) = liveness_lock else { return Ok(connection) };
+            let mut reader = dial(&config).await?;
+            let (membership, _) = join(&mut reader, &session).await?;
+            read(pool.clone(), reader, membership, liveness_lock);
+            match begin(&mut connection.conn, connection.flavour, &session).await? {
+                Begun::Here => {}
+                Begun::Dark => {
+                    session.give_up_liveness_lock();
+                    session.stop_reading();
+                    connection.membership = None;
+                }
+                Begun::Elsewhere => {
+                    if let Some(pool) = pool.upgrade() {
+                        pool.end(&session);
+                    }
+                    return Err(ended());
+                }
+            }
+            Ok(connection)
+        });
+        self.noted(connection.await?)
+    }
+
+    /// A new connection that stands for a session.
+    async fn dial(&self, session: &Arc<Session>) -> Result<Connection> {
+        let (config, session, wakes) = (self.config.clone(), session.clone(), self.wakes.clone());
+        let connection =
+            self.in_time(async move { open(&config, &session, &wakes).await.map(|(connection, _)| connection) });
+        self.noted(connection.await?)
+    }
+
+    fn noted(&self, connection: Connection) -> Result<Connection> {
+        self.check()?;
+        self.has_lock.fetch_and(connection.membership.is_some(), Ordering::AcqRel);
+        Ok(connection)
+    }
+
+    async fn in_time(&self, opening: impl Future<Output = Result<Connection>>) -> Result<Connection> {
+        self.check()?;
+        // The client crate has no timeout here: a server may accept a connection and never answer.
+        tokio::time::timeout(self.config.connect_timeout, opening).await.unwrap_or_else(|_| Err(STORE.no_answer()))
+    }
+
+    /// Ends the session at once, also while a request is under way.
+    pub(crate) fn abandon(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.hub.end();
+        self.listener.end();
+        if let Some(session) = lock(&self.session).take() {
+            session.stop_reading();
+        }
+        for lanes in [&self.requests, &self.renewals] {
+            lanes.idle().clear();
+        }
+    }
+
+    /// A name as it is stored.
+    pub(crate) fn stored(&self, name: &str) -> Vec<u8> {
+        [self.config.prefix.as_bytes(), name.as_bytes()].concat()
+    }
+
+    /// Where the connections live.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.hub.end();
+        self.listener.end();
+        if let Some(session) = lock(&self.session).take() {
+            session.stop_reading();
+        }
+        let idle: Vec<_> =
+            [&self.requests, &self.renewals].into_iter().flat_map(|lanes| lanes.idle().split_off(0)).collect();
+        for (at, mut connection) in idle.into_iter().enumerate() {
+            if let (0, Some(membership)) = (at, &connection.membership) {
+                let leaving = connection.conn.exec_drop(LEAVE, (membership.session.number, membership.session.number));
+                let _ = tokio::time::timeout(self.config.connect_timeout, leaving).await;
+            }
+            // A server that is gone has closed it too.
+            let _ = connection.conn.disconnect().await;
+        }
+    }
+}
+
+/// Only where nothing is left that ends with a session does it end without a trace: for that the server has to know it.
+const LEAVE: &str =
+    "DELETE FROM oarlock_session WHERE number = ? AND NOT EXISTS (SELECT 1 FROM oarlock_claim WHERE session = ?)";
+
+/// A connection that belongs to no session yet.
+pub async fn dial(config: &Config) -> Result<Conn> {
+    let encrypted = config.encryption != Encryption::Disable;
+    if encrypted {
+        // The client crate takes whichever provider the process has; without one it would panic.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let mut conn = Conn::new(config.to_client()).await.map_err(|error| no_connection(error, encrypted))?;
+    conn.query_drop(SETTINGS).await.map_err(failed)?;
+    Ok(conn)
+}
+
+/// Opens a connection of a session, which takes a liveness lock if the server has them. Returns the name of that lock.
+async fn open(config: &Config, session: &Arc<Session>, wakes: &Arc<WakeLocks>) -> Result<(Connection, Option<String>)> {
+    let mut conn = dial(config).await?;
+    schema::prepare(&mut conn).await?;
+    let (is_alone, flavour) = probe(&mut conn).await?;
+    if !is_alone {
+        session.give_up_liveness_lock();
+    }
+    let (mut membership, mut liveness_lock) = (None, None);
+    if session.has_liveness_lock() {
+        let joined = join(&mut conn, session).await?;
+        (membership, liveness_lock) = (Some(joined.0), Some(joined.1));
+    }
+    warm(&mut conn).await?;
+    let now = Instant::now();
+    Ok((Connection { conn, flavour, membership, keyring: wakes.keyring(), made: now, used: now }, liveness_lock))
+}
+
+/// Whether named locks mean something here: it is one server, and the connection is ours. And which kind of server it
+/// is.
+pub(crate) async fn probe(conn: &mut Conn) -> Result<(bool, Flavour)> {
+    let told: Option<(u32, String)> = conn.query_first("SELECT CONNECTION_ID(), VERSION()").await.map_err(failed)?;
+    let (id, version) = told.ok_or_else(|| STORE.unexpected("no answer"))?;
+    let galera: Option<(String, String)> = conn.query_first("SHOW VARIABLES LIKE 'wsrep_on'").await.map_err(failed)?;
+    // A pooler does not know yet which connection will serve us when it greets us.
+    Ok((id == conn.id() && !is_cluster(galera.as_ref().map(|(_, on)| on.as_str())), Flavour::of(&version)))
+}
+
+/// Named locks are not those of a Galera cluster, whatever else is.
+fn is_cluster(wsrep_on: Option<&str>) -> bool {
+    wsrep_on == Some("ON")
+}
+
+/// Lets the server read the procedures now instead of under the first lock: that takes it some milliseconds for each
+/// connection.
+async fn warm(conn: &mut Conn) -> Result<()> {
+    let nothing: Option<&[u8]> = None;
+    let refused: mysql_async::Result<()> = conn.exec_drop(ATTEMPT, params! {
+        "name" => nothing, "id" => nothing, "session" => 0, "tethered" => false, "kind" => "", "capacity" => nothing, "adopt" => true,
+        "weight" => 0, "wait" => false, "behind" => 0, "lease" => 0, "place" => 0, "label" => "", "value" => nothing,
+        "wake" => false,
+    }).await;
+    // A lock without a name is refused once it has been read.
+    if !matches!(&refused, Err(mysql_async::Error::Server(told)) if told.code == NOT_NULL) {
+        refused.map_err(failed)?;
+    }
+    conn.exec_drop(RELEASE, (nothing, nothing, nothing, nothing, 0)).await.map_err(failed)?;
+    conn.exec_drop(RENEW, (0, nothing, false, "[]")).await.map_err(failed)?;
+    conn.exec_drop(INSPECT, ("", "", nothing, 1)).await.map_err(failed)
+}
+
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bits = [0; N];
+    getrandom::fill(&mut bits)
+        .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
+    Ok(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_locks_are_not_those_of_a_cluster() {
+        assert!(is_cluster(Some("ON")));
+        assert!(!is_cluster(Some("OFF")) && !is_cluster(None));
+    }
+}

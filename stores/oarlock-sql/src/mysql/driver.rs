@@ -1,0 +1,308 @@
+//! The seven verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql_async::params;
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
+use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch};
+use oarlock_core::state::{Ending, Page, Query, Select};
+use oarlock_core::{Claim, ClaimId, Error, Fence, Lifetime, ResourceName, Result, Weight};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::mysql::config::Config;
+use crate::mysql::connection::Pool;
+use crate::mysql::error::{SCHEME, STORE};
+use crate::mysql::listener::listen;
+use crate::mysql::queue::Queues;
+use crate::renew::{Answers, renew, renewed};
+use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
+use crate::{attempt, inspect, release};
+
+/// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after
+/// about a quarter of an hour, and that must not be before its belief has ended.
+const MAX_TETHERED_TTL: Duration = Duration::from_secs(300);
+
+pub(crate) const ATTEMPT: &str =
+    "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :wait,
+    :behind, :lease, :place, :label, :value, :wake)";
+pub(crate) const RENEW: &str = "CALL oarlock_renew(?, ?, ?, ?)";
+pub(crate) const RELEASE: &str = "CALL oarlock_release(?, ?, ?, ?, ?)";
+pub(crate) const INSPECT: &str = "CALL oarlock_inspect(?, ?, ?, ?)";
+
+/// Locks on a `MySQL` or `MariaDB` server. See the [module](crate::mysql) for what it promises.
+#[derive(Debug)]
+pub struct MySql {
+    pool: Arc<Pool>,
+    queues: Queues,
+}
+
+impl Drop for MySql {
+    fn drop(&mut self) {
+        self.pool.abandon();
+    }
+}
+
+impl MySql {
+    /// Connects, and creates the tables and procedures if the database has none.
+    ///
+    /// # Errors
+    /// [`Unreachable`](oarlock_core::ErrorKind::Unreachable) if there is no server,
+    /// [`Denied`](oarlock_core::ErrorKind::Denied) if it refuses or a right is missing,
+    /// [`NewerFormat`](oarlock_core::ErrorKind::NewerFormat) if a later version created the tables,
+    /// [`Foreign`](oarlock_core::ErrorKind::Foreign) if an older version did,
+    /// [`Config`](oarlock_core::ErrorKind::Config) if no database is named.
+    pub async fn connect(config: Config) -> Result<Self> {
+        let pool = Pool::open(config).await.map_err(|error| error.during("connect"))?;
+        Ok(Self { pool, queues: Queues::default() })
+    }
+}
+
+impl Driver for MySql {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.liveness = if self.pool.has_liveness_lock() { Liveness::LeaseAndProcess } else { Liveness::Lease };
+        capabilities.notify = Notify::Poll;
+        capabilities.fencing = Fencing::Clocked;
+        capabilities.consistency = Consistency::Single;
+        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = self.place(claim).await;
+        attempt.map_err(|error| error.during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if let Err(error) = self.pool.check() {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
+        let session = self.pool.living_session();
+        let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
+        let number = session.as_ref().map_or(0, |session| session.number);
+        let ask = |wait, part| self.keep(number, wait, part);
+        renew::<mysql_async::Row, _>(batch, is_over, |claim| self.ends_with_session(claim), ask).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.left(resource, id);
+        let released = self.end(resource, id, end).await;
+        released.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        self.pool.check().map_err(|error| error.during("watch"))?;
+        match interest {
+            Interest::Turn(claim, _) => Ok(self.pool.hub.turn(claim.id)),
+            Interest::Mailbox => {
+                // A client that listens wants a session whose end is heard of; if there is none, but one ended, it
+                // looks after what that had.
+                match self.pool.session().await {
+                    Ok(_) => Ok(self.pool.hub.mailbox()),
+                    Err(_) if self.pool.has_ended_sessions() => Ok(Watch::ended()),
+                    Err(error) => Err(error.during("watch")),
+                }
+            }
+            _ => Ok(Watch::never()),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.show(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.pool.close().await;
+        Ok(())
+    }
+}
+
+impl MySql {
+    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+        let session = self.pool.session().await?;
+        let (capacity, adopt) = attempt::capacity(claim);
+        let asked = params! {
+            "name" => self.pool.stored(claim.resource.as_str()),
+            "id" => id_bytes(claim.id).as_slice(),
+            "session" => session.number,
+            "tethered" => session.has_liveness_lock() && ends_with_session(claim),
+            "kind" => claim.kind.as_str(),
+            "capacity" => capacity,
+            "adopt" => adopt,
+            "weight" => from_weight(claim.weight),
+            "wait" => claim.wait,
+            "behind" => claim.behind,
+            "lease" => micros(claim.ttl),
+            "place" => micros(claim.place_ttl()),
+            "label" => write(STORE, &*claim.label)?,
+            "value" => claim.value.as_deref().map(str::as_bytes),
+        };
+        let lives = claim.ttl.max(claim.place_ttl());
+        let rows = self.pool.attempt(claim, lives, asked).await?;
+        let row = first(&rows)?;
+        self.tell(row)?;
+        match text(row, "outcome")?.as_str() {
+            "granted" => {
+                self.left(&claim.resource, claim.id);
+                self.pool.hub.forget(claim.id);
+                self.pool.keep_wake(claim.id, lives);
+                if claim.weight != Weight::All && self.pool.was_whole(claim.id) {
+                    // Those who can share with it now were told to wait for its end.
+                    self.pool.wake(claim.id, true);
+                }
+                if session.has_ended() && ends_with_session(claim) {
+                    // The engine has not seen the grant: the claim must be tied to a session that lives.
+                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                }
+                Ok(Attempt::Granted(attempt::granted(row)?))
+            }
+            "pending" => {
+                let mut pending = attempt::pending(row)?;
+                match row.integer("arrival")?.filter(|_| claim.wait) {
+                    Some(arrival) => {
+                        let (is_told, askers) = self.queues.stands(claim, arrival);
+                        pending.watched = is_told || self.listens(claim, row.bytes("before")?);
+                        self.wake(askers);
+                    }
+                    None => self.left(&claim.resource, claim.id),
+                }
+                Ok(Attempt::Pending(pending))
+            }
+            other => Err(attempt::refused(row, other, claim)),
+        }
+    }
+
+    /// Renews some claims. `None` for those whose names other transactions have locked, unless it is to wait for them.
+    async fn keep(&self, session: i64, wait: bool, batch: Vec<&Renewal>) -> Result<Answers> {
+        let mut asked: Vec<(Vec<u8>, serde_json::Value)> = Vec::with_capacity(batch.len());
+        for (at, renewal) in batch.iter().enumerate() {
+            let claim = &renewal.claim;
+            let (least, reserve) = match renewal.fences {
+                Fences::Keep => (None, None),
+                Fences::AtLeast(fence) => (Some(fence.get()), None),
+                Fences::Reserve(count) => (None, Some(count)),
+            };
+            let name = self.pool.stored(claim.resource.as_str());
+            let one = json!({
+                "at": at,
+                "name": hex(&name),
+                "id": claim.id.to_string(),
+                "lease": micros(claim.ttl),
+                "place": micros(claim.place_ttl()),
+                "behind": claim.behind,
+                "value": claim.value.as_deref().map(|value| hex(value.as_bytes())),
+                "memo": renewal.memo.as_deref().map(hex),
+                "least": least,
+                "reserve": reserve,
+            });
+            asked.push((name, one));
+        }
+        asked.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let asked = serde_json::Value::from_iter(asked.into_iter().map(|(_, one)| one)).to_string();
+        let rows = self.pool.keep(session, wait, asked).await?;
+        let row = first(&rows)?;
+        self.tell(row)?;
+        let mut answers = vec![None; batch.len()];
+        for told in read::<Vec<Told>>(STORE, &text(row, "answers")?)? {
+            if let Some((answer, renewal)) = answers.get_mut(told.at).zip(batch.get(told.at)) {
+                let about = |error: Error| error.during("renew").about(&renewal.claim.resource);
+                let (fence, ending) = (told.fence.map(Fence::new), told.ending);
+                let alive = || Ok((told.lease, fence));
+                let told = renewed::<mysql_async::Row>(&told.outcome, alive, || Ok(ending));
+                *answer = told.map(|told| told.map_err(about));
+                let claim = &renewal.claim;
+                match answer {
+                    Some(Ok(Renewed::Gone(_))) => {
+                        self.left(&claim.resource, claim.id);
+                        self.pool.wake(claim.id, true);
+                    }
+                    Some(Ok(_)) => self.pool.keep_wake(claim.id, claim.ttl.max(claim.place_ttl())),
+                    Some(Err(_)) | None => {}
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let (memo, ending, grace) = release::arguments(STORE, end)?;
+        let asked = (self.pool.stored(resource.as_str()), id_bytes(id), memo, ending, micros(grace));
+        let rows = self.pool.release(id, asked).await?;
+        let row = first(&rows)?;
+        let outcome = release::released(row)?;
+        self.tell(row)?;
+        self.pool.hub.forget(id);
+        let null = || STORE.unexpected("column others of a reply is NULL");
+        let others = row.boolean("others")?.ok_or_else(null)?;
+        if outcome != Released::Asked {
+            self.pool.wake(id, others);
+        }
+        Ok(Release::new(outcome, Some(others)))
+    }
+
+    async fn show(&self, query: &Query) -> Result<Page> {
+        let name = match &query.select {
+            Select::Live => None,
+            Select::Name(name) => Some(self.pool.stored(name.as_str())),
+        };
+        let prefix = self.pool.config().prefix.as_str();
+        let after = query.after.as_ref().map(|after| self.pool.stored(after.as_str()));
+        let most = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+        let mut found = Vec::new();
+        for row in self.pool.ask(INSPECT, (prefix.as_bytes(), name, after, most)).await? {
+            found.push((row.bytes("name")?, row.integer("arrival")?, row));
+        }
+        found.sort_by(|(name, arrival, _), (other, later, _)| (name, arrival).cmp(&(other, later)));
+        let rows = found.into_iter().map(|(_, _, row)| row);
+        inspect::page(rows, query, prefix, |session| self.pool.is_ended(session))
+    }
+
+    /// A claim does not wait any more: the next of ours asks for itself.
+    fn left(&self, resource: &ResourceName, id: ClaimId) {
+        self.pool.listener.left(id);
+        self.wake(self.queues.left(resource, id));
+    }
+
+    /// Whether a waiter will have a hint when `before` leaves, the claim that must do so before it is granted.
+    fn listens(&self, claim: &Claim, before: Option<Vec<u8>>) -> bool {
+        let before = before.and_then(to_id);
+        before.is_some_and(|before| self.pool.has_liveness_lock() && listen(&self.pool, claim.id, before))
+    }
+
+    fn wake(&self, ids: Vec<ClaimId>) {
+        ids.into_iter().for_each(|id| self.pool.hub.notify(id));
+    }
+
+    fn ends_with_session(&self, claim: &Claim) -> bool {
+        self.pool.has_liveness_lock() && ends_with_session(claim)
+    }
+
+    /// Wakes those of this process whose turn has come.
+    fn tell(&self, row: &mysql_async::Row) -> Result<()> {
+        let called = text(row, "called")?;
+        if let (false, Some(session)) = (called.is_empty(), self.pool.living_session()) {
+            self.pool.hub.tell(&called, session.number);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a claim ends with the session of its client.
+fn ends_with_session(claim: &Claim) -> bool {
+    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_TETHERED_TTL
+}
+
+/// The answer to one renewal of a batch.
+#[derive(Debug, Deserialize)]
+struct Told {
+    at: usize,
+    outcome: String,
+    lease: i64,
+    fence: Option<u64>,
+    ending: Option<Ending>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,69 @@
+//! Notices when the server goes down. A MySQL client does not notice that an idle connection was closed, so one more
+//! connection always waits for a reply that never comes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::session::Mailbox;
+use mysql_async::prelude::Queryable as _;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::mysql::config::Config;
+use crate::mysql::session::dial_patient;
+
+/// The server looks every few seconds whether its client is still there.
+const WAIT: &str = "DO SLEEP(31536000)";
+
+/// Watches as long as this is kept, and again whenever `listen` is called.
+#[derive(Debug)]
+pub(crate) struct ServerWatch {
+    config: Config,
+    mailbox: Mailbox,
+    runtime: Handle,
+    task: Mutex<Option<AbortHandle>>,
+    /// The last connection could not be opened.
+    failed: Arc<AtomicBool>,
+}
+
+impl ServerWatch {
+    pub(crate) fn new(config: Config, mailbox: Mailbox, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self { config, mailbox, runtime, task: Mutex::default(), failed: Arc::default() })
+    }
+
+    /// Where the connections live.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Starts to watch, unless it does already.
+    pub(crate) fn listen(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(AbortHandle::is_finished) {
+            let hear = hear(self.config.clone(), self.mailbox.clone(), self.failed.clone());
+            *task = Some(self.runtime.spawn(hear).abort_handle());
+        }
+    }
+}
+
+impl Drop for ServerWatch {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
+    }
+}
+
+async fn hear(config: Config, mailbox: Mailbox, failed: Arc<AtomicBool>) {
+    match tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
+        Ok(Ok(mut conn)) => {
+            failed.store(false, Ordering::Release);
+            let _ = conn.query_drop(WAIT).await;
+        }
+        // The server may have gone before this task waited. If it only refuses connections, one notification is enough:
+        // the next renewal starts this task again.
+        _ if failed.swap(true, Ordering::AcqRel) => return,
+        _ => {}
+    }
+    mailbox.notify();
+}

@@ -1,0 +1,23 @@
+#![doc = include_str!("postgres/docs.md")]
+
+mod config;
+mod connection;
+mod driver;
+mod error;
+mod holder_watch;
+mod key;
+mod notification;
+#[doc(hidden)]
+pub mod raw;
+mod row;
+mod schema;
+mod session;
+mod tls;
+mod transaction;
+mod watch;
+
+pub use config::{Config, Encryption, Keys, STORE};
+pub use driver::Postgres;
+pub use schema::{init, script};
+pub use session::{Advisory, PostgresSession};
+pub use transaction::TransactionLock;

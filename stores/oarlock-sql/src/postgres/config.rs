@@ -1,0 +1,228 @@
+//! Where the store is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::driver::DynDriver;
+use oarlock_core::url::{Setup, Store, Url};
+use oarlock_core::{Error, ErrorKind, Result};
+use tokio_postgres::config::SslMode;
+
+use crate::postgres::error::SCHEME;
+use crate::postgres::{Advisory, Postgres, PostgresSession};
+use crate::url;
+
+/// `PostgreSQL` and its scheme `postgres://`.
+pub static STORE: Store =
+    Store::new(SCHEME, &[url::scheme(SCHEME, "PostgreSQL").alias(&["postgresql"]).port(5432)], |url| {
+        Box::pin(async move {
+            let config = Config::from_url(&url)?;
+            if url::is_session(&url) {
+                return Ok(Arc::new(PostgresSession::connect(Advisory::new(config)).await?) as Arc<dyn DynDriver>);
+            }
+            Ok(Arc::new(Postgres::connect(config).await?) as _)
+        })
+    })
+    .setup(Setup {
+        script: crate::postgres::script,
+        run: |url, grant| {
+            Box::pin(async move { crate::postgres::init(Config::from_url(&url)?, grant.as_deref()).await })
+        },
+    });
+
+/// The longest prefix, so that every name fits beside it into the index of names.
+const MAX_PREFIX_BYTES: usize = 512;
+
+/// Whether a connection is encrypted, and whether the server is authenticated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption {
+    /// Never.
+    #[default]
+    Disable,
+    /// If the server supports it. An attacker on the network can switch it off.
+    Prefer,
+    /// Always. Without a [root certificate](Config::root_certificate) the server is not authenticated.
+    Require,
+    /// Always, with a certificate that is trusted and names the host.
+    VerifyFull,
+}
+
+/// What an advisory lock is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keys {
+    /// The first eight bytes of the SHA-256 of prefix and name, as a number with a sign.
+    #[default]
+    Named,
+    /// The name is the number itself, or two of 32 bits with a comma between. There is no prefix.
+    Raw,
+}
+
+/// Choices for a [`Postgres`](crate::postgres::Postgres) store.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The server's name or address, or the absolute path of the directory of its socket.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The user; `None` = the one this process runs as.
+    pub user: Option<String>,
+    /// The database; `None` = the one named like the user.
+    pub database: Option<String>,
+    /// Whether to encrypt.
+    pub encryption: Encryption,
+    /// A file of the certificates to trust, in PEM; `None` = those of the system. If it is given, the certificate of a
+    /// server that encrypts must be signed by one of them and name the host, whatever the kind of encryption.
+    pub root_certificate: Option<PathBuf>,
+    /// What goes before every name.
+    pub prefix: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    /// How long the server may be silent on a request before its connection is given up. Keep it well above the time
+    /// that a client waits for a request: it is there to replace dead connections, not to answer sooner.
+    pub silence_timeout: Duration,
+    /// What advisory locks are called; for [`PostgresSession`](crate::postgres::PostgresSession) alone.
+    pub keys: Keys,
+    /// How long the server keeps a silent connection that holds advisory locks, and so the longest lease there is on
+    /// one; for [`PostgresSession`](crate::postgres::PostgresSession) alone.
+    pub session_ttl: Duration,
+    password: Option<String>,
+}
+
+impl Config {
+    /// The server at `host` and `port`, without a password and not encrypted.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            user: None,
+            database: None,
+            encryption: Encryption::default(),
+            root_certificate: None,
+            prefix: String::new(),
+            connect_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(20),
+            keys: Keys::default(),
+            session_ttl: Duration::from_secs(30),
+            password: None,
+        }
+    }
+
+    /// The server and the database that a `postgres://` URL names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for options that exclude each other; [`ErrorKind::Unsupported`] for `mode=transaction`.
+    pub fn from_url(url: &Url) -> Result<Self> {
+        let host = url::checked_host(url)?;
+        let mut config = Self::new(&host.name, host.port);
+        config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
+        config.user = url.user().map(str::to_owned);
+        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.prefix = url.prefix().to_owned();
+        config.encryption = match url.option("sslmode") {
+            Some("prefer") => Encryption::Prefer,
+            Some("require") => Encryption::Require,
+            Some("verify-full") => Encryption::VerifyFull,
+            _ => Encryption::Disable,
+        };
+        config.root_certificate = url.file("sslrootcert");
+        config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+        config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
+        config.connect_timeout = url.connect_timeout();
+        config.silence_timeout = url.silence_timeout(config.silence_timeout);
+        Ok(config)
+    }
+
+    /// This configuration, with a password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.prefix.len() > MAX_PREFIX_BYTES {
+            let message = format!("a prefix has at most {MAX_PREFIX_BYTES} bytes");
+            return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
+        }
+        Ok(())
+    }
+
+    /// The client's own words for it.
+    pub(crate) fn to_client(&self) -> tokio_postgres::Config {
+        let mut client = tokio_postgres::Config::new();
+        client.host(&self.host).port(self.port).application_name("oarlock");
+        client.ssl_mode(match self.encryption {
+            Encryption::Disable => SslMode::Disable,
+            Encryption::Prefer => SslMode::Prefer,
+            Encryption::Require | Encryption::VerifyFull => SslMode::Require,
+        });
+        if let Some(user) = &self.user {
+            client.user(user);
+        }
+        if let Some(database) = &self.database {
+            client.dbname(database);
+        }
+        if let Some(password) = &self.password {
+            client.password(password);
+        }
+        client
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let database = self.database.as_deref().or(self.user.as_deref()).unwrap_or_default();
+        write!(f, "{}:{}/{database}", self.host, self.port)?;
+        // Two name spaces of one database are two places.
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("encryption", &self.encryption)
+            .field("root_certificate", &self.root_certificate)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_and_name_spaces_have_addresses_of_their_own() {
+        let mut config = Config::new("db", 5432);
+        config.database = Some("app".into());
+        assert_eq!(config.to_string(), "db:5432/app");
+        config.prefix = "team:".into();
+        assert_eq!(config.to_string(), "db:5432/app?prefix=team:");
+    }
+
+    #[test]
+    fn names_must_fit_beside_a_prefix() {
+        let mut config = Config::new("db", 5432);
+        config.prefix = "x".repeat(512);
+        assert!(config.check().is_ok());
+        config.prefix.push('x');
+        assert_eq!(config.check().unwrap_err().kind(), ErrorKind::Config);
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = Config::new("db", 5432).password("hunter2");
+        assert!(!format!("{config} {config:?} {:?}", config.to_client()).contains("hunter2"));
+    }
+}

@@ -1,0 +1,409 @@
+//! The connections of one client: one for requests, one for renewals, and one whose end is the end of its session.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use oarlock_core::reconnect::{Ends, Reopened};
+use oarlock_core::{ClaimId, Error, ErrorKind, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Handle;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Row, Socket};
+
+use crate::postgres::config::Config;
+use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connection, not_ours};
+use crate::postgres::holder_watch::HolderWatch;
+use crate::postgres::schema;
+use crate::postgres::tls::{AsIs, Encrypted, Tls};
+use crate::postgres::watch::Hub;
+
+/// Said to the server on a connection of our own.
+const PATIENCE: &str = include_str!("sql/patience.sql");
+
+/// A silent server ends a session after this long (idle time and probes), which is longer than most outages. Nothing is
+/// asked on that connection, so only the kernel can notice.
+const SESSION_IDLE: Duration = Duration::from_secs(60);
+const SESSION_PROBES: (Duration, u32) = (Duration::from_secs(15), 4);
+
+/// So many sessions of ours that ended are remembered.
+const ENDED: usize = 1024;
+
+/// A parameter and its type: statements are never prepared under a name, so that poolers can serve them.
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The same for a request that owns what it sends.
+pub(crate) type Owned = (Box<dyn ToSql + Sync + Send>, Type);
+
+pub(crate) fn param(value: impl ToSql + Sync + Send + 'static, kind: Type) -> Owned {
+    (Box::new(value), kind)
+}
+
+/// What is open. Every request runs in a task of its own: a caller that stops polling one holds up no other.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    config: Config,
+    /// The runtime of all connections, whichever task opens one.
+    runtime: Handle,
+    requests: Reopened<Connection>,
+    /// Whatever holds up a request must not hold up these.
+    renewals: Reopened<Connection>,
+    session: Reopened<Session>,
+    /// The last sessions of ours, by number. One that is not there any more has ended.
+    sessions: Mutex<Vec<(i64, Weak<Session>)>>,
+    /// Sessions at servers that the address no longer leads to. Their liveness locks stay: belief in their claims must
+    /// end before a client of that server sees the locks released.
+    left: Mutex<Vec<Arc<Session>>>,
+    holder_watch: HolderWatch,
+    closed: AtomicBool,
+    pooled: AtomicBool,
+    /// Held behind a pooler while a request is under way.
+    alone: tokio::sync::Mutex<()>,
+    /// The number of the next request, which no other client has.
+    next: AtomicI64,
+}
+
+/// Which connection a request goes to.
+#[derive(Clone, Copy)]
+enum Lane {
+    Requests,
+    Renewals,
+}
+
+/// A connection for requests.
+pub(crate) struct Connection(pub(crate) Client);
+
+/// A number that lives as long as its connection, which holds the liveness lock and receives notifications.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Zero behind a pooler.
+    pub(crate) number: i64,
+    pub(crate) hub: Arc<Hub>,
+    /// `None` behind a pooler: a connection there is shared with unknown clients.
+    client: Option<Client>,
+    /// Which run of which server saw it begin.
+    run: Option<i64>,
+    /// The server is another one now.
+    left: AtomicBool,
+}
+
+impl Session {
+    /// Whether it holds a liveness lock and receives notifications: not behind a pooler.
+    pub(crate) fn has_liveness_lock(&self) -> bool {
+        self.client.is_some()
+    }
+
+    fn without_liveness_lock() -> Self {
+        Self { number: 0, hub: Arc::new(Hub::default()), client: None, run: None, left: AtomicBool::new(false) }
+    }
+
+    /// Gives it up, though its connection has not ended.
+    fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+        self.hub.end();
+    }
+}
+
+pub(crate) trait Open: Ends + Send + Sync + Sized + 'static {
+    /// Opens one, and says in which [run](run_of) of the server; `None` behind a pooler.
+    fn open(config: Config) -> impl Future<Output = Result<(Self, Option<i64>)>> + Send;
+}
+
+impl Open for Connection {
+    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
+        let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+        tokio::spawn(connection);
+        let mut run = None;
+        if is_our_own(&client).await? {
+            client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
+            run = Some(run_of(&client).await?);
+        }
+        schema::prepare(&client).await?;
+        Ok((Self(client), run))
+    }
+}
+
+impl Ends for Connection {
+    fn is_ended(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+impl Open for Session {
+    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
+        let number = random()? | 1;
+        let mut client = config.to_client();
+        client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
+        let (client, connection) = client.connect(Tls::of(&config)?).await.map_err(no_connection)?;
+        let hub = Arc::new(Hub::default());
+        tokio::spawn(listen(connection, Ending(hub.clone())));
+        if !is_our_own(&client).await? {
+            return Ok((Self::without_liveness_lock(), None));
+        }
+        client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
+        client.query_typed("SELECT oarlock.begin($1)", &[(&number, Type::INT8)]).await.map_err(failed)?;
+        client.batch_execute(&format!("LISTEN oarlock_{number:x}")).await.map_err(failed)?;
+        let run = Some(run_of(&client).await?);
+        Ok((Self { number, hub, client: Some(client), run, left: AtomicBool::new(false) }, run))
+    }
+}
+
+impl Ends for Session {
+    fn is_ended(&self) -> bool {
+        self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
+    }
+}
+
+/// When the server started, in microseconds: no two servers that an address leads to did so at the same one.
+async fn run_of(client: &Client) -> Result<i64> {
+    let run = "SELECT floor(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, $1::bigint AS echo";
+    first(client, run).await
+}
+
+/// Two bits less than a number has, so that it is positive here and in the two halves that the server shows of a lock.
+fn random() -> Result<i64> {
+    let mut bits = [0; 8];
+    getrandom::fill(&mut bits)
+        .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
+    Ok(i64::from_ne_bytes(bits) & (i64::MAX >> 1))
+}
+
+/// Whether the server's process at the other end is ours alone. A pooler does not know yet which one will serve us when
+/// it hands out the key for cancelling requests, so the key names another process than the one that answers.
+pub(crate) async fn is_our_own(client: &Client) -> Result<bool> {
+    let (mut heard, said) = tokio::io::duplex(ENCRYPT.len() + CANCEL.len() + 8);
+    let unheard = |error| STORE.unexpected("no key").because(error);
+    // The client crate does not show its key, but writes it to any stream; where it encrypts, it asks for that
+    // first. Nothing of it leaves this process.
+    heard.write_all(b"S").await.map_err(unheard)?;
+    client.cancel_token().cancel_query_raw(said, AsIs).await.map_err(failed)?;
+    let mut request = Vec::with_capacity(ENCRYPT.len() + CANCEL.len() + 8);
+    heard.read_to_end(&mut request).await.map_err(unheard)?;
+    let request = request.strip_prefix(&ENCRYPT).unwrap_or(&request);
+    let key = request.strip_prefix(&CANCEL).and_then(|key| key.first_chunk()).map(|pid| i32::from_be_bytes(*pid));
+    Ok(key == Some(first(client, "SELECT pg_backend_pid(), $1::bigint AS echo").await?))
+}
+
+/// What is in the first row of the answer to `sql`, if it is the answer to this very request: before we know that there
+/// is no pooler in between, it may be another's.
+pub(crate) async fn first<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T> {
+    let number = random()?;
+    let rows = client.query_typed(sql, &[(&number, Type::INT8)]).await.map_err(failed)?;
+    let ours = rows.first().filter(|row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number));
+    ours.ok_or_else(not_ours)?.try_get(0).map_err(failed)
+}
+
+/// How a request to cancel begins: its length and its code. The number of a process and a secret follow.
+const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
+
+/// A question whether to encrypt.
+const ENCRYPT: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
+/// Ends the streams of a session, however its task ends.
+struct Ending(Arc<Hub>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Passes notifications on until the connection ends. It is closed before the streams end.
+async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Socket>>, hub: Ending) {
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let AsyncMessage::Notification(news) = message {
+            hub.0.tell(news.payload());
+        }
+    }
+    drop(connection);
+}
+
+impl Pool {
+    pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
+        let runtime = Handle::try_current()
+            .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
+        config.check()?;
+        let (requests, renewals) =
+            (Reopened::new(SCHEME).on(runtime.clone()), Reopened::new(SCHEME).on(runtime.clone()));
+        let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
+        let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
+        let (left, holder_watch) = (Mutex::default(), HolderWatch::default());
+        let pool = Arc::new(Self {
+            config,
+            runtime,
+            requests,
+            renewals,
+            session,
+            sessions,
+            left,
+            holder_watch,
+            closed,
+            pooled,
+            alone,
+            next,
+        });
+        pool.ready(&pool.requests).await?;
+        pool.session().await?;
+        Ok(pool)
+    }
+
+    /// What is open there, or opened now.
+    async fn ready<T: Open>(self: &Arc<Self>, kept: &Reopened<T>) -> Result<Arc<T>> {
+        self.check()?;
+        kept.get(|| {
+            let pool = self.clone();
+            async move {
+                let opening = T::open(pool.config.clone());
+                // The client crate has no timeout here: a server may accept a connection and never answer.
+                let opened = tokio::time::timeout(pool.config.connect_timeout, opening).await;
+                let (opened, run) = opened.unwrap_or_else(|_| Err(STORE.no_answer()))?;
+                pool.arrive(run);
+                Ok(opened)
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(STORE.closed()) } else { Ok(()) }
+    }
+
+    /// The session, a new one if the last has ended.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
+        let session = self.ready(&self.session).await?;
+        self.pooled.store(!session.has_liveness_lock(), Ordering::Release);
+        let mut sessions = self.sessions();
+        if session.has_liveness_lock() && sessions.iter().all(|(number, _)| *number != session.number) {
+            sessions.push((session.number, Arc::downgrade(&session)));
+            let many = sessions.len().saturating_sub(ENDED);
+            sessions.drain(..many);
+        }
+        Ok(session)
+    }
+
+    /// Whether something between here and the server shares its processes among clients.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Acquire)
+    }
+
+    /// The session, if it has not ended.
+    pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
+        self.session.current()
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<(i64, Weak<Session>)>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection was made to this run of the server. If the session began in another one, the address has moved:
+    /// this server does not see its end and sends it no notifications. What is left of the other connections may be
+    /// silent for hours.
+    fn arrive(&self, run: Option<i64>) {
+        let session = self.session.current();
+        let Some(session) = session.filter(|session| run.is_some() && session.run.is_some() && session.run != run)
+        else {
+            return;
+        };
+        session.leave();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|session| session.client.as_ref().is_some_and(|client| !client.is_closed()));
+        left.push(session.clone());
+        drop(left);
+        self.session.discard(&session);
+        drop((self.requests.take(), self.renewals.take()));
+        self.holder_watch.end();
+    }
+
+    /// The sessions of ours that have ended. Their claims end within the hour.
+    pub(crate) fn ended_sessions(&self) -> Vec<i64> {
+        let has_ended = |session: &Weak<Session>| session.upgrade().is_none_or(|session| session.is_ended());
+        self.sessions().iter().filter(|(_, session)| has_ended(session)).map(|(number, _)| *number).collect()
+    }
+
+    /// Notifies `claim` through `hub` when the session `nearest` is over.
+    pub(crate) fn watch_holder(&self, nearest: i64, claim: ClaimId, hub: &Arc<Hub>) {
+        if self.check().is_ok() && !self.is_pooled() {
+            self.holder_watch.watch(nearest, claim, hub, &self.config, &self.runtime);
+        }
+    }
+
+    /// `claim` does not wait any more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.holder_watch.forget(claim);
+        if let Some(session) = self.living_session() {
+            session.hub.forget(claim);
+        }
+    }
+
+    /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every
+    /// row.
+    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.ask_on(Lane::Requests, sql, params).await
+    }
+
+    /// The same for a renewal, which waits for no other request, unless a pooler lets us have one connection only.
+    pub(crate) async fn keep(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.ask_on(if self.is_pooled() { Lane::Requests } else { Lane::Renewals }, sql, params).await
+    }
+
+    async fn ask_on(self: &Arc<Self>, lane: Lane, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.check()?;
+        let pool = self.clone();
+        // In a task: while one answer is not read, no other on that connection is, and behind a pooler none is asked
+        // for.
+        let asked = self.runtime.spawn(async move { pool.ask_now(lane, sql, &params).await });
+        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        asked.await.map_err(gone)?
+    }
+
+    async fn ask_now(self: &Arc<Self>, lane: Lane, sql: &str, params: &[Owned]) -> Result<Vec<Row>> {
+        let kept = match lane {
+            Lane::Requests => &self.requests,
+            Lane::Renewals => &self.renewals,
+        };
+        let pooled = self.is_pooled();
+        // A pooler may lose count of requests that follow each other without waiting, and answer one client with what
+        // is another's. So there is one at a time, and no answer is believed that is not ours.
+        let _alone = if pooled { Some(self.alone.lock().await) } else { None };
+        let connection = self.ready(kept).await?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let params = params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
+        let params: Vec<Param<'_>> = params.chain([(&number as _, Type::INT8)]).collect();
+        // The client crate has no timeout for a server that does not answer.
+        let answer = tokio::time::timeout(self.config.silence_timeout, connection.0.query_typed(sql, &params)).await;
+        let is_ours = |row: &Row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number);
+        let is_sound = match &answer {
+            Ok(Ok(rows)) => !rows.is_empty() && rows.iter().all(is_ours),
+            Ok(Err(error)) => !pooled && !ends_connection(error),
+            Err(_) => false,
+        };
+        if !is_sound {
+            kept.discard(&connection);
+        }
+        match answer {
+            Ok(Ok(rows)) if is_sound => Ok(rows),
+            Ok(Ok(_)) => Err(not_ours()),
+            Ok(Err(error)) if is_sound => Err(failed(error)),
+            Ok(Err(error)) => Err(failed(error).applied_unknown()),
+            Err(_) => Err(STORE.silent()),
+        }
+    }
+
+    /// A name as it is stored.
+    pub(crate) fn stored(&self, name: &str) -> Vec<u8> {
+        [self.config.prefix.as_bytes(), name.as_bytes()].concat()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        drop((self.session.close(), self.requests.close(), self.renewals.close()));
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.holder_watch.end();
+    }
+}

@@ -1,0 +1,326 @@
+//! The seven verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
+use oarlock_core::clock::{BootClock, Clock as _};
+use oarlock_core::driver::{Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::error::Applied;
+use oarlock_core::reconnect::Ends as _;
+use oarlock_core::state::{Page, Query, Select};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, ResourceName, Result};
+use tokio_postgres::types::Type;
+
+use crate::postgres::config::Config;
+use crate::postgres::connection::{Pool, Session, param};
+use crate::postgres::error::{SCHEME, STORE};
+use crate::postgres::notification;
+use crate::postgres::watch::Hub;
+use crate::renew::{Answers, renew, renewed};
+use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
+use crate::{attempt, inspect, release};
+
+/// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
+/// must not be before its belief has ended.
+const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
+
+// The last parameter of each comes back in every row: see [`Pool::ask`].
+pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
+    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+const RENEW: &str = "SELECT *, $14::bigint AS echo
+    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
+const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
+const INSPECT: &str = include_str!("sql/inspect.sql");
+
+/// Locks on a `PostgreSQL` server. See the [module](crate::postgres) for what it promises.
+#[derive(Debug)]
+pub struct Postgres {
+    pool: Arc<Pool>,
+}
+
+impl Drop for Postgres {
+    /// Ends the session at once, also while a request is under way.
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+impl Postgres {
+    /// Connects, and makes the schema `oarlock` if the database has none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] if there is no server, [`ErrorKind::Denied`] if it refuses or a right is missing,
+    /// [`ErrorKind::NewerFormat`] if a later version made the schema.
+    pub async fn connect(config: Config) -> Result<Self> {
+        Ok(Self { pool: Pool::open(config).await.map_err(|error| error.during("connect"))? })
+    }
+}
+
+impl Driver for Postgres {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        if self.pool.is_pooled() {
+            (capabilities.liveness, capabilities.notify) = (Liveness::Lease, Notify::Poll);
+        } else {
+            (capabilities.liveness, capabilities.notify) = (Liveness::LeaseAndProcess, Notify::Push);
+        }
+        capabilities.fencing = Fencing::Clocked;
+        capabilities.consistency = Consistency::Single;
+        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let attempt = self.place(claim).await;
+        attempt.map_err(|error| error.during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        if let Err(error) = self.pool.check() {
+            return vec![Err(error.during("renew")); batch.len()];
+        }
+        let session = self.pool.living_session();
+        let is_over = || session.as_ref().is_none_or(|session| session.is_ended());
+        let number = session.as_ref().map_or(0, |session| session.number);
+        let hub = session.as_ref().filter(|session| session.has_liveness_lock()).map(|session| &*session.hub);
+        let ask = |wait, part| self.keep(number, hub, wait, part);
+        renew::<tokio_postgres::Row, _>(batch, is_over, ends_with_session, ask).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let released = self.end(resource, id, end).await;
+        released.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let session = match self.pool.session().await {
+            Ok(session) => session,
+            // There is no other, but the last one ended: the client that listened to it looks after what it had.
+            Err(_) if matches!(interest, Interest::Mailbox) && !self.pool.ended_sessions().is_empty() => {
+                return Ok(Watch::ended());
+            }
+            Err(error) => return Err(error.during("watch")),
+        };
+        match interest {
+            _ if !session.has_liveness_lock() => Ok(Watch::never()),
+            Interest::Turn(claim, cursor) => {
+                let watch = session.hub.turn(claim.id);
+                if let Ok(nearest) = cursor.0.as_slice().try_into() {
+                    self.pool.watch_holder(i64::from_be_bytes(nearest), claim.id, &session.hub);
+                }
+                Ok(watch)
+            }
+            Interest::Mailbox => Ok(session.hub.mailbox()),
+            Interest::Resource(name) => {
+                let stored = self.pool.stored(name.as_str());
+                let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
+                let observed =
+                    self.pool.ask(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
+                observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.show(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.pool.close();
+        Ok(())
+    }
+}
+
+impl Postgres {
+    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+        let session = self.pool.session().await?;
+        let waits = claim.wait && session.has_liveness_lock();
+        if waits
+            && claim.may_be_handed()
+            && let Some(grant) = session.hub.handed(claim.id).and_then(|handed| handed.grant(BootClock.now()))
+            && !session.is_ended()
+        {
+            self.pool.forget(claim.id);
+            return Ok(Attempt::Granted(grant));
+        }
+        // Before it is sent, so that nothing is missed between the answer and the watch.
+        let expected = waits && session.hub.expect(claim.id);
+        let answer = self.ask(&session, claim, if expected { handed_since(claim) } else { None }).await;
+        match answer {
+            Ok(Attempt::Pending(mut pending)) => {
+                pending.watched = expected && session.hub.expects(claim.id);
+                Ok(Attempt::Pending(pending))
+            }
+            Ok(Attempt::Granted(grant)) => {
+                session.hub.forget(claim.id);
+                self.pool.forget(claim.id);
+                if session.is_ended() && ends_with_session(claim) {
+                    // The engine has not seen the grant: the claim must be tied to a session that lives.
+                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                }
+                Ok(Attempt::Granted(grant))
+            }
+            Err(error) => {
+                // What had no effect is not released later.
+                if error.applied() == Applied::No {
+                    session.hub.forget(claim.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the server for a place. `sent` says when, for a claim that may be granted before it asks again.
+    async fn ask(&self, session: &Session, claim: &Claim, sent: Option<i64>) -> Result<Attempt> {
+        let (capacity, adopt) = attempt::capacity(claim);
+        let label = write(STORE, &*claim.label)?;
+        let rows = self
+            .pool
+            .ask(
+                ATTEMPT,
+                vec![
+                    param(self.pool.stored(claim.resource.as_str()), Type::BYTEA),
+                    param(id_bytes(claim.id).to_vec(), Type::BYTEA),
+                    param(session.number, Type::INT8),
+                    param(session.has_liveness_lock() && ends_with_session(claim), Type::BOOL),
+                    param(claim.kind.as_str().to_owned(), Type::TEXT),
+                    param(capacity, Type::INT8),
+                    param(adopt, Type::BOOL),
+                    param(from_weight(claim.weight), Type::INT8),
+                    param(claim.wait, Type::BOOL),
+                    param(i64::from(claim.behind), Type::INT8),
+                    param(micros(claim.ttl), Type::INT8),
+                    param(micros(claim.place_ttl()), Type::INT8),
+                    param(label, Type::TEXT),
+                    param(claim.value.as_deref().map(|value| value.as_bytes().to_vec()), Type::BYTEA),
+                    param(sent, Type::INT8),
+                ],
+            )
+            .await?;
+        let row = first(&rows)?;
+        match text(row, "outcome")?.as_str() {
+            "granted" => Ok(Attempt::Granted(attempt::granted(row)?)),
+            "pending" => {
+                let mut pending = attempt::pending(row)?;
+                let nearest = row.integer("nearest")?.filter(|nearest| *nearest != session.number);
+                pending.cursor = Cursor(nearest.map(|nearest| nearest.to_be_bytes().to_vec()).unwrap_or_default());
+                Ok(Attempt::Pending(pending))
+            }
+            other => Err(attempt::refused(row, other, claim)),
+        }
+    }
+
+    /// Renews some claims. `None` for those whose names other transactions have locked, unless it is to wait for them.
+    async fn keep(&self, session: i64, hub: Option<&Hub>, wait: bool, batch: Vec<&Renewal>) -> Result<Answers> {
+        let claims = || batch.iter().map(|renewal| &renewal.claim);
+        let names: Vec<_> = claims().map(|claim| self.pool.stored(claim.resource.as_str())).collect();
+        let ids: Vec<_> = claims().map(|claim| id_bytes(claim.id).to_vec()).collect();
+        let leases: Vec<_> = claims().map(|claim| micros(claim.ttl)).collect();
+        let places: Vec<_> = claims().map(|claim| micros(claim.place_ttl())).collect();
+        let behind: Vec<_> = claims().map(|claim| i64::from(claim.behind)).collect();
+        let values: Vec<_> =
+            claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
+        let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref().map(<[u8]>::to_vec)).collect();
+        let held: Vec<_> = batch.iter().map(|renewal| renewal.held).collect();
+        let is_expected = |claim: &Claim| hub.is_some_and(|hub| hub.expects(claim.id));
+        let sent: Vec<_> = claims().map(|claim| if is_expected(claim) { handed_since(claim) } else { None }).collect();
+        let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
+        for ((least, reserve), renewal) in least.iter_mut().zip(&mut reserve).zip(&batch) {
+            match renewal.fences {
+                Fences::Keep => {}
+                Fences::AtLeast(fence) => *least = Some(i64::try_from(fence.get()).unwrap_or(i64::MAX)),
+                Fences::Reserve(count) => *reserve = Some(i64::from(count)),
+            }
+        }
+        let rows = self
+            .pool
+            .keep(
+                RENEW,
+                vec![
+                    param(session, Type::INT8),
+                    param(wait, Type::BOOL),
+                    param(names, Type::BYTEA_ARRAY),
+                    param(ids, Type::BYTEA_ARRAY),
+                    param(leases, Type::INT8_ARRAY),
+                    param(places, Type::INT8_ARRAY),
+                    param(behind, Type::INT8_ARRAY),
+                    param(values, Type::BYTEA_ARRAY),
+                    param(memos, Type::BYTEA_ARRAY),
+                    param(least, Type::INT8_ARRAY),
+                    param(reserve, Type::INT8_ARRAY),
+                    param(held, Type::BOOL_ARRAY),
+                    param(sent, Type::INT8_ARRAY),
+                ],
+            )
+            .await?;
+        let mut answers = vec![None; batch.len()];
+        for row in rows {
+            let at = usize::try_from(integer(&row, "at")?).ok().and_then(|at| at.checked_sub(1));
+            if let Some((answer, renewal)) = at.and_then(|at| answers.get_mut(at).zip(batch.get(at))) {
+                let about = |error: Error| error.during("renew").about(&renewal.claim.resource);
+                let ending = || row.text("ending")?.map(|ending| read(STORE, &ending)).transpose();
+                let alive = || Ok((integer(&row, "lease")?, row.integer("fence")?.and_then(to_fence)));
+                let told = renewed::<tokio_postgres::Row>(&text(&row, "outcome")?, alive, ending);
+                *answer = told.map(|told| told.map_err(about));
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let (memo, ending, grace) = release::arguments(STORE, end)?;
+        let rows = self
+            .pool
+            .ask(
+                RELEASE,
+                vec![
+                    param(self.pool.stored(resource.as_str()), Type::BYTEA),
+                    param(id_bytes(id).to_vec(), Type::BYTEA),
+                    param(memo, Type::BYTEA),
+                    param(ending, Type::TEXT),
+                    param(micros(grace), Type::INT8),
+                ],
+            )
+            .await?;
+        let row = first(&rows)?;
+        let outcome = release::released(row)?;
+        self.pool.forget(id);
+        Ok(Release::new(outcome, row.boolean("others")?))
+    }
+
+    async fn show(&self, query: &Query) -> Result<Page> {
+        let name = match &query.select {
+            Select::Live => None,
+            Select::Name(name) => Some(self.pool.stored(name.as_str())),
+        };
+        let prefix = self.pool.config().prefix.as_str();
+        let after = query.after.as_ref().map(|after| self.pool.stored(after.as_str()));
+        let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = self
+            .pool
+            .ask(
+                INSPECT,
+                vec![
+                    param(prefix.as_bytes().to_vec(), Type::BYTEA),
+                    param(name, Type::BYTEA),
+                    param(after, Type::BYTEA),
+                    param(limit, Type::INT8),
+                ],
+            )
+            .await?;
+        let ended = self.pool.ended_sessions();
+        inspect::page(rows, query, prefix, |session| ended.contains(&session))
+    }
+}
+
+/// When the request for a claim leaves that may be granted before it asks again; `None` for one that must ask.
+fn handed_since(claim: &Claim) -> Option<i64> {
+    if claim.may_be_handed() && ends_with_session(claim) { notification::sent() } else { None }
+}
+
+/// Whether a claim ends with the session of its client.
+fn ends_with_session(claim: &Claim) -> bool {
+    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_TETHERED_TTL
+}

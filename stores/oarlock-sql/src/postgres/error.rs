@@ -1,0 +1,132 @@
+//! What the server says, in the words of the library.
+
+use oarlock_core::{Error, ErrorKind};
+use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_rustls::rustls;
+
+use crate::error::Store;
+
+/// The URL scheme of this store.
+pub(crate) const SCHEME: &str = "postgres";
+
+pub(crate) const STORE: Store = Store(SCHEME);
+
+/// The state that our own functions raise for a row of a newer format.
+const NEWER: &str = "OAR01";
+
+const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot do it now");
+
+/// A request that failed. What the server refused had no effect; what it did not answer may have had one.
+pub fn failed(error: tokio_postgres::Error) -> Error {
+    let Some(code) = error.code() else {
+        return Error::unreachable("the connection failed").on(SCHEME).because(error);
+    };
+    let doubtful = is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity));
+    let (kind, what) =
+        error.as_db_error().filter(|told| is_full_queue(told)).map_or_else(|| meaning(code), |_| NOT_NOW);
+    let at_once = matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED);
+    let refused = Error::new(kind, what).on(SCHEME).because(told(error));
+    let refused = if doubtful { refused.applied_unknown() } else { refused };
+    match kind {
+        ErrorKind::Unreachable if at_once => refused.retry_now(),
+        ErrorKind::Unreachable => refused.retry_later(),
+        _ => refused,
+    }
+}
+
+/// Whether a request failed with its connection, which is of no more use, also if that is not known yet elsewhere.
+pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    error.code().is_none_or(|code| is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity)))
+}
+
+/// Whether it may have taken effect all the same: the server did not refuse the request, but ended the connection,
+/// perhaps between the commit and its answer.
+fn is_doubtful(code: &SqlState, severity: Option<Severity>) -> bool {
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+        || *code == SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+        || code.code().starts_with("08")
+        || code.code().starts_with("57P")
+}
+
+/// Whether the queue of notices is full, which passes. Its state is also that of what never goes well, such as a row
+/// too long for an index; and its words depend on the language, which the file that it comes from does not.
+fn is_full_queue(told: &DbError) -> bool {
+    *told.code() == SqlState::PROGRAM_LIMIT_EXCEEDED
+        && (told.file() == Some("async.c") || told.message().contains("NOTIFY"))
+}
+
+fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
+    match *code {
+        ref state if state.code() == NEWER => {
+            (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock")
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "this server only reads"),
+        SqlState::FEATURE_NOT_SUPPORTED => (ErrorKind::Unsupported, "the server is set up in another way"),
+        SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => (ErrorKind::Config, "the server refused"),
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
+            (ErrorKind::Foreign, "the tables of the schema oarlock are missing or another's")
+        }
+        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "a right is missing"),
+        ref state => match state.code().get(..2) {
+            Some("28") => (ErrorKind::Denied, "the server refused the credentials"),
+            Some("08") => (ErrorKind::Unreachable, "the connection failed"),
+            Some("40") => (ErrorKind::Unreachable, "the server undid it"),
+            // Out of connections or memory, cancelled or shutting down, a lock not to be had.
+            Some("53" | "55" | "57" | "58") => NOT_NOW,
+            _ => (ErrorKind::Internal, "the server refused"),
+        },
+    }
+}
+
+/// A connection that was not made: nothing was asked yet.
+pub(crate) fn no_connection(error: tokio_postgres::Error) -> Error {
+    if is_not_trusted(&error) {
+        // Today as tomorrow.
+        return Error::new(ErrorKind::Config, "the server's certificate is not trusted").on(SCHEME).because(error);
+    }
+    let (kind, what) = error.code().map_or((ErrorKind::Unreachable, "no connection"), meaning);
+    let refused = Error::new(kind, what).on(SCHEME).because(told(error));
+    if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
+}
+
+fn is_not_trusted(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let cause = cause.and_then(std::io::Error::get_ref).and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// An answer to a request that we did not send.
+pub(crate) fn not_ours() -> Error {
+    Error::unreachable("the answer to another's request").on(SCHEME)
+}
+
+/// What the server said: the client's own words leave that out.
+fn told(error: tokio_postgres::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error.as_db_error() {
+        Some(told) => format!("{} ({})", told.message(), told.code().code()).into(),
+        None => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_of_the_connection_leaves_doubt_and_a_refusal_none() {
+        for (code, severity, doubtful) in [
+            ("40003", Severity::Error, true),
+            ("57P01", Severity::Fatal, true),
+            ("57P02", Severity::Fatal, true),
+            ("08P01", Severity::Fatal, true),
+            ("XX000", Severity::Panic, true),
+            ("40001", Severity::Error, false),
+            ("40P01", Severity::Error, false),
+            ("55P03", Severity::Error, false),
+            ("57014", Severity::Error, false),
+            ("42501", Severity::Error, false),
+        ] {
+            assert_eq!(is_doubtful(&SqlState::from_code(code), Some(severity)), doubtful, "{code}");
+        }
+    }
+}

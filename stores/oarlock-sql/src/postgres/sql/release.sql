@@ -1,0 +1,58 @@
+-- Ends a claim, holder or waiter.
+-- Keys: oarlock.resource by name, locked; oarlock.claim by resource.
+-- Arguments: name, id, a memo to leave (null: none), by whom and why it is broken (null: by its owner), the grace in
+--   microseconds.
+-- Answer: outcome (released, not_held, asked); whether others wait.
+CREATE OR REPLACE FUNCTION oarlock.release(
+    _name bytea, _id bytea, _memo bytea, _ending text, _grace bigint, OUT outcome text, OUT others boolean
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    head oarlock.resource;
+    crowd record;
+    now timestamptz;
+    changed boolean := false;
+BEGIN
+    head := oarlock.enter(_name, false);
+    now := clock_timestamp();
+    LOOP
+        SELECT min(ends) FILTER (WHERE id IS NOT NULL) AS soonest, count(*) FILTER (WHERE id <> _id) AS claims,
+            count(*) FILTER (WHERE id <> _id AND fence IS NULL) AS waiting, min(slot) FILTER (WHERE id = _id) AS slot,
+            min(session) FILTER (WHERE id = _id) AS session, min(fence) FILTER (WHERE id = _id) AS fence
+        INTO crowd FROM oarlock.claim WHERE resource = head.key;
+        EXIT WHEN crowd.soonest IS NULL OR crowd.soonest > now;
+        head := oarlock.sweep(head, now, '{}');
+        changed := true;
+    END LOOP;
+    others := crowd.waiting > 0;
+    outcome := 'not_held';
+    IF crowd.slot IS NOT NULL THEN
+        changed := true;
+        IF _ending IS NOT NULL THEN
+            PERFORM oarlock.tell(crowd.session, encode(_id, 'hex'));
+        END IF;
+        IF crowd.fence IS NOT NULL THEN
+            head.memo := coalesce(_memo, head.memo);
+        END IF;
+        IF _grace > 0 THEN
+            outcome := 'asked';
+            UPDATE oarlock.claim
+            SET ending = _ending, expires = least(expires, now + _grace * interval '1 microsecond')
+            WHERE resource = head.key AND slot = crowd.slot;
+        ELSE
+            outcome := 'released';
+            PERFORM oarlock.vacate(head.key, crowd.slot);
+            IF _ending IS NOT NULL THEN
+                head := oarlock.bury(head, _id, _ending);
+            END IF;
+            IF crowd.claims = 0 THEN
+                head.capacity := NULL;
+            ELSIF others THEN
+                head := oarlock.call(head, now);
+            END IF;
+        END IF;
+    END IF;
+    IF changed THEN
+        PERFORM oarlock.leave(head, now);
+    END IF;
+END $$;

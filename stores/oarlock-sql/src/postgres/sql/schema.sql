@@ -1,0 +1,86 @@
+-- Everything that is made once in a database: format 7. Run under an advisory lock, so that many may try at once.
+-- Keys: none.
+-- Arguments: none.
+-- Answer: none.
+CREATE SCHEMA IF NOT EXISTS oarlock;
+
+CREATE TABLE IF NOT EXISTS oarlock.format (
+    version integer NOT NULL,
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)
+);
+
+-- One row per name: locked first in every step, so that exactly one decides at a time.
+CREATE TABLE IF NOT EXISTS oarlock.resource (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name bytea NOT NULL UNIQUE,
+    format smallint NOT NULL DEFAULT 1,
+    capacity bigint, -- NULL: not stated; 0: unlimited
+    arrivals bigint NOT NULL DEFAULT 0,
+    last_fence bigint NOT NULL DEFAULT 0,
+    memo bytea,
+    used timestamptz NOT NULL DEFAULT clock_timestamp(),
+    graves bytea[] NOT NULL DEFAULT '{}', -- the last broken claims …
+    epitaphs text[] NOT NULL DEFAULT '{}', -- … and by whom and why
+    observers bigint[] NOT NULL DEFAULT '{}' -- sessions to be told of the next change
+) WITH (fillfactor = 50);
+
+-- One row per client: what the server that saw its session begin needs to tell that it is over. Unlogged on purpose:
+-- after a crash and on a promoted standby it is empty, for a server that has not seen a session cannot say why it is
+-- not there.
+CREATE UNLOGGED TABLE IF NOT EXISTS oarlock.session (
+    number bigint PRIMARY KEY,
+    server timestamptz NOT NULL, -- when the server started that saw it begin: a restart in good order keeps the row
+    pid integer NOT NULL, -- the backend that holds the liveness lock
+    requests integer NOT NULL DEFAULT 0, -- the backend that last took or kept a claim for it …
+    kills bigint NOT NULL DEFAULT -1, -- … and how many sessions had been killed by then
+    ended timestamptz -- when a client found it over
+);
+
+-- One row per live claim: a holder has a fence, a waiter has none. A slot without an id is free and will be used again,
+-- so that a busy lock rewrites one row in place and leaves nothing to be vacuumed.
+CREATE TABLE IF NOT EXISTS oarlock.claim (
+    resource bigint NOT NULL,
+    slot integer NOT NULL,
+    id bytea,
+    arrival bigint NOT NULL,
+    session bigint NOT NULL, -- whom to tell
+    tethered boolean NOT NULL, -- whether it ends with that session
+    kind text NOT NULL,
+    weight bigint NOT NULL, -- 0: all
+    behind bigint NOT NULL,
+    label text NOT NULL,
+    value bytea,
+    fence bigint,
+    since timestamptz NOT NULL,
+    expires timestamptz NOT NULL,
+    lease bigint, -- how long it was at its last renewal, in microseconds: it cannot end later than that from now
+    turn timestamptz, -- a called waiter must come until then
+    sent bigint, -- when the last request of a waiter left its client, by that client's clock; NULL: it must ask for its grant
+    handed boolean NOT NULL DEFAULT false, -- granted by the step of another client; its own has not asked yet
+    ending text,
+    ends timestamptz GENERATED ALWAYS AS (least(expires, turn)) STORED,
+    PRIMARY KEY (resource, slot)
+) WITH (fillfactor = 50);
+
+-- The largest fence that was seen on the protected side, for whatever is protected. The row without a name has the
+-- largest one that was forgotten.
+CREATE TABLE IF NOT EXISTS oarlock.fence (
+    name text PRIMARY KEY,
+    fence bigint NOT NULL,
+    used timestamptz -- to the day; NULL: never to be forgotten
+);
+
+-- What format 5 has, and no longer means anything.
+ALTER TABLE oarlock.claim DROP COLUMN IF EXISTS fair;
+
+-- What format 6 lacks.
+ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS sent bigint;
+ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS handed boolean NOT NULL DEFAULT false;
+
+-- What format 4 lacks.
+ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS lease bigint;
+ALTER TABLE oarlock.fence ADD COLUMN IF NOT EXISTS used timestamptz;
+UPDATE oarlock.fence SET used = clock_timestamp() WHERE used IS NULL AND fence >= 1000000000000000 AND name <> '';
+
+CREATE INDEX IF NOT EXISTS fence_used ON oarlock.fence (used);
+INSERT INTO oarlock.fence (name, fence) VALUES ('', 0) ON CONFLICT (name) DO NOTHING;

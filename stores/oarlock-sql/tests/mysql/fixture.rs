@@ -1,0 +1,201 @@
+//! What the suite does to a MariaDB or MySQL server; every client comes through a proxy of its own.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable as _;
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, Result};
+use oarlock_sql::mysql::{Config, MySql, MySqlSession, Named};
+use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::{Flavour, SqlServer};
+
+struct Server(Arc<State>);
+
+struct State {
+    flavour: Flavour,
+    mode: Mode,
+    /// The one that is in charge.
+    primary: Mutex<Arc<SqlServer>>,
+    /// The one that is to be promoted, which applies nothing more.
+    behind: Mutex<Option<SqlServer>>,
+    lines: Mutex<Vec<Weak<Line>>>,
+}
+
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "each suite has one")]
+pub(crate) enum Mode {
+    Lease,
+    Session,
+}
+
+const TTL: Duration = Duration::from_millis(2000);
+
+/// Runs the suite, if there is such a server.
+pub(crate) fn run(flavour: Flavour, mode: Mode) -> anyhow::Result<()> {
+    let Some(server) = SqlServer::primary_or_skip(flavour)? else { return Ok(()) };
+    let (primary, behind, lines) = (Mutex::new(Arc::new(server)), Mutex::default(), Mutex::default());
+    oarlock_conformance::run(Server(Arc::new(State { flavour, mode, primary, behind, lines })))
+}
+
+struct Line {
+    driver: Arc<Faulty>,
+    proxy: Proxy,
+}
+
+impl Fixture for Server {
+    fn name(&self) -> String {
+        let server = match self.0.flavour {
+            Flavour::MariaDb => "mariadb",
+            Flavour::MySql => "mysql",
+        };
+        match self.0.mode {
+            Mode::Lease => server.into(),
+            Mode::Session => format!("{server}/session"),
+        }
+    }
+
+    fn powers(&self) -> Powers {
+        let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
+        let powers = powers.restart(Power::Has).pause(Power::Has);
+        match self.0.mode {
+            Mode::Lease => powers.fall_back(Power::Has),
+            Mode::Session => powers.fall_back(Power::Lacks("named locks are not replicated: a failover ends them all")),
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(TTL)
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let state = self.0.clone();
+        Box::pin(async move {
+            let (entrance, mode) = (state.primary().addr(), state.mode);
+            let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
+            let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port(), "locks");
+            config.session_ttl = TTL;
+            let driver: Arc<dyn DynDriver> = match mode {
+                Mode::Lease => Arc::new(MySql::connect(config).await?),
+                Mode::Session => Arc::new(MySqlSession::connect(Named::new(config)).await?),
+            };
+            let driver = Arc::new(Faulty::new(driver));
+            let line = Arc::new(Line { driver, proxy });
+            lock(&state.lines).push(Arc::downgrade(&line));
+            Ok(line as Arc<dyn Connection>)
+        })
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        self.control(SqlServer::restart)
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        self.control(SqlServer::pause)
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        self.control(SqlServer::resume)
+    }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        let state = self.0.clone();
+        Box::pin(async move { state.remember().await.map_err(|error| failed(&error)) })
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        let state = self.0.clone();
+        Box::pin(async move { state.fall_back().await.map_err(|error| failed(&error)) })
+    }
+}
+
+impl Server {
+    fn control(&self, what: fn(&SqlServer) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
+        let server = self.0.primary();
+        Box::pin(async move { blocking(move || what(&server)).await.map_err(|error| failed(&error)) })
+    }
+}
+
+async fn blocking<T: Send + 'static>(what: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    tokio::task::spawn_blocking(what).await?
+}
+
+fn failed(error: &anyhow::Error) -> Error {
+    Error::unreachable(format!("{error:#}"))
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn primary(&self) -> Arc<SqlServer> {
+        lock(&self.primary).clone()
+    }
+
+    /// A replica has all that was committed until now, and follows no more.
+    async fn remember(&self) -> anyhow::Result<()> {
+        let (primary, flavour) = (self.primary(), self.flavour);
+        let addr = primary.addr();
+        let replica = blocking(move || SqlServer::replica_of(flavour, addr)).await?;
+        let mut root = Conn::from_url(primary.url()).await?;
+        let there: String = root.query_first(flavour.position()).await?.context("no position")?;
+        let mut theirs = Conn::from_url(replica.url()).await?;
+        let caught_up = theirs.query_first::<i64, _>(flavour.catch_up(&there, 30)).await?;
+        anyhow::ensure!(caught_up == Some(0), "the replica does not follow");
+        theirs.query_drop(flavour.stop_following()).await?;
+        *lock(&self.behind) = Some(replica);
+        Ok(())
+    }
+
+    /// The primary dies, and all addresses lead to the replica.
+    async fn fall_back(&self) -> anyhow::Result<()> {
+        let replica = lock(&self.behind).take().context("nothing was remembered")?;
+        let primary = self.primary();
+        blocking(move || primary.kill()).await?;
+        let mut theirs = Conn::from_url(replica.url()).await?;
+        theirs.query_drop(self.flavour.promote()).await?;
+        for line in lock(&self.lines).iter().filter_map(Weak::upgrade) {
+            line.proxy.aim(replica.addr());
+        }
+        *lock(&self.primary) = Arc::new(replica);
+        Ok(())
+    }
+}
+
+impl Line {
+    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
+        what(self);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// What the kernel does to the connections of a dead process.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.refuse())
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.cut())
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
+        Box::pin(std::future::ready(healed))
+    }
+
+    /// The driver's requests have no boundaries that a proxy could see.
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.done(|line| line.driver.drop_reply(verb))
+    }
+}

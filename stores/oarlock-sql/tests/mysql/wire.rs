@@ -1,0 +1,486 @@
+//! What goes over the wire and what is in the tables, below the suite's horizon.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::capabilities::Liveness;
+use oarlock_core::driver::{Driver as _, End, Released, Renewed};
+use oarlock_core::error::Applied;
+use oarlock_core::state::Query;
+use oarlock_core::{Capacity, ErrorKind, Limit, Locks, Weight};
+use oarlock_sql::mysql::MySql;
+use oarlock_testbed::Flavour;
+use oarlock_testbed::proxy::{Proxy, Then};
+
+use crate::store::{claim, config, counted, grant, pending, renew, start, until};
+
+async fn a_reply_lost_on_the_wire_takes_no_second_place(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = MySql::connect(config(proxy.addr())).await.unwrap();
+    // Statements are prepared on their first use.
+    let warm = claim(9, "warm");
+    grant(&store, &warm).await.unwrap();
+    store.release(&warm.resource, warm.id, &End::Withdrawn).await.unwrap();
+
+    let claim = claim(1, "wire");
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let error = grant(&store, &claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    assert!(dropped.wait().await.is_some());
+    let fence: Option<u64> = root.query_first("SELECT fence FROM oarlock_claim").await.unwrap();
+    let again = grant(&store, &claim).await.unwrap();
+    assert_eq!(Some(again.fence.get()), fence, "the retry got another fence");
+    store.release(&warm.resource, warm.id, &End::Withdrawn).await.unwrap();
+
+    let dropped = proxy.drop_next_reply(Then::Close);
+    assert!(store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.is_err());
+    assert!(dropped.wait().await.is_some());
+    assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
+}
+
+async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let connecting: Vec<_> = (0..12).map(|_| tokio::spawn(MySql::connect(config(server.addr())))).collect();
+    for connected in connecting {
+        connected.await.unwrap().unwrap();
+    }
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "newer")).await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
+    let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
+    root.query_drop("UPDATE oarlock_format SET version = 7").await.unwrap();
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+}
+
+async fn another_claim_has_no_part_in_a_hold(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let (mine, other) = (claim(1, "mine"), claim(2, "mine"));
+    let fence = grant(&store, &mine).await.unwrap().fence;
+    pending(&store, &other).await;
+    assert!(matches!(renew(&store, &other).await.unwrap(), Renewed::Gone(_)));
+    let end = End::Done { memo: None };
+    assert_eq!(store.release(&other.resource, other.id, &end).await.unwrap().outcome, Released::NotHeld);
+    pending(&store, &other).await;
+    assert_eq!(grant(&store, &mine).await.unwrap().fence, fence);
+}
+
+async fn an_older_format_is_named_and_raised_with_what_it_holds(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    drop(store);
+    root.query_drop("CREATE USER app IDENTIFIED BY 'secret'").await.unwrap();
+    oarlock_sql::mysql::init(config(server.addr()), Some("app")).await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 1; DROP PROCEDURE oarlock_release").await.unwrap();
+    root.query_drop("CREATE PROCEDURE oarlock_release(_name INT) SELECT 1").await.unwrap();
+    root.query_drop("GRANT EXECUTE ON PROCEDURE oarlock_release TO app").await.unwrap();
+    // Procedures that the older format did not have.
+    root.query_drop("DROP PROCEDURE oarlock_doubts; DROP PROCEDURE oarlock_forget_some_fences").await.unwrap();
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    // Two at once: neither takes away what the other gave.
+    let inits = [(); 2].map(|()| tokio::spawn(oarlock_sql::mysql::init(config(server.addr()), None)));
+    for init in inits {
+        init.await.unwrap().unwrap();
+    }
+    // The user who could lock before can lock, also where another client is in the way, and look.
+    let mut app = config(server.addr()).password("secret");
+    app.user = Some("app".into());
+    let store = MySql::connect(app).await.unwrap();
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
+    let rival = MySql::connect(config(server.addr())).await.unwrap();
+    grant(&rival, &claim(3, "busy")).await.unwrap();
+    pending(&store, &claim(4, "busy")).await;
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 2);
+}
+
+/// How many procedures the server was asked for in a second.
+async fn calls(root: &mut mysql_async::Conn) -> u64 {
+    let before = counted(root, "Com_stmt_execute").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    counted(root, "Com_stmt_execute").await - before
+}
+
+/// Each of them by itself would look four times in a second.
+async fn of_many_in_a_queue_of_one_process_one_asks(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let holder = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let client = Locks::over(MySql::connect(config(server.addr())).await.unwrap()).unwrap();
+    let guard = holder.mutex("queue").lock().await.unwrap();
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let lock = client.mutex("queue").fair().wait(Duration::from_secs(60));
+            tokio::spawn(async move {
+                let guard = lock.lock().await?;
+                let fence = guard.fence();
+                guard.release().await.map(|_| fence)
+            })
+        })
+        .collect();
+    until(&mut root, "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL", 20).await;
+    let asked = calls(&mut root).await;
+    assert!((1..40).contains(&asked), "{asked} in a second");
+    guard.release().await.unwrap();
+    let mut fences = Vec::new();
+    for waiting in waiting {
+        fences.push(tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap().unwrap());
+    }
+    fences.sort();
+    fences.dedup();
+    assert_eq!(fences.len(), 20);
+}
+
+async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    root.query_drop("CREATE USER app IDENTIFIED BY 'secret'; GRANT USAGE ON *.* TO app").await.unwrap();
+    let mut app = config(server.addr()).password("secret");
+    app.user = Some("app".into());
+    let error = MySql::connect(app.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+
+    MySql::connect(config(server.addr())).await.unwrap();
+    for table in ["resource", "claim", "grave", "session", "server"] {
+        let right = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.oarlock_{table} TO app");
+        root.query_drop(right).await.unwrap();
+    }
+    root.query_drop("GRANT SELECT ON locks.oarlock_format TO app; GRANT EXECUTE ON locks.* TO app").await.unwrap();
+    let store = MySql::connect(app.clone()).await.unwrap();
+    assert!(!format!("{store:?}").contains("secret"), "an open connection shows its password");
+    let claim = claim(1, "rights");
+    grant(&store, &claim).await.unwrap();
+    assert!(matches!(renew(&store, &claim).await.unwrap(), Renewed::Alive { .. }));
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
+    store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+
+    let wrong = MySql::connect(app.password("wrong")).await.unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");
+    let mut nowhere = config(server.addr());
+    nowhere.database = "nowhere".into();
+    assert_eq!(MySql::connect(nowhere).await.unwrap_err().kind(), ErrorKind::Config);
+}
+
+async fn names_are_bytes_whatever_the_server_thinks_of_letters(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let names = ["a", "A", "a ", "ä", "Ä", "a\0", "ß", "ss", "\u{1f512}", "'; DROP TABLE oarlock_claim; --"];
+    for (bits, name) in names.iter().enumerate() {
+        grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
+    }
+    let page = store.inspect(&Query::live()).await.unwrap();
+    let mut shown: Vec<_> = page.resources.iter().map(|state| state.name.as_str().to_owned()).collect();
+    let mut names = names.map(str::to_owned).to_vec();
+    names.sort();
+    shown.sort();
+    assert_eq!(shown, names);
+}
+
+async fn unused_names_are_forgotten_after_a_day(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let mut held = claim(0, "in use");
+    held.ttl = Duration::from_secs(100 * 3600);
+    grant(&store, &held).await.unwrap();
+    // A refusal leaves a row of its name too.
+    let mut heavy = claim(0, "heavy");
+    (heavy.capacity, heavy.weight) =
+        (Capacity::Fixed(Limit::Units(NonZeroU32::MIN)), Weight::Units(NonZeroU32::new(2).unwrap()));
+    assert_eq!(store.attempt(&heavy).await.unwrap_err().kind(), ErrorKind::TooHeavy);
+    let used = "SELECT used > 0 FROM oarlock_resource WHERE name = 'heavy'";
+    assert_eq!(root.query_first::<i64, _>(used).await.unwrap(), Some(1), "it would be kept for ever");
+    root.query_drop("DELETE FROM oarlock_resource WHERE name = 'heavy'").await.unwrap();
+    for bits in 1..=50 {
+        let claim = claim(bits, &format!("old {bits}"));
+        grant(&store, &claim).await.unwrap();
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+    }
+    root.query_drop("UPDATE oarlock_resource SET used = used - 90000000000, last_fence = last_fence - 90000000000")
+        .await
+        .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left =
+        "SELECT COALESCE(SUM(name LIKE 'old%'), 0), COALESCE(SUM(name = 'in use'), 0), COUNT(*) FROM oarlock_resource";
+    let (old, in_use, all): (i64, i64, i64) = root.query_first(left).await.unwrap().unwrap();
+    assert!(old < 25, "{old} of 50 old names are left");
+    assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
+}
+
+/// No client asks again for what they held or waited for.
+async fn names_that_only_the_dead_hold_are_forgotten(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    for bits in 0..50 {
+        grant(&store, &claim(bits, &format!("old {bits}"))).await.unwrap();
+    }
+    let mut waits = claim(50, "old 0");
+    waits.wait = true;
+    pending(&store, &waits).await;
+    root.query_drop("UPDATE oarlock_claim SET expires = expires - 25 * 3600 * 1000000").await.unwrap();
+    let kept = claim(60, "kept");
+    grant(&store, &kept).await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET used = used - 90000000000, last_fence = last_fence - 90000000000")
+        .await
+        .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let old = "SELECT COUNT(*) FROM oarlock_resource WHERE name LIKE 'old%'";
+    let old: i64 = root.query_first(old).await.unwrap().unwrap();
+    assert!(old < 25, "{old} of 50 old names are left");
+    let orphans = "SELECT COUNT(*) FROM oarlock_claim WHERE resource NOT IN (SELECT number FROM oarlock_resource)";
+    assert_eq!(root.query_first::<i64, _>(orphans).await.unwrap(), Some(0));
+    assert!(matches!(renew(&store, &kept).await.unwrap(), Renewed::Alive { .. }), "a name in use was forgotten");
+}
+
+/// As on servers with group replication.
+async fn where_a_session_cannot_be_written_down_leases_count_alone(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON oarlock_server FOR EACH ROW
+        SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3098, MESSAGE_TEXT = 'not here'";
+    root.query_drop(refuse).await.unwrap();
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    assert_eq!(store.info().capabilities.liveness, Liveness::Lease);
+    let held = claim(1, "held");
+    grant(&store, &held).await.unwrap();
+    assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { .. }));
+    let tethered = "SELECT COUNT(*) FROM oarlock_claim WHERE tethered";
+    assert_eq!(root.query_first::<i64, _>(tethered).await.unwrap(), Some(0));
+}
+
+async fn an_odd_row_hides_no_other(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    for (bits, name) in ["good", "kind", "label", "name"].iter().enumerate() {
+        grant(&store, &claim(bits as u128 + 1, name)).await.unwrap();
+    }
+    let odd = [
+        "UPDATE oarlock_claim SET kind = 'other' WHERE resource = (SELECT number FROM oarlock_resource WHERE name = 'kind')",
+        "UPDATE oarlock_claim SET label = '?' WHERE resource = (SELECT number FROM oarlock_resource WHERE name = 'label')",
+        "UPDATE oarlock_resource SET name = '' WHERE name = 'name'",
+    ];
+    for odd in odd {
+        root.query_drop(odd).await.unwrap();
+    }
+    let page = store.inspect(&Query::live()).await.unwrap();
+    let good = page.resources.iter().find(|state| state.name.as_str() == "good");
+    assert_eq!(good.map(|state| state.holders.len()), Some(1), "{page:?}");
+    assert!(store.inspect(&Query::name(claim(1, "kind").resource)).await.is_err());
+}
+
+async fn a_write_with_a_smaller_fence_is_undone(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    root.query_drop("CREATE TABLE account (balance BIGINT NOT NULL); INSERT INTO account VALUES (0)").await.unwrap();
+    let write = |fence: i64, value: i64| {
+        format!(
+            "START TRANSACTION; CALL oarlock_check('account', {fence}); UPDATE account SET balance = {value}; COMMIT"
+        )
+    };
+    root.query_drop(write(7, 1)).await.unwrap();
+    root.query_drop(write(9, 2)).await.unwrap();
+    let refused = root.query_drop(write(8, 3)).await.unwrap_err();
+    assert!(matches!(&refused, mysql_async::Error::Server(told) if told.state == "OAR02"), "{refused}");
+    root.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(2));
+    // The same holder writes again.
+    root.query_drop(write(9, 4)).await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(4));
+}
+
+fn state_of<T>(answer: Result<T, mysql_async::Error>) -> Option<String> {
+    match answer {
+        Err(mysql_async::Error::Server(told)) => Some(told.state),
+        _ => None,
+    }
+}
+
+/// Rows of the protected side do not pile up, and a fence that was forgotten lets no older one in.
+async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let now = now(&mut root).await;
+    let old = now - 31 * 86_400_000_000;
+    let check = |name: &str, fence: i64| format!("CALL oarlock_check('{name}', {fence})");
+    for order in 0..45 {
+        root.query_drop(check(&format!("order/{order}"), old + order)).await.unwrap();
+    }
+    for (name, fence) in [("kept", old), ("counted", 7), ("young", now)] {
+        root.query_drop(check(name, fence)).await.unwrap();
+    }
+    let long_ago = "UPDATE oarlock_fence SET used = used - 31 * 86400000000 WHERE name <> 'kept'";
+    root.query_drop(long_ago).await.unwrap();
+    root.query_drop("START TRANSACTION; SELECT COUNT(*) FROM oarlock_fence").await.unwrap();
+    for bits in 0..6 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    // One that still sees the picture of before is not let in.
+    assert_eq!(state_of(root.query_drop(check("order/7", old)).await).as_deref(), Some("OAR02"));
+    root.query_drop("ROLLBACK").await.unwrap();
+    let left = "SELECT CAST(name AS CHAR) FROM oarlock_fence WHERE name <> '' ORDER BY name";
+    assert_eq!(root.query::<String, _>(left).await.unwrap(), ["counted", "kept", "young"]);
+    // Each twice: without a transaction nothing undoes what the first one did.
+    for fence in [old, old, old + 7, old + 44, old + 44] {
+        let state = state_of(root.query_drop(check("order/7", fence)).await);
+        assert_eq!(state.as_deref(), Some("OAR02"), "an old fence was let in");
+    }
+    // Newer ones are, also for a new name; and so are those in use, and those that no clock gave.
+    for (name, fence) in
+        [("order/7", old + 45), ("order/7", old + 45), ("fresh", now), ("kept", old), ("counted", 7), ("another", 3)]
+    {
+        root.query_drop(check(name, fence)).await.unwrap();
+    }
+    assert_eq!(state_of(root.query_drop(check("order/7", old + 44)).await).as_deref(), Some("OAR02"));
+    assert_eq!(state_of(root.query_drop(check("counted", 6)).await).as_deref(), Some("OAR02"));
+}
+
+/// The server's clock in microseconds.
+async fn now(root: &mut mysql_async::Conn) -> i64 {
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    root.query_first(now).await.unwrap().unwrap()
+}
+
+/// Without a transaction around it each statement of a procedure commits by itself.
+async fn no_older_fence_is_let_in_while_fences_are_forgotten(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    let old = now(&mut root).await - 31 * 86_400_000_000;
+    let slow = "CREATE TRIGGER slow AFTER DELETE ON oarlock_fence FOR EACH ROW
+        IF OLD.name LIKE 'second%' THEN SET @slept = SLEEP(2); END IF";
+    root.query_drop(slow).await.unwrap();
+    let asleep = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    for interrupted in [false, true] {
+        let [first, second, third] = ["first", "second", "third"].map(|name| format!("{name} {interrupted}"));
+        for (order, name) in (1_i64..).zip([&first, &second, &third]) {
+            let row = format!("INSERT INTO oarlock_fence (name, fence, used) VALUES ('{name}', {old}, {order})");
+            root.query_drop(row).await.unwrap();
+        }
+        let mut cleaner = crate::store::raw(server.addr()).await;
+        let number = cleaner.id();
+        let cleaning = tokio::spawn(async move {
+            let cleaned = cleaner.query_drop("CALL oarlock_forget_fences(1000)").await;
+            // An interruption may leave a transaction open, which the next one of the same connection commits.
+            cleaner.query_drop("START TRANSACTION; COMMIT").await.unwrap();
+            cleaned
+        });
+        until(&mut root, asleep, 1).await;
+        if interrupted {
+            root.query_drop(format!("KILL QUERY {number}")).await.unwrap();
+            assert!(cleaning.await.unwrap().is_err(), "it was not interrupted");
+            let older = root.query_drop(format!("CALL oarlock_check('{first}', {})", old - 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "an old fence was let in");
+        } else {
+            let mut writer = crate::store::raw(server.addr()).await;
+            let newer = format!("CALL oarlock_check('{third}', {})", old + 2);
+            let newer = tokio::spawn(async move { writer.query_drop(newer).await });
+            let older = root.query_drop(format!("CALL oarlock_check('{first}', {})", old - 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "an old fence was let in");
+            cleaning.await.unwrap().unwrap();
+            let left = "SELECT COUNT(*) FROM oarlock_fence WHERE name IN ('first false', 'second false')";
+            assert_eq!(root.query_first::<i64, _>(left).await.unwrap(), Some(0), "not forgotten");
+            // What is written meanwhile is not forgotten with what was there before.
+            newer.await.unwrap().unwrap();
+            let older = root.query_drop(format!("CALL oarlock_check('{third}', {})", old + 1)).await;
+            assert_eq!(state_of(older).as_deref(), Some("OAR02"), "a fence that was just written is forgotten");
+        }
+        root.query_drop("DELETE FROM oarlock_fence WHERE name <> ''; UPDATE oarlock_fence SET fence = 0")
+            .await
+            .unwrap();
+    }
+}
+
+/// A call in the middle of another transaction would commit that one.
+async fn a_transaction_is_not_committed_by_forgetting_fences(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    MySql::connect(config(server.addr())).await.unwrap();
+    root.query_drop("CREATE TABLE account (balance BIGINT NOT NULL); INSERT INTO account VALUES (1)").await.unwrap();
+    root.query_drop("START TRANSACTION; UPDATE account SET balance = 2").await.unwrap();
+    assert!(root.query_drop("CALL oarlock_forget_fences(10)").await.is_err(), "called within a transaction");
+    // It goes on.
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(2));
+    root.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(root.query_first::<i64, _>("SELECT balance FROM account").await.unwrap(), Some(1));
+}
+
+/// An application that checked a fence which was not used for long, and has not committed.
+async fn an_open_transaction_of_the_protected_side_holds_up_no_new_name(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let now = now(&mut root).await;
+    for (name, fence) in [("old", now - 31 * 86_400_000_000), ("older", now - 32 * 86_400_000_000)] {
+        root.query_drop(format!("CALL oarlock_check('{name}', {fence})")).await.unwrap();
+    }
+    root.query_drop("UPDATE oarlock_fence SET used = used - 31 * 86400000000").await.unwrap();
+    root.query_drop(format!("START TRANSACTION; CALL oarlock_check('old', {now})")).await.unwrap();
+    // The bound of the server is ten seconds.
+    let new = claim(1, "new");
+    let granted = tokio::time::timeout(Duration::from_secs(5), grant(&store, &new)).await;
+    assert!(matches!(granted, Ok(Ok(_))), "it waits for the application: {granted:?}");
+    root.query_drop("COMMIT").await.unwrap();
+    let left = "SELECT CAST(name AS CHAR) FROM oarlock_fence WHERE name <> ''";
+    assert_eq!(root.query::<String, _>(left).await.unwrap(), ["old"], "what is in use is kept, and nothing else");
+}
+
+/// What the format before this one made is raised by `oarlock init`, with all that it holds.
+async fn an_older_format_is_raised_with_what_it_holds(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    root.query_drop(format!("CALL oarlock_check('account', {})", fence.get())).await.unwrap();
+    for older in [
+        "DELETE FROM oarlock_fence WHERE name = ''",
+        "ALTER TABLE oarlock_fence DROP COLUMN used",
+        "ALTER TABLE oarlock_claim DROP COLUMN lease",
+        "DROP PROCEDURE oarlock_forget_fences",
+        "UPDATE oarlock_format SET version = 4",
+    ] {
+        root.query_drop(older).await.unwrap();
+    }
+    let error = MySql::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    // Twice: what is done is not in the way.
+    for _ in 0..2 {
+        oarlock_sql::mysql::init(config(server.addr()), None).await.unwrap();
+    }
+    assert!(matches!(renew(&store, &held).await.unwrap(), Renewed::Alive { .. }));
+    let new = MySql::connect(config(server.addr())).await.unwrap();
+    pending(&new, &claim(2, "held")).await;
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&new, &claim(2, "held")).await.unwrap().fence > fence);
+    let smaller = format!("CALL oarlock_check('account', {})", fence.get() - 1);
+    assert_eq!(state_of(root.query_drop(smaller).await).as_deref(), Some("OAR02"));
+    let kept = "SELECT used IS NOT NULL FROM oarlock_fence WHERE name = 'account'";
+    assert_eq!(root.query_first::<bool, _>(kept).await.unwrap(), Some(true), "it would be kept for ever");
+}
+
+on_both!(
+    a_reply_lost_on_the_wire_takes_no_second_place,
+    many_clients_can_make_the_tables_at_once,
+    another_claim_has_no_part_in_a_hold,
+    an_older_format_is_named_and_raised_with_what_it_holds,
+    of_many_in_a_queue_of_one_process_one_asks,
+    few_rights_are_enough_and_missing_ones_are_named,
+    names_are_bytes_whatever_the_server_thinks_of_letters,
+    unused_names_are_forgotten_after_a_day,
+    names_that_only_the_dead_hold_are_forgotten,
+    where_a_session_cannot_be_written_down_leases_count_alone,
+    an_odd_row_hides_no_other,
+    a_write_with_a_smaller_fence_is_undone,
+    fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in,
+    no_older_fence_is_let_in_while_fences_are_forgotten,
+    a_transaction_is_not_committed_by_forgetting_fences,
+    an_open_transaction_of_the_protected_side_holds_up_no_new_name,
+    an_older_format_is_raised_with_what_it_holds,
+);

@@ -1,0 +1,137 @@
+//! What the suite does to a PostgreSQL server; every client comes through a proxy of its own.
+
+#[path = "bed.rs"]
+mod bed;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, Result};
+use oarlock_sql::postgres::{Advisory, Config, Postgres, PostgresSession};
+use oarlock_testbed::Postgres as Postgresql;
+use oarlock_testbed::proxy::{Held, Proxy};
+
+pub(crate) use self::bed::Bed;
+
+/// A server, and what clients connect to: its door, or a pooler in front of that.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) bed: Arc<Bed>,
+    pub(crate) entrance: SocketAddr,
+    pub(crate) mode: Mode,
+}
+
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "each suite has one")]
+pub(crate) enum Mode {
+    Lease,
+    Session,
+}
+
+const TTL: Duration = Duration::from_millis(2000);
+
+struct Line {
+    driver: Arc<Faulty>,
+    proxy: Proxy,
+}
+
+impl Fixture for Server {
+    fn name(&self) -> String {
+        self.name.into()
+    }
+
+    fn powers(&self) -> Powers {
+        let powers = Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has);
+        powers.restart(Power::Has).pause(Power::Has).fall_back(Power::Has)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(TTL)
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        let (entrance, mode) = (self.entrance, self.mode);
+        Box::pin(async move {
+            let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
+            let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port());
+            (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
+            config.session_ttl = TTL;
+            let driver: Arc<dyn DynDriver> = match mode {
+                Mode::Lease => Arc::new(Postgres::connect(config).await?),
+                Mode::Session => Arc::new(PostgresSession::connect(Advisory::new(config)).await?),
+            };
+            let driver = Arc::new(Faulty::new(driver));
+            Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
+        })
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        self.control(Postgresql::restart)
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        self.control(Postgresql::pause)
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        self.control(Postgresql::resume)
+    }
+
+    fn remember(&self) -> BoxFuture<Result<()>> {
+        let bed = self.bed.clone();
+        Box::pin(async move { bed.remember().await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+    }
+
+    fn fall_back(&self) -> BoxFuture<Result<()>> {
+        let (bed, entrance) = (self.bed.clone(), self.entrance);
+        Box::pin(async move { bed.fall_back(entrance).await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+    }
+}
+
+impl Server {
+    fn control(&self, what: fn(&Postgresql) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
+        let server = self.bed.server();
+        Box::pin(async move {
+            let done = tokio::task::spawn_blocking(move || what(&server)).await;
+            let done = done.unwrap_or_else(|error| Err(error.into()));
+            done.map_err(|error| Error::unreachable(format!("{error:#}")))
+        })
+    }
+}
+
+impl Line {
+    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
+        what(self);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Connection for Line {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// What the kernel does to the connections of a dead process.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.refuse())
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.done(|line| line.proxy.cut())
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
+        Box::pin(std::future::ready(healed))
+    }
+
+    /// The driver's requests have no boundaries that a proxy could see.
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.done(|line| line.driver.drop_reply(verb))
+    }
+}

@@ -1,0 +1,296 @@
+//! What only a real server can show: lost replies on the wire, rights, formats, old rows.
+
+use std::time::Duration;
+
+use oarlock_core::ErrorKind;
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewed};
+use oarlock_core::error::Applied;
+use oarlock_core::state::Query;
+use oarlock_sql::postgres::Postgres;
+use oarlock_testbed::proxy::{Proxy, Then};
+
+use crate::store::{claim, config, grant, renew, start, until};
+
+#[tokio::test]
+async fn a_reply_lost_on_the_wire_takes_no_second_place() {
+    let Some((server, root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = Postgres::connect(config(proxy.addr())).await.unwrap();
+    let claim = claim(1, "wire");
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let error = grant(&store, &claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
+    assert!(dropped.wait().await.is_some());
+    let row = root.query_one("SELECT fence FROM oarlock.claim", &[]).await.unwrap();
+    let fence: i64 = row.get(0);
+    let again = grant(&store, &claim).await.unwrap();
+    assert_eq!(again.fence.get(), u64::try_from(fence).unwrap(), "the retry got another fence");
+
+    let dropped = proxy.drop_next_reply(Then::Close);
+    let end = End::Done { memo: None };
+    assert!(store.release(&claim.resource, claim.id, &end).await.is_err());
+    assert!(dropped.wait().await.is_some());
+    assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
+}
+
+#[tokio::test]
+async fn many_clients_can_make_the_tables_at_once() {
+    let Some((server, root)) = start().await else { return };
+    let connecting: Vec<_> = (0..12).map(|_| tokio::spawn(Postgres::connect(config(server.addr())))).collect();
+    for connected in connecting {
+        connected.await.unwrap().unwrap();
+    }
+    root.batch_execute("UPDATE oarlock.format SET version = 8").await.unwrap();
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+}
+
+#[tokio::test]
+async fn an_older_format_is_named_and_raised_with_what_it_holds() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    drop(store);
+    // As the first format was: no sessions, and functions with other arguments.
+    let older = "UPDATE oarlock.format SET version = 1; DROP TABLE oarlock.session;
+        ALTER TABLE oarlock.claim DROP COLUMN sent, DROP COLUMN handed;
+        DROP FUNCTION oarlock.observe; CREATE FUNCTION oarlock.observe(bytea, integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'";
+    root.batch_execute(older).await.unwrap();
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::No), "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    oarlock_sql::postgres::init(config(server.addr()), None).await.unwrap();
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    assert_eq!(grant(&store, &held).await.unwrap().fence, fence);
+    let observe = "SELECT count(*) FROM pg_proc WHERE proname = 'observe' AND pronamespace = 'oarlock'::regnamespace";
+    until(&root, observe, 1).await;
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&store, &claim(2, "held")).await.unwrap().fence > fence);
+}
+
+#[tokio::test]
+async fn few_rights_are_enough_and_missing_ones_are_named() {
+    let Some((server, root)) = start().await else { return };
+    root.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    let mut app = config(server.addr());
+    app.user = Some("app".into());
+    let error = Postgres::connect(app.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+
+    Postgres::connect(config(server.addr())).await.unwrap();
+    let rights = "GRANT USAGE ON SCHEMA oarlock TO app; GRANT SELECT ON oarlock.format TO app;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock.resource, oarlock.claim, oarlock.session TO app";
+    root.batch_execute(rights).await.unwrap();
+    let store = Postgres::connect(app).await.unwrap();
+    let claim = claim(1, "rights");
+    grant(&store, &claim).await.unwrap();
+    assert!(matches!(renew(&store, &claim).await, Renewed::Alive { .. }));
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
+    store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap();
+    store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+
+    root.batch_execute("ALTER ROLE app SET default_transaction_isolation = 'serializable'").await.unwrap();
+    let mut strict = config(server.addr());
+    strict.user = Some("app".into());
+    let error = Postgres::connect(strict).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+#[tokio::test]
+async fn unused_names_are_forgotten_after_a_day() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let mut waits = claim(0, "in use");
+    waits.ttl = Duration::from_secs(100 * 3600);
+    grant(&store, &waits).await.unwrap();
+    for bits in 1..=50 {
+        let claim = claim(bits, &format!("old {bits}"));
+        grant(&store, &claim).await.unwrap();
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+    }
+    let watched = claim(0, "watched");
+    let mut watch = store.watch(&Interest::Resource(watched.resource.clone())).await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left = "SELECT count(*) FILTER (WHERE name LIKE 'old%'), count(*) FILTER (WHERE name = 'in use'), count(*)
+        FROM (SELECT convert_from(name, 'UTF8') AS name FROM oarlock.resource) AS names";
+    let row = root.query_one(left, &[]).await.unwrap();
+    let (old, in_use, all): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    assert!(old < 25, "{old} of 50 old names are left");
+    assert_eq!((in_use, all - old), (1, 62), "a name in use was forgotten");
+    grant(&store, &watched).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(2), watch.changed()).await;
+    assert!(told.is_ok_and(|hint| hint.is_some()), "a name that was watched was forgotten");
+}
+
+/// No client asks again for what they held or waited for.
+#[tokio::test]
+async fn names_that_only_the_dead_hold_are_forgotten() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    for bits in 0..50 {
+        grant(&store, &claim(bits, &format!("old {bits}"))).await.unwrap();
+    }
+    let mut waits = claim(50, "old 0");
+    waits.wait = true;
+    assert!(matches!(store.attempt(&waits).await.unwrap(), Attempt::Pending(_)));
+    root.batch_execute("UPDATE oarlock.claim SET expires = expires - interval '25 hours'").await.unwrap();
+    // Held and renewed for longer than a day: a renewal does not say that its name is in use.
+    let kept = claim(60, "kept");
+    grant(&store, &kept).await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let old = "SELECT count(*) FROM oarlock.resource WHERE convert_from(name, 'UTF8') LIKE 'old%'";
+    let old: i64 = root.query_one(old, &[]).await.unwrap().get(0);
+    assert!(old < 25, "{old} of 50 old names are left");
+    until(&root, "SELECT count(*) FROM oarlock.claim WHERE resource NOT IN (SELECT key FROM oarlock.resource)", 0)
+        .await;
+    assert!(matches!(renew(&store, &kept).await, Renewed::Alive { .. }), "a name in use was forgotten");
+}
+
+#[tokio::test]
+async fn names_that_only_the_dead_watch_are_forgotten() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    for bits in 0..20 {
+        let name = claim(0, &format!("old {bits}")).resource;
+        store.watch(&Interest::Resource(name)).await.unwrap();
+    }
+    drop(store);
+    let clients = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";
+    until(&root, clients, 0).await;
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    root.batch_execute(
+        "UPDATE oarlock.resource SET used = used - interval '25 hours', last_fence = last_fence - 90000000000",
+    )
+    .await
+    .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left = "SELECT count(*) FROM oarlock.resource WHERE convert_from(name, 'UTF8') LIKE 'old%'";
+    let left: i64 = root.query_one(left, &[]).await.unwrap().get(0);
+    assert!(left < 10, "{left} of 20 old names are left");
+}
+
+#[tokio::test]
+async fn a_write_with_a_smaller_fence_is_undone() {
+    let Some((server, root)) = start().await else { return };
+    Postgres::connect(config(server.addr())).await.unwrap();
+    root.batch_execute("CREATE TABLE account (balance bigint NOT NULL); INSERT INTO account VALUES (0)").await.unwrap();
+    let write = |fence: i64, value: i64| {
+        format!("BEGIN; SELECT oarlock.check('account', {fence}); UPDATE account SET balance = {value}; COMMIT")
+    };
+    root.batch_execute(&write(7, 1)).await.unwrap();
+    root.batch_execute(&write(9, 2)).await.unwrap();
+    let refused = root.batch_execute(&write(8, 3)).await.unwrap_err();
+    assert_eq!(refused.code().map(|code| code.code().to_owned()), Some("OAR02".to_owned()), "{refused}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let balance = || async { root.query_one("SELECT balance FROM account", &[]).await.unwrap().get::<_, i64>(0) };
+    assert_eq!(balance().await, 2);
+    // The same holder writes again.
+    root.batch_execute(&write(9, 4)).await.unwrap();
+    assert_eq!(balance().await, 4);
+}
+
+fn state_of<T>(answer: Result<T, tokio_postgres::Error>) -> Option<String> {
+    answer.err().and_then(|error| error.code().map(|code| code.code().to_owned()))
+}
+
+/// Rows of the protected side do not pile up, and a fence that was forgotten lets no older one in.
+#[tokio::test]
+async fn fences_of_the_protected_side_are_forgotten_and_let_no_older_one_in() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let now: i64 = root.query_one("SELECT oarlock.micros(clock_timestamp() - 'epoch')", &[]).await.unwrap().get(0);
+    let old = now - 31 * 86_400_000_000;
+    let check = |name: &str, fence: i64| format!("SELECT oarlock.check('{name}', {fence})");
+    for order in 0..45 {
+        root.batch_execute(&check(&format!("order/{order}"), old + order)).await.unwrap();
+    }
+    for (name, fence) in [("kept", old), ("counted", 7), ("young", now)] {
+        root.batch_execute(&check(name, fence)).await.unwrap();
+    }
+    root.batch_execute("UPDATE oarlock.fence SET used = used - interval '31 days' WHERE name <> 'kept'").await.unwrap();
+    root.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM oarlock.fence").await.unwrap();
+    for bits in 0..6 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    // One that still sees the picture of before is not let in.
+    let state = state_of(root.batch_execute(&check("order/7", old)).await);
+    assert!(matches!(state.as_deref(), Some("40001" | "OAR02")), "{state:?}");
+    root.batch_execute("ROLLBACK").await.unwrap();
+    let left = root.query("SELECT name FROM oarlock.fence WHERE name <> '' ORDER BY name", &[]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, ["counted", "kept", "young"]);
+    for fence in [old, old + 7, old + 44] {
+        let state = state_of(root.batch_execute(&check("order/7", fence)).await);
+        assert_eq!(state.as_deref(), Some("OAR02"), "an old fence was let in");
+    }
+    // Newer ones are, also for a new name; and so are those in use, and those that no clock gave.
+    for (name, fence) in
+        [("order/7", old + 45), ("order/7", old + 45), ("fresh", now), ("kept", old), ("counted", 7), ("another", 3)]
+    {
+        root.batch_execute(&check(name, fence)).await.unwrap();
+    }
+    assert_eq!(state_of(root.batch_execute(&check("order/7", old + 44)).await).as_deref(), Some("OAR02"));
+    assert_eq!(state_of(root.batch_execute(&check("counted", 6)).await).as_deref(), Some("OAR02"));
+}
+
+/// Functions of the format before this one have other arguments: they must not stay beside those of this one.
+#[tokio::test]
+async fn an_older_format_leaves_no_functions() {
+    let Some((server, root)) = start().await else { return };
+    Postgres::connect(config(server.addr())).await.unwrap();
+    let older = "ALTER TABLE oarlock.claim ADD fair boolean NOT NULL DEFAULT false;
+        CREATE FUNCTION oarlock.attempt(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+        UPDATE oarlock.format SET version = 5";
+    root.batch_execute(older).await.unwrap();
+    oarlock_sql::postgres::init(config(server.addr()), None).await.unwrap();
+    let many = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'oarlock'::regnamespace AND proname = 'attempt'";
+    assert_eq!(root.query_one(many, &[]).await.unwrap().get::<_, i64>(0), 1);
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "raised")).await.unwrap();
+}
+
+/// What the format before this one made is raised by `oarlock init`, with all that it holds.
+#[tokio::test]
+async fn an_older_format_is_raised_with_what_it_holds() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let held = claim(1, "held");
+    let fence = grant(&store, &held).await.unwrap().fence;
+    root.batch_execute(&format!("SELECT oarlock.check('account', {})", fence.get())).await.unwrap();
+    let older = "DELETE FROM oarlock.fence WHERE name = ''; ALTER TABLE oarlock.fence DROP used;
+        ALTER TABLE oarlock.claim DROP lease; DROP FUNCTION oarlock.forget_fences; UPDATE oarlock.format SET version = 4";
+    root.batch_execute(older).await.unwrap();
+    let error = Postgres::connect(config(server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(error.to_string().contains("oarlock init"), "{error}");
+    // Twice: what is done is not in the way.
+    for _ in 0..2 {
+        oarlock_sql::postgres::init(config(server.addr()), None).await.unwrap();
+    }
+    assert!(matches!(renew(&store, &held).await, Renewed::Alive { .. }));
+    let new = Postgres::connect(config(server.addr())).await.unwrap();
+    assert!(matches!(new.attempt(&claim(2, "held")).await.unwrap(), Attempt::Pending(_)));
+    store.release(&held.resource, held.id, &End::Withdrawn).await.unwrap();
+    assert!(grant(&new, &claim(2, "held")).await.unwrap().fence > fence);
+    let smaller = format!("SELECT oarlock.check('account', {})", fence.get() - 1);
+    assert_eq!(state_of(root.batch_execute(&smaller).await).as_deref(), Some("OAR02"));
+    let kept = root.query_one("SELECT used IS NOT NULL FROM oarlock.fence WHERE name = 'account'", &[]).await.unwrap();
+    assert!(kept.get::<_, bool>(0), "it would be kept for ever");
+}

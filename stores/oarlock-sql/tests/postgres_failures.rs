@@ -1,0 +1,14 @@
+//! Connections, clients and PostgreSQL servers that fail.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "in tests, also outside test functions")]
+
+#[path = "postgres/store.rs"]
+#[allow(dead_code, reason = "shared by two programs")]
+mod store;
+
+#[path = "postgres/crash.rs"]
+mod crash;
+#[path = "postgres/faults.rs"]
+mod faults;
+#[path = "postgres/sessions.rs"]
+mod sessions;

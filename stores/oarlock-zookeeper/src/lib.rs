@@ -1,0 +1,92 @@
+#![doc = include_str!("docs.md")]
+
+mod attempt;
+mod checked;
+mod compat;
+mod config;
+mod connection;
+mod error;
+mod inspect;
+mod memo;
+mod names;
+mod queue;
+mod record;
+mod release;
+mod renew;
+mod resume;
+mod route;
+mod servers;
+mod session;
+mod unknown_nodes;
+mod watch;
+
+use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
+use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::state::{Page, Query};
+use oarlock_core::{Claim, ClaimId, ResourceName, Result};
+
+pub use crate::checked::{Checked, Written};
+pub use crate::config::{Config, Layout, STORE};
+use crate::error::SCHEME;
+use crate::route::Route;
+
+/// A ZooKeeper ensemble. See the [crate] for its guarantees and limits.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    pub(crate) route: Route,
+}
+
+impl ZooKeeper {
+    /// Opens a session. Creates the root node if it does not exist.
+    ///
+    /// # Errors
+    /// - [`Unreachable`](oarlock_core::ErrorKind::Unreachable): no server answers within the session time-out.
+    /// - [`Denied`](oarlock_core::ErrorKind::Denied): the credentials or permissions do not suffice.
+    /// - [`NewerFormat`](oarlock_core::ErrorKind::NewerFormat): a newer version wrote the root.
+    pub async fn open(config: Config) -> Result<Self> {
+        Ok(Self { route: Route::open(config).await.map_err(|error| error.during("open"))? })
+    }
+}
+
+/// Each verb has a file of its own.
+impl Driver for ZooKeeper {
+    fn info(&self) -> Info {
+        let mut capabilities = Capabilities::of_the_model();
+        capabilities.fencing = Fencing::Strict;
+        capabilities.liveness = Liveness::Session;
+        (capabilities.raises_fences, capabilities.outlives_process) = (false, false);
+        capabilities.waiters = WaiterView::Listed;
+        capabilities.notify = Notify::Push;
+        capabilities.consistency = Consistency::Consensus;
+        if self.route.dialect().is_some() {
+            // Nothing may be stored beside the nodes of other programs, and names are paths anywhere in the tree.
+            (capabilities.memo, capabilities.listing, capabilities.one_rule) = (false, false, false);
+        }
+        Info::new(SCHEME, self.route.address(), capabilities)
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        self.attempt_claim(claim).await.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        self.renew_batch(batch).await
+    }
+
+    async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.release_claim(resource, id, end).await.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        self.watch_interest(interest).await.map_err(|error| error.during("watch"))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.inspect_query(query).await.map_err(|error| error.during("inspect"))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.route.close().await;
+        Ok(())
+    }
+}

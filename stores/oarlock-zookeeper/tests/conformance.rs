@@ -1,0 +1,212 @@
+//! The suite on real servers, each connection through proxies of its own: one server, three of them, and the layouts
+//! that are shared with other programs.
+//!
+//! `OARLOCK_ZOOKEEPER=ensemble` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::faulty::Faulty;
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::driver::BoxFuture;
+use oarlock_core::memory::Verb;
+use oarlock_core::{DynDriver, Error, ErrorKind, Result};
+use oarlock_testbed::proxy::Held;
+use oarlock_testbed::{Proxy, ZooKeeperEnsemble};
+use oarlock_zookeeper::{Config, Layout, ZooKeeper};
+
+/// Six ticks of the test server, and more than a busy machine needs to ping it.
+const SESSION: Duration = Duration::from_secs(3);
+
+/// Three servers that have everything to do at once, on two cores and one disk, leave each other waiting.
+const OF_THREE: Duration = Duration::from_secs(4);
+
+/// What takes long and is the same wherever the server is.
+const LONG: &[&str] = &[
+    "busy::",
+    "cancel::",
+    "close::",
+    "cohort::",
+    "dead_waiters::",
+    "election::",
+    "expiry::",
+    "gate::",
+    "hand_over::",
+    "inspect::",
+    "loss::",
+    "memo::",
+    "multi::",
+    "names::",
+    "once::",
+    "owner::",
+    "reentrant::",
+    "renewal::",
+    "spec::",
+    "spin::",
+    "crowd",
+];
+
+/// What waits for sessions to end, and is the same however nodes are called.
+const SESSIONS: &[&str] = &["belief::", "takeover::"];
+
+/// What recipes of other programs do not have, and why.
+const ABROAD: &[&str] = &[
+    // Names are paths.
+    "names::",
+    // A claim has one unit, and the capacity is not stored, or stays.
+    "sharers_are_shown",
+    "spec::",
+    "permits_add_up",
+    "crowd_stays_within_the_capacity",
+    "a_heavy_head_holds_back_the_light",
+    "a_light_claim_is_not_called_past_a_heavy_one",
+    "kinds_can_be_mixed",
+    // A client that breaks a claim deletes its node, and leaves no record.
+    "breaking::",
+    "a_break_",
+];
+
+/// What Curator's recipes lack besides: a node of another kind is an error there, and not waited for; and a
+/// participant of an election is only its id.
+const CURATOR: &[&str] = &[
+    "a_plain_lock_is_no_leader",
+    "at_every_await_of_a_campaign",
+    "at_every_await_of_a_downgrade",
+    "at_every_await_of_a_proclamation",
+    "every_observer_sees_the_leader",
+    "it_excludes_every_other_kind",
+];
+
+/// Servers under test.
+struct Store {
+    name: &'static str,
+    addrs: Vec<SocketAddr>,
+    layout: Layout,
+    session: Duration,
+    /// The one server, where there is only one to be stopped.
+    alone: Option<Arc<oarlock_testbed::ZooKeeper>>,
+}
+
+struct ProxiedConnection {
+    driver: Arc<Faulty>,
+    proxies: Vec<Proxy>,
+}
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Os, "the test bed failed").because(error)
+}
+
+async fn connect(addrs: Vec<SocketAddr>, layout: Layout, session: Duration) -> Result<Arc<dyn Connection>> {
+    let proxies: Vec<_> = addrs.into_iter().map(Proxy::start).collect::<std::io::Result<_>>().map_err(failed)?;
+    let config = Config::new(proxies.iter().map(|proxy| proxy.addr().to_string()));
+    let config = config.layout(layout).session_timeout(session);
+    let driver = Arc::new(Faulty::new(Arc::new(ZooKeeper::open(config).await?)));
+    Ok(Arc::new(ProxiedConnection { driver, proxies }))
+}
+
+impl Fixture for Store {
+    fn name(&self) -> String {
+        self.name.into()
+    }
+
+    fn powers(&self) -> Powers {
+        let stop = match self.alone {
+            Some(_) => Power::Has,
+            None => Power::Lacks("stopping a server of several has tests of its own"),
+        };
+        Powers::none().kill(Power::Has).cut(Power::Has).drop_reply(Power::Has).restart(stop).pause(stop)
+    }
+
+    fn pace(&self) -> Pace {
+        // What the driver makes of such a session.
+        Pace::of(self.session * 3 / 4)
+    }
+
+    fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
+        Box::pin(connect(self.addrs.clone(), self.layout, self.session))
+    }
+
+    fn restart(&self) -> BoxFuture<Result<()>> {
+        let server = self.alone.clone();
+        Box::pin(async move {
+            let restart = move || server.map_or(Ok(()), |server| server.restart());
+            tokio::task::spawn_blocking(restart).await.map_err(failed)?.map_err(failed)
+        })
+    }
+
+    fn pause(&self) -> BoxFuture<Result<()>> {
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()))
+    }
+
+    fn resume(&self) -> BoxFuture<Result<()>> {
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()))
+    }
+}
+
+fn done<E: Into<Box<dyn std::error::Error + Send + Sync>>>(result: Result<(), E>) -> BoxFuture<Result<()>> {
+    Box::pin(std::future::ready(result.map_err(failed)))
+}
+
+impl Connection for ProxiedConnection {
+    fn driver(&self) -> Arc<dyn DynDriver> {
+        self.driver.clone()
+    }
+
+    /// What the kernel does to the sockets of a dead process. Its session lives on until the server gives it up.
+    fn kill(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::refuse);
+        done(std::io::Result::Ok(()))
+    }
+
+    fn cut(&self) -> BoxFuture<Result<()>> {
+        self.proxies.iter().for_each(Proxy::cut);
+        done(std::io::Result::Ok(()))
+    }
+
+    fn heal(&self) -> BoxFuture<Result<()>> {
+        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)))
+    }
+
+    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
+        self.driver.drop_reply(verb);
+        done(std::io::Result::Ok(()))
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = oarlock_conformance::args();
+    let wanted = std::env::var("OARLOCK_ZOOKEEPER").ok();
+    let wants = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    let long = std::env::var_os("OARLOCK_LONG").is_some();
+    let mut failed = false;
+    let mut run = |store: Store| {
+        let mut args = args.clone();
+        let whole = store.name == "one" || long || args.filter.is_some();
+        args.skip.extend(LONG.iter().filter(|_| !whole).map(ToString::to_string));
+        args.skip.extend(SESSIONS.iter().filter(|_| !whole && store.layout != Layout::Native).map(ToString::to_string));
+        args.skip.extend(ABROAD.iter().filter(|_| store.layout != Layout::Native).map(ToString::to_string));
+        args.skip.extend(CURATOR.iter().filter(|_| store.layout == Layout::Curator).map(ToString::to_string));
+        println!("{}:", store.name);
+        failed |= oarlock_conformance::run_with(store, &args).has_failed();
+    };
+    if wants("one") || wants("curator") || wants("kazoo") {
+        let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
+        let server = Arc::new(server);
+        let stores = [("one", Layout::Native), ("curator", Layout::Curator), ("kazoo", Layout::Kazoo)];
+        for (name, layout) in stores.into_iter().filter(|(name, _)| wants(name)) {
+            let alone = Some(server.clone()).filter(|_| layout == Layout::Native);
+            run(Store { name, addrs: vec![server.addr()], layout, session: SESSION, alone });
+        }
+    }
+    if wants("ensemble") {
+        let Some(ensemble) = ZooKeeperEnsemble::start_or_skip()? else { return Ok(()) };
+        let addrs = ensemble.members.iter().map(oarlock_testbed::ZooKeeper::addr).collect();
+        run(Store { name: "ensemble", addrs, layout: Layout::Native, session: OF_THREE, alone: None });
+    }
+    // Only now: the servers are stopped when they are dropped.
+    if failed {
+        std::process::exit(101);
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! A store of ordered nodes, where the client decides from a listing: several round trips per attempt, the fence given
+//! at arrival, and liveness by node or by session.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oarlock_core::clock::{Clock, Moment};
+use oarlock_core::driver::{
+    Attempt, Cursor, End, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
+};
+use oarlock_core::model::{Calls, Session};
+use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select};
+use oarlock_core::{Capabilities, Capacity, Claim, ClaimId, Driver, Error, Fence, Limit, ResourceName, Result, Weight};
+
+use super::connection::{Connection, Hub};
+
+#[derive(Clone, Debug)]
+struct Node {
+    sequence: u64,
+    id: ClaimId,
+    resource: ResourceName,
+    weight: Weight,
+    session: Session,
+    /// Its own lease; never, where the session keeps it.
+    expires: Moment,
+}
+
+/// The nodes, in order of arrival, and the sessions that keep some of them.
+#[derive(Debug)]
+pub(super) struct Queue {
+    hub: Hub,
+    nodes: Vec<Node>,
+    sequence: u64,
+    sessions: Vec<(Session, Moment)>,
+}
+
+impl Queue {
+    pub(super) fn new(hub: Hub) -> Self {
+        Self { hub, nodes: Vec::new(), sequence: 0, sessions: Vec::new() }
+    }
+
+    fn expire(&mut self) {
+        let now = self.hub.now().boot;
+        self.sessions.retain(|(_, expires)| *expires > now);
+        let sessions = &self.sessions;
+        let lives = |node: &Node| match node.expires {
+            Moment::NEVER => sessions.iter().any(|(session, _)| *session == node.session),
+            expires => expires > now,
+        };
+        let gone: Vec<_> = self.nodes.iter().filter(|node| !lives(node)).map(|node| node.resource.clone()).collect();
+        self.nodes.retain(lives);
+        for resource in gone {
+            self.notify(&resource);
+        }
+    }
+
+    /// A node was removed: the claims behind it must attempt again.
+    fn notify(&mut self, resource: &ResourceName) {
+        let behind = self.nodes.iter().filter(|node| node.resource == *resource);
+        let calls: Calls = behind.map(|node| (node.id, node.session)).collect();
+        self.hub.notify(&calls);
+    }
+
+    fn remove(&mut self, id: ClaimId) -> bool {
+        self.expire();
+        let Some(at) = self.nodes.iter().position(|node| node.id == id) else { return false };
+        let node = self.nodes.remove(at);
+        self.notify(&node.resource);
+        true
+    }
+
+    fn create(&mut self, claim: &Claim, session: Session, shared: bool) -> Result<()> {
+        self.expire();
+        if shared && !self.sessions.iter().any(|(known, _)| *known == session) {
+            return Err(Error::unreachable("the session has expired").retry_now());
+        }
+        let expires = if shared { Moment::NEVER } else { self.hub.now().boot + claim.ttl };
+        // A node of an earlier session goes when that one does: it is not ours to believe in.
+        self.nodes.retain(|node| node.id != claim.id || node.session == session);
+        if let Some(node) = self.nodes.iter_mut().find(|node| node.id == claim.id) {
+            node.expires = expires;
+            node.weight = claim.weight;
+            return Ok(());
+        }
+        self.sequence += 1;
+        let (sequence, id, weight) = (self.sequence, claim.id, claim.weight);
+        self.nodes.push(Node { sequence, id, resource: claim.resource.clone(), weight, session, expires });
+        Ok(())
+    }
+
+    fn list(&mut self, resource: &ResourceName) -> Vec<Node> {
+        self.expire();
+        self.nodes.iter().filter(|node| node.resource == *resource).cloned().collect()
+    }
+
+    pub(super) fn leftovers(&mut self) -> usize {
+        self.expire();
+        self.nodes.len()
+    }
+}
+
+/// One connection to it.
+#[derive(Debug)]
+pub(super) struct QueueDriver {
+    connection: Arc<Connection<Queue>>,
+    clock: Arc<dyn Clock>,
+    /// The lease of the session, where nodes live by one.
+    session_ttl: Option<Duration>,
+    client: u64,
+    live: Mutex<Live>,
+    opened: AtomicU64,
+}
+
+/// The session a driver believes it has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Live {
+    session: Session,
+    /// When the heartbeat was sent that last extended it.
+    beat: Option<Moment>,
+}
+
+impl QueueDriver {
+    pub(super) fn new(
+        connection: Arc<Connection<Queue>>,
+        clock: Arc<dyn Clock>,
+        session_ttl: Option<Duration>,
+        client: u64,
+    ) -> Self {
+        Self { connection, clock, session_ttl, client, live: Mutex::default(), opened: AtomicU64::new(0) }
+    }
+
+    fn live(&self) -> Live {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_live(&self, live: Live) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+
+    /// Opens a session if nodes need one and there is none.
+    async fn session(&self) -> Result<Live> {
+        let live = self.live();
+        let Some(ttl) = self.session_ttl else { return Ok(live) };
+        if live.beat.is_some() {
+            return Ok(live);
+        }
+        let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = Session::from(self.client) << 32 | Session::from(number);
+        let sent = self.clock.now();
+        self.connection
+            .call(|store| {
+                let expires = store.hub.now().boot + ttl;
+                store.sessions.push((session, expires));
+            })
+            .await?;
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.beat.is_none() {
+            *live = Live { session, beat: Some(sent) };
+        }
+        Ok(*live)
+    }
+
+    fn limit(claim: &Claim) -> Limit {
+        match claim.capacity {
+            Capacity::Fixed(limit) | Capacity::Adopt(limit) => limit,
+            Capacity::Any => Limit::Unlimited,
+        }
+    }
+
+    /// The rule over an ordered listing: everything up to and including this claim fits.
+    fn decide(claim: &Claim, nodes: &[Node]) -> Option<(u64, u32)> {
+        let (mut ahead, mut units, mut all) = (0, 0_u64, false);
+        for node in nodes {
+            if node.id == claim.id {
+                let fits = match claim.weight {
+                    Weight::All => ahead == 0,
+                    Weight::Units(mine) => {
+                        let room = match Self::limit(claim) {
+                            Limit::Unlimited => true,
+                            Limit::Units(most) => units + u64::from(mine.get()) <= u64::from(most.get()),
+                        };
+                        !all && room
+                    }
+                };
+                return Some((node.sequence, if fits { 0 } else { ahead.max(1) }));
+            }
+            ahead += 1;
+            match node.weight {
+                Weight::All => all = true,
+                Weight::Units(other) => units += u64::from(other.get()),
+            }
+        }
+        None
+    }
+}
+
+impl Driver for QueueDriver {
+    fn info(&self) -> Info {
+        Info::new("sim-queue", "a simulation", Capabilities::of_the_model())
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let live = self.session().await?;
+        let shared = self.session_ttl.is_some();
+        if let Err(error) = self.connection.call(|store| store.create(claim, live.session, shared)).await? {
+            self.set_live(Live::default());
+            return Err(error);
+        }
+        let nodes = self.connection.call(|store| store.list(&claim.resource)).await?;
+        let Some((sequence, ahead)) = Self::decide(claim, &nodes) else {
+            // This client's node was removed before the listing, so the listing says nothing about its place.
+            return Err(Error::unreachable("the node has gone").retry_now());
+        };
+        if ahead == 0 {
+            let lease = match self.session_ttl {
+                Some(ttl) => live.beat.map_or(Lease::of(ttl), |beat| Lease::sent_at(beat, ttl)),
+                None => Lease::of(claim.ttl),
+            };
+            return Ok(Attempt::Granted(Grant::new(Fence::new(sequence), lease)));
+        }
+        if !claim.wait {
+            self.connection.call(|store| store.remove(claim.id)).await?;
+        }
+        let mut pending = Pending::default();
+        pending.ahead = Some(ahead);
+        pending.cursor = Cursor(Vec::new());
+        Ok(Attempt::Pending(pending))
+    }
+
+    async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
+        let live = self.live();
+        let sent = self.clock.now();
+        let ttl = self.session_ttl;
+        let beat = |store: &mut Queue| {
+            store.expire();
+            let now = store.hub.now().boot;
+            let mut beating = false;
+            for (session, expires) in &mut store.sessions {
+                if *session == live.session
+                    && let Some(ttl) = ttl
+                {
+                    *expires = now + ttl;
+                    beating = true;
+                }
+            }
+            let one = |renewal: &Renewal| {
+                let claim = &renewal.claim;
+                let nodes: Vec<_> =
+                    store.nodes.iter().filter(|node| node.resource == claim.resource).cloned().collect();
+                let fence = Self::decide(claim, &nodes).and_then(|(sequence, ahead)| (ahead == 0).then_some(sequence));
+                let Some(node) = store.nodes.iter_mut().find(|node| node.id == claim.id) else {
+                    return Renewed::Gone(if ttl.is_some() { Gone::Session } else { Gone::Unknown });
+                };
+                if ttl.is_none() {
+                    node.expires = now + claim.ttl;
+                } else if node.session != live.session {
+                    // Kept by a session that is not ours any more: it will go, and must not be believed in.
+                    return Renewed::Gone(Gone::Session);
+                }
+                let lease = Lease::of(ttl.unwrap_or(claim.ttl));
+                Renewed::Alive { lease, fence: fence.map(Fence::new), ending: None }
+            };
+            (beating, batch.iter().map(one).collect::<Vec<_>>())
+        };
+        match self.connection.call(beat).await {
+            Ok((beating, answers)) => {
+                let mut current = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+                if current.session == live.session {
+                    *current = if beating { Live { beat: Some(sent), ..live } } else { Live::default() };
+                }
+                answers.into_iter().map(Ok).collect()
+            }
+            Err(error) => vec![Err(error); batch.len()],
+        }
+    }
+
+    async fn release(&self, _: &ResourceName, id: ClaimId, _: &End) -> Result<Release> {
+        let removed = self.connection.call(|store| store.remove(id)).await?;
+        Ok(Release::new(if removed { Released::Released } else { Released::NotHeld }, None))
+    }
+
+    async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let session = self.live().session;
+        self.connection
+            .call(|store| match interest {
+                Interest::Turn(claim, _) => store.hub.turn(claim.id),
+                Interest::Mailbox => store.hub.mailbox(session),
+                _ => Watch::never(),
+            })
+            .await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let Select::Name(name) = &query.select else { return Ok(Page::new(Vec::new(), false)) };
+        let nodes = self.connection.call(|store| store.list(name)).await?;
+        let mut state = ResourceState::free(name.clone());
+        let first = nodes.first().map(|node| HolderState::new(node.id, oarlock_core::Kind::Mutex, node.weight));
+        state.holders = first.into_iter().collect();
+        Ok(Page::new(vec![state], false))
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Every broken lock is caught, and the healthy one is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_conformance::broken::{BrokenStore, Flaw, storm};
+use oarlock_conformance::{Ran, Rules, run_case};
+
+/// What the checker must find in a storm (any of these), and the cases that must fail; nothing = need not.
+fn expected(flaw: Flaw) -> (&'static [&'static str], &'static [&'static str]) {
+    match flaw {
+        Flaw::ReleasesAnyone => (&["Overlap"], &["idempotence::only_the_claim_itself_is_released"]),
+        Flaw::RenewsAnyone => (&[], &["loss::the_holder_learns_of_its_loss", "expiry::an_expired_claim_is_gone"]),
+        Flaw::RenewsNothing => (&["Overlap"], &["renewal::a_holder_outlives_many_leases"]),
+        Flaw::IgnoresWeight => (&["Overlap"], &["exclusion::one_at_a_time", "weights::permits_add_up"]),
+        Flaw::RepeatsFences => (&["FenceRepeated"], &["fencing::fences_rise_from_grant_to_grant"]),
+        Flaw::FencesFall => (&["FenceOrder"], &["fencing::fences_rise_from_grant_to_grant"]),
+        Flaw::ExpiresEarly => (&["Overlap"], &["expiry::a_dead_holder_ends_with_its_lease"]),
+        Flaw::NeverExpires => {
+            (&["Starved"], &["expiry::an_expired_claim_is_gone", "belief::it_ends_before_the_next_grant"])
+        }
+        Flaw::KeepsDeadWaiters => (&["Starved"], &["dead_waiters::a_dead_head_is_passed"]),
+        Flaw::TakesSecondPlaces => (&["Starved"], &["idempotence::a_repeated_wait_keeps_its_place"]),
+        Flaw::LosesWakeUps => (&[], &["wakeup::a_release_wakes_the_waiter"]),
+        Flaw::CountsFromTheReply => (&[], &["belief::it_ends_before_the_next_grant"]),
+        _ => (&[], &[]),
+    }
+}
+
+#[test]
+fn the_checker_finds_each_flaw_in_a_storm() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let verdicts: Vec<_> = runtime.block_on(async {
+        let storms = Flaw::ALL.map(|flaw| {
+            tokio::spawn(async move {
+                let history = storm(Arc::new(BrokenStore::new(flaw)), 5, Duration::from_secs(6)).await.unwrap();
+                let bound = Duration::from_millis(1600);
+                (flaw, history.check(&Rules::new().takeover_within(bound).idle_within(bound).least_holds(20)))
+            })
+        });
+        let mut verdicts = Vec::new();
+        for storm in storms {
+            verdicts.push(storm.await.unwrap());
+        }
+        verdicts
+    });
+    let mut missed = Vec::new();
+    for (flaw, verdict) in verdicts {
+        let (names, _) = expected(flaw);
+        println!(
+            "{:20} {} holds, {} takeovers: {:?}",
+            format!("{flaw:?}"),
+            verdict.holds,
+            verdict.takeovers,
+            verdict.names()
+        );
+        if flaw == Flaw::None {
+            assert!(verdict.is_ok(), "the healthy one: {verdict}");
+            assert!(verdict.takeovers > 0, "no holder died: {verdict}");
+        } else if !names.is_empty() && !verdict.names().iter().any(|name| names.contains(name)) {
+            missed.push(format!("{flaw:?}: {verdict}"));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn the_cases_find_each_flaw() {
+    let threads: Vec<_> = Flaw::ALL
+        .into_iter()
+        .flat_map(|flaw| expected(flaw).1.iter().map(move |case| (flaw, *case)))
+        .map(|(flaw, case)| {
+            std::thread::spawn(move || {
+                let outcome =
+                    run_case(Arc::new(BrokenStore::new(flaw)), case).unwrap_or_else(|| panic!("no case {case}"));
+                let healthy = run_case(Arc::new(BrokenStore::new(Flaw::None)), case).unwrap();
+                assert_eq!(healthy.unwrap(), Ran::Passed, "{case} on the healthy one");
+                (flaw, case, outcome)
+            })
+        })
+        .collect();
+    let mut missed = Vec::new();
+    for thread in threads {
+        let (flaw, case, outcome) = thread.join().unwrap();
+        match outcome {
+            Ok(ran) => missed.push(format!("{case} did not catch {flaw:?}: {ran:?}")),
+            Err(failure) => println!("{:20} {case}: {failure}", format!("{flaw:?}")),
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}

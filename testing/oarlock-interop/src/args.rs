@@ -1,0 +1,85 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::clients::{CLIENTS, Client, Language};
+use crate::pairing::Pairing;
+use crate::speed;
+
+/// What to do, and where things are.
+#[derive(Debug, Default)]
+pub(crate) struct Args {
+    /// All versions of each client, and more rounds.
+    pub(crate) all: bool,
+    /// Measure, instead of trying what works.
+    pub(crate) speed: bool,
+    /// These clients only; empty means all.
+    only: Vec<String>,
+    /// Languages that are not installed.
+    without: Vec<Language>,
+    /// The repository.
+    pub(crate) root: PathBuf,
+    /// Where the programs of each language were built.
+    pub(crate) out: PathBuf,
+}
+
+impl Args {
+    pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Self> {
+        let mut args = Self::default();
+        let mut words = words.into_iter();
+        while let Some(option) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{option} needs a value"));
+            match option.as_str() {
+                "--all" => args.all = true,
+                "--speed" => args.speed = true,
+                "--only" => args.only.push(value()?),
+                "--without" => args.without.push(Language::named(&value()?)?),
+                "--root" => args.root = value()?.into(),
+                "--out" => args.out = value()?.into(),
+                other => bail!("interop does not know `{other}`"),
+            }
+        }
+        for name in &args.only {
+            let also = if args.speed { speed::ALSO } else { &[] };
+            if !CLIENTS.iter().any(|client| client.answers_to(name)) && !also.contains(&name.as_str()) {
+                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).chain(also.iter().copied()).collect();
+                bail!("there is no client `{name}`; the clients are {}", known.join(", "));
+            }
+        }
+        Ok(args)
+    }
+
+    /// Whether a language is not installed.
+    pub(crate) fn lacks(&self, language: Language) -> bool {
+        self.without.contains(&language)
+    }
+
+    /// Whether a client by such a name was asked for.
+    pub(crate) fn wants(&self, such: impl Fn(&str) -> bool) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| such(name))
+    }
+
+    /// Whether this client was asked for and can be run.
+    fn selects(&self, client: &Client) -> bool {
+        !self.lacks(client.language)
+            && (self.all || !client.long || !self.only.is_empty())
+            && self.wants(|name| client.answers_to(name))
+    }
+
+    /// Every client and version that was asked for.
+    pub(crate) fn pairings(&self) -> Result<Vec<Pairing>> {
+        let mut pairings = Vec::new();
+        for client in CLIENTS.iter().filter(|client| self.selects(client)) {
+            for version in client.versions(&self.root, self.all)? {
+                pairings.push(Pairing {
+                    client,
+                    command: client.command(&self.root, &self.out, &version),
+                    all: self.all,
+                });
+            }
+        }
+        Ok(pairings)
+    }
+}

@@ -1,0 +1,16 @@
+//! For the tests of Oarlock: servers, a proxy that injects network faults, and processes to stop and kill.
+
+mod child;
+pub mod lock_process;
+pub mod ports;
+pub mod processes;
+pub mod proxy;
+pub mod server;
+
+pub use child::plain;
+pub use lock_process::{LockProcess, Report};
+pub use proxy::Proxy;
+pub use server::{
+    Etcd, EtcdCluster, EtcdTls, Flavour, MariaDb, MariaDbClock, MySql, PgBouncer, Postgres, PostgresClock, Redis,
+    RedisClock, RedisCluster, RedisSentinel, RedisTls, SqlServer, ZooKeeper, ZooKeeperEnsemble,
+};

@@ -1,0 +1,161 @@
+//! ZooKeeper: one server, and three that agree by majority.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::{Missing, Program, Server, Settings, ask, contains, missing};
+use crate::ports::Port;
+
+/// The setting with the number of a member. It is a file of its own.
+const MYID: &str = "myid";
+
+/// How long a majority may take to find a leader, on a busy machine.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where Debian keeps Java archives. That of ZooKeeper names those it needs itself.
+const ARCHIVES: &str = "/usr/share/java";
+
+/// `java`, and the archive it runs.
+#[derive(Debug)]
+pub struct ZooKeeperProgram {
+    java: PathBuf,
+    archive: PathBuf,
+}
+
+impl Program for ZooKeeperProgram {
+    const NAME: &'static str = "zookeeper";
+    const SCHEME: &'static str = "zk";
+
+    fn find() -> Result<Self, Missing> {
+        Ok(Self {
+            java: missing::find(Self::NAME, "java", &[])?,
+            archive: missing::find(Self::NAME, "zookeeper.jar", &[ARCHIVES.into()])?,
+        })
+    }
+
+    fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
+        let config = folder.join("zoo.cfg");
+        let data = folder.join("data").display().to_string();
+        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
+        let own = [
+            ("dataDir", data.as_str()),
+            ("clientPortAddress", host.as_str()),
+            ("clientPort", port.as_str()),
+            ("tickTime", "500"),
+            ("maxClientCnxns", "0"),
+            // Servers are killed here, machines are not: a busy disk must not end sessions.
+            ("forceSync", "no"),
+            ("admin.enableServer", "false"),
+            ("4lw.commands.whitelist", "srvr,ruok,mntr,cons,dump,wchs"),
+        ];
+        let mut text = String::new();
+        for (name, value) in own.iter().chain(settings) {
+            if *name == MYID {
+                std::fs::create_dir_all(&data)?;
+                std::fs::write(Path::new(&data).join(MYID), value)?;
+            } else {
+                writeln!(text, "{name}={value}")?;
+            }
+        }
+        std::fs::write(&config, text)?;
+        let mut command = Command::new(&self.java);
+        // A JVM that starts fast and stays small: this saves two thirds of the time to the first answer.
+        command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp"]);
+        command.arg(format!("{}:{ARCHIVES}/slf4j-simple.jar", self.archive.display()));
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(config);
+        Ok(command)
+    }
+
+    fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
+        // `ruok` is answered before it serves; a mode is named only once it does.
+        ask(addr, timeout, b"srvr", |answer| contains(answer, "\nMode: "))
+    }
+}
+
+/// Three servers, each able to serve while two of them run. A leader that is silent for two seconds is replaced.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    /// The servers.
+    pub members: Vec<Server<ZooKeeperProgram>>,
+    // For the connections between them.
+    _ports: Vec<Port>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts them, and waits until they serve.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start() -> anyhow::Result<Self> {
+        let ports = (0..6).map(|_| Port::reserve()).collect::<io::Result<Vec<_>>>()?;
+        let names: Vec<_> = (1..=3).map(|member| (format!("server.{member}"), member.to_string())).collect();
+        let addrs: Vec<_> =
+            ports.chunks(2).map(|pair| format!("127.0.0.1:{}:{}", pair[0].number(), pair[1].number())).collect();
+        let common: Vec<_> = [("initLimit", "20"), ("syncLimit", "4")]
+            .into_iter()
+            .chain(names.iter().zip(&addrs).map(|((name, _), addr)| (name.as_str(), addr.as_str())))
+            .collect();
+        // None of them serves before another does.
+        let started: Vec<_> = std::thread::scope(|scope| {
+            let start = |number| {
+                let mut settings = common.clone();
+                settings.push((MYID, number));
+                scope.spawn(move || Server::start_with(&settings))
+            };
+            let starting: Vec<_> = names.iter().map(|(_, number)| start(number.as_str())).collect();
+            starting
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("starting it panicked")))
+                .collect()
+        });
+        let members = started.into_iter().map(|member| member?).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Self { members, _ports: ports })
+    }
+
+    /// [`ZooKeeperEnsemble::start`] for a test that may be skipped, as with [`Server::start_or_skip`].
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_or_skip() -> anyhow::Result<Option<Self>> {
+        match Self::start() {
+            Ok(started) => Ok(Some(started)),
+            Err(error) => missing::skip(error).map(|()| None),
+        }
+    }
+
+    /// Where clients find the members.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.addr().to_string()).collect()
+    }
+
+    /// The URL that reaches them all.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("{}://{}", ZooKeeperProgram::SCHEME, self.hosts().join(","))
+    }
+
+    /// The member that leads, once there is one.
+    ///
+    /// # Errors
+    /// When none does after half a minute.
+    pub fn leader(&self) -> anyhow::Result<usize> {
+        let deadline = std::time::Instant::now() + ELECTION_TIMEOUT;
+        let leads = |member: &Server<ZooKeeperProgram>| {
+            ask(member.addr(), Duration::from_millis(200), b"srvr", |answer| contains(answer, "\nMode: leader")).is_ok()
+        };
+        loop {
+            if let Some(leader) = self.members.iter().position(leads) {
+                return Ok(leader);
+            }
+            (std::time::Instant::now() < deadline).then_some(()).context("the ensemble has no leader")?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
