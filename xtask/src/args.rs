@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::interop::InteropOptions;
+use crate::interop::{BUILT, InteropOptions};
 use crate::parts::Part;
 
 /// What the caller asked for.
@@ -88,6 +88,7 @@ fn parse_interop(mut args: impl Iterator<Item = String>) -> Result<Invocation, S
             "-h" | "--help" => return Ok(Invocation::Help),
             "--all" => options.all = true,
             "--speed" => options.speed = true,
+            BUILT => options.built = true,
             "--only" => options.only.push(args.next().ok_or("--only needs the name of a client")?),
             other => match other.strip_prefix("--only=") {
                 Some(name) => options.only.push(name.to_owned()),
@@ -108,7 +109,7 @@ fn part(name: &str) -> Result<Part, String> {
 /// The text of `cargo xtask help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
-        "Chores of this repository.
+        "Tasks of this repository: set-up, tests, mutants, benchmarks.
 
 cargo xtask test [--all] [--only PART]…   install what the tests need, then run every part
     --all          the long tier too
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn interop_takes_clients() {
         let only = ["redisson", "redsync"].map(String::from).to_vec();
-        let options = InteropOptions { all: true, speed: false, only };
+        let options = InteropOptions { all: true, only, ..InteropOptions::default() };
         assert_eq!(parsed("interop --all --only redisson --only=redsync"), Ok(Invocation::Interop(options)));
         assert!(parsed("interop --fast").is_err());
     }
@@ -188,7 +189,7 @@ mod tests {
             ("tset", "tset"),
             ("test --al", "--al"),
             ("test --only", "--only"),
-            ("test --only fromat", "format, clippy"),
+            ("test --only fromat", "format, readme"),
             ("setup now", "now"),
         ] {
             let why = parsed(line).expect_err(line);

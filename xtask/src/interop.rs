@@ -2,6 +2,8 @@
 
 mod languages;
 
+use std::process::Command;
+
 use crate::workspace::{Failure, Workspace, stream};
 use languages::LANGUAGES;
 
@@ -12,8 +14,23 @@ pub(crate) struct InteropOptions {
     pub(crate) all: bool,
     /// Speed side by side, instead of whether it works.
     pub(crate) speed: bool,
+    /// The programs in Rust are built already, with the tests.
+    pub(crate) built: bool,
     /// These clients only; empty means all.
     pub(crate) only: Vec<String>,
+}
+
+/// The flag for [`InteropOptions::built`].
+pub(crate) const BUILT: &str = "--built";
+
+/// The command that runs it beside the tests; nothing where this program does not know its own path.
+pub(crate) fn command(all: bool) -> Option<Command> {
+    let mut command = Command::new(std::env::current_exe().ok()?);
+    command.args(["interop", BUILT]);
+    if all {
+        command.arg("--all");
+    }
+    Some(command)
 }
 
 /// Builds what is missing, and runs it.
@@ -41,11 +58,17 @@ pub(crate) fn run(workspace: &Workspace, options: &InteropOptions) -> Result<(),
         let mut build = workspace.cargo(["build", "--quiet", "--locked", "--release", "--manifest-path"]);
         stream(build.arg(manifest).env("CARGO_TARGET_DIR", workspace.target()))?;
     }
-    let profile: &[&str] = if options.speed { &["--release"] } else { &[] };
-    let build = ["build", "--quiet", "--locked", "-p", "oarlock-interop", "--bins"];
-    stream(workspace.cargo(build).args(profile))?;
-    let mut runner = workspace.cargo(["run", "--quiet", "--locked", "-p", "oarlock-interop", "--bin", "interop"]);
-    runner.args(profile).arg("--").arg("--root").arg(workspace.root()).arg("--out").arg(&out);
+    let mut runner = if options.built {
+        Command::new(workspace.target().join("debug/interop"))
+    } else {
+        let profile: &[&str] = if options.speed { &["--release"] } else { &[] };
+        let build = ["build", "--quiet", "--locked", "-p", "oarlock-interop", "--bins"];
+        stream(workspace.cargo(build).args(profile))?;
+        let mut runner = workspace.cargo(["run", "--quiet", "--locked", "-p", "oarlock-interop", "--bin", "interop"]);
+        runner.args(profile).arg("--");
+        runner
+    };
+    runner.arg("--root").arg(workspace.root()).arg("--out").arg(&out);
     for language in skipped {
         runner.args(["--without", language]);
     }

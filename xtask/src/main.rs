@@ -1,4 +1,4 @@
-//! Chores of this repository, run as `cargo xtask <command>`.
+//! Tasks of this repository, run as `cargo xtask <command>`.
 //!
 //! It depends on next to nothing, so that it builds in seconds on a machine that has nothing but Rust yet.
 
@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod features;
 mod interop;
+mod lanes;
 mod mutants;
 mod packages;
 mod parts;
@@ -50,7 +51,12 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
         Invocation::Interop(options) => interop::run(&Workspace::find()?, options),
-        Invocation::Setup => setup::run(&Workspace::find()?, Part::ALL),
+        Invocation::Setup => {
+            let workspace = Workspace::find()?;
+            setup::run(&workspace, Part::ALL)?;
+            setup::servers(&workspace, Part::ALL);
+            Ok(())
+        }
         Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),
         Invocation::Test(options) => test::run(&Workspace::find()?, options),
     }

@@ -1,5 +1,7 @@
 //! The parts of `cargo xtask test`, in the order they run: the quick ones first.
 
+use std::process::Command;
+
 use crate::args::TestOptions;
 use crate::interop::{self, InteropOptions};
 use crate::workspace::{Failure, Workspace, stream};
@@ -13,6 +15,8 @@ const EXAMPLES: &[&str] = &["paused_holder", "redlock_flaws"];
 pub(crate) enum Part {
     /// The code is formatted.
     Format,
+    /// The first commands of the README work.
+    Readme,
     /// The linter has nothing to say.
     Clippy,
     /// A build without features stays small.
@@ -21,8 +25,6 @@ pub(crate) enum Part {
     Tests,
     /// The documentation builds without a warning.
     Docs,
-    /// The first commands of the README work.
-    Readme,
     /// The programs that check themselves do so.
     Examples,
     /// Locks are shared with the libraries of other languages.
@@ -33,13 +35,13 @@ impl Part {
     /// Every part, in order.
     pub(crate) const ALL: &[Self] = &[
         Self::Format,
+        Self::Readme,
         Self::Clippy,
         Self::Features,
         Self::Tests,
         Self::Docs,
-        Self::Readme,
-        Self::Examples,
         Self::Interop,
+        Self::Examples,
     ];
 
     /// The name that `--only` takes.
@@ -89,6 +91,15 @@ impl Part {
         matches!(self, Self::Tests | Self::Examples | Self::Interop)
     }
 
+    /// The command of a part that runs beside the tests: it mostly waits, or gives way to them.
+    pub(crate) fn beside_tests(self, workspace: &Workspace, options: &TestOptions) -> Option<Command> {
+        match self {
+            Self::Docs => Some(nice(docs(workspace))),
+            Self::Interop => interop::command(options.long),
+            _ => None,
+        }
+    }
+
     /// Runs it, with its output passed through.
     pub(crate) fn run(self, workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
         match self {
@@ -103,10 +114,8 @@ impl Part {
                 "warnings",
             ])),
             Self::Features => features::run(workspace),
-            Self::Tests => programs::run(workspace, options.long),
-            Self::Docs => stream(
-                workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"),
-            ),
+            Self::Tests => programs::run(workspace, options.long, Vec::new()).0,
+            Self::Docs => stream(&mut docs(workspace)),
             Self::Readme => readme::run(workspace),
             // Not by package: other features would build half of the workspace again.
             Self::Examples => EXAMPLES.iter().try_for_each(|example| {
@@ -119,6 +128,28 @@ impl Part {
     }
 }
 
+fn docs(workspace: &Workspace) -> Command {
+    let mut command = workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+/// The same command at the lowest priority.
+fn nice(command: Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,5 +160,17 @@ mod tests {
             assert_eq!(Part::named(part.name()), Some(*part));
         }
         assert_eq!(Part::named("nothing"), None);
+    }
+
+    #[test]
+    fn a_nice_command_is_the_same_command() {
+        let mut command = Command::new("cargo");
+        command.arg("doc").current_dir("/r").env("RUSTDOCFLAGS", "-D warnings").env_remove("OARLOCK_URL");
+        let nice = nice(command);
+        assert_eq!(crate::workspace::shown(&nice), "nice -n 19 cargo doc");
+        assert_eq!(nice.get_current_dir(), Some(std::path::Path::new("/r")));
+        let environment: Vec<_> = nice.get_envs().collect();
+        assert!(environment.contains(&("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref()))), "{environment:?}");
+        assert!(environment.contains(&("OARLOCK_URL".as_ref(), None)), "{environment:?}");
     }
 }

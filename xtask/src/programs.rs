@@ -1,77 +1,103 @@
-//! The part `tests`: builds every test program once, then runs a few of them at a time.
-//!
-//! Nearly all of a test's time is spent waiting: for a lease to end, for a server to come back. Cargo starts the next
-//! program only when the last one has ended, and so would leave both cores of a small machine idle.
+//! The part `tests`: builds every test program once, then runs several of them at a time. Other parts that mostly wait,
+//! or that may take whatever processor time is left, run beside them.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::lanes::Lanes;
+use crate::parts::Part;
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
-/// How many programs run at once. With two of them the cores of a small machine idle for half of the time; more than three would let
-/// tests of timing fail for want of a core.
-const LANES: usize = 3;
-
-/// Programs that take a minute and more. They start first, so that none of them runs alone at the end.
+/// Programs that take half a minute and more, the longest first. They start first, so that none of them runs alone at
+/// the end.
 const LONG_ONES: &[&str] = &[
     "conformance",
     "failures",
     "redlock",
     "cli",
-    "cluster",
-    "mariadb_conformance",
-    "mysql_conformance",
+    "interop",
     "mysql_failures",
-    "mysql_wire",
-    "postgres_conformance",
     "postgres_failures",
+    "mysql_conformance",
+    "postgres_conformance",
+    "mariadb_conformance",
     "postgres_pooled",
+    "postgres_protocol",
+    "mysql_protocol",
+    "protocol",
+    "cluster",
+    "shorter",
+    "mysql_session",
+    "mariadb_session",
+    "postgres_session",
 ];
 
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
 
-/// One program of tests, as cargo built it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One program, as cargo built it, or one part that runs beside the tests.
+#[derive(Debug)]
 struct Program {
-    /// What is run.
-    executable: PathBuf,
-    /// The folder of its package, where cargo would run it.
-    package: PathBuf,
-    /// The package and the target, for people.
+    command: Command,
+    /// The package and the target, or the part.
     name: String,
+    /// The part that it is, if it is not a test.
+    part: Option<Part>,
 }
 
 impl Program {
-    fn is_long(&self) -> bool {
-        self.name.rsplit(' ').next().is_some_and(|target| LONG_ONES.contains(&target))
+    /// Its position among the long ones.
+    fn order(&self) -> usize {
+        let target = self.name.rsplit(' ').next().unwrap_or_default();
+        LONG_ONES.iter().position(|long| *long == target).unwrap_or(LONG_ONES.len())
     }
 }
 
-/// Runs every test of every crate, also after a failure, and the examples of the documentation.
+/// The time and the result of a part.
+pub(crate) type Done = (Part, Duration, Result<(), Failure>);
+
+/// Runs every test of every crate, also after a failure, and the examples of the documentation. Runs `beside` at the
+/// same time: each is one command.
 ///
 /// # Errors
-/// When something does not build, or with the names of all programs that failed.
-pub(crate) fn run(workspace: &Workspace, long: bool) -> Result<(), Failure> {
-    let programs = build(workspace)?;
-    let mut failures = run_all(&programs, long)?;
-    if let Err(failure) = stream(tier(&mut workspace.cargo(["test", "--workspace", "--locked", "--doc"]), long)) {
-        failures.push(failure);
-    }
-    match failures.first() {
-        None => Ok(()),
-        Some(first) => {
-            let why: Vec<_> = failures.iter().map(|failure| failure.why.as_str()).collect();
-            Err(Failure { code: first.code, why: why.join("\n") })
+/// When something does not build, or with the names of all programs that failed. The parts beside have results of their
+/// own.
+pub(crate) fn run(
+    workspace: &Workspace,
+    long: bool,
+    beside: Vec<(Part, Command)>,
+) -> (Result<(), Failure>, Vec<Done>) {
+    match build(workspace) {
+        Err(failure) => {
+            let skipped = |(part, _)| (part, Duration::ZERO, Err(Failure::new("the tests were not built")));
+            (Err(failure), beside.into_iter().map(skipped).collect())
+        }
+        Ok(mut programs) => {
+            programs.extend(beside.into_iter().map(|(part, command)| Program {
+                command,
+                name: part.name().to_owned(),
+                part: Some(part),
+            }));
+            let (mut failures, done) = run_all(programs, long);
+            let mut examples = workspace.cargo(["test", "--workspace", "--locked", "--doc"]);
+            failures.extend(stream(tier(&mut examples, long)).err());
+            (all(&failures), done)
         }
     }
+}
+
+/// One result for all of them.
+fn all(failures: &[Failure]) -> Result<(), Failure> {
+    let Some(first) = failures.first() else { return Ok(()) };
+    let why: Vec<_> = failures.iter().map(|failure| failure.why.as_str()).collect();
+    Err(Failure { code: first.code, why: why.join("\n") })
 }
 
 /// The tests choose their stores themselves, and the flag alone chooses the tier.
@@ -84,87 +110,114 @@ fn tier(command: &mut Command, long: bool) -> &mut Command {
 }
 
 fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
-    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
+    // Not the examples: the linter has compiled them, and linking them takes as long as a tenth of the tests.
+    let mut command = workspace.cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let line = shown(&command);
     println!("$ {line}");
+    let start = Instant::now();
     let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
     succeeded(output.status, &line)?;
-    let mut programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
-    programs.sort_by_key(|program| !program.is_long());
+    println!("built in {:.1} s", start.elapsed().as_secs_f64());
+    let mut programs: Vec<_> =
+        String::from_utf8_lossy(&output.stdout).lines().filter_map(built).map(Program::from).collect();
     if programs.is_empty() {
         return Err(Failure::new(format!("`{line}` built no test")));
     }
+    programs.sort_by_key(Program::order);
     Ok(programs)
 }
 
+/// A test program that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+struct Built {
+    executable: PathBuf,
+    /// The folder of its package, where cargo would run it.
+    package: PathBuf,
+    name: String,
+}
+
+impl From<Built> for Program {
+    fn from(built: Built) -> Self {
+        let mut command = Command::new(&built.executable);
+        command.current_dir(&built.package).env("CARGO_MANIFEST_DIR", &built.package);
+        Self { command, name: built.name, part: None }
+    }
+}
+
 /// The test program that a message of cargo names, if any.
-fn program(message: &str) -> Option<Program> {
+fn built(message: &str) -> Option<Built> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let executable = message["executable"].as_str().filter(|_| is_test)?;
     let package = Path::new(message["manifest_path"].as_str()?).parent()?;
     let (target, kind) = (message["target"]["name"].as_str()?, message["target"]["kind"][0].as_str()?);
     let folder = package.file_name()?.to_string_lossy();
-    Some(Program {
+    Some(Built {
         executable: executable.into(),
         package: package.to_owned(),
         name: format!("{folder} {kind} {target}"),
     })
 }
 
-/// Runs them all, a few at a time, and prints the output of each when it has ended.
-fn run_all(programs: &[Program], long: bool) -> Result<Vec<Failure>, Failure> {
-    let (left, failures) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
+/// Runs them all, several at a time, and prints the output of each when it has ended.
+fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) {
+    programs.sort_by_key(Program::order);
+    let (left, failures, done) =
+        (Mutex::new(programs.into_iter()), Mutex::new(Vec::new()), Mutex::new(Vec::<Done>::new()));
+    let lanes = Lanes::default();
     // A function, so that the list is not locked while a program runs.
-    let next = || taken(&left).next();
+    let next = || {
+        let lane = lanes.enter();
+        locked(&left).next().map(|program| (lane, program))
+    };
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES)
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(program) = next() {
-                        if let Err(failure) = run_one(program, long) {
-                            taken(&failures).push(failure);
-                        }
+        for _ in 0..Lanes::MOST {
+            scope.spawn(|| {
+                while let Some((_lane, program)) = next() {
+                    let (part, start) = (program.part, Instant::now());
+                    let result = run_one(program, long);
+                    match part {
+                        Some(part) => locked(&done).push((part, start.elapsed(), result)),
+                        None => locked(&failures).extend(result.err()),
                     }
-                })
-            })
-            .collect();
-        for lane in lanes {
-            lane.join().map_err(|_| Failure::new("a lane of tests ended in a panic"))?;
+                }
+            });
         }
-        Ok::<_, Failure>(())
-    })?;
-    Ok(failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    });
+    (into_inner(failures), into_inner(done))
 }
 
-fn taken<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_one(program: &Program, long: bool) -> Result<(), Failure> {
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_one(mut program: Program, long: bool) -> Result<(), Failure> {
     let mut output = tempfile::tempfile().context("a file for the output of a test")?;
-    let mut command = Command::new(&program.executable);
-    command
-        .current_dir(&program.package)
-        .env("CARGO_MANIFEST_DIR", &program.package)
+    program
+        .command
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("the output of a test")?)
         .stderr(output.try_clone().context("the output of a test")?);
     let start = Instant::now();
-    let status = tier(&mut command, long).status().with_context(|| format!("cannot start {}", program.name))?;
-    let text = print(program, start.elapsed(), &mut output)?;
+    let status =
+        tier(&mut program.command, long).status().with_context(|| format!("cannot start {}", program.name))?;
+    let text = print(&program.name, start.elapsed(), &mut output)?;
     succeeded(status, &program.name)
         .map_err(|failure| Failure { why: format!("{}{}", failure.why, complaints(&text)), ..failure })
 }
 
 /// Prints all at once, so that the output of two programs is not mixed.
-fn print(program: &Program, took: Duration, output: &mut File) -> anyhow::Result<String> {
+fn print(name: &str, took: Duration, output: &mut File) -> anyhow::Result<String> {
     let mut text = Vec::new();
     output.rewind()?;
     output.read_to_end(&mut text)?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n-- {}, {:.1} s", program.name, took.as_secs_f64())?;
+    writeln!(out, "\n-- {name}, {:.1} s", took.as_secs_f64())?;
     out.write_all(&text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
@@ -213,12 +266,12 @@ mod tests {
                 "target":{{"name":"engine","kind":["test"]}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        let engine = program(&message(true, r#""/r/target/debug/deps/engine-1""#)).unwrap();
+        let engine = built(&message(true, r#""/r/target/debug/deps/engine-1""#)).unwrap();
         assert_eq!(engine.name, "oarlock-core test engine");
         assert_eq!(engine.package, Path::new("/r/crates/oarlock-core"));
-        assert_eq!(program(&message(false, r#""/r/target/debug/examples/many""#)), None);
-        assert_eq!(program(&message(true, "null")), None);
-        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
-        assert_eq!(program("a word of the compiler"), None);
+        assert_eq!(built(&message(false, r#""/r/target/debug/examples/many""#)), None);
+        assert_eq!(built(&message(true, "null")), None);
+        assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(built("a word of the compiler"), None);
     }
 }

@@ -21,26 +21,43 @@ pub(crate) enum Outcome {
 /// The rows so far, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    rows: Vec<(&'static str, Duration, Outcome)>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    took: Duration,
+    /// Whether it ran beside the tests: then its time is part of theirs.
+    beside: bool,
+    outcome: Outcome,
 }
 
 impl Report {
     /// Adds a row.
     pub(crate) fn add(&mut self, name: &'static str, took: Duration, outcome: Outcome) {
-        self.rows.push((name, took, outcome));
+        self.rows.push(Row { name, took, beside: false, outcome });
+    }
+
+    /// Adds a row for what ran beside the tests.
+    pub(crate) fn add_beside(&mut self, name: &'static str, took: Duration, outcome: Outcome) {
+        self.rows.push(Row { name, took, beside: true, outcome });
     }
 
     /// The table, one line for each part and one for the sum.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("part        seconds  result\n");
         let mut total = Duration::ZERO;
-        for (name, took, outcome) in &self.rows {
-            total += *took;
+        for Row { name, took, beside, outcome } in &self.rows {
+            if !beside {
+                total += *took;
+            }
             let seconds = match outcome {
                 Outcome::Passed | Outcome::Failed(_) => format!("{:.1}", took.as_secs_f64()),
                 Outcome::NotAsked | Outcome::NotReached => "-".to_owned(),
             };
             let result = match outcome {
+                Outcome::Passed if *beside => "ok, beside the tests".to_owned(),
                 Outcome::Passed => "ok".to_owned(),
                 Outcome::Failed(failure) => format!("FAILED, exit code {}", failure.code),
                 Outcome::NotAsked => "not asked for".to_owned(),
@@ -58,7 +75,7 @@ impl Report {
         let failures: Vec<_> = self
             .rows
             .iter()
-            .filter_map(|(name, _, outcome)| match outcome {
+            .filter_map(|Row { name, outcome, .. }| match outcome {
                 Outcome::Failed(failure) => Some((name, failure)),
                 _ => None,
             })
@@ -86,6 +103,7 @@ mod tests {
         report.add("clippy", Duration::from_secs(60), failed(101, "warnings"));
         report.add("tests", Duration::ZERO, Outcome::NotAsked);
         report.add("docs", Duration::ZERO, Outcome::NotReached);
+        report.add_beside("interop", Duration::from_secs(70), Outcome::Passed);
         assert_eq!(
             report.table(),
             "\
@@ -94,6 +112,7 @@ format          1.2  ok
 clippy         60.0  FAILED, exit code 101
 tests             -  not asked for
 docs              -  not run
+interop        70.0  ok, beside the tests
 total          61.2
 "
         );

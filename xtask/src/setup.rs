@@ -24,9 +24,15 @@ pub(crate) fn run(workspace: &Workspace, parts: &[Part]) -> Result<(), Failure> 
     }
     if parts.iter().any(|part| part.needs_packages()) {
         install_packages()?;
-        mysql::unpack(workspace);
     }
     Ok(())
+}
+
+/// Unpacks the servers that are not installed.
+pub(crate) fn servers(workspace: &Workspace, parts: &[Part]) {
+    if parts.iter().any(|part| part.needs_packages()) {
+        mysql::unpack(workspace);
+    }
 }
 
 /// `rustup`'s minimal profile comes without the formatter and the linter.

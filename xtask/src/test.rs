@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
 use crate::parts::Part;
+use crate::programs;
 use crate::report::{Outcome, Report};
 use crate::setup;
 use crate::workspace::{Failure, Workspace};
@@ -14,22 +15,56 @@ use crate::workspace::{Failure, Workspace};
 /// When a part failed: all of them by name, with the exit code of the first.
 pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
     let asked: Vec<_> = Part::ALL.iter().copied().filter(|part| options.selects(*part)).collect();
+    let workspace = &workspace.built_once();
     let mut report = Report::default();
     let (took, outcome) = timed("setup", || setup::run(workspace, &asked));
     let is_ready = matches!(outcome, Outcome::Passed);
     report.add("setup", took, outcome);
-    for part in Part::ALL {
-        let (took, outcome) = if !asked.contains(part) {
-            (Duration::ZERO, Outcome::NotAsked)
-        } else if !is_ready {
-            (Duration::ZERO, Outcome::NotReached)
-        } else {
-            timed(part.name(), || part.run(workspace, options))
-        };
-        report.add(part.name(), took, outcome);
+    if is_ready {
+        // Only the tests need the servers that are unpacked: that happens while other parts are compiled.
+        std::thread::scope(|scope| {
+            let unpacking = scope.spawn(|| setup::servers(workspace, &asked));
+            run_parts(workspace, options, &mut report, || drop(unpacking.join()));
+        });
+    } else {
+        for part in Part::ALL {
+            let outcome = if asked.contains(part) { Outcome::NotReached } else { Outcome::NotAsked };
+            report.add(part.name(), Duration::ZERO, outcome);
+        }
     }
     println!("\n{}", report.table());
     report.verdict()
+}
+
+fn run_parts(workspace: &Workspace, options: &TestOptions, report: &mut Report, unpacked: impl FnOnce()) {
+    let (mut unpacked, mut beside) = (Some(unpacked), Vec::<programs::Done>::new());
+    for part in Part::ALL {
+        if !options.selects(*part) {
+            report.add(part.name(), Duration::ZERO, Outcome::NotAsked);
+            continue;
+        }
+        if let Some(at) = beside.iter().position(|(done, ..)| done == part) {
+            let (_, took, result) = beside.swap_remove(at);
+            report.add_beside(part.name(), took, told(part.name(), took, result));
+            continue;
+        }
+        if part.needs_packages()
+            && let Some(unpacked) = unpacked.take()
+        {
+            unpacked();
+        }
+        let (took, outcome) = timed(part.name(), || {
+            if *part != Part::Tests {
+                return part.run(workspace, options);
+            }
+            let others = Part::ALL.iter().filter(|part| options.selects(**part));
+            let others = others.filter_map(|part| Some((*part, part.beside_tests(workspace, options)?))).collect();
+            let (result, done) = programs::run(workspace, options.long, others);
+            beside = done;
+            result
+        });
+        report.add(part.name(), took, outcome);
+    }
 }
 
 fn timed(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> (Duration, Outcome) {
@@ -37,15 +72,20 @@ fn timed(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> (Duration, O
     let start = Instant::now();
     let result = work();
     let took = start.elapsed();
+    (took, told(name, took, result))
+}
+
+/// Prints how a part ended.
+fn told(name: &str, took: Duration, result: Result<(), Failure>) -> Outcome {
     let seconds = took.as_secs_f64();
     match result {
         Ok(()) => {
             println!("== {name}: ok, {seconds:.1} s");
-            (took, Outcome::Passed)
+            Outcome::Passed
         }
         Err(failure) => {
             println!("== {name}: FAILED, {seconds:.1} s: {}", failure.why);
-            (took, Outcome::Failed(failure))
+            Outcome::Failed(failure)
         }
     }
 }
