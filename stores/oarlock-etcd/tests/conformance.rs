@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Deviations, Fixture, Pace, Power, Powers};
+use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
-use oarlock_core::{DynDriver, Error, ErrorKind, Result};
 use oarlock_etcd::{Config, Etcd, Layout};
-use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::proxied::{done, failed};
+use oarlock_testbed::{ProxiedConnection, Proxy};
 
 struct Server {
     name: &'static str,
@@ -18,12 +17,6 @@ struct Server {
     config: Config,
     /// Where there is one member, which can be restarted and stopped.
     alone: Option<Arc<oarlock_testbed::Etcd>>,
-}
-
-/// Replies are lost above the driver, where verbs are known; everything else happens in the proxies.
-struct ProxiedConnection {
-    driver: Arc<Faulty>,
-    proxies: Vec<Proxy>,
 }
 
 impl Fixture for Server {
@@ -54,63 +47,26 @@ impl Fixture for Server {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let (members, mut config) = (self.members.clone(), self.config.clone());
         Box::pin(async move {
-            let proxies = members.into_iter().map(Proxy::start).collect::<Result<Vec<_>, _>>().map_err(os)?;
+            let proxies = members.into_iter().map(Proxy::start).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             config.members = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-            let driver = Etcd::open(config).await?;
-            Ok(Arc::new(ProxiedConnection { driver: Arc::new(Faulty::new(Arc::new(driver))), proxies })
-                as Arc<dyn Connection>)
+            Ok(ProxiedConnection::new(Etcd::open(config).await?, proxies) as Arc<dyn Connection>)
         })
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
-        let Some(server) = self.alone.clone() else { return done(Err(os("there are three"))) };
+        let Some(server) = self.alone.clone() else { return done(Err(failed("there are three"))) };
         Box::pin(async move {
-            let restarted = tokio::task::spawn_blocking(move || server.restart()).await.map_err(os)?;
-            restarted.map_err(os)
+            let restarted = tokio::task::spawn_blocking(move || server.restart()).await.map_err(failed)?;
+            restarted.map_err(failed)
         })
     }
 
     fn pause(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause().map_err(os)))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause().map_err(failed)))
     }
 
     fn resume(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume().map_err(os)))
-    }
-}
-
-fn os(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Os, "the testbed failed").because(error)
-}
-
-fn done(result: Result<()>) -> BoxFuture<Result<()>> {
-    Box::pin(std::future::ready(result))
-}
-
-impl Connection for ProxiedConnection {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// A dead process resets its connections and opens no more.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::refuse);
-        done(Ok(()))
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::cut);
-        done(Ok(()))
-    }
-
-    /// What was held up arrives late: the hardest of the ways a cut can end.
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
-    }
-
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.driver.drop_reply(verb);
-        done(Ok(()))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume().map_err(failed)))
     }
 }
 

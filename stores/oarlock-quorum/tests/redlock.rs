@@ -6,27 +6,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
-use oarlock_core::{DynDriver, Error, ErrorKind, Result};
 use oarlock_quorum::redlock;
 use oarlock_redis::{Address, Config, Layout};
-use oarlock_testbed::Redis as Server;
-use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::proxied::failed;
+use oarlock_testbed::{ProxiedConnection, Proxy, Redis as Server};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Servers under test.
 struct Store {
     servers: Arc<Vec<Server>>,
-}
-
-/// Replies are lost above the driver, where verbs are known; every other fault happens in the proxies.
-struct Client {
-    driver: Arc<Faulty>,
-    proxies: Vec<Proxy>,
 }
 
 fn config(addr: SocketAddr) -> Config {
@@ -51,7 +43,7 @@ impl Store {
                     })
                 })
             });
-            done.await.map_err(os)?.map_err(os)
+            done.await.map_err(failed)?.map_err(failed)
         })
     }
 }
@@ -73,10 +65,9 @@ impl Fixture for Store {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let addrs: Vec<_> = self.servers.iter().map(Server::addr).collect();
         Box::pin(async move {
-            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
+            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
             let quorum = redlock(proxies.iter().map(|proxy| config(proxy.addr()))).await?;
-            let driver = Arc::new(Faulty::new(Arc::new(quorum.node_timeout(NODE_TIMEOUT))));
-            Ok(Arc::new(Client { driver, proxies }) as Arc<dyn Connection>)
+            Ok(ProxiedConnection::new(quorum.node_timeout(NODE_TIMEOUT), proxies) as Arc<dyn Connection>)
         })
     }
 
@@ -90,41 +81,6 @@ impl Fixture for Store {
 
     fn resume(&self) -> BoxFuture<Result<()>> {
         self.all(|server| Ok(server.resume()?))
-    }
-}
-
-fn os(error: impl Into<Failure>) -> Error {
-    Error::new(ErrorKind::Os, "the testbed failed").because(error)
-}
-
-fn done(result: Result<()>) -> BoxFuture<Result<()>> {
-    Box::pin(std::future::ready(result))
-}
-
-impl Connection for Client {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// A dead process resets its connections and opens no more.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::refuse);
-        done(Ok(()))
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::cut);
-        done(Ok(()))
-    }
-
-    /// What was held up arrives late: the hardest of the ways a cut can end.
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
-    }
-
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.driver.drop_reply(verb);
-        done(Ok(()))
     }
 }
 

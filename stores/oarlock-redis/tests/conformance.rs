@@ -6,15 +6,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
-use oarlock_core::{DynDriver, Error, ErrorKind, Result};
 use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
-use oarlock_testbed::proxy::{Held, Proxy};
 use oarlock_testbed::server::{MASTER, redis_command};
-use oarlock_testbed::{RedisCluster, RedisSentinel, RedisTls};
+use oarlock_testbed::proxied::{done, failed};
+use oarlock_testbed::{ProxiedConnection, Proxy, RedisCluster, RedisSentinel, RedisTls};
 
 /// Servers under test.
 struct Store {
@@ -29,12 +27,6 @@ struct Store {
 
 /// A key, when it ends, and what is in it.
 type Kept = (Vec<u8>, i64, Vec<u8>);
-
-/// Replies are lost above the driver, where verbs are known; everything else happens on the wire.
-struct Line {
-    driver: Arc<Faulty>,
-    proxies: Vec<Proxy>,
-}
 
 fn host(addr: SocketAddr) -> Host {
     (addr.ip().to_string(), addr.port())
@@ -66,10 +58,9 @@ impl Fixture for Store {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let (mut config, addrs) = (self.config.clone(), self.addrs.clone());
         Box::pin(async move {
-            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(os)?;
+            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
             config.detours = addrs.iter().map(|addr| host(*addr)).zip(proxies.iter().map(|p| host(p.addr()))).collect();
-            let driver = Arc::new(Faulty::new(Arc::new(Redis::open(config).await?)));
-            Ok(Arc::new(Line { driver, proxies }) as Arc<dyn Connection>)
+            Ok(ProxiedConnection::new(Redis::open(config).await?, proxies) as Arc<dyn Connection>)
         })
     }
 
@@ -77,23 +68,23 @@ impl Fixture for Store {
         let server = self.alone.clone();
         Box::pin(async move {
             let restarted = tokio::task::spawn_blocking(move || server.map_or(Ok(()), |server| server.restart()));
-            restarted.await.map_err(os)?.map_err(os)
+            restarted.await.map_err(failed)?.map_err(failed)
         })
     }
 
     fn pause(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()).map_err(os))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()).map_err(failed))
     }
 
     fn resume(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(os))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(failed))
     }
 
     fn remember(&self) -> BoxFuture<Result<()>> {
         let (server, remembered) = (self.alone.clone(), self.remembered.clone());
         Box::pin(async move {
             if let Some(server) = server {
-                let kept = all_keys(&server).await.map_err(os)?;
+                let kept = all_keys(&server).await.map_err(failed)?;
                 *remembered.lock().unwrap_or_else(PoisonError::into_inner) = kept;
             }
             Ok(())
@@ -105,7 +96,7 @@ impl Fixture for Store {
         Box::pin(async move {
             let kept = remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match server {
-                Some(server) => restore(&server, &kept).await.map_err(os),
+                Some(server) => restore(&server, &kept).await.map_err(failed),
                 None => Ok(()),
             }
         })
@@ -141,41 +132,6 @@ async fn restore(server: &oarlock_testbed::Redis, kept: &[Kept]) -> redis::Redis
         all.cmd("RESTORE").arg(key).arg(ends).arg(dump).arg("ABSTTL");
     }
     all.exec_async(&mut raw(server).await?).await
-}
-
-fn os(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Os, "the testbed failed").because(error)
-}
-
-fn done(result: Result<()>) -> BoxFuture<Result<()>> {
-    Box::pin(std::future::ready(result))
-}
-
-impl Connection for Line {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// A dead process resets its connections and opens no more.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::refuse);
-        done(Ok(()))
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::cut);
-        done(Ok(()))
-    }
-
-    /// What was held up arrives late: the hardest of the ways a cut can end.
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)).map_err(os))
-    }
-
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.driver.drop_reply(verb);
-        done(Ok(()))
-    }
 }
 
 type Failure = Box<dyn std::error::Error>;

@@ -7,13 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
-use oarlock_core::{DynDriver, Error, ErrorKind, Result};
-use oarlock_testbed::proxy::Held;
-use oarlock_testbed::{Proxy, ZooKeeperEnsemble};
+use oarlock_testbed::proxied::{done, failed};
+use oarlock_testbed::{ProxiedConnection, Proxy, ZooKeeperEnsemble};
 use oarlock_zookeeper::{Config, Layout, ZooKeeper};
 
 /// Six ticks of the test server, and more than a busy machine needs to ping it.
@@ -88,21 +86,11 @@ struct Store {
     alone: Option<Arc<oarlock_testbed::ZooKeeper>>,
 }
 
-struct ProxiedConnection {
-    driver: Arc<Faulty>,
-    proxies: Vec<Proxy>,
-}
-
-fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Os, "the test bed failed").because(error)
-}
-
 async fn connect(addrs: Vec<SocketAddr>, layout: Layout, session: Duration) -> Result<Arc<dyn Connection>> {
     let proxies: Vec<_> = addrs.into_iter().map(Proxy::start).collect::<std::io::Result<_>>().map_err(failed)?;
     let config = Config::new(proxies.iter().map(|proxy| proxy.addr().to_string()));
     let config = config.layout(layout).session_timeout(session);
-    let driver = Arc::new(Faulty::new(Arc::new(ZooKeeper::open(config).await?)));
-    Ok(Arc::new(ProxiedConnection { driver, proxies }))
+    Ok(ProxiedConnection::new(ZooKeeper::open(config).await?, proxies))
 }
 
 impl Fixture for Store {
@@ -136,41 +124,11 @@ impl Fixture for Store {
     }
 
     fn pause(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.pause()).map_err(failed))
     }
 
     fn resume(&self) -> BoxFuture<Result<()>> {
-        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()))
-    }
-}
-
-fn done<E: Into<Box<dyn std::error::Error + Send + Sync>>>(result: Result<(), E>) -> BoxFuture<Result<()>> {
-    Box::pin(std::future::ready(result.map_err(failed)))
-}
-
-impl Connection for ProxiedConnection {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// What the kernel does to the sockets of a dead process. Its session lives on until the server gives it up.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::refuse);
-        done(std::io::Result::Ok(()))
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.proxies.iter().for_each(Proxy::cut);
-        done(std::io::Result::Ok(()))
-    }
-
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        done(self.proxies.iter().try_for_each(|proxy| proxy.heal(Held::Deliver)))
-    }
-
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.driver.drop_reply(verb);
-        done(std::io::Result::Ok(()))
+        done(self.alone.as_ref().map_or(Ok(()), |server| server.resume()).map_err(failed))
     }
 }
 

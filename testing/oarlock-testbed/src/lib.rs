@@ -4,11 +4,15 @@ mod child;
 pub mod lock_process;
 pub mod ports;
 pub mod processes;
+#[cfg(feature = "conformance")]
+pub mod proxied;
 pub mod proxy;
 pub mod server;
 
 pub use child::plain;
 pub use lock_process::{LockProcess, Report};
+#[cfg(feature = "conformance")]
+pub use proxied::ProxiedConnection;
 pub use proxy::Proxy;
 pub use server::{
     Etcd, EtcdCluster, EtcdTls, Flavour, MariaDb, MariaDbClock, MySql, PgBouncer, Postgres, PostgresClock, Redis,

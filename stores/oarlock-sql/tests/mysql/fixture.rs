@@ -6,14 +6,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, Result};
 use oarlock_sql::mysql::{Config, MySql, MySqlSession, Named};
-use oarlock_testbed::proxy::{Held, Proxy};
-use oarlock_testbed::{Flavour, SqlServer};
+use oarlock_testbed::{Flavour, ProxiedConnection, Proxy, SqlServer};
 
 struct Server(Arc<State>);
 
@@ -24,7 +21,7 @@ struct State {
     primary: Mutex<Arc<SqlServer>>,
     /// The one that is to be promoted, which applies nothing more.
     behind: Mutex<Option<SqlServer>>,
-    lines: Mutex<Vec<Weak<Line>>>,
+    connections: Mutex<Vec<Weak<ProxiedConnection>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -39,13 +36,8 @@ const TTL: Duration = Duration::from_millis(2000);
 /// Runs the suite, if there is such a server.
 pub(crate) fn run(flavour: Flavour, mode: Mode) -> anyhow::Result<()> {
     let Some(server) = SqlServer::primary_or_skip(flavour)? else { return Ok(()) };
-    let (primary, behind, lines) = (Mutex::new(Arc::new(server)), Mutex::default(), Mutex::default());
-    oarlock_conformance::run(Server(Arc::new(State { flavour, mode, primary, behind, lines })))
-}
-
-struct Line {
-    driver: Arc<Faulty>,
-    proxy: Proxy,
+    let (primary, behind, connections) = (Mutex::new(Arc::new(server)), Mutex::default(), Mutex::default());
+    oarlock_conformance::run(Server(Arc::new(State { flavour, mode, primary, behind, connections })))
 }
 
 impl Fixture for Server {
@@ -84,10 +76,9 @@ impl Fixture for Server {
                 Mode::Lease => Arc::new(MySql::connect(config).await?),
                 Mode::Session => Arc::new(MySqlSession::connect(Named::new(config)).await?),
             };
-            let driver = Arc::new(Faulty::new(driver));
-            let line = Arc::new(Line { driver, proxy });
-            lock(&state.lines).push(Arc::downgrade(&line));
-            Ok(line as Arc<dyn Connection>)
+            let connection = ProxiedConnection::over(driver, vec![proxy]);
+            lock(&state.connections).push(Arc::downgrade(&connection));
+            Ok(connection as Arc<dyn Connection>)
         })
     }
 
@@ -160,42 +151,10 @@ impl State {
         blocking(move || primary.kill()).await?;
         let mut theirs = Conn::from_url(replica.url()).await?;
         theirs.query_drop(self.flavour.promote()).await?;
-        for line in lock(&self.lines).iter().filter_map(Weak::upgrade) {
-            line.proxy.aim(replica.addr());
+        for connection in lock(&self.connections).iter().filter_map(Weak::upgrade) {
+            connection.proxies().iter().for_each(|proxy| proxy.aim(replica.addr()));
         }
         *lock(&self.primary) = Arc::new(replica);
         Ok(())
-    }
-}
-
-impl Line {
-    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
-        what(self);
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl Connection for Line {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// What the kernel does to the connections of a dead process.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.refuse())
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.cut())
-    }
-
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
-        Box::pin(std::future::ready(healed))
-    }
-
-    /// The driver's requests have no boundaries that a proxy could see.
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.done(|line| line.driver.drop_reply(verb))
     }
 }

@@ -7,14 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_conformance::faulty::Faulty;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::Verb;
 use oarlock_core::{DynDriver, Error, Result};
 use oarlock_sql::postgres::{Advisory, Config, Postgres, PostgresSession};
-use oarlock_testbed::Postgres as Postgresql;
-use oarlock_testbed::proxy::{Held, Proxy};
+use oarlock_testbed::{Postgres as Postgresql, ProxiedConnection, Proxy};
 
 pub(crate) use self::bed::Bed;
 
@@ -34,11 +31,6 @@ pub(crate) enum Mode {
 }
 
 const TTL: Duration = Duration::from_millis(2000);
-
-struct Line {
-    driver: Arc<Faulty>,
-    proxy: Proxy,
-}
 
 impl Fixture for Server {
     fn name(&self) -> String {
@@ -65,8 +57,7 @@ impl Fixture for Server {
                 Mode::Lease => Arc::new(Postgres::connect(config).await?),
                 Mode::Session => Arc::new(PostgresSession::connect(Advisory::new(config)).await?),
             };
-            let driver = Arc::new(Faulty::new(driver));
-            Ok(Arc::new(Line { driver, proxy }) as Arc<dyn Connection>)
+            Ok(ProxiedConnection::over(driver, vec![proxy]) as Arc<dyn Connection>)
         })
     }
 
@@ -101,37 +92,5 @@ impl Server {
             let done = done.unwrap_or_else(|error| Err(error.into()));
             done.map_err(|error| Error::unreachable(format!("{error:#}")))
         })
-    }
-}
-
-impl Line {
-    fn done(&self, what: impl FnOnce(&Self)) -> BoxFuture<Result<()>> {
-        what(self);
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl Connection for Line {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    /// What the kernel does to the connections of a dead process.
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.refuse())
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.done(|line| line.proxy.cut())
-    }
-
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        let healed = self.proxy.heal(Held::Deliver).map_err(|error| Error::unreachable("not healed").because(error));
-        Box::pin(std::future::ready(healed))
-    }
-
-    /// The driver's requests have no boundaries that a proxy could see.
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.done(|line| line.driver.drop_reply(verb))
     }
 }

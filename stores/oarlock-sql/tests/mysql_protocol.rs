@@ -1,4 +1,4 @@
-//! What goes over the wire to MariaDB and MySQL servers, and what is in their tables.
+//! What goes over the network to MariaDB and MySQL servers, and what is in their tables.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "in tests, also outside test functions")]
 
@@ -17,5 +17,5 @@ mod tls;
 mod unpolled;
 #[path = "mysql/wake.rs"]
 mod wake;
-#[path = "mysql/wire.rs"]
-mod wire;
+#[path = "mysql/protocol.rs"]
+mod protocol;

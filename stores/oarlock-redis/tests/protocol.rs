@@ -1,4 +1,4 @@
-//! What only shows on the wire and in the keys of a real server.
+//! What only shows on the network and in the keys of a real server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! What goes over the wire and what is in the tables, below the suite's horizon.
+//! What goes over the network and what is in the tables, below the suite's horizon.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use oarlock_testbed::proxy::{Proxy, Then};
 
 use crate::store::{claim, config, counted, grant, pending, renew, start, until};
 
-async fn a_reply_lost_on_the_wire_takes_no_second_place(on: Flavour) {
+async fn a_lost_reply_takes_no_second_position(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
     let proxy = Proxy::start(server.addr()).unwrap();
     let store = MySql::connect(config(proxy.addr())).await.unwrap();
@@ -24,7 +24,7 @@ async fn a_reply_lost_on_the_wire_takes_no_second_place(on: Flavour) {
     grant(&store, &warm).await.unwrap();
     store.release(&warm.resource, warm.id, &End::Withdrawn).await.unwrap();
 
-    let claim = claim(1, "wire");
+    let claim = claim(1, "protocol");
     let dropped = proxy.drop_next_reply(Then::Close);
     let error = grant(&store, &claim).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
@@ -37,7 +37,7 @@ async fn a_reply_lost_on_the_wire_takes_no_second_place(on: Flavour) {
     let dropped = proxy.drop_next_reply(Then::Close);
     assert!(store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.is_err());
     assert!(dropped.wait().await.is_some());
-    assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
+    assert!(grant(&store, &self::claim(2, "protocol")).await.unwrap().fence > again.fence);
 }
 
 async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
@@ -466,7 +466,7 @@ async fn an_older_format_is_raised_with_what_it_holds(on: Flavour) {
 }
 
 on_both!(
-    a_reply_lost_on_the_wire_takes_no_second_place,
+    a_lost_reply_takes_no_second_position,
     many_clients_can_make_the_tables_at_once,
     another_claim_has_no_part_in_a_hold,
     an_older_format_is_named_and_raised_with_what_it_holds,

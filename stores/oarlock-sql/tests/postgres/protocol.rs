@@ -1,4 +1,4 @@
-//! What only a real server can show: lost replies on the wire, rights, formats, old rows.
+//! What only a real server can show: lost replies on the network, rights, formats, old rows.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use oarlock_testbed::proxy::{Proxy, Then};
 use crate::store::{claim, config, grant, renew, start, until};
 
 #[tokio::test]
-async fn a_reply_lost_on_the_wire_takes_no_second_place() {
+async fn a_lost_reply_takes_no_second_position() {
     let Some((server, root)) = start().await else { return };
     let proxy = Proxy::start(server.addr()).unwrap();
     let store = Postgres::connect(config(proxy.addr())).await.unwrap();
-    let claim = claim(1, "wire");
+    let claim = claim(1, "protocol");
     let dropped = proxy.drop_next_reply(Then::Close);
     let error = grant(&store, &claim).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::Unknown), "{error}");
@@ -30,7 +30,7 @@ async fn a_reply_lost_on_the_wire_takes_no_second_place() {
     let end = End::Done { memo: None };
     assert!(store.release(&claim.resource, claim.id, &end).await.is_err());
     assert!(dropped.wait().await.is_some());
-    assert!(grant(&store, &self::claim(2, "wire")).await.unwrap().fence > again.fence);
+    assert!(grant(&store, &self::claim(2, "protocol")).await.unwrap().fence > again.fence);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What goes over the wire to a PostgreSQL server, and what is in its tables.
+//! What goes over the network to a PostgreSQL server, and what is in its tables.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "in tests, also outside test functions")]
 
@@ -16,5 +16,5 @@ mod tls;
 mod turns;
 #[path = "postgres/unpolled.rs"]
 mod unpolled;
-#[path = "postgres/wire.rs"]
-mod wire;
+#[path = "postgres/protocol.rs"]
+mod protocol;
