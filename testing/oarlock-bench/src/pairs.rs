@@ -28,7 +28,7 @@ impl Who {
         match self {
             Self::Oarlock => "oarlock",
             Self::Driver => "driver",
-            Self::Baseline => "floor",
+            Self::Baseline => "baseline",
         }
     }
 }

@@ -60,10 +60,10 @@ fn explained(targets: &Targets, findings: &Findings) -> Vec<(&'static str, &'sta
     let mut all = Vec::new();
     if findings.loads.iter().any(|finding| matches!(finding, Finding::Pairs { .. })) {
         all.extend(targets.raw_driver.iter().map(|driver| ("driver", driver.what())));
-        all.extend(targets.baseline.iter().map(|baseline| ("floor", baseline.what())));
+        all.extend(targets.baseline.iter().map(|baseline| ("baseline", baseline.what())));
     }
     let contended = |finding: &Finding| match finding {
-        Finding::Contended { baseline: Some((what, _)), .. } => Some(("floor of one name", *what)),
+        Finding::Contended { baseline: Some((what, _)), .. } => Some(("baseline of one name", *what)),
         _ => None,
     };
     all.extend(findings.loads.iter().find_map(contended));
@@ -145,7 +145,7 @@ pub(crate) fn json(plan: &Plan, targets: &Targets, findings: &Findings) -> Value
         "duration_ms": crate::output::millis(plan.duration),
         "fair": plan.fair,
         "driver": targets.raw_driver.as_ref().map(|driver| driver.what()),
-        "floor": targets.baseline.as_ref().map(|baseline| baseline.what()),
+        "baseline": targets.baseline.as_ref().map(|baseline| baseline.what()),
         "loads": findings.loads.iter().map(finding_json).collect::<Vec<_>>(),
         "exclusion": {
             "held": findings.violations.is_empty(),
@@ -174,8 +174,8 @@ fn finding_json(finding: &Finding) -> Value {
             "processes": processes.unwrap_or(1),
             "contenders": contenders,
             "oarlock": contention_json(ours),
-            "floor": baseline.as_ref().map(|(_, baseline)| contention_json(baseline)),
-            "floor_is": baseline.as_ref().map(|(what, _)| what),
+            "baseline": baseline.as_ref().map(|(_, baseline)| contention_json(baseline)),
+            "baseline_is": baseline.as_ref().map(|(what, _)| what),
             "ratio": baseline.as_ref().map(|(_, baseline)| {
                 ratio_json(&ours.hand_offs, &baseline.hand_offs, hand_offs(ours), hand_offs(baseline))
             }),

@@ -1,6 +1,6 @@
 //! One process of a contended load: this program once more, with the same words after ours.
 //!
-//! It says `ready` when it is connected. An order is `oarlock START END NAME` or `floor START END NAME`, in nanoseconds
+//! It says `ready` when it is connected. An order is `oarlock START END NAME` or `baseline START END NAME`, in nanoseconds
 //! of the boot-time clock; the answer is a line for each grant, and `done`. It goes when its orders end, and is killed
 //! with the process that started it.
 

@@ -6,7 +6,7 @@ use oarlock_testbed::Redis;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{Bench, Done, PATIENCE, Running, await_death, finish, is_alive};
+use super::support::{TestContext, Done, PATIENCE, Running, await_death, finish, is_alive};
 
 /// Few of everything.
 const SMALL: [&str; 10] =
@@ -17,8 +17,8 @@ fn json(done: &Done) -> Value {
     serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
 }
 
-fn bench_json(bench: &Bench, flags: &[&str]) -> Value {
-    json(&bench.run(&[&SMALL[..], &["-o", "json"], flags].concat()))
+fn bench_json(context: &TestContext, flags: &[&str]) -> Value {
+    json(&context.run(&[&SMALL[..], &["-o", "json"], flags].concat()))
 }
 
 fn load<'a>(found: &'a Value, name: &str) -> &'a Value {
@@ -32,13 +32,13 @@ fn number(value: &Value) -> f64 {
 
 /// Rates, percentiles in order, and a ratio that is that of the medians.
 fn check_pairs(load: &Value) {
-    for side in ["oarlock", "driver", "floor"] {
+    for side in ["oarlock", "driver", "baseline"] {
         let side = &load[side];
         assert!(number(&side["pairs"]) > 0.0 && number(&side["per_second"]) > 0.0, "{load:#}");
         let spans = ["p50_us", "p99_us", "p999_us", "max_us"].map(|part| number(&side[part]));
         assert!(spans.is_sorted() && spans[0] > 0.0, "{load:#}");
     }
-    let medians = number(&load["oarlock"]["p50_us"]) / number(&load["floor"]["p50_us"]);
+    let medians = number(&load["oarlock"]["p50_us"]) / number(&load["baseline"]["p50_us"]);
     // Both are rounded to a thousandth.
     assert!((number(&load["ratio"]["p50"]) / medians - 1.0).abs() < 0.02, "{medians}: {load:#}");
 }
@@ -55,14 +55,14 @@ fn check_contention(side: &Value, contenders: usize) {
 
 #[test]
 fn the_figures_of_every_load_add_up() {
-    let found = bench_json(&Bench::new(), &[]);
+    let found = bench_json(&TestContext::new(), &[]);
     assert_eq!((&found["store"], &found["duration_ms"], &found["fair"]), (&"local".into(), &400.into(), &false.into()));
-    assert!(found["floor"].as_str().unwrap().contains("flock"), "{found:#}");
+    assert!(found["baseline"].as_str().unwrap().contains("flock"), "{found:#}");
     check_pairs(load(&found, "pair"));
     check_pairs(load(&found, "names"));
     check_contention(&load(&found, "tasks")["oarlock"], 3);
     check_contention(&load(&found, "processes")["oarlock"], 2);
-    assert_eq!(load(&found, "tasks")["floor"], Value::Null, "the embedded store has no floor for that");
+    assert_eq!(load(&found, "tasks")["baseline"], Value::Null, "the embedded store has no baseline for that");
     let grants = |name| number(&load(&found, name)["oarlock"]["grants"]);
     assert_eq!(found["exclusion"]["held"], true);
     assert!(number(&found["exclusion"]["grants_checked"]) >= grants("tasks") + grants("processes"), "{found:#}");
@@ -70,7 +70,7 @@ fn the_figures_of_every_load_add_up() {
 
 #[test]
 fn in_order_of_arrival_processes_take_turns() {
-    let found = bench_json(&Bench::new(), &["--fair", "--only", "processes"]);
+    let found = bench_json(&TestContext::new(), &["--fair", "--only", "processes"]);
     assert_eq!(found["loads"].as_array().unwrap().len(), 1, "{found:#}");
     let ours = &load(&found, "processes")["oarlock"];
     check_contention(ours, 2);
@@ -80,19 +80,19 @@ fn in_order_of_arrival_processes_take_turns() {
 }
 
 #[test]
-fn memory_has_neither_floor_nor_processes() {
-    let found = bench_json(&Bench::new(), &["-u", "mem:"]);
+fn memory_has_neither_baseline_nor_processes() {
+    let found = bench_json(&TestContext::new(), &["-u", "mem:"]);
     let loads: Vec<_> = found["loads"].as_array().unwrap().iter().map(|load| load["load"].as_str().unwrap()).collect();
     assert_eq!(loads, ["pair", "names", "tasks"]);
-    assert_eq!((&found["floor"], &load(&found, "pair")["ratio"]), (&Value::Null, &Value::Null));
+    assert_eq!((&found["baseline"], &load(&found, "pair")["ratio"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
 fn people_get_a_table_and_no_bar_without_a_terminal() {
-    let bench = Bench::new();
-    let done = bench.run(&[&SMALL[..9], &["--only", "pair", "--only", "tasks"]].concat());
+    let context = TestContext::new();
+    let done = context.run(&[&SMALL[..9], &["--only", "pair", "--only", "tasks"]].concat());
     assert_eq!(done.code, Some(0), "{done:?}");
-    for part in ["1 task ", "PAIRS/S", "ratio", "3 tasks", "HAND-OFFS/S", "exclusion: held", "floor: flock"] {
+    for part in ["1 task ", "PAIRS/S", "ratio", "3 tasks", "HAND-OFFS/S", "exclusion: held", "baseline: flock"] {
         assert!(done.out.contains(part), "{part}: {done:?}");
     }
     assert!(!done.out.contains("processes") && done.err.is_empty(), "{done:?}");
@@ -100,7 +100,7 @@ fn people_get_a_table_and_no_bar_without_a_terminal() {
 
 #[test]
 fn flags_that_make_no_sense_are_bad_usage() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for flags in [
         &["--duration", "0"][..],
         &["--duration", "99ms"],
@@ -114,12 +114,12 @@ fn flags_that_make_no_sense_are_bad_usage() {
         &["--only", "processes", "-u", "mem:"],
         &["-o", "name"],
     ] {
-        let done = bench.run(&[&["bench"], flags].concat());
+        let done = context.run(&[&["bench"], flags].concat());
         assert_eq!(done.code, Some(64), "{flags:?}: {done:?}");
         assert!(!done.err.is_empty() && done.out.is_empty(), "{flags:?}: {done:?}");
     }
     for words in [&["__bench"][..], &["__bench", "1", "0", "bench"]] {
-        assert_eq!(bench.code(words), 64, "{words:?}: only for ourselves");
+        assert_eq!(context.code(words), 64, "{words:?}: only for ourselves");
     }
 }
 
@@ -138,10 +138,10 @@ fn await_true(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// Interrupts a load while it has locks, and finds no lock and no process afterwards.
-fn interrupt(bench: &Bench, url: &str, load: &str, processes: usize) {
+fn interrupt(context: &TestContext, url: &str, load: &str, processes: usize) {
     let words = ["bench", "-u", url, "--duration", "60s", "--only", load, "--processes", "2"];
-    let running = Running::start(bench.bare(words));
-    let names = || finish(bench.bare(["ls", "-o", "name", "-u", url])).out;
+    let running = Running::start(context.bare(words));
+    let names = || finish(context.bare(["ls", "-o", "name", "-u", url])).out;
     await_true("a lock", || names().contains("oarlock-bench/"));
     let pid = running.pid().as_raw_nonzero().to_string();
     let crew = children(&pid);
@@ -158,17 +158,17 @@ fn interrupt(bench: &Bench, url: &str, load: &str, processes: usize) {
 
 #[test]
 fn an_interrupt_leaves_no_lock_and_no_process() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for (load, processes) in [("names", 0), ("tasks", 0), ("processes", 2)] {
-        interrupt(&bench, &bench.url(), load, processes);
+        interrupt(&context, &context.url(), load, processes);
     }
 }
 
 #[test]
 fn processes_end_with_whoever_started_them() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let words = ["bench", "--duration", "60s", "--only", "processes", "--processes", "3"];
-    let running = Running::start(bench.oarlock(words));
+    let running = Running::start(context.oarlock(words));
     let pid = running.pid().as_raw_nonzero().to_string();
     await_true("processes", || children(&pid).len() == 3);
     let crew = children(&pid);
@@ -177,21 +177,21 @@ fn processes_end_with_whoever_started_them() {
 }
 
 #[test]
-fn redis_has_a_floor_for_every_load_and_is_left_clean() {
+fn redis_has_a_baseline_for_every_load_and_is_left_clean() {
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
-    let (bench, url) = (Bench::new(), server.url());
-    let found = bench_json(&bench, &["-u", &url]);
+    let (context, url) = (TestContext::new(), server.url());
+    let found = bench_json(&context, &["-u", &url]);
     assert_eq!(found["store"], "redis");
     check_pairs(load(&found, "pair"));
     check_pairs(load(&found, "names"));
     for (name, contenders) in [("tasks", 3), ("processes", 2)] {
         check_contention(&load(&found, name)["oarlock"], contenders);
-        check_contention(&load(&found, name)["floor"], contenders);
+        check_contention(&load(&found, name)["baseline"], contenders);
         assert!(number(&load(&found, name)["ratio"]["per_second"]) > 0.0, "{found:#}");
     }
     assert_eq!(found["exclusion"]["held"], true);
     // Here only a release ends a hold before its lease does.
     for (load, processes) in [("names", 0), ("tasks", 0), ("processes", 2)] {
-        interrupt(&bench, &url, load, processes);
+        interrupt(&context, &url, load, processes);
     }
 }

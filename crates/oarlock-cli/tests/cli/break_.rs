@@ -1,14 +1,14 @@
 //! Ending the hold of another process.
 
-use super::support::{Bench, Running};
+use super::support::{TestContext, Running};
 
 #[test]
 fn the_holder_is_asked_first() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "trap 'echo asked; exit 0' TERM; echo $OARLOCK_FENCE; while :; do sleep 0.02; done";
-    let mut holder = Running::start(bench.oarlock(["run", "x", "-c", script]));
+    let mut holder = Running::start(context.oarlock(["run", "x", "-c", script]));
     let fence = holder.line();
-    let done = bench.run(&["break", "x", "--fence", &fence, "--grace", "20s", "--reason", "urgent", "--yes"]);
+    let done = context.run(&["break", "x", "--fence", &fence, "--grace", "20s", "--reason", "urgent", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("let go of \"x\"") && !done.err.contains("made to"), "{done:?}");
     assert_eq!(holder.line(), "asked");
@@ -19,13 +19,13 @@ fn the_holder_is_asked_first() {
 
 #[test]
 fn a_holder_that_does_not_answer_is_made_to() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["x"]);
+    let context = TestContext::new();
+    let holder = context.hold(&["x"]);
     holder.signal(rustix::process::Signal::STOP);
-    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "300ms", "--yes"]);
+    let done = context.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "300ms", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("was made to let go"), "{done:?}");
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 0);
     holder.signal(rustix::process::Signal::CONT);
     let holder = holder.finish();
     assert_eq!(holder.code, Some(76), "{holder:?}");
@@ -33,9 +33,9 @@ fn a_holder_that_does_not_answer_is_made_to() {
 
 #[test]
 fn no_grace_ends_it_at_once() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["x"]);
-    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "0", "--yes"]);
+    let context = TestContext::new();
+    let holder = context.hold(&["x"]);
+    let done = context.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "0", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("took \"x\" from "), "{done:?}");
     let holder = holder.finish();
@@ -44,22 +44,22 @@ fn no_grace_ends_it_at_once() {
 
 #[test]
 fn the_fence_is_the_proof_of_having_looked() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["x"]);
-    let wrong = bench.run(&["break", "x", "--fence", &(holder.fence - 1).to_string(), "--yes"]);
+    let context = TestContext::new();
+    let holder = context.hold(&["x"]);
+    let wrong = context.run(&["break", "x", "--fence", &(holder.fence - 1).to_string(), "--yes"]);
     assert_eq!(wrong.code, Some(75), "{wrong:?}");
     assert!(wrong.err.contains(&format!("it is held with fence {} now", holder.fence)), "{wrong:?}");
-    let free = bench.run(&["break", "y", "--fence", "1", "--yes"]);
+    let free = context.run(&["break", "y", "--fence", "1", "--yes"]);
     assert_eq!(free.code, Some(75));
     assert!(free.err.contains("it is free now"), "{free:?}");
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75, "nothing happened");
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75, "nothing happened");
 }
 
 #[test]
 fn without_a_terminal_it_must_be_said() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["x"]);
-    let done = bench.run(&["break", "x", "--fence", &holder.fence.to_string()]);
+    let context = TestContext::new();
+    let holder = context.hold(&["x"]);
+    let done = context.run(&["break", "x", "--fence", &holder.fence.to_string()]);
     assert_eq!(done.code, Some(64), "{done:?}");
     assert!(done.err.contains("--yes"), "{done:?}");
 }

@@ -7,23 +7,23 @@ use std::process::Stdio;
 use oarlock_testbed::plain;
 use rustix::process::Signal;
 
-use super::support::{Bench, Running, finish};
+use super::support::{TestContext, Running, finish};
 
 #[test]
 fn the_childs_code_is_ours() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for code in [0, 3, 75, 255] {
-        assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", &format!("exit {code}")]), code);
+        assert_eq!(context.code(&["run", "x", "--", "sh", "-c", &format!("exit {code}")]), code);
     }
-    assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", "kill -KILL $$"]), 128 + 9);
-    assert_eq!(bench.code(&["run", "x", "--", "sh", "-c", "kill -TERM $$"]), 128 + 15);
+    assert_eq!(context.code(&["run", "x", "--", "sh", "-c", "kill -KILL $$"]), 128 + 9);
+    assert_eq!(context.code(&["run", "x", "--", "sh", "-c", "kill -TERM $$"]), 128 + 15);
 }
 
 #[test]
 fn busy_is_75_or_what_was_asked_for() {
-    let bench = Bench::new();
-    let _holder = bench.hold(&["x"]);
-    let marker = bench.path("ran");
+    let context = TestContext::new();
+    let _holder = context.hold(&["x"]);
+    let marker = context.path("ran");
     let touch = ["x", "--", "touch", &marker];
     let cases: [(&[&str], i32); 9] = [
         (&["-n"], 75),
@@ -38,14 +38,14 @@ fn busy_is_75_or_what_was_asked_for() {
     ];
     for (flags, code) in cases {
         let args: Vec<&str> = ["run"].iter().chain(flags).chain(&touch).copied().collect();
-        assert_eq!(bench.code(&args), code, "{flags:?}");
+        assert_eq!(context.code(&args), code, "{flags:?}");
         assert!(!std::fs::exists(&marker).unwrap(), "{flags:?}");
     }
 }
 
 #[test]
 fn bad_usage_is_64() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let long = "a".repeat(1025);
     let cases: [&[&str]; 29] = [
         &[],
@@ -79,21 +79,21 @@ fn bad_usage_is_64() {
         &["man", "nonsense"],
     ];
     for args in cases {
-        let done = bench.run(args);
+        let done = context.run(args);
         assert_eq!(done.code, Some(64), "{args:?}: {done:?}");
         assert!(done.out.is_empty() && !done.err.is_empty(), "{args:?}: {done:?}");
     }
     let raw = OsString::from_vec(vec![b'a', 0xff]);
-    let mut command = bench.oarlock(["run"]);
+    let mut command = context.oarlock(["run"]);
     command.arg(raw).args(["--", "true"]);
     assert_eq!(finish(command).code, Some(64));
 }
 
 #[test]
 fn help_and_version_are_no_failure() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for args in [&["--help"][..], &["-h"], &["run", "--help"], &["--version"], &["help", "break"]] {
-        let done = bench.run(args);
+        let done = context.run(args);
         assert_eq!(done.code, Some(0), "{args:?}");
         assert!(!done.out.is_empty());
     }
@@ -101,29 +101,29 @@ fn help_and_version_are_no_failure() {
 
 #[test]
 fn a_bad_url_or_configuration_is_78() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let urls = ["nonsense", "rediz://h", "local:relative", "mem:?tll=1", "mysql://localhost", "redlock://a,b"];
     for url in urls {
-        assert_eq!(bench.code(&["run", "-u", url, "x", "--", "true"]), 78, "{url}");
+        assert_eq!(context.code(&["run", "-u", url, "x", "--", "true"]), 78, "{url}");
     }
-    assert_eq!(bench.code(&["run", "--url-file", "/nonexistent", "x", "--", "true"]), 78);
-    let mut homeless = bench.bare(["run", "x", "--", "true"]);
+    assert_eq!(context.code(&["run", "--url-file", "/nonexistent", "x", "--", "true"]), 78);
+    let mut homeless = context.bare(["run", "x", "--", "true"]);
     homeless.env_remove("HOME");
     assert_eq!(finish(homeless).code, Some(78));
     // Two who disagree on the number of permits.
-    let _holder = bench.hold(&["-j", "2", "x"]);
-    assert_eq!(bench.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 78);
+    let _holder = context.hold(&["-j", "2", "x"]);
+    assert_eq!(context.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 78);
 }
 
 #[test]
 fn a_store_out_of_reach_is_69_and_who_waits_for_ever_is_told() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     // No server listens on port 1.
     let url = "redis://127.0.0.1:1";
     for args in
         [&["run", "-n", "x", "--", "true"][..], &["run", "-w", "0.3", "x", "--", "true"], &["ls"], &["show", "x"]]
     {
-        let mut command = bench.bare(args);
+        let mut command = context.bare(args);
         command.env("OARLOCK_URL", url);
         let done = finish(command);
         assert_eq!(done.code, Some(69), "{args:?}: {done:?}");
@@ -140,39 +140,39 @@ fn a_store_out_of_reach_is_69_and_who_waits_for_ever_is_told() {
 
 #[test]
 fn a_store_that_cannot_be_created_is_73() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("file"), "").unwrap();
-    let url = format!("local:{}/store", bench.path("file"));
-    let done = bench.run(&["run", "-u", &url, "x", "--", "true"]);
+    let context = TestContext::new();
+    std::fs::write(context.path("file"), "").unwrap();
+    let url = format!("local:{}/store", context.path("file"));
+    let done = context.run(&["run", "-u", &url, "x", "--", "true"]);
     assert_eq!(done.code, Some(73), "{done:?}");
 }
 
 #[test]
 fn a_report_that_cannot_be_written_is_71_and_nothing_runs() {
-    let bench = Bench::new();
-    let marker = bench.path("ran");
-    assert_eq!(bench.code(&["run", "--report", "/nonexistent/report", "x", "--", "touch", &marker]), 71);
+    let context = TestContext::new();
+    let marker = context.path("ran");
+    assert_eq!(context.code(&["run", "--report", "/nonexistent/report", "x", "--", "touch", &marker]), 71);
     assert!(!std::fs::exists(marker).unwrap());
 }
 
 #[test]
 fn a_command_that_cannot_run_is_126_or_127() {
-    let bench = Bench::new();
-    let plain = bench.path("plain");
+    let context = TestContext::new();
+    let plain = context.path("plain");
     std::fs::write(&plain, "").unwrap();
-    assert_eq!(bench.code(&["run", "x", "--", &plain]), 126);
-    let done = bench.run(&["run", "x", "--", "no-such-command"]);
+    assert_eq!(context.code(&["run", "x", "--", &plain]), 126);
+    let done = context.run(&["run", "x", "--", "no-such-command"]);
     assert_eq!(done.code, Some(127));
     assert!(done.err.contains("no-such-command"));
-    assert_eq!(bench.show("x")["holders"].as_array().unwrap().len(), 0);
+    assert_eq!(context.show("x")["holders"].as_array().unwrap().len(), 0);
 }
 
 #[test]
 fn a_closed_output_is_no_failure() {
-    let bench = Bench::new();
-    let _holder = bench.hold(&["x"]);
+    let context = TestContext::new();
+    let _holder = context.hold(&["x"]);
     for args in [&["ls"][..], &["show", "x"], &["man"], &["completions", "bash"]] {
-        let mut command = bench.oarlock(args);
+        let mut command = context.oarlock(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let done = child.wait_with_output().unwrap();

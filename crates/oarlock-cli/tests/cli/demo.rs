@@ -4,11 +4,11 @@ use oarlock_testbed::{MariaDb, MySql, Postgres, Redis, RedisCluster};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{Bench, Done, Running, finish};
+use super::support::{TestContext, Done, Running, finish};
 
-fn on(bench: &Bench, url: &str, args: &[&str]) -> Done {
-    let mut command = bench.bare(["demo"]);
-    command.args(args).args(["-u", url, "-o", "json"]).env("TMPDIR", bench.dir.path());
+fn on(context: &TestContext, url: &str, args: &[&str]) -> Done {
+    let mut command = context.bare(["demo"]);
+    command.args(args).args(["-u", url, "-o", "json"]).env("TMPDIR", context.dir.path());
     finish(command)
 }
 
@@ -24,8 +24,8 @@ fn ways(found: &Value) -> Vec<(&str, bool, bool)> {
 }
 
 /// All of it on one store.
-fn all(bench: &Bench, url: &str, transactions: bool, sale: bool) {
-    let done = on(bench, url, &["oversell"]);
+fn all(context: &TestContext, url: &str, transactions: bool, sale: bool) {
+    let done = on(context, url, &["oversell"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     let found = json(&done);
     let cures = ["mutex", "version", "for-update", "segments"].map(|cure| (cure, false, true));
@@ -35,7 +35,7 @@ fn all(bench: &Bench, url: &str, transactions: bool, sale: bool) {
         assert_eq!(way["right"], (sold, left) == (3, 0), "{found:#}");
         assert!(sold >= 3, "{found:#}");
     }
-    let done = on(bench, url, &["oncall", "--nights", "20"]);
+    let done = on(context, url, &["oncall", "--nights", "20"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     let found = json(&done);
     let diseases: &[_] = if transactions { &["none", "transaction", "row-version"] } else { &["none", "row-version"] };
@@ -43,7 +43,7 @@ fn all(bench: &Bench, url: &str, transactions: bool, sale: bool) {
     let wanted: Vec<_> = diseases.iter().map(|disease| (*disease, true, false)).chain(cures).collect();
     assert_eq!(ways(&found), wanted, "{found:#}");
     if sale {
-        let done = on(bench, url, &["flash-sale", "--duration", "100ms", "--takers", "8", "--segments", "1,4"]);
+        let done = on(context, url, &["flash-sale", "--duration", "100ms", "--takers", "8", "--segments", "1,4"]);
         assert_eq!(done.code, Some(0), "{done:?}");
         let found = json(&done);
         let sales = found["sales"].as_array().unwrap();
@@ -56,45 +56,45 @@ fn all(bench: &Bench, url: &str, transactions: bool, sale: bool) {
         assert!(drawn.contains("4 segments") && drawn.trim_end().ends_with("</svg>"), "{drawn}");
         std::fs::remove_file(found["chart"].as_str().unwrap()).unwrap();
     }
-    let left: Vec<_> = std::fs::read_dir(bench.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(context.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("demo")), "{left:?}");
 }
 
 #[test]
 fn on_the_embedded_store() {
-    let bench = Bench::new();
-    all(&bench, &bench.url(), false, true);
+    let context = TestContext::new();
+    all(&context, &context.url(), false, true);
 }
 
 #[test]
 fn on_postgres() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
-    all(&Bench::new(), &server.url(), true, true);
+    all(&TestContext::new(), &server.url(), true, true);
 }
 
 #[test]
 fn on_mariadb() {
     let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
-    all(&Bench::new(), &server.url(), true, true);
+    all(&TestContext::new(), &server.url(), true, true);
 }
 
 #[test]
 fn on_mysql() {
     let Some(server) = MySql::start_or_skip().unwrap() else { return };
-    all(&Bench::new(), &server.url(), true, true);
+    all(&TestContext::new(), &server.url(), true, true);
 }
 
 #[test]
 fn on_redis() {
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
-    all(&Bench::new(), &server.url(), false, true);
+    all(&TestContext::new(), &server.url(), false, true);
 }
 
 #[test]
 fn a_cluster_sells_and_nothing_is_left_on_it() {
     let Some(cluster) = RedisCluster::start_or_skip().unwrap() else { return };
-    let bench = Bench::new();
-    let done = on(&bench, &cluster.url(), &["flash-sale", "--duration", "100ms", "--takers", "4", "--segments", "6"]);
+    let context = TestContext::new();
+    let done = on(&context, &cluster.url(), &["flash-sale", "--duration", "100ms", "--takers", "4", "--segments", "6"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(json(&done)["last"]["held"], 200);
     for master in &cluster.masters {
@@ -105,7 +105,7 @@ fn a_cluster_sells_and_nothing_is_left_on_it() {
 
 #[test]
 fn a_cure_that_is_left_out_is_missed() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for (demo, cure) in [
         ("oversell", "mutex"),
         ("oversell", "version"),
@@ -116,7 +116,7 @@ fn a_cure_that_is_left_out_is_missed() {
         ("oncall", "for-update"),
         ("oncall", "serializable"),
     ] {
-        let done = on(&bench, &bench.url(), &[demo, "--sabotage", cure]);
+        let done = on(&context, &context.url(), &[demo, "--sabotage", cure]);
         assert_eq!(done.code, Some(70), "{demo} {cure}: {done:?}");
         assert!(done.err.contains("should have been right and was not"), "{demo} {cure}: {done:?}");
         let found = json(&done);
@@ -125,16 +125,16 @@ fn a_cure_that_is_left_out_is_missed() {
         assert_eq!(broken, [(cure, false, false)], "{demo}");
     }
     let flags = ["flash-sale", "--sabotage", "--duration", "100ms", "--takers", "4", "--segments", "2"];
-    let done = on(&bench, &bench.url(), &flags);
+    let done = on(&context, &context.url(), &flags);
     assert_eq!(done.code, Some(70), "{done:?}");
     assert!(done.err.contains("promised twice"), "{done:?}");
 }
 
 #[test]
 fn what_did_not_go_wrong_shows_nothing() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for flags in [&["oversell", "--tills", "1", "--buyers", "10"][..], &["oncall", "--in-turn", "--nights", "2"]] {
-        let done = on(&bench, &bench.url(), flags);
+        let done = on(&context, &context.url(), flags);
         assert_eq!(done.code, Some(70), "{done:?}");
         assert!(done.err.contains("should have gone wrong and did not"), "{done:?}");
         assert_eq!(json(&done)["shown"], false);
@@ -143,9 +143,9 @@ fn what_did_not_go_wrong_shows_nothing() {
 
 #[test]
 fn the_story_is_told_in_words() {
-    let bench = Bench::new();
-    let mut command = bench.bare(["demo", "oversell"]);
-    command.env("TMPDIR", bench.dir.path()).env("XDG_STATE_HOME", bench.dir.path());
+    let context = TestContext::new();
+    let mut command = context.bare(["demo", "oversell"]);
+    command.env("TMPDIR", context.dir.path()).env("XDG_STATE_HOME", context.dir.path());
     let done = finish(command);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("embedded store"), "it says which store: {done:?}");
@@ -156,8 +156,8 @@ fn the_story_is_told_in_words() {
     for name in ["a mutex ", "a version, ", "SELECT … FOR UPDATE ", "stock in segments "] {
         assert!(row(name).contains("3     0     right"), "{}", done.out);
     }
-    let page = bench.path("sale.html");
-    let done = bench.run(&["demo", "flash-sale", "--duration", "50ms", "--takers", "2", "--chart", &page]);
+    let page = context.path("sale.html");
+    let done = context.run(&["demo", "flash-sale", "--duration", "50ms", "--takers", "2", "--chart", &page]);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.out.contains("64 segments") && done.out.contains('█') && done.out.contains(&page), "{}", done.out);
     assert!(std::fs::read_to_string(page).unwrap().contains("<svg "));
@@ -165,7 +165,7 @@ fn the_story_is_told_in_words() {
 
 #[test]
 fn a_store_that_cannot_says_so() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for (url, demo, code) in [
         ("mem:", "flash-sale", 78),
         ("etcd://127.0.0.1:1", "flash-sale", 78),
@@ -175,28 +175,28 @@ fn a_store_that_cannot_says_so() {
         ("redis://127.0.0.1:1", "flash-sale", 69),
         ("etcd://127.0.0.1:1", "oversell", 69),
     ] {
-        let done = on(&bench, url, &[demo]);
+        let done = on(&context, url, &[demo]);
         assert_eq!((done.code, done.out.as_str()), (Some(code), ""), "{url} {demo}: {done:?}");
         assert!(!done.err.is_empty(), "{url}");
     }
     for flags in
         [&["demo"][..], &["demo", "oversell", "--sabotage", "none"], &["demo", "flash-sale", "--duration", "0"]]
     {
-        assert_eq!(bench.run(flags).code, Some(64), "{flags:?}");
+        assert_eq!(context.run(flags).code, Some(64), "{flags:?}");
     }
     // Without rows of its own, a store may still have the lock.
-    let done = on(&bench, "mem:", &["oncall", "--nights", "20"]);
+    let done = on(&context, "mem:", &["oncall", "--nights", "20"]);
     assert_eq!((done.code, &json(&done)["store"]), (Some(0), &"mem".into()), "{done:?}");
 }
 
 #[test]
 fn a_signal_ends_it_and_nothing_is_left() {
-    let bench = Bench::new();
-    let mut command = bench.oarlock(["demo", "oncall", "--nights", "1000"]);
-    command.env("TMPDIR", bench.dir.path());
+    let context = TestContext::new();
+    let mut command = context.oarlock(["demo", "oncall", "--nights", "1000"]);
+    command.env("TMPDIR", context.dir.path());
     let mut demo = Running::start(command);
     let is_there = || {
-        let entries = std::fs::read_dir(bench.dir.path()).unwrap().flatten();
+        let entries = std::fs::read_dir(context.dir.path()).unwrap().flatten();
         entries.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().contains("demo"))
     };
     let give_up = std::time::Instant::now() + super::support::PATIENCE;
@@ -213,9 +213,9 @@ fn a_signal_ends_it_and_nothing_is_left() {
 #[test]
 fn a_doctor_whose_connection_ends_ends_it() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
-    let bench = Bench::new();
-    let mut command = bench.bare(["demo", "oncall", "--nights", "1000", "-u", &server.url()]);
-    command.env("TMPDIR", bench.dir.path());
+    let context = TestContext::new();
+    let mut command = context.bare(["demo", "oncall", "--nights", "1000", "-u", &server.url()]);
+    command.env("TMPDIR", context.dir.path());
     let mut demo = Running::start(command);
     let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                where query = 'update doctors set on_call = 0 where id = 2'";

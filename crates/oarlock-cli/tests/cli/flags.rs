@@ -1,12 +1,12 @@
 //! What the flags of `run` do.
 
-use super::support::{Bench, Running, finish};
+use super::support::{TestContext, Running, finish};
 
 /// A command that says `up` and goes on until its input ends.
 const UNTIL_EOF: &str = "echo up; cat >/dev/null";
 
-fn running(bench: &Bench, flags: &[&str]) -> Running {
-    let mut command = bench.oarlock(["run"]);
+fn running(context: &TestContext, flags: &[&str]) -> Running {
+    let mut command = context.oarlock(["run"]);
     command.args(flags).args(["--", "sh", "-c", UNTIL_EOF]).stdin(std::process::Stdio::piped());
     let mut running = Running::start(command);
     assert_eq!(running.line(), "up");
@@ -15,32 +15,32 @@ fn running(bench: &Bench, flags: &[&str]) -> Running {
 
 #[test]
 fn shared_holders_go_together_and_exclusive_ones_alone() {
-    let bench = Bench::new();
-    let one = running(&bench, &["-s", "x"]);
-    let two = running(&bench, &["--shared", "x"]);
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75);
-    assert_eq!(bench.code(&["run", "-n", "-x", "x", "--", "true"]), 75);
+    let context = TestContext::new();
+    let one = running(&context, &["-s", "x"]);
+    let two = running(&context, &["--shared", "x"]);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(context.code(&["run", "-n", "-x", "x", "--", "true"]), 75);
     assert_eq!((one.finish().code, two.finish().code), (Some(0), Some(0)));
-    let _alone = running(&bench, &["--exclusive", "x"]);
-    assert_eq!(bench.code(&["run", "-n", "-s", "x", "--", "true"]), 75);
+    let _alone = running(&context, &["--exclusive", "x"]);
+    assert_eq!(context.code(&["run", "-n", "-s", "x", "--", "true"]), 75);
 }
 
 #[test]
 fn permits_bound_how_many() {
-    let bench = Bench::new();
-    let _one = running(&bench, &["-j", "3", "x"]);
-    let two = running(&bench, &["--permits", "3", "--take", "2", "x"]);
-    assert_eq!(bench.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 75);
+    let context = TestContext::new();
+    let _one = running(&context, &["-j", "3", "x"]);
+    let two = running(&context, &["--permits", "3", "--take", "2", "x"]);
+    assert_eq!(context.code(&["run", "-n", "-j", "3", "x", "--", "true"]), 75);
     assert_eq!(two.finish().code, Some(0));
-    assert_eq!(bench.code(&["run", "-n", "-j", "3", "--take", "2", "x", "--", "true"]), 0);
-    assert_eq!(bench.code(&["run", "-n", "-j", "3", "--take", "3", "x", "--", "true"]), 75);
+    assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "2", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "3", "x", "--", "true"]), 75);
 }
 
 #[test]
 fn variables_are_always_set_and_the_environment_passes() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = r#"echo "$OARLOCK_NAME|$OARLOCK_FENCE|$OARLOCK_HOLDER|$OARLOCK_KIND|$OARLOCK_TTL_MS|$OARLOCK_WAITED_MS|$OARLOCK_BACKEND|$MINE"; echo "$OARLOCK_LOCKS""#;
-    let mut command = bench.oarlock(["run", "-t", "7s", "b", "a", "-c", script]);
+    let mut command = context.oarlock(["run", "-t", "7s", "b", "a", "-c", script]);
     command.env("MINE", "kept");
     let done = finish(command);
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -58,22 +58,22 @@ fn variables_are_always_set_and_the_environment_passes() {
 
 #[test]
 fn kinds_are_named() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for (flags, kind) in [(&["-x"][..], "mutex"), (&["-s"], "read"), (&["-j", "2"], "semaphore"), (&["--spin"], "spin")]
     {
         let args: Vec<&str> = ["run"].iter().chain(flags).chain(&["x", "-c", "echo $OARLOCK_KIND"]).copied().collect();
-        assert_eq!(bench.run(&args).out.trim_end(), kind);
+        assert_eq!(context.run(&args).out.trim_end(), kind);
     }
 }
 
 #[test]
 fn the_lease_comes_from_the_flag_else_the_url_else_30s() {
-    let bench = Bench::new();
-    let url = format!("{}?ttl=9s", bench.url());
+    let context = TestContext::new();
+    let url = format!("{}?ttl=9s", context.url());
     let ttl = |flags: &[&str]| {
         let args: Vec<&str> =
             ["run"].iter().chain(flags).chain(&["x", "-c", "echo $OARLOCK_TTL_MS"]).copied().collect();
-        bench.run(&args).out.trim_end().to_owned()
+        context.run(&args).out.trim_end().to_owned()
     };
     assert_eq!(ttl(&[]), "30000");
     assert_eq!(ttl(&["-u", &url]), "9000");
@@ -82,35 +82,35 @@ fn the_lease_comes_from_the_flag_else_the_url_else_30s() {
 
 #[test]
 fn a_label_is_for_others_to_see() {
-    let bench = Bench::new();
-    let _one = running(&bench, &["-m", "job=7", "-m", "why=a=b", "--reason", "release 2.3", "x"]);
-    let label = &bench.show("x")["holders"][0]["label"];
+    let context = TestContext::new();
+    let _one = running(&context, &["-m", "job=7", "-m", "why=a=b", "--reason", "release 2.3", "x"]);
+    let label = &context.show("x")["holders"][0]["label"];
     assert_eq!(label["reason"], "release 2.3");
     assert_eq!((&label["tags"]["job"], &label["tags"]["why"]), (&"7".into(), &"a=b".into()));
 }
 
 #[test]
 fn several_names_are_one_lock() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["b"]);
-    assert_eq!(bench.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
+    let context = TestContext::new();
+    let holder = context.hold(&["b"]);
+    assert_eq!(context.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
     for name in ["a", "c"] {
-        assert_eq!(bench.show(name)["holders"].as_array().unwrap().len(), 0, "all or none");
+        assert_eq!(context.show(name)["holders"].as_array().unwrap().len(), 0, "all or none");
     }
     drop(holder);
-    let _all = running(&bench, &["c", "a", "b"]);
+    let _all = running(&context, &["c", "a", "b"]);
     for name in ["a", "b", "c"] {
-        assert_eq!(bench.code(&["run", "-n", name, "--", "true"]), 75);
+        assert_eq!(context.code(&["run", "-n", name, "--", "true"]), 75);
     }
 }
 
 #[test]
 fn names_in_any_order_do_not_deadlock() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let orders = [["a", "b"], ["b", "a"]];
     let start = |round: usize| {
         let [one, two] = orders[round % 2];
-        Running::start(bench.oarlock(["run", "-w", "25", one, two, "--", "true"]))
+        Running::start(context.oarlock(["run", "-w", "25", one, two, "--", "true"]))
     };
     let all: Vec<Running> = (0..8).map(start).collect();
     for one in all {
@@ -120,30 +120,30 @@ fn names_in_any_order_do_not_deadlock() {
 
 #[test]
 fn a_nested_run_of_the_same_name_answers_at_once() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let this = env!("CARGO_BIN_EXE_oarlock");
-    let done = bench.run(&["run", "x", "--", this, "run", "x", "--", "true"]);
+    let done = context.run(&["run", "x", "--", this, "run", "x", "--", "true"]);
     assert_eq!(done.code, Some(75), "{done:?}");
     assert!(done.err.contains("it would wait for itself"), "{done:?}");
-    let done = bench.run(&["run", "x", "--", this, "run", "y", "--", this, "run", "-w", "9", "x", "--", "true"]);
+    let done = context.run(&["run", "x", "--", this, "run", "y", "--", this, "run", "-w", "9", "x", "--", "true"]);
     assert_eq!(done.code, Some(75), "a grandchild too: {done:?}");
-    assert_eq!(bench.code(&["run", "x", "--", this, "run", "y", "--", "true"]), 0);
-    let apart = format!("{}-apart", bench.url());
-    assert_eq!(bench.code(&["run", "x", "--", this, "run", "-u", &apart, "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "x", "--", this, "run", "y", "--", "true"]), 0);
+    let apart = format!("{}-apart", context.url());
+    assert_eq!(context.code(&["run", "x", "--", this, "run", "-u", &apart, "x", "--", "true"]), 0);
 }
 
 #[test]
 fn a_nested_run_knows_its_store_by_another_way() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let this = env!("CARGO_BIN_EXE_oarlock");
-    let dir = bench.dir.path();
+    let dir = context.dir.path();
     std::fs::create_dir(dir.join("side")).unwrap();
     std::os::unix::fs::symlink(dir.join("store"), dir.join("link")).unwrap();
     for way in ["side/../store", "link", "./store/", "side/../link/."] {
         let way = format!("local:{}/{way}", dir.display());
-        for (outer, inner) in [(bench.url(), way.clone()), (way, bench.url())] {
+        for (outer, inner) in [(context.url(), way.clone()), (way, context.url())] {
             let args = ["run", "-u", &outer, "x", "--", this, "run", "-w", "9", "-u", &inner, "x", "--", "true"];
-            let done = bench.run(&args);
+            let done = context.run(&args);
             assert_eq!(done.code, Some(75), "{inner}: {done:?}");
             assert!(done.err.contains("it would wait for itself"), "{inner}: {done:?}");
         }
@@ -152,39 +152,39 @@ fn a_nested_run_knows_its_store_by_another_way() {
 
 #[test]
 fn a_stale_variable_of_an_ancestor_is_no_lock() {
-    let bench = Bench::new();
-    let seen = bench.run(&["run", "x", "-c", "echo \"$OARLOCK_LOCKS\""]);
-    let mut later = bench.oarlock(["run", "x", "--", "true"]);
+    let context = TestContext::new();
+    let seen = context.run(&["run", "x", "-c", "echo \"$OARLOCK_LOCKS\""]);
+    let mut later = context.oarlock(["run", "x", "--", "true"]);
     later.env("OARLOCK_LOCKS", seen.out.trim_end());
     assert_eq!(finish(later).code, Some(0));
-    let mut nonsense = bench.oarlock(["run", "x", "--", "true"]);
+    let mut nonsense = context.oarlock(["run", "x", "--", "true"]);
     nonsense.env("OARLOCK_LOCKS", "nonsense");
     assert_eq!(finish(nonsense).code, Some(0));
 }
 
 #[test]
 fn min_hold_keeps_the_lock_after_the_command() {
-    let bench = Bench::new();
-    let mut keeper = Running::start(bench.oarlock(["run", "--min-hold", "20s", "x", "--", "sh", "-c", "echo $$"]));
+    let context = TestContext::new();
+    let mut keeper = Running::start(context.oarlock(["run", "--min-hold", "20s", "x", "--", "sh", "-c", "echo $$"]));
     let pid = keeper.line();
     super::support::await_death(&pid);
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75);
     // A stop ends it early, and the command's code stands.
     keeper.signal(rustix::process::Signal::TERM);
     assert_eq!(keeper.finish().code, Some(0));
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 0);
 }
 
 #[test]
 fn fair_grants_in_order_of_arrival() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["--fair", "x"]);
-    let log = bench.path("log");
+    let context = TestContext::new();
+    let holder = context.hold(&["--fair", "x"]);
+    let log = context.path("log");
     let mut waiters = Vec::new();
     for number in 1..=4 {
         let script = format!("echo {number} >> {log}");
-        waiters.push(Running::start(bench.oarlock(["run", "--fair", "x", "--", "sh", "-c", &script])));
-        bench.await_waiters("x", number);
+        waiters.push(Running::start(context.oarlock(["run", "--fair", "x", "--", "sh", "-c", &script])));
+        context.await_waiters("x", number);
     }
     assert_eq!(holder.finish().code, Some(0));
     for waiter in waiters {
@@ -195,18 +195,18 @@ fn fair_grants_in_order_of_arrival() {
 
 #[test]
 fn spin_waits_too() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["x"]);
-    let waiter = Running::start(bench.oarlock(["run", "--spin", "x", "--", "true"]));
-    bench.await_waiters("x", 1);
+    let context = TestContext::new();
+    let holder = context.hold(&["x"]);
+    let waiter = Running::start(context.oarlock(["run", "--spin", "x", "--", "true"]));
+    context.await_waiters("x", 1);
     assert_eq!(holder.finish().code, Some(0));
     assert_eq!(waiter.finish().code, Some(0));
 }
 
 #[test]
 fn the_input_and_output_are_the_commands() {
-    let bench = Bench::new();
-    let mut command = bench.oarlock(["run", "x", "--", "cat"]);
+    let context = TestContext::new();
+    let mut command = context.oarlock(["run", "x", "--", "cat"]);
     command.stdin(std::process::Stdio::piped());
     let mut cat = Running::start(command);
     cat.say("through\n");

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::support::{Bench, Running, await_death, is_alive};
+use super::support::{TestContext, Running, await_death, is_alive};
 
 #[test]
 fn the_command_leads_a_group_of_its_own() {
-    let bench = Bench::new();
-    let done = bench.run(&["run", "x", "-c", "ps -o pgid= -p $$; echo $$; ps -o pgid= -p $PPID"]);
+    let context = TestContext::new();
+    let done = context.run(&["run", "x", "-c", "ps -o pgid= -p $$; echo $$; ps -o pgid= -p $PPID"]);
     let lines: Vec<_> = done.out.lines().map(str::trim).collect();
     assert_eq!(lines[0], lines[1], "{done:?}");
     assert_ne!(lines[0], lines[2], "{done:?}");
@@ -17,18 +17,18 @@ fn the_command_leads_a_group_of_its_own() {
 
 #[test]
 fn killing_us_kills_the_command() {
-    let bench = Bench::new();
-    let mut running = Running::start(bench.oarlock(["run", "x", "-c", "echo $$; exec sleep 100"]));
+    let context = TestContext::new();
+    let mut running = Running::start(context.oarlock(["run", "x", "-c", "echo $$; exec sleep 100"]));
     let pid = running.line();
     running.signal(Signal::KILL);
     await_death(&pid);
-    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0, "and the lock is free");
+    assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0, "and the lock is free");
 }
 
 #[test]
 fn what_is_left_of_the_group_is_ended_before_the_lock() {
-    let bench = Bench::new();
-    let mut running = Running::start(bench.oarlock(["run", "x", "-c", "sleep 100 & echo $!; exit 4"]));
+    let context = TestContext::new();
+    let mut running = Running::start(context.oarlock(["run", "x", "-c", "sleep 100 & echo $!; exit 4"]));
     let pid = running.line();
     assert_eq!(running.wait().code(), Some(4), "the command's code stands");
     assert!(!is_alive(&pid));
@@ -36,18 +36,18 @@ fn what_is_left_of_the_group_is_ended_before_the_lock() {
 
 #[test]
 fn orphans_of_the_command_do_not_stay_as_zombies() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "for i in $(seq 20); do (sleep 0.05 &); done; sleep 0.5; ps --ppid $PPID -o stat= | grep -c Z; exit 3";
-    let done = bench.run(&["run", "z", "--", "bash", "-c", script]);
+    let done = context.run(&["run", "z", "--", "bash", "-c", script]);
     assert_eq!((done.code, done.out.as_str()), (Some(3), "0\n"), "{done:?}");
 }
 
 #[test]
 fn what_does_not_heed_term_is_killed() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & wait $! & sleep 0.3; exit 0";
     let started = Instant::now();
-    let mut running = Running::start(bench.oarlock(["run", "-k", "700ms", "x", "-c", script]));
+    let mut running = Running::start(context.oarlock(["run", "-k", "700ms", "x", "-c", script]));
     let pid = running.line();
     assert_eq!(running.wait().code(), Some(0));
     assert!(!is_alive(&pid));
@@ -56,10 +56,10 @@ fn what_does_not_heed_term_is_killed() {
 
 #[test]
 fn signals_ignored_by_our_parent_stay_ignored() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let this = env!("CARGO_BIN_EXE_oarlock");
     let script = format!("trap '' HUP; exec {this} run x -- sh -c 'echo up; cat >/dev/null'");
-    let mut command = bench.shell(&script);
+    let mut command = context.shell(&script);
     command.stdin(std::process::Stdio::piped());
     let mut running = Running::start(command);
     assert_eq!(running.line(), "up");

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use oarlock_testbed::{Flavour, Postgres, SqlServer};
 
-use super::support::{Bench, Done, finish};
+use super::support::{TestContext, Done, finish};
 
 /// Runs it on the store behind `url`.
-fn on(bench: &Bench, url: &str, args: &[&str]) -> Done {
-    let mut command = bench.bare(args);
+fn on(context: &TestContext, url: &str, args: &[&str]) -> Done {
+    let mut command = context.bare(args);
     command.env("OARLOCK_URL", url);
     finish(command)
 }
@@ -32,29 +32,29 @@ fn feed(program: &str, args: &[&str], script: &str) -> Option<()> {
 
 #[test]
 fn a_store_that_needs_nothing_says_so() {
-    let bench = Bench::new();
-    let done = bench.run(&["init"]);
+    let context = TestContext::new();
+    let done = context.run(&["init"]);
     assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
     assert!(done.err.contains("needs nothing"), "{done:?}");
-    assert_eq!(on(&bench, "mysql://127.0.0.1", &["init"]).code, Some(78));
-    assert_eq!(on(&bench, "mysql://127.0.0.1:1/locks", &["init"]).code, Some(69));
+    assert_eq!(on(&context, "mysql://127.0.0.1", &["init"]).code, Some(78));
+    assert_eq!(on(&context, "mysql://127.0.0.1:1/locks", &["init"]).code, Some(69));
 }
 
 #[test]
 fn a_user_with_few_rights_locks_on_postgres() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
     let (root, port) = (server.url(), server.addr().port().to_string());
     let psql = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-qv", "ON_ERROR_STOP=1", "postgres"];
     let Some(()) = feed("psql", &psql, "CREATE ROLE app LOGIN; CREATE ROLE other LOGIN") else { return };
     let app = root.replace("postgres@", "app@");
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
-    let done = on(&bench, &root, &["init", "--grant", "app"]);
+    assert_eq!(on(&context, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
+    let done = on(&context, &root, &["init", "--grant", "app"]);
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));
-    let printed = on(&bench, &root, &["init", "--print", "--grant", "other"]);
+    assert_eq!(on(&context, &app, &["run", "x", "--", "true"]).code, Some(0));
+    let printed = on(&context, &root, &["init", "--print", "--grant", "other"]);
     feed("psql", &psql, &printed.out);
-    assert_eq!(on(&bench, &root.replace("postgres@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
+    assert_eq!(on(&context, &root.replace("postgres@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
 }
 
 #[test]
@@ -68,17 +68,17 @@ fn a_user_with_few_rights_locks_on_mysql() {
 }
 
 fn a_user_with_few_rights_locks(flavour: Flavour) {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = SqlServer::start_with_or_skip(flavour, &[]).unwrap() else { return };
     let (root, port) = (server.url(), server.addr().port().to_string());
     let client = ["--no-defaults", "-h127.0.0.1", "-P", &port, "-uroot", "locks"];
     let Some(()) = feed("mariadb", &client, "CREATE USER app; CREATE USER other;") else { return };
     let app = root.replace("root@", "app@");
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
-    let printed = on(&bench, &root, &["init", "--print", "--grant", "app"]);
+    assert_eq!(on(&context, &app, &["run", "x", "--", "true"]).code, Some(77), "the tables are missing");
+    let printed = on(&context, &root, &["init", "--print", "--grant", "app"]);
     feed("mariadb", &client, &printed.out);
-    assert_eq!(on(&bench, &app, &["run", "x", "--", "true"]).code, Some(0));
-    let done = on(&bench, &root, &["init", "--grant", "other"]);
+    assert_eq!(on(&context, &app, &["run", "x", "--", "true"]).code, Some(0));
+    let done = on(&context, &root, &["init", "--grant", "other"]);
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert_eq!(on(&bench, &root.replace("root@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
+    assert_eq!(on(&context, &root.replace("root@", "other@"), &["run", "x", "--", "true"]).code, Some(0));
 }

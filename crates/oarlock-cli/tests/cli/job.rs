@@ -10,7 +10,7 @@ use std::time::Instant;
 use oarlock_testbed::plain;
 use rustix::pty::OpenptFlags;
 
-use super::support::{Bench, PATIENCE};
+use super::support::{TestContext, PATIENCE};
 
 /// A shell on a terminal of its own.
 struct Terminal {
@@ -21,14 +21,14 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn open(bench: &Bench) -> Self {
-        let mut terminal = Self::with(bench, &["bash", "--norc", "--noprofile", "-i"]);
+    fn open(context: &TestContext) -> Self {
+        let mut terminal = Self::with(context, &["bash", "--norc", "--noprofile", "-i"]);
         terminal.expect("ready> ");
         terminal
     }
 
     /// A terminal whose session is led by this command.
-    fn with(bench: &Bench, command: &[&str]) -> Self {
+    fn with(context: &TestContext, command: &[&str]) -> Self {
         let master: OwnedFd = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&master).unwrap();
         rustix::pty::unlockpt(&master).unwrap();
@@ -40,7 +40,7 @@ impl Terminal {
             .arg("--ctty")
             .args(command)
             .env("PS1", "ready> ")
-            .env("OARLOCK_URL", bench.url())
+            .env("OARLOCK_URL", context.url())
             .env("oarlock", env!("CARGO_BIN_EXE_oarlock"))
             .env("TERM", "xterm")
             .env_remove("PROMPT_COMMAND")
@@ -93,8 +93,8 @@ impl Drop for Terminal {
 
 #[test]
 fn a_stopped_job_keeps_its_lock_and_goes_on() {
-    let bench = Bench::new();
-    let mut terminal = Terminal::open(&bench);
+    let context = TestContext::new();
+    let mut terminal = Terminal::open(&context);
     terminal.press("$oarlock run -t 3s x -- sh -c 'echo u''p; cat; echo b''ye'\n");
     terminal.expect("up");
     // Not while the shell starts it: some shells hang when they are stopped right then.
@@ -104,7 +104,7 @@ fn a_stopped_job_keeps_its_lock_and_goes_on() {
     terminal.press("\x1a");
     terminal.expect("Stopped");
     terminal.expect("ready> ");
-    assert_eq!(bench.code(&["run", "-w", "5", "x", "--", "true"]), 75, "longer than its lease");
+    assert_eq!(context.code(&["run", "-w", "5", "x", "--", "true"]), 75, "longer than its lease");
     terminal.press("fg\n");
     terminal.expect("oarlock run");
     // Once as typed, once by the command, which has the terminal again.
@@ -116,13 +116,13 @@ fn a_stopped_job_keeps_its_lock_and_goes_on() {
     terminal.expect("ready> ");
     terminal.press("echo rc=$?.\n");
     terminal.expect("rc=0.");
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 0);
 }
 
 #[test]
 fn interrupts_reach_the_command_and_the_terminal_comes_back() {
-    let bench = Bench::new();
-    let mut terminal = Terminal::open(&bench);
+    let context = TestContext::new();
+    let mut terminal = Terminal::open(&context);
     terminal.press("$oarlock run x -- sh -c 'echo u''p; exec sleep 100'; echo rc=$?.\n");
     terminal.expect("up");
     terminal.press("\x03");
@@ -137,25 +137,25 @@ fn interrupts_reach_the_command_and_the_terminal_comes_back() {
 
 #[test]
 fn a_wait_can_be_interrupted_and_stopped() {
-    let bench = Bench::new();
-    let mut terminal = Terminal::open(&bench);
-    let holder = bench.hold(&["x"]);
+    let context = TestContext::new();
+    let mut terminal = Terminal::open(&context);
+    let holder = context.hold(&["x"]);
     terminal.press("$oarlock run x -- true; echo rc=$?.\n");
-    bench.await_waiters("x", 1);
+    context.await_waiters("x", 1);
     terminal.expect("waiting: \"x\" is held by ");
     terminal.press("\x03");
     terminal.expect("rc=130.");
-    assert_eq!(bench.show("x")["waiting"], 0);
+    assert_eq!(context.show("x")["waiting"], 0);
     terminal.expect("ready> ");
 
     terminal.press("$oarlock run x -- sh -c 'echo u''p'\n");
-    bench.await_waiters("x", 1);
+    context.await_waiters("x", 1);
     terminal.press("\x1a");
     terminal.expect("Stopped");
     terminal.expect("ready> ");
-    assert_eq!(bench.show("x")["waiting"], 1, "it keeps its place");
+    assert_eq!(context.show("x")["waiting"], 1, "it keeps its place");
     assert_eq!(holder.finish().code, Some(0));
-    bench.await_state("x", |state| state["holders"].as_array().unwrap().len() == 1);
+    context.await_state("x", |state| state["holders"].as_array().unwrap().len() == 1);
     terminal.press("echo not y''et\n");
     terminal.expect("not yet");
     assert!(!terminal.seen.contains("up"), "no command is started while the job is stopped");
@@ -166,21 +166,21 @@ fn a_wait_can_be_interrupted_and_stopped() {
 
 #[test]
 fn killing_what_the_shell_sees_kills_the_command() {
-    let bench = Bench::new();
-    let mut terminal = Terminal::open(&bench);
+    let context = TestContext::new();
+    let mut terminal = Terminal::open(&context);
     terminal.press("$oarlock run x -- sh -c 'echo pi''d=$$.; exec sleep 100' &\n");
     terminal.expect("pid=");
     terminal.expect(".");
     terminal.press("kill -9 %1; wait %1\n");
     terminal.expect("Killed");
-    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0);
 }
 
 #[test]
 fn a_job_that_nobody_could_continue_is_not_stopped() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "echo up; kill -STOP $$; echo on";
-    let mut terminal = Terminal::with(&bench, &[env!("CARGO_BIN_EXE_oarlock"), "run", "x", "-c", script]);
+    let mut terminal = Terminal::with(&context, &[env!("CARGO_BIN_EXE_oarlock"), "run", "x", "-c", script]);
     terminal.expect("up");
     terminal.expect("on");
     assert_eq!(terminal.shell.wait().unwrap().code(), Some(0));
@@ -188,16 +188,16 @@ fn a_job_that_nobody_could_continue_is_not_stopped() {
 
 #[test]
 fn break_asks_on_a_terminal() {
-    let bench = Bench::new();
-    let mut terminal = Terminal::open(&bench);
-    let holder = bench.hold(&["x"]);
+    let context = TestContext::new();
+    let mut terminal = Terminal::open(&context);
+    let holder = context.hold(&["x"]);
     let ask = format!("$oarlock break x --fence {}; echo rc=$?.\n", holder.fence);
     terminal.press(&ask);
     terminal.expect("End that? [y/N] ");
     terminal.press("n\n");
     terminal.expect("nothing was done");
     terminal.expect("rc=0.");
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75);
     terminal.press(&ask);
     terminal.expect("End that? [y/N] ");
     terminal.press("y\n");

@@ -1,19 +1,19 @@
 //! Looking: `ls`, `show`, `wait`.
 
-use super::support::{Bench, Running};
+use super::support::{TestContext, Running};
 
 #[test]
 fn ls_lists_what_is_held() {
-    let bench = Bench::new();
-    let empty = bench.run(&["ls"]);
+    let context = TestContext::new();
+    let empty = context.run(&["ls"]);
     assert_eq!(empty.code, Some(0), "{empty:?}");
     assert_eq!(empty.out, "NAME  KIND  HOLDER  SINCE  LEASE LEFT  FENCE  WAITERS\n");
-    let holder = bench.hold(&["deploy/prod"]);
-    let _other = bench.hold(&["deploy/test", "-j", "2"]);
-    let _waiter = Running::start(bench.oarlock(["run", "deploy/prod", "--", "true"]));
-    bench.await_waiters("deploy/prod", 1);
+    let holder = context.hold(&["deploy/prod"]);
+    let _other = context.hold(&["deploy/test", "-j", "2"]);
+    let _waiter = Running::start(context.oarlock(["run", "deploy/prod", "--", "true"]));
+    context.await_waiters("deploy/prod", 1);
 
-    let table = bench.run(&["ls"]).out;
+    let table = context.run(&["ls"]).out;
     let lines: Vec<_> = table.lines().collect();
     assert_eq!(lines.len(), 3, "{table}");
     let fields: Vec<_> = lines[1].split_whitespace().collect();
@@ -22,37 +22,37 @@ fn ls_lists_what_is_held() {
     assert_eq!(fields.last(), Some(&"1"), "{table}");
     assert!(lines[2].starts_with("deploy/test  semaphore"), "{table}");
 
-    assert_eq!(bench.run(&["ls", "-o", "name"]).out, "deploy/prod\ndeploy/test\n");
-    assert_eq!(bench.run(&["ls", "*/t?st", "-o", "name"]).out, "deploy/test\n");
-    assert_eq!(bench.run(&["ls", "nothing*", "-o", "name"]).out, "");
-    let all: serde_json::Value = serde_json::from_str(&bench.run(&["ls", "-o", "json"]).out).unwrap();
+    assert_eq!(context.run(&["ls", "-o", "name"]).out, "deploy/prod\ndeploy/test\n");
+    assert_eq!(context.run(&["ls", "*/t?st", "-o", "name"]).out, "deploy/test\n");
+    assert_eq!(context.run(&["ls", "nothing*", "-o", "name"]).out, "");
+    let all: serde_json::Value = serde_json::from_str(&context.run(&["ls", "-o", "json"]).out).unwrap();
     assert_eq!(all[0]["holders"][0]["fence"], holder.fence.to_string(), "a string: not every reader keeps 53 bits");
-    let jsonl = bench.run(&["ls", "-o", "jsonl"]).out;
+    let jsonl = context.run(&["ls", "-o", "jsonl"]).out;
     let rows: Vec<serde_json::Value> = jsonl.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((rows.len(), &rows[0]["waiting"]), (2, &1.into()));
 }
 
 #[test]
 fn show_has_the_queue_in_order() {
-    let bench = Bench::new();
-    let free = bench.run(&["show", "x"]);
+    let context = TestContext::new();
+    let free = context.run(&["show", "x"]);
     assert_eq!(free.code, Some(0));
     assert!(free.out.contains("free"), "{free:?}");
-    let _holder = bench.hold(&["x", "--reason", "the holder", "-m", "k=v"]);
+    let _holder = context.hold(&["x", "--reason", "the holder", "-m", "k=v"]);
     let mut waiters = Vec::new();
     for number in 1..=3 {
         let reason = format!("waiter {number}");
-        waiters.push(Running::start(bench.oarlock(["run", "--reason", &reason, "x", "--", "true"])));
-        bench.await_waiters("x", number);
+        waiters.push(Running::start(context.oarlock(["run", "--reason", &reason, "x", "--", "true"])));
+        context.await_waiters("x", number);
     }
-    let text = bench.run(&["show", "x"]).out;
+    let text = context.run(&["show", "x"]).out;
     let places: Vec<_> = ["the holder", "k=v", "waiter 1", "waiter 2", "waiter 3"]
         .iter()
         .map(|word| text.find(word).expect(word))
         .collect();
     assert!(places.is_sorted(), "{text}");
     assert!(text.contains("kind      mutex\n"), "{text}");
-    let state = bench.show("x");
+    let state = context.show("x");
     for number in 1..=3 {
         assert_eq!(state["waiters"][number - 1]["label"]["reason"], format!("waiter {number}"));
     }
@@ -60,39 +60,39 @@ fn show_has_the_queue_in_order() {
 
 #[test]
 fn show_has_the_value_of_a_leader() {
-    let bench = Bench::new();
-    let locks = oarlock::blocking::connect(bench.url()).unwrap();
+    let context = TestContext::new();
+    let locks = oarlock::blocking::connect(context.url()).unwrap();
     let leadership = locks.election("scheduler").campaign("10.0.0.7:9000").unwrap();
-    let text = bench.run(&["show", "scheduler"]).out;
+    let text = context.run(&["show", "scheduler"]).out;
     assert!(text.contains("value \"10.0.0.7:9000\"\n"), "{text}");
     leadership.resign().unwrap();
 }
 
 #[test]
 fn wait_waits_without_taking() {
-    let bench = Bench::new();
-    assert_eq!(bench.code(&["wait", "x"]), 0, "free at once");
+    let context = TestContext::new();
+    assert_eq!(context.code(&["wait", "x"]), 0, "free at once");
     for _ in 0..10 {
-        assert_eq!(bench.code(&["wait", "x", "--free", "-w", "0"]), 0, "it looks before it gives up");
+        assert_eq!(context.code(&["wait", "x", "--free", "-w", "0"]), 0, "it looks before it gives up");
     }
     for wait in ["0", "100ms"] {
-        let free = bench.run(&["wait", "x", "--held", "-w", wait]);
+        let free = context.run(&["wait", "x", "--held", "-w", wait]);
         assert_eq!((free.code, free.err.as_str()), (Some(75), "gave up waiting: \"x\" is still free.\n"));
     }
-    let until_held = Running::start(bench.oarlock(["wait", "x", "--held"]));
-    let holder = bench.hold(&["x"]);
+    let until_held = Running::start(context.oarlock(["wait", "x", "--held"]));
+    let holder = context.hold(&["x"]);
     assert_eq!(until_held.finish().code, Some(0));
-    assert_eq!(bench.code(&["wait", "x", "--held"]), 0);
-    assert_eq!(bench.code(&["wait", "x", "--held", "-w", "0"]), 0);
-    assert_eq!(bench.code(&["wait", "x", "--free", "-w", "0"]), 75);
-    let late = bench.run(&["wait", "x", "-w", "100ms"]);
+    assert_eq!(context.code(&["wait", "x", "--held"]), 0);
+    assert_eq!(context.code(&["wait", "x", "--held", "-w", "0"]), 0);
+    assert_eq!(context.code(&["wait", "x", "--free", "-w", "0"]), 75);
+    let late = context.run(&["wait", "x", "-w", "100ms"]);
     assert_eq!(late.code, Some(75));
     assert!(late.err.starts_with("busy: \"x\" is held by "), "{late:?}");
-    let mut until_free = Running::start(bench.oarlock(["wait", "x", "--free"]));
+    let mut until_free = Running::start(context.oarlock(["wait", "x", "--free"]));
     assert!(until_free.is_running());
     assert_eq!(holder.finish().code, Some(0));
     assert_eq!(until_free.finish().code, Some(0));
-    let stopped = Running::start(bench.oarlock(["wait", "y", "--held", "-v"]));
+    let stopped = Running::start(context.oarlock(["wait", "y", "--held", "-v"]));
     stopped.await_handler(rustix::process::Signal::INT);
     stopped.signal(rustix::process::Signal::INT);
     assert_eq!(stopped.finish().code, Some(130));

@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::support::{Bench, Running, await_death, is_alive};
+use super::support::{TestContext, Running, await_death, is_alive};
 
 /// A holder that sleeps past its lease: the rival gets the lock, and the sleeper notices when it wakes.
 #[test]
 fn a_paused_holder_ends_when_it_wakes() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "echo $$; echo $OARLOCK_FENCE; exec sleep 100";
-    let mut sleeper = Running::start(bench.oarlock(["run", "-t", "3s", "x", "-c", script]));
+    let mut sleeper = Running::start(context.oarlock(["run", "-t", "3s", "x", "-c", script]));
     let (pid, fence) = (sleeper.line(), sleeper.line().parse::<u64>().unwrap());
-    let mut rival = Running::start(bench.oarlock(["run", "x", "-c", "echo $OARLOCK_FENCE; exec sleep 100"]));
-    bench.await_waiters("x", 1);
+    let mut rival = Running::start(context.oarlock(["run", "x", "-c", "echo $OARLOCK_FENCE; exec sleep 100"]));
+    context.await_waiters("x", 1);
     sleeper.signal(Signal::STOP);
     let stopped = Instant::now();
     let later = rival.line().parse::<u64>().unwrap();
@@ -27,7 +27,7 @@ fn a_paused_holder_ends_when_it_wakes() {
     assert!(done.err.contains("lost: \"x\""), "{done:?}");
     assert!(woken.elapsed() < Duration::from_secs(5), "at once");
     assert!(!is_alive(&pid));
-    assert_eq!(bench.show("x")["holders"][0]["fence"], later.to_string(), "the rival was not disturbed");
+    assert_eq!(context.show("x")["holders"][0]["fence"], later.to_string(), "the rival was not disturbed");
     rival.signal(Signal::TERM);
     assert_eq!(rival.finish().code, Some(143));
 }
@@ -36,13 +36,13 @@ fn a_paused_holder_ends_when_it_wakes() {
 /// witness: when it runs, the first command is gone.
 #[test]
 fn the_command_is_dead_before_the_lease_ends() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "trap 'echo term' TERM; echo $$; while :; do sleep 0.02; done";
     let args = ["run", "--no-renew", "-t", "5s", "-k", "2s", "x", "-c", script];
-    let mut stubborn = Running::start(bench.oarlock(args));
+    let mut stubborn = Running::start(context.oarlock(args));
     let pid = stubborn.line();
     let witness = format!("kill -0 {pid} 2>&- && echo alive; echo looked");
-    let mut next = Running::start(bench.oarlock(["run", "x", "-c", &witness]));
+    let mut next = Running::start(context.oarlock(["run", "x", "-c", &witness]));
     assert_eq!(stubborn.line(), "term");
     let termed = Instant::now();
     await_death(&pid);
@@ -54,23 +54,23 @@ fn the_command_is_dead_before_the_lease_ends() {
 
 #[test]
 fn on_lost_kill_gives_no_time() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let script = "trap 'echo term' TERM; echo up; while :; do sleep 0.02; done";
     let args = ["run", "--no-renew", "-t", "1s", "--on-lost", "kill", "--lost-exit-code", "7", "x", "-c", script];
-    let done = bench.run(&args);
+    let done = context.run(&args);
     assert_eq!((done.code, done.out.as_str()), (Some(7), "up\n"), "{done:?}");
 }
 
 #[test]
 fn on_lost_warn_lets_it_go_on() {
-    let bench = Bench::new();
-    let mut command = bench.oarlock(["run", "--no-renew", "-t", "300ms", "--on-lost", "warn", "x", "--", "cat"]);
+    let context = TestContext::new();
+    let mut command = context.oarlock(["run", "--no-renew", "-t", "300ms", "--on-lost", "warn", "x", "--", "cat"]);
     command.stdin(std::process::Stdio::piped());
     let mut cat = Running::start(command);
     cat.say("up\n");
     assert_eq!(cat.line(), "up");
     // Granted only when the lease of the first is over.
-    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0);
     cat.say("still here\n");
     assert_eq!(cat.line(), "still here");
     let done = cat.finish();
@@ -80,9 +80,9 @@ fn on_lost_warn_lets_it_go_on() {
 
 #[test]
 fn max_hold_bounds_renewal() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let started = Instant::now();
-    let done = bench.run(&["run", "-t", "3s", "--max-hold", "6s", "x", "--", "sleep", "100"]);
+    let done = context.run(&["run", "-t", "3s", "--max-hold", "6s", "x", "--", "sleep", "100"]);
     assert_eq!(done.code, Some(76), "{done:?}");
     let held = started.elapsed();
     assert!(held > Duration::from_millis(3600), "longer than a lease: {held:?}");
@@ -90,28 +90,28 @@ fn max_hold_bounds_renewal() {
 
 #[test]
 fn a_short_max_hold_leaves_time_to_work() {
-    let bench = Bench::new();
-    let done = bench.run(&["run", "--max-hold", "3s", "x", "--", "sleep", "1"]);
+    let context = TestContext::new();
+    let done = context.run(&["run", "--max-hold", "3s", "x", "--", "sleep", "1"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
     let started = Instant::now();
-    let done = bench.run(&["run", "--max-hold", "1s", "x", "--", "sleep", "10"]);
+    let done = context.run(&["run", "--max-hold", "1s", "x", "--", "sleep", "10"]);
     let held = started.elapsed();
     assert_eq!(done.code, Some(76), "{done:?}");
     assert!(held > Duration::from_millis(500) && held < Duration::from_secs(8), "{held:?}");
-    let done = bench.run(&["run", "--max-hold", "3s", "-k", "2s", "x", "--", "true"]);
+    let done = context.run(&["run", "--max-hold", "3s", "-k", "2s", "x", "--", "true"]);
     assert_eq!(done.code, Some(64), "{done:?}");
     assert!(done.err.contains("more than half of --max-hold 3s"), "{done:?}");
-    assert_eq!(bench.code(&["run", "--max-hold", "3s", "-k", "1500ms", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "--max-hold", "3s", "-k", "1500ms", "x", "--", "true"]), 0);
 }
 
 #[test]
 fn renewal_goes_on_while_the_command_is_busy() {
-    let bench = Bench::new();
-    let mut command = bench.oarlock(["run", "-t", "2s", "x", "--", "cat"]);
+    let context = TestContext::new();
+    let mut command = context.oarlock(["run", "-t", "2s", "x", "--", "cat"]);
     command.stdin(std::process::Stdio::piped());
     let mut cat = Running::start(command);
     cat.say("up\n");
     cat.line();
-    assert_eq!(bench.code(&["run", "-w", "5", "x", "--", "true"]), 75, "two leases long and more");
+    assert_eq!(context.code(&["run", "-w", "5", "x", "--", "true"]), 75, "two leases long and more");
     assert_eq!(cat.finish().code, Some(0));
 }

@@ -1,18 +1,18 @@
 //! Help, manual pages and completions come from one definition.
 
-use super::support::Bench;
+use super::support::TestContext;
 
 const SUBCOMMANDS: [&str; 12] =
     ["run", "hold", "ls", "show", "wait", "break", "init", "bench", "demo", "url", "completions", "man"];
 
 #[test]
 fn every_subcommand_has_a_page() {
-    let bench = Bench::new();
-    let main = bench.run(&["man"]);
+    let context = TestContext::new();
+    let main = context.run(&["man"]);
     assert!(main.out.contains(".TH oarlock 1"), "{main:?}");
     for subcommand in SUBCOMMANDS {
         assert!(main.out.contains(subcommand), "{subcommand}");
-        let page = bench.run(&["man", subcommand]);
+        let page = context.run(&["man", subcommand]);
         assert_eq!(page.code, Some(0));
         assert!(page.out.contains(".SH SYNOPSIS"), "{page:?}");
     }
@@ -20,9 +20,9 @@ fn every_subcommand_has_a_page() {
 
 #[test]
 fn every_flag_of_run_is_on_its_page() {
-    let bench = Bench::new();
-    let help = bench.run(&["run", "--help"]).out;
-    let page = bench.run(&["man", "run"]).out.replace("\\-", "-");
+    let context = TestContext::new();
+    let help = context.run(&["run", "--help"]).out;
+    let page = context.run(&["man", "run"]).out.replace("\\-", "-");
     let flags = "--no-wait --wait --shared --exclusive --permits --take --ttl --no-renew --max-hold --min-hold --fair \
                  --spin --conflict-exit-code --on-busy --on-lost --lost-exit-code --kill-after --meta --reason \
                  --command --url --url-file --output --quiet --verbose --report";
@@ -37,9 +37,9 @@ fn every_flag_of_run_is_on_its_page() {
 
 #[test]
 fn every_shell_has_completions() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let done = bench.run(&["completions", shell]);
+        let done = context.run(&["completions", shell]);
         assert_eq!(done.code, Some(0), "{shell}");
         assert!(done.out.contains("kill-after") && done.out.contains("flash-sale"), "{shell}");
     }

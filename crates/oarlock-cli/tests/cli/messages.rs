@@ -1,15 +1,15 @@
 //! What is said, where, and in which words.
 
-use super::support::{Bench, Running, finish};
+use super::support::{TestContext, Running, finish};
 
 #[test]
 fn busy_says_who_since_when_and_what_next() {
-    let bench = Bench::new();
-    let holder = bench.hold(&["deploy/prod", "--reason", "release 2.3"]);
+    let context = TestContext::new();
+    let holder = context.hold(&["deploy/prod", "--reason", "release 2.3"]);
     let _waiters: Vec<Running> =
-        (0..2).map(|_| Running::start(bench.oarlock(["run", "deploy/prod", "--", "true"]))).collect();
-    bench.await_waiters("deploy/prod", 2);
-    let done = bench.run(&["run", "-n", "deploy/prod", "--", "true"]);
+        (0..2).map(|_| Running::start(context.oarlock(["run", "deploy/prod", "--", "true"]))).collect();
+    context.await_waiters("deploy/prod", 2);
+    let done = context.run(&["run", "-n", "deploy/prod", "--", "true"]);
     let (pid, fence) = (holder.pid(), holder.fence);
     let start = "busy: \"deploy/prod\" is held by ";
     assert!(done.err.starts_with(start), "{done:?}");
@@ -23,39 +23,39 @@ fn busy_says_who_since_when_and_what_next() {
 
 #[test]
 fn a_long_wait_says_for_whom_once() {
-    let bench = Bench::new();
-    let _holder = bench.hold(&["x", "--reason", "lunch"]);
-    let done = bench.run(&["run", "-w", "1500ms", "x", "--", "true"]);
+    let context = TestContext::new();
+    let _holder = context.hold(&["x", "--reason", "lunch"]);
+    let done = context.run(&["run", "-w", "1500ms", "x", "--", "true"]);
     let waiting: Vec<_> = done.err.lines().filter(|line| line.starts_with("waiting: ")).collect();
     assert_eq!(waiting.len(), 1, "{done:?}");
     assert!(waiting[0].contains("\"x\" is held by ") && waiting[0].contains("\"lunch\""), "{done:?}");
     assert!(!waiting[0].contains("before you"), "we do not wait for ourselves: {done:?}");
     assert!(!done.err.contains('\x1b'), "nothing moves where there is no terminal: {done:?}");
-    let short = bench.run(&["run", "-w", "200ms", "x", "--", "true"]);
+    let short = context.run(&["run", "-w", "200ms", "x", "--", "true"]);
     assert!(!short.err.contains("waiting:"), "{short:?}");
 }
 
 #[test]
 fn the_embedded_store_is_announced_unless_named() {
-    let bench = Bench::new();
-    let implied = finish(bench.bare(["run", "x", "--", "true"]));
+    let context = TestContext::new();
+    let implied = finish(context.bare(["run", "x", "--", "true"]));
     assert_eq!(implied.code, Some(0), "{implied:?}");
     assert_eq!(implied.err.lines().count(), 1, "{implied:?}");
     assert!(implied.err.contains("embedded store of this machine and user"), "{implied:?}");
-    assert!(implied.err.contains(&bench.path(".local/state/oarlock")), "it says where: {implied:?}");
+    assert!(implied.err.contains(&context.path(".local/state/oarlock")), "it says where: {implied:?}");
     for args in [&["run", "-q", "x", "--", "true"][..], &["run", "-u", "local:", "x", "--", "true"]] {
-        assert_eq!(finish(bench.bare(args)).err, "", "{args:?}");
+        assert_eq!(finish(context.bare(args)).err, "", "{args:?}");
     }
-    let mut named = bench.bare(["run", "x", "--", "true"]);
+    let mut named = context.bare(["run", "x", "--", "true"]);
     named.env("OARLOCK_URL", "local:");
     assert_eq!(finish(named).err, "");
 }
 
 #[test]
 fn a_store_that_cannot_be_used_is_not_announced() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     for args in [&["run", "x", "--", "true"][..], &["hold", "x"], &["ls"], &["wait", "x"]] {
-        let mut homeless = bench.bare(args);
+        let mut homeless = context.bare(args);
         homeless.env_remove("HOME");
         let done = finish(homeless);
         assert_eq!((done.code, done.err.lines().count()), (Some(78), 1), "{done:?}");
@@ -65,16 +65,16 @@ fn a_store_that_cannot_be_used_is_not_announced() {
 
 #[test]
 fn a_question_ends_with_its_mark() {
-    let bench = Bench::new();
-    let done = bench.run(&["ls", "-u", "men:"]);
+    let context = TestContext::new();
+    let done = context.run(&["ls", "-u", "men:"]);
     assert_eq!(done.code, Some(78), "{done:?}");
     assert!(done.err.contains("did you mean mem? Check"), "{done:?}");
 }
 
 #[test]
 fn a_user_without_variables_has_the_name_of_the_account() {
-    let bench = Bench::new();
-    let mut nameless = bench.oarlock(["run", "x", "-c", "echo up; exec sleep 100"]);
+    let context = TestContext::new();
+    let mut nameless = context.oarlock(["run", "x", "-c", "echo up; exec sleep 100"]);
     nameless.env_remove("USER").env_remove("LOGNAME");
     let mut nameless = Running::start(nameless);
     nameless.line();
@@ -83,7 +83,7 @@ fn a_user_without_variables_has_the_name_of_the_account() {
         true => String::from_utf8(account.stdout).unwrap().trim().to_owned(),
         false => format!("uid {}", rustix::process::getuid().as_raw()),
     };
-    assert_eq!(bench.show("x")["holders"][0]["label"]["user"], user);
+    assert_eq!(context.show("x")["holders"][0]["label"]["user"], user);
     nameless.signal(rustix::process::Signal::TERM);
     assert_eq!(nameless.finish().code, Some(143));
 }
@@ -91,9 +91,9 @@ fn a_user_without_variables_has_the_name_of_the_account() {
 /// A process is stopped in the middle of every step: nothing can be granted, and nothing is said that is not so.
 #[test]
 fn a_store_that_stalls_does_not_hold_us_up_twice() {
-    let bench = Bench::new();
-    assert_eq!(bench.code(&["run", "x", "--", "true"]), 0);
-    let shards = bench.dir.path().join("store/shard");
+    let context = TestContext::new();
+    assert_eq!(context.code(&["run", "x", "--", "true"]), 0);
+    let shards = context.dir.path().join("store/shard");
     let stalled: Vec<std::fs::File> = (0..=255)
         .map(|shard| {
             let file = std::fs::File::create(shards.join(format!("{shard:02x}"))).unwrap();
@@ -101,35 +101,35 @@ fn a_store_that_stalls_does_not_hold_us_up_twice() {
             file
         })
         .collect();
-    let url = format!("{}?op_timeout=2s", bench.url());
+    let url = format!("{}?op_timeout=2s", context.url());
     let started = std::time::Instant::now();
-    let done = bench.run(&["run", "-n", "-u", &url, "x", "--", "true"]);
+    let done = context.run(&["run", "-n", "-u", &url, "x", "--", "true"]);
     let took = started.elapsed();
     assert!(matches!(done.code, Some(69 | 75)), "{done:?}");
     assert!(!done.err.contains("is free"), "{done:?}");
     assert!(took < std::time::Duration::from_millis(4500), "{took:?} {done:?}");
     drop(stalled);
-    assert_eq!(bench.code(&["run", "-w", "20", "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0);
 }
 
 #[test]
 fn quiet_is_quiet_and_verbose_is_not() {
-    let bench = Bench::new();
-    let told = bench.run(&["run", "-v", "x", "--", "true"]);
+    let context = TestContext::new();
+    let told = context.run(&["run", "-v", "x", "--", "true"]);
     for word in ["asked for", "granted after", "released after"] {
         assert!(told.err.contains(word), "{told:?}");
     }
-    let _holder = bench.hold(&["x"]);
-    let quiet = bench.run(&["run", "-q", "-w", "1200ms", "x", "--", "true"]);
+    let _holder = context.hold(&["x"]);
+    let quiet = context.run(&["run", "-q", "-w", "1200ms", "x", "--", "true"]);
     assert_eq!((quiet.code, quiet.err.as_str()), (Some(75), ""));
 }
 
 #[test]
 fn words_can_be_json() {
-    let bench = Bench::new();
-    let _holder = bench.hold(&["x"]);
+    let context = TestContext::new();
+    let _holder = context.hold(&["x"]);
     for form in ["json", "jsonl"] {
-        let done = bench.run(&["run", "-n", "-o", form, "x", "--", "true"]);
+        let done = context.run(&["run", "-n", "-o", form, "x", "--", "true"]);
         let said: serde_json::Value = serde_json::from_str(&done.err).unwrap();
         assert!(said["message"].as_str().unwrap().starts_with("busy: "), "{done:?}");
     }
@@ -137,14 +137,14 @@ fn words_can_be_json() {
 
 #[test]
 fn hostile_names_and_reasons_do_not_reach_the_terminal() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let name = "evil\x1b[2J\nname\u{202e}";
-    let _holder = bench.hold(&[name, "--reason", "\x1b]0;owned\x07", "-m", "k=\x1b[31m"]);
+    let _holder = context.hold(&[name, "--reason", "\x1b]0;owned\x07", "-m", "k=\x1b[31m"]);
     let outputs = [
-        bench.run(&["run", "-n", name, "--", "true"]),
-        bench.run(&["ls"]),
-        bench.run(&["show", name]),
-        bench.run(&["ls", "-o", "name"]),
+        context.run(&["run", "-n", name, "--", "true"]),
+        context.run(&["ls"]),
+        context.run(&["show", name]),
+        context.run(&["ls", "-o", "name"]),
     ];
     for done in outputs {
         for text in [&done.out, &done.err] {
@@ -152,22 +152,22 @@ fn hostile_names_and_reasons_do_not_reach_the_terminal() {
         }
         assert!(format!("{}{}", done.out, done.err).contains("evil"), "{done:?}");
     }
-    assert_eq!(bench.show(name)["name"], name, "programs see it as it is");
+    assert_eq!(context.show(name)["name"], name, "programs see it as it is");
 }
 
 /// A login shell sets `XDG_STATE_HOME`, cron does not: two stores, and each command takes its lock.
 #[test]
 fn two_stores_of_one_user_are_told() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let run = |state: Option<String>| {
-        let mut command = bench.bare(["run", "x", "--", "true"]);
+        let mut command = context.bare(["run", "x", "--", "true"]);
         command.envs(state.map(|dir| ("XDG_STATE_HOME", dir)));
         finish(command)
     };
-    let alone = run(Some(bench.path("state")));
+    let alone = run(Some(context.path("state")));
     assert!(alone.code == Some(0) && !alone.err.contains("warning"), "{alone:?}");
     assert!(!run(None).err.contains("warning"), "cron cannot know");
-    let both = run(Some(bench.path("state")));
+    let both = run(Some(context.path("state")));
     assert!(both.err.contains("warning") && both.err.contains("XDG_STATE_HOME"), "{both:?}");
-    assert!(both.err.contains(&bench.path(".local/state/oarlock")), "{both:?}");
+    assert!(both.err.contains(&context.path(".local/state/oarlock")), "{both:?}");
 }

@@ -6,33 +6,33 @@ use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
-use super::support::{Bench, Running};
+use super::support::{TestContext, Running};
 
 /// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
-fn at(bench: &Bench, url: &str, args: &[&str]) -> (i32, String) {
-    let done = bench.bare(args).env("OARLOCK_URL", url).output().unwrap();
+fn at(context: &TestContext, url: &str, args: &[&str]) -> (i32, String) {
+    let done = context.bare(args).env("OARLOCK_URL", url).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     (done.status.code().unwrap_or(-1), said)
 }
 
 #[test]
 fn a_unix_socket_is_an_address() {
-    let bench = Bench::new();
-    let socket = bench.path("redis.sock");
+    let context = TestContext::new();
+    let socket = context.path("redis.sock");
     let Some(server) = Redis::start_with_or_skip(&[("unixsocket", &socket)]).unwrap() else { return };
     let (url, tcp) = (format!("redis+unix://{socket}?prefix=sock:"), format!("{}?prefix=sock:", server.url()));
     let nested = ["run", "-n", "x", "--", "sh", "-c", "exit 7"];
-    assert_eq!(at(&bench, &url, &nested).0, 7);
+    assert_eq!(at(&context, &url, &nested).0, 7);
     let script = format!("OARLOCK_URL='{tcp}' {} ls -o name", env!("CARGO_BIN_EXE_oarlock"));
-    let (code, said) = at(&bench, &url, &["run", "-n", "x", "--", "sh", "-c", &script]);
+    let (code, said) = at(&context, &url, &["run", "-n", "x", "--", "sh", "-c", &script]);
     assert_eq!((code, said.trim()), (0, "x"), "held through the socket, seen through the port");
     drop(server);
-    assert_eq!(at(&bench, &url, &["run", "-n", "x", "--", "true"]).0, 69);
+    assert_eq!(at(&context, &url, &["run", "-n", "x", "--", "true"]).0, 69);
 }
 
 #[test]
 fn a_wrong_password_is_told_apart_from_a_server_that_is_away() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = Redis::start_with_or_skip(&[("requirepass", "sesame")]).unwrap() else { return };
     let addr = server.addr();
     for (url, code) in [
@@ -42,7 +42,7 @@ fn a_wrong_password_is_told_apart_from_a_server_that_is_away() {
         (format!("redis://{addr}"), 77),
     ] {
         for args in [&["run", "-n", "x", "--", "true"][..], &["ls"]] {
-            let (got, said) = at(&bench, &url, args);
+            let (got, said) = at(&context, &url, args);
             assert_eq!(got, code, "{args:?}: {said}");
             assert!(!said.contains("swordfish") && !said.contains("sesame"), "{said}");
         }
@@ -51,21 +51,21 @@ fn a_wrong_password_is_told_apart_from_a_server_that_is_away() {
 
 #[test]
 fn a_scan_finds_the_locks_of_others() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
     let url = format!("{}?layout=plain&prefix=locks:", server.url());
     let redis_command = |words: &[&str]| oarlock_testbed::server::redis_command(server.addr(), words).unwrap();
     redis_command(&["SET", "locks:theirs", "a token", "NX", "PX", "60000"]);
     redis_command(&["SET", "locks:no lock", "it does not end"]);
     redis_command(&["SET", "elsewhere", "a token", "NX", "PX", "60000"]);
-    let (code, said) = at(&bench, &url, &["ls"]);
+    let (code, said) = at(&context, &url, &["ls"]);
     assert!(code != 0 && said.contains("scan"), "{said}");
-    assert_eq!(at(&bench, &url, &["ls", "--scan", "-o", "name"]), (0, "theirs\n".to_owned()));
+    assert_eq!(at(&context, &url, &["ls", "--scan", "-o", "name"]), (0, "theirs\n".to_owned()));
 
     // Of our own layout it finds what the index has lost: a renewal would put it back.
     let program = env!("CARGO_BIN_EXE_oarlock");
     let script = format!("read go; {program} ls -o name; echo and; {program} ls --scan -o name");
-    let mut held = bench.bare(["run", "--no-renew", "x", "--", "sh", "-c", &script]);
+    let mut held = context.bare(["run", "--no-renew", "x", "--", "sh", "-c", &script]);
     held.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let (mut held, asked) = (held.spawn().unwrap(), Instant::now());
     while redis_command(&["KEYS", "oarlock:{??}:x"]).trim().is_empty() && asked.elapsed() < Duration::from_secs(20) {
@@ -80,10 +80,10 @@ fn a_scan_finds_the_locks_of_others() {
 /// A fair lock that is handed on begins with a lease of two seconds or less, and to end a command takes longer.
 #[test]
 fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
     let fair = |command: &str| {
-        let mut run = bench.bare(["run", "--fair", "x", "--", "sh", "-c", command]);
+        let mut run = context.bare(["run", "--fair", "x", "--", "sh", "-c", command]);
         run.env("OARLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         run.spawn().unwrap()
     };
@@ -91,7 +91,7 @@ fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
     let mut mine = [0; 5];
     first.stdout.as_mut().unwrap().read_exact(&mut mine).unwrap();
     let second = fair("sleep 1");
-    let waits = || at(&bench, &server.url(), &["show", "x"]).1;
+    let waits = || at(&context, &server.url(), &["show", "x"]).1;
     let asked = Instant::now();
     while !waits().contains("waiters   1") && asked.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
@@ -106,10 +106,10 @@ fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
 #[test]
 fn a_silent_store_keeps_nobody_longer_than_the_lease() {
     const LEASE: Duration = Duration::from_secs(5);
-    let bench = Bench::new();
+    let context = TestContext::new();
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
     for (command, code) in [("echo up; exec sleep 100", 76), ("echo up; read go; true", 0)] {
-        let mut run = bench.bare(["run", "-t", "5s", "-k", "500ms", "x", "-c", command]);
+        let mut run = context.bare(["run", "-t", "5s", "-k", "500ms", "x", "-c", command]);
         run.env("OARLOCK_URL", server.url()).stdin(Stdio::piped());
         let mut run = Running::start(run);
         assert_eq!(run.line(), "up");

@@ -5,10 +5,10 @@ use std::process::Command;
 use oarlock_testbed::Redis;
 use serde_json::Value;
 
-use super::support::{Bench, Done, Running, finish};
+use super::support::{TestContext, Done, Running, finish};
 
 struct Three {
-    bench: Bench,
+    context: TestContext,
     servers: Vec<Redis>,
     url: String,
 }
@@ -18,11 +18,11 @@ impl Three {
         let servers: Vec<_> = (0..3).map_while(|_| Redis::start_or_skip().unwrap()).collect();
         let hosts: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
         let url = format!("redlock://{}?connect_timeout=5s", hosts.join(","));
-        (servers.len() == 3).then(|| Self { bench: Bench::new(), servers, url })
+        (servers.len() == 3).then(|| Self { context: TestContext::new(), servers, url })
     }
 
     fn oarlock(&self, args: &[&str]) -> Command {
-        let mut command = self.bench.bare(args);
+        let mut command = self.context.bare(args);
         command.env("OARLOCK_URL", &self.url);
         command
     }
@@ -97,7 +97,7 @@ fn there_is_no_list_of_names_and_it_says_so() {
 }
 
 #[test]
-fn it_can_be_measured_beside_its_floor() {
+fn it_can_be_measured_beside_its_baseline() {
     let Some(three) = Three::start() else { return };
     three.servers[0].kill().unwrap();
     let flags =
@@ -105,7 +105,7 @@ fn it_can_be_measured_beside_its_floor() {
     let done = three.run(&flags);
     assert_eq!(done.code, Some(0), "{done:?}");
     let found: Value = serde_json::from_str(&done.out).unwrap();
-    assert!(found["floor"].as_str().is_some_and(|floor| floor.contains("majority")), "{found:#}");
+    assert!(found["baseline"].as_str().is_some_and(|baseline| baseline.contains("majority")), "{found:#}");
     for load in found["loads"].as_array().unwrap() {
         let side = &load["oarlock"];
         let count = side["pairs"].as_u64().or(side["grants"].as_u64());

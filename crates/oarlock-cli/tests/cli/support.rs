@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// Longer than anything here takes, even on a machine that does other things.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) struct Bench {
+pub(super) struct TestContext {
     pub(super) dir: TempDir,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Done {
     pub(super) err: String,
 }
 
-impl Bench {
+impl TestContext {
     pub(super) fn new() -> Self {
         Self { dir: TempDir::new().unwrap() }
     }

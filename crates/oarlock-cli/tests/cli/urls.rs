@@ -1,43 +1,43 @@
 //! Where the store is named, and passwords that are not shown.
 
-use super::support::{Bench, finish};
+use super::support::{TestContext, finish};
 
 const CANARY: &str = "c4n4ry";
 
 #[test]
 fn the_flag_goes_before_the_variable() {
-    let bench = Bench::new();
-    let apart = format!("{}-apart", bench.url());
-    let file = bench.path("url");
+    let context = TestContext::new();
+    let apart = format!("{}-apart", context.url());
+    let file = context.path("url");
     std::fs::write(&file, format!("{apart}\n")).unwrap();
-    let _holder = bench.hold(&["x"]);
-    assert_eq!(bench.code(&["run", "-n", "x", "--", "true"]), 75);
-    assert_eq!(bench.code(&["run", "-n", "-u", &apart, "x", "--", "true"]), 0);
-    assert_eq!(bench.code(&["run", "-n", "--url-file", &file, "x", "--", "true"]), 0);
-    let prefixed = format!("{}?prefix=mine/", bench.url());
-    assert_eq!(bench.code(&["run", "-n", "-u", &prefixed, "x", "--", "true"]), 0, "a name space of its own");
+    let _holder = context.hold(&["x"]);
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(context.code(&["run", "-n", "-u", &apart, "x", "--", "true"]), 0);
+    assert_eq!(context.code(&["run", "-n", "--url-file", &file, "x", "--", "true"]), 0);
+    let prefixed = format!("{}?prefix=mine/", context.url());
+    assert_eq!(context.code(&["run", "-n", "-u", &prefixed, "x", "--", "true"]), 0, "a name space of its own");
 }
 
 #[test]
 fn explain_masks_the_password() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let url = format!("redis+sentinel://me:{CANARY}@h1:1,h2/main/3?ttl=5s");
     for form in ["table", "json", "jsonl", "name"] {
-        let done = bench.run(&["url", "explain", &url, "-o", form]);
+        let done = context.run(&["url", "explain", &url, "-o", form]);
         assert_eq!(done.code, Some(0), "{done:?}");
         assert!(!done.out.contains(CANARY) && done.out.contains("***"), "{done:?}");
         assert!(done.out.contains("h2:26379"), "{done:?}");
     }
-    let done = bench.run(&["url", "explain", &url, "-o", "json"]);
+    let done = context.run(&["url", "explain", &url, "-o", "json"]);
     let explained: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((&explained["scheme"], &explained["built_in"]), (&"redis+sentinel".into(), &true.into()));
-    let own = bench.run(&["url", "explain"]);
-    assert!(own.out.contains(&bench.url()), "{own:?}");
+    let own = context.run(&["url", "explain"]);
+    assert!(own.out.contains(&context.url()), "{own:?}");
 }
 
 #[test]
 fn a_password_is_in_no_message() {
-    let bench = Bench::new();
+    let context = TestContext::new();
     let urls = [
         (format!("redis://me:{CANARY}@127.0.0.1:1"), 69),
         (format!("mysql://me:{CANARY}@127.0.0.1"), 78),
@@ -47,7 +47,7 @@ fn a_password_is_in_no_message() {
     ];
     for (url, code) in urls {
         for args in [&["run", "-v", "-n", "x", "--", "true"][..], &["ls", "-v"], &["show", "x"]] {
-            let mut command = bench.bare(args);
+            let mut command = context.bare(args);
             command.env("OARLOCK_URL", &url);
             let done = finish(command);
             assert_eq!(done.code, Some(code), "{done:?}");

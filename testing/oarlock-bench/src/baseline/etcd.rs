@@ -34,7 +34,7 @@ pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
     let config = Config::from_url(url)?;
     let client = Client::open(&config).await?;
     let lease = client.grant(LEASE_SECONDS).await?;
-    let (prefix, leases) = (format!("{}floor:", config.prefix), Mutex::new(vec![lease]));
+    let (prefix, leases) = (format!("{}baseline:", config.prefix), Mutex::new(vec![lease]));
     Ok(Arc::new(Key { config, client, lease, prefix, leases }))
 }
 

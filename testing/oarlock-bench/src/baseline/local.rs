@@ -20,7 +20,7 @@ struct Flock {
 
 /// Makes a directory for its files in that of the store.
 pub(super) fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
-    let dir = oarlock_local::Config::from_url(url)?.dir.join(format!("floor-{}", std::process::id()));
+    let dir = oarlock_local::Config::from_url(url)?.dir.join(format!("baseline-{}", std::process::id()));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| {
         Error::new(ErrorKind::CannotCreate, format!("cannot create {}", dir.display())).on("local").because(error)
     })?;

@@ -65,7 +65,7 @@ pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
     let config = Config::from_url(url)?;
     let pool = Pool::open(&config).await?;
     let number = pool.idle().first().map_or(0, Conn::id);
-    let table = format!("oarlock_floor_{number}");
+    let table = format!("oarlock_baseline_{number}");
     let make = format!(
         "DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (name VARBINARY(1536) PRIMARY KEY, owner BIGINT, fence BIGINT NOT NULL, \
          expires DATETIME(6) NOT NULL) ENGINE = InnoDB"
@@ -109,7 +109,7 @@ impl Baseline for Row {
     fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
         Box::pin(async move {
             let conn = Mutex::new(connect(&self.config).await?);
-            Ok(Some(Arc::new(Named { conn, name: format!("oarlock_floor_{name}") }) as Arc<dyn Rival>))
+            Ok(Some(Arc::new(Named { conn, name: format!("oarlock_baseline_{name}") }) as Arc<dyn Rival>))
         })
     }
 

@@ -29,7 +29,7 @@ pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
     let client = connect(&config).await?;
     let number: i32 =
         client.query_typed_one("SELECT pg_backend_pid()", &[]).await.and_then(|row| row.try_get(0)).map_err(failed)?;
-    let table = format!("oarlock.floor_{number}");
+    let table = format!("oarlock.baseline_{number}");
     let make = format!(
         "DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (name bytea PRIMARY KEY, owner bigint, fence bigint NOT NULL, \
          expires timestamptz NOT NULL) WITH (fillfactor = 50)"

@@ -48,7 +48,7 @@ pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
 
 impl Key {
     fn name(&self, name: &str) -> String {
-        format!("{}floor:{{{name}}}", self.prefix)
+        format!("{}baseline:{{{name}}}", self.prefix)
     }
 
     /// The connection for this key, opened when it is first needed.

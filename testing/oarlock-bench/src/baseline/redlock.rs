@@ -80,7 +80,7 @@ impl Baseline for Rounds {
 
     fn pair(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
-            let key = format!("{}floor:{name}", self.prefix);
+            let key = format!("{}baseline:{name}", self.prefix);
             let owner = format!("{:032x}", self.owners.fetch_add(1, Ordering::Relaxed));
             let mut take = redis::cmd("SET");
             take.arg(&key).arg(&owner).arg("NX").arg("PX").arg(30_000);

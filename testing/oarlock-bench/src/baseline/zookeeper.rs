@@ -64,7 +64,7 @@ pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
     let config = Config::from_url(url);
     // Beside the locks, also where those may be anywhere.
     let above = if config.root.is_empty() { "/oarlock" } else { &config.root };
-    let (root, queues) = (format!("{above}.floor-{}", std::process::id()), format!("{above}.floor"));
+    let (root, queues) = (format!("{above}.baseline-{}", std::process::id()), format!("{above}.baseline"));
     let session = Session::begin(url).await?;
     session.client.mkdir(&root, &session.options(zk::CreateMode::Persistent)).await.map_err(failed)?;
     Ok(Arc::new(Nodes { url: url.clone(), session, root, queues, made: tokio::sync::Mutex::default() }))
