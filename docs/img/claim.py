@@ -4,6 +4,7 @@
 Edit ACTORS and STEPS, then run:  python3 docs/img/claim.py
 """
 import pathlib
+import sys
 from xml.sax.saxutils import escape
 
 ACTORS = [
@@ -16,19 +17,20 @@ ACTORS = [
 # ("call" | "reply", from, to, text) · ("note", at, text) · ("begin", title) · ("end",)
 STEPS = [
     ("call", "code", "engine", "lock(): checks name, ttl, owner"),
-    ("note", "engine", "gate: tasks of one process queue behind one claim for each name"),
+    ("note", "engine", "gate: exclusive claims of one process queue behind one claim for each name"),
     ("call", "engine", "driver", "attempt(claim)"),
     ("call", "driver", "store", "one script or transaction"),
     ("reply", "store", "driver", "granted or pending"),
     ("reply", "driver", "engine", "Attempt::Granted or Attempt::Pending"),
     ("begin", "while the answer is Pending"),
     ("call", "engine", "watchdog", "keep the waiter alive"),
-    ("call", "engine", "driver", "watch(claim)"),
-    ("reply", "store", "engine", "notification: a hint; a slow poll replaces one that was lost"),
-    ("call", "engine", "store", "attempt(claim) again, with the same claim id"),
+    ("call", "engine", "driver", "watch(claim), unless the reply says that it is watched"),
+    ("call", "engine", "store", "attempt(claim) again, with the same claim id: it may be free by now"),
+    ("reply", "store", "engine", "notification: a hint, or the grant itself; a slow poll replaces one that was lost"),
+    ("call", "engine", "driver", "attempt(claim): asks the store, or takes the grant that came"),
     ("end",),
     ("reply", "store", "engine", "Granted: fence and lease"),
-    ("call", "engine", "watchdog", "hold: belief until the lease ends"),
+    ("call", "engine", "watchdog", "hold: belief ends a margin before the lease"),
     ("reply", "engine", "code", "Guard"),
     ("begin", "while the guard lives"),
     ("call", "watchdog", "store", "renew(claims of this client), in batches, every third of the lease"),
@@ -108,7 +110,7 @@ def draw():
                 y += 14
                 continue
             case ("note", at, words):
-                shapes.append(f'<rect x="{x(at) - 12}" y="{y - 20}" width="420" height="26" rx="4" class="box"/>')
+                shapes.append(f'<rect x="{x(at) - 12}" y="{y - 20}" width="470" height="26" rx="4" class="box"/>')
                 shapes.append(text(x(at) - 2, y - 3, words, "left"))
             case (style, start, end, words):
                 shapes += arrow(style, x(start), x(end), y, words)
@@ -129,4 +131,7 @@ def draw():
 
 
 if __name__ == "__main__":
-    pathlib.Path(__file__).with_suffix(".svg").write_text(draw(), encoding="utf-8")
+    if sys.argv[1:] == ["--print"]:
+        sys.stdout.buffer.write(draw().encode())
+    else:
+        pathlib.Path(__file__).with_suffix(".svg").write_text(draw(), encoding="utf-8")

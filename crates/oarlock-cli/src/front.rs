@@ -100,7 +100,7 @@ pub(crate) struct Job {
 impl Job {
     /// For a process that the front has started.
     pub(crate) fn of_keeper(front: Option<&OsString>) -> Result<Self, Failure> {
-        let alone = || Failure::usage(format!("{SUBCOMMAND} is not for people"));
+        let alone = || Failure::usage(format!("{SUBCOMMAND} is internal: do not call it"));
         let front = front.ok_or_else(alone)?;
         if !shim::die_with(front) {
             return Err(alone());

@@ -62,7 +62,7 @@ pub(crate) fn sentence(state: &ResourceState, us: Option<ClaimId>) -> String {
         }
     };
     match before(&state.waiters, us) {
-        None => line.push_str("; ? wait before you"),
+        None => line.push_str("; the number of waiters is unknown"),
         Some(0) => {}
         Some(1) => line.push_str("; 1 waits before you"),
         Some(count) => line.push_str(&format!("; {count} wait before you")),

@@ -63,7 +63,7 @@ impl Asking {
             return Err(Failure::usage(format!("--ttl: a lease is between {least} and {most} long")));
         }
         if args.max_hold.is_some_and(|span| span.is_zero()) {
-            return Err(Failure::usage("--max-hold must be more than nothing"));
+            return Err(Failure::usage("--max-hold must be greater than 0"));
         }
         let mut label = Label::of_this_process();
         label.reason = args.reason;

@@ -137,7 +137,7 @@ pub(crate) async fn farewell(locks: &Locks, events: &EngineEvents) -> oarlock::R
         (Duration::from_millis(500), Duration::from_millis(500))
     };
     let done = tokio::time::timeout(patience + grace, locks.shutdown(patience));
-    done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not let us go in time")))
+    done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not confirm the release in time; the lease ends the lock")))
 }
 
 /// Runs `work` on this thread.

@@ -76,13 +76,13 @@ pub(crate) fn write_busy(f: &mut fmt::Formatter<'_>, name: Option<&ResourceName>
         }
         None if busy.holders > 0 => write!(f, " is held by {}", busy.holders)?,
         None => match busy.ahead {
-            None | Some(0) => f.write_str(" could not be had in time")?,
+            None | Some(0) => f.write_str(" was not granted in time")?,
             Some(1) => return f.write_str(" is free, but 1 claim waits before this one"),
             Some(ahead) => return write!(f, " is free, but {ahead} claims wait before this one"),
         },
     }
     match busy.ahead {
-        None => f.write_str("; ? wait before you"),
+        None => f.write_str("; the number of waiters is unknown"),
         Some(0) => Ok(()),
         Some(1) => f.write_str("; 1 waits before you"),
         Some(ahead) => write!(f, "; {ahead} wait before you"),

@@ -122,5 +122,5 @@ fn stored(key: &str, reads: Vec<crate::api::RangeResponse>) -> Result<Option<(Fe
 }
 
 fn unfenced(key: &str) -> Error {
-    Error::new(ErrorKind::Foreign, format!("the key {key:?} holds something that has no fence")).on(SCHEME)
+    Error::new(ErrorKind::Foreign, format!("the key {key:?} holds a value without a fence")).on(SCHEME)
 }

@@ -71,7 +71,7 @@ async fn all(store: &Etcd) -> Result<Vec<(ResourceName, Option<Listing>)>> {
     let ranges = match store.space.layout {
         Layout::Native => vec![store.space.records()],
         Layout::Go => {
-            let message = "without a prefix, finding the locks that Go has too means reading the whole store";
+            let message = "layout=go without a prefix cannot list names: set prefix=";
             let unsupported = || Error::new(ErrorKind::Unsupported, message).on(SCHEME);
             vec![store.space.records(), store.space.shared().ok_or_else(unsupported)?]
         }

@@ -137,7 +137,7 @@ impl Etcd {
             // It was on another lease when that was kept alive: an attempt has moved it since.
             Some(before) if !before.adopted => {
                 let moved = self.leases.get(claim.id).as_ref().and_then(stands_on);
-                Some(moved.ok_or_else(|| ended("the claim is on its way"))?)
+                Some(moved.ok_or_else(|| ended("the claim is being moved to another lease"))?)
             }
             _ => self.adopt(claim.id, stored.lease).await?,
         };
@@ -207,7 +207,7 @@ impl Etcd {
             });
             if came_anew {
                 // An attempt has made another key since: this one is missed for nothing.
-                return Err(ended("the claim is on its way"));
+                return Err(ended("the claim is being moved to another lease"));
             }
         }
         Ok(Renewed::Gone(notification.map_or(Gone::Unknown, Gone::Broken)))

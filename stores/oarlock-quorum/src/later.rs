@@ -69,7 +69,7 @@ impl Later {
             Ok(opened) => opened.clone(),
             Err(_) => None,
         };
-        let gone = || Err(Error::new(ErrorKind::Closed, "the runtime is gone").on(SCHEME));
+        let gone = || Err(Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME));
         let driver = opened.unwrap_or_else(gone)?;
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Open(driver.clone());
         Ok(driver)

@@ -29,7 +29,7 @@ const fn scheme(name: &'static str) -> Scheme {
 
 fn even_number(url: &Url) -> Vec<String> {
     let hosts = url.hosts().len();
-    let warning = || format!("{hosts} servers bear no more failures than {}: use an odd number", hosts - 1);
+    let warning = || format!("{hosts} servers tolerate no more failures than {}: use an odd number", hosts - 1);
     hosts.is_multiple_of(2).then(warning).into_iter().collect()
 }
 

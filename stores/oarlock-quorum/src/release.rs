@@ -100,7 +100,7 @@ impl Core {
         // A memo must be where every later majority finds it; that a lock is gone is enough elsewhere.
         let count = if leaves_memo { done } else { done + asked + absent };
         if count < self.majority {
-            let what = if leaves_memo { "have what it left" } else { "answered" };
+            let what = if leaves_memo { "stored the memo" } else { "answered" };
             let message = format!("{count} of {} nodes {what}", self.nodes.len());
             let error = Error::unreachable(message).on(SCHEME);
             return Err(match fault {
@@ -123,7 +123,7 @@ impl Core {
 fn stamp(end: &mut End, stamped: impl FnOnce(&Memo) -> Option<Versioned>) -> Result<()> {
     if let End::Done { memo: Some(memo) } = end {
         let missing =
-            || Error::unreachable("too few nodes answer to tell the fence of what was handed over").on(SCHEME);
+            || Error::unreachable("too few nodes answered to read the fence of the ticket").on(SCHEME);
         *memo = stamped(memo).ok_or_else(missing)?.raw;
     }
     Ok(())

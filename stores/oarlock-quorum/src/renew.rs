@@ -126,7 +126,7 @@ impl Keeping {
             hold.doubt(&self.missing);
             self.missing.iter().for_each(|node| core.win_back(hold, *node));
             let message =
-                format!("{} of {} nodes keep it, {} are needed", self.alive.len(), core.nodes.len(), core.majority);
+                format!("{} of {} nodes renewed the lock, {} are needed", self.alive.len(), core.nodes.len(), core.majority);
             let error = Error::unreachable(message).on(SCHEME);
             return Err(match self.fault {
                 Some(cause) => error.because(cause),
@@ -211,7 +211,7 @@ impl Core {
         }
         let Some(found) = self.find(&claim.resource, claim.id).await? else { return Ok(None) };
         let Some(fence) = found.fence else {
-            let message = "too few nodes answer to tell the fence of what was handed over";
+            let message = "too few nodes answered to read the fence of the ticket";
             return Err(Error::unreachable(message).on(SCHEME));
         };
         let round = Round::adopt(&self.registry, claim, found.id);

@@ -245,7 +245,7 @@ impl Config {
         }
         config.tokens = url.is_yes("tokens");
         if config.tokens && config.layout != Layout::Redisson {
-            return Err(Error::new(ErrorKind::Config, "tokens are for layout=redisson"));
+            return Err(Error::new(ErrorKind::Config, "tokens=yes needs layout=redisson"));
         }
         config.min_replicas = url.option("min_replicas").and_then(|count| count.parse().ok()).unwrap_or(0);
         config.allow_eviction = url.is_yes("allow_eviction");

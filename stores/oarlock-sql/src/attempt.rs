@@ -39,7 +39,7 @@ pub(crate) fn refused<R: Row>(row: &R, outcome: &str, claim: &Claim) -> Error {
         "heavy" => stored().map_or_else(
             |error| error,
             |stored| {
-                let message = format!("{} of {stored} can never be had", from_weight(claim.weight));
+                let message = format!("{} of {stored} can never be granted", from_weight(claim.weight));
                 R::STORE.error(ErrorKind::TooHeavy, message)
             },
         ),

@@ -19,7 +19,7 @@ impl Store {
 
     /// The server did not answer a request for so long that its connection was closed.
     pub(crate) fn silent(self) -> Error {
-        Error::unreachable("the server is silent").on(self.0)
+        Error::unreachable("no reply from the server; the connection is replaced").on(self.0)
     }
 
     /// A reply that this version does not understand.

@@ -85,7 +85,7 @@ pub(crate) fn to_limit(stored: i64) -> Limit {
 
 pub(crate) fn write(store: Store, value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value)
-        .map_err(|error| store.error(ErrorKind::InvalidClaim, "not to be written as JSON").because(error))
+        .map_err(|error| store.error(ErrorKind::InvalidClaim, "the label or value cannot be encoded as JSON").because(error))
 }
 
 pub(crate) fn read<'a, T: Deserialize<'a>>(store: Store, text: &'a str) -> Result<T> {

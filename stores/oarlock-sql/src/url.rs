@@ -27,7 +27,7 @@ pub(crate) fn checked_host(url: &Url) -> Result<&Host> {
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     if url.option("key").is_some() && !is_session(url) {
-        return Err(Error::new(ErrorKind::Config, "key is for mode=session alone"));
+        return Err(Error::new(ErrorKind::Config, "key= needs mode=session"));
     }
     url.hosts().first().ok_or_else(|| Error::new(ErrorKind::Config, format!("{url} has no host")))
 }

@@ -28,7 +28,7 @@ pub(crate) fn from_zk(error: zk::Error) -> Error {
 
 /// Two steps of one operation saw different states: nothing was done, and doing it again will do.
 pub(crate) fn changed_meanwhile() -> Error {
-    Error::new(ErrorKind::Unreachable, "the resource changed meanwhile").retry_now().on(SCHEME)
+    Error::new(ErrorKind::Unreachable, "another client changed the lock at the same time").retry_now().on(SCHEME)
 }
 
 /// A name has had so many claims that its server soon has no number for another, and numbers are their order.

@@ -102,7 +102,7 @@ impl ZooKeeper {
             Some((node, path, Ok((data, stat)))) => (node, path, data, stat),
         };
         if renewal.fences != Fences::Keep {
-            return Err(Error::new(ErrorKind::Unsupported, "fences are ZooKeeper's own here").on(SCHEME));
+            return Err(Error::new(ErrorKind::Unsupported, "ZooKeeper cannot raise or reserve fences").on(SCHEME));
         }
         if let (Some(_), Some(memo)) = (node.fence, &renewal.memo)
             && !session.write_memo(&parent, &path, memo).await?

@@ -97,5 +97,5 @@ fn gone() -> Failure {
 }
 
 fn strange() -> Failure {
-    Failure::new(Code::Internal, "a process of the load said something that makes no sense")
+    Failure::new(Code::Internal, "unexpected output from a worker process")
 }

@@ -27,7 +27,7 @@ pub(crate) const DONE: &str = "done";
 
 /// The number of this process among those of the load, from the words after [`SUBCOMMAND`].
 pub(crate) fn number(parent: Option<&OsString>, number: Option<&OsString>) -> Result<u32, Failure> {
-    let alone = || Failure::usage(format!("{SUBCOMMAND} is not for people"));
+    let alone = || Failure::usage(format!("{SUBCOMMAND} is internal: do not call it"));
     if !parent.is_some_and(die_with) {
         return Err(alone());
     }

@@ -113,7 +113,7 @@ impl Watch<'_> {
                 Doom::Done
             }
             OnLost::Warn => {
-                self.messages.warning(&format!("{why}: the command goes on without it"));
+                self.messages.warning(&format!("{why}: the command continues without the lock"));
                 Doom::Done
             }
         }

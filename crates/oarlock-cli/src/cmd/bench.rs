@@ -33,7 +33,7 @@ pub(crate) struct BenchArgs {
     /// How many tasks of each of those processes contend
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) per_process: u32,
-    /// Let every task stand in the store's queue, not one for each process
+    /// Give every task its own position in the store's queue
     #[arg(long)]
     pub(crate) fair: bool,
     /// Run this load only; may be repeated

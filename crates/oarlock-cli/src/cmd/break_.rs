@@ -20,13 +20,13 @@ const SLACK: Duration = Duration::from_secs(5);
 pub(crate) struct BreakArgs {
     /// The lock
     pub(crate) name: String,
-    /// The fence of the hold to end, as ls and show print it: proof that you have looked
+    /// The fence of the hold to end, as ls and show print it; a hold with another fence is not ended
     #[arg(long, value_name = "N")]
     pub(crate) fence: u64,
     /// How long the holder may take to finish; 0 ends the hold at once
     #[arg(long, value_name = "DUR", default_value = "5s", value_parser = span)]
     pub(crate) grace: Duration,
-    /// Why; the holder sees it
+    /// Reason, shown to the holder
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) reason: String,
     /// Do not ask for confirmation
@@ -41,7 +41,7 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
     let name = ResourceName::new(&args.name)?;
     let fence = Fence::new(args.fence);
     if !args.yes && !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("break asks on a terminal; without one, say --yes"));
+        return Err(Failure::usage("standard input is no terminal: confirm with --yes"));
     }
     block_on(async {
         let locks = store.look().await?;

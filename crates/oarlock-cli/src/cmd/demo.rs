@@ -119,7 +119,7 @@ fn shop(args: &OversellArgs, name: &str) -> oversell::Plan {
         buyers: args.buyers.into(),
         items: args.items.into(),
         tills: args.tills.into(),
-        sabotage: args.sabotage.as_deref().and_then(Strategy::cure),
+        sabotage: args.sabotage.as_deref().and_then(Strategy::protection),
         name: name.to_owned(),
     }
 }
@@ -127,7 +127,7 @@ fn shop(args: &OversellArgs, name: &str) -> oversell::Plan {
 fn ward(args: &OncallArgs, name: &str) -> oncall::Plan {
     oncall::Plan {
         nights: args.nights.into(),
-        sabotage: args.sabotage.as_deref().and_then(Strategy::cure),
+        sabotage: args.sabotage.as_deref().and_then(Strategy::protection),
         in_turn: args.in_turn,
         name: name.to_owned(),
     }

@@ -54,7 +54,7 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
                 Ok(multi) => hold(&store, &asking, &mut signals, &events, multi).await,
                 Err(error) if error.kind() == ErrorKind::Busy => {
                     let show = messages::shell_word(names[0].as_str());
-                    store.messages.note(&format!("{error}. Wait longer with -w, look with \"oarlock show {show}\"."));
+                    store.messages.note(&format!("{error}. Wait longer with -w, see the holder with \"oarlock show {show}\"."));
                     Ok(if asking.skip_if_busy { Code::Success.into() } else { Exit(asking.busy_code) })
                 }
                 Err(error) => Err(error.into()),
@@ -89,7 +89,7 @@ async fn hold(
     let name = multi.iter().next().map(|held| text::quoted(held.resource().as_str())).unwrap_or_default();
     let done = multi::release(multi, events).await;
     for error in &done.errors {
-        store.messages.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+        store.messages.warning(&format!("cannot release the lock; it ends with its lease: {error}"));
     }
     if lost || !done.gone.is_empty() {
         let reason = reason.unwrap_or_else(|| "another process asked for its end".to_owned());

@@ -27,9 +27,9 @@ pub(crate) fn main(args: &InitArgs) -> Result<Exit, Failure> {
         block_on(async { Ok(oarlock::setup::init(store.url.clone(), args.grant.clone()).await?) })?
     };
     if needs && !args.print {
-        store.messages.note(&format!("{} has what locks need", store.url));
+        store.messages.note(&format!("the tables in {} are ready", store.url));
     } else if !needs {
-        store.messages.note(&format!("{} needs nothing", store.url));
+        store.messages.note(&format!("{} needs no set-up", store.url));
     }
     Ok(Code::Success.into())
 }

@@ -184,7 +184,7 @@ fn busy_words(error: &Error) -> String {
     let show = error
         .resource()
         .map_or_else(|| "ls".to_owned(), |name| format!("show {}", messages::shell_word(name.as_str())));
-    format!("{error}. Wait longer with -w, look with \"oarlock {show}\".")
+    format!("{error}. Wait longer with -w, see the holder with \"oarlock {show}\".")
 }
 
 fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Exit, Failure> {
@@ -238,7 +238,7 @@ async fn command(
         multi.loss().map(|(held, reason)| format!("lost: {}: {reason}", text::quoted(held.resource().as_str())));
     let done = multi::release(multi, events).await;
     for error in &done.errors {
-        store.messages.warning(&format!("the lock could not be released, its lease will end it: {error}"));
+        store.messages.warning(&format!("cannot release the lock; it ends with its lease: {error}"));
     }
     if lost || !done.gone.is_empty() {
         report.outcome = Outcome::Lost;

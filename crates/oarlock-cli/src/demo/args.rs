@@ -11,9 +11,8 @@ use crate::args::{StoreArgs, span};
 /// See what goes wrong without a lock, and what helps
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Each demo makes what it needs for itself (a schema or a database, a file where the store has no \
-rows) and takes it away. The exit code is 0 when it showed what it is for, and 70 when a cure failed or nothing went wrong \
-without one."
+    after_help = "Each demo creates what it needs (a schema or a database, a file where the store has no rows) and \
+removes it. The exit code is 0 if the fault happened without protection and every protection worked, else 70."
 )]
 pub(crate) struct DemoArgs {
     #[command(subcommand)]
@@ -27,7 +26,7 @@ pub(crate) enum DemoCommand {
     FlashSale(FlashSaleArgs),
 }
 
-/// Many buyers, few items: oversold without a lock, and not with any of four cures
+/// Many buyers, few items: oversold without a lock, and not with any of four protections
 #[derive(Debug, clap::Args)]
 pub(crate) struct OversellArgs {
     /// How many buyers there are
@@ -39,8 +38,8 @@ pub(crate) struct OversellArgs {
     /// At how many tills they are served at once, each with its own connection; at one of them nothing can go wrong
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) tills: u32,
-    /// Leave this cure out, to see that the demo notices
-    #[arg(long, value_name = "CURE", value_parser = PossibleValuesParser::new(["mutex", "version", "for-update", "segments"]))]
+    /// Leave this protection out, to see that the demo notices
+    #[arg(long, value_name = "PROTECTION", value_parser = PossibleValuesParser::new(["mutex", "version", "for-update", "segments"]))]
     pub(crate) sabotage: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -55,8 +54,8 @@ pub(crate) struct OncallArgs {
     /// Let the second doctor ask only when the first has decided: nothing goes wrong then, and the demo says so
     #[arg(long)]
     pub(crate) in_turn: bool,
-    /// Leave this cure out, to see that the demo notices
-    #[arg(long, value_name = "CURE", value_parser = PossibleValuesParser::new(["mutex", "version", "for-update", "serializable"]))]
+    /// Leave this protection out, to see that the demo notices
+    #[arg(long, value_name = "PROTECTION", value_parser = PossibleValuesParser::new(["mutex", "version", "for-update", "serializable"]))]
     pub(crate) sabotage: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,

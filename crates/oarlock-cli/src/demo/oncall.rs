@@ -20,7 +20,7 @@ const WARD: i64 = 0;
 
 pub(crate) struct Plan {
     pub(crate) nights: u64,
-    /// The cure that is left out, to see that it is noticed.
+    /// The protection that is left out, to see that it is noticed.
     pub(crate) sabotage: Option<Strategy>,
     /// Whether the second doctor asks only when the first one has decided: nothing can go wrong then.
     pub(crate) in_turn: bool,

@@ -1,4 +1,4 @@
-//! Many buyers, few items: what is sold without a lock, and what with each of the cures.
+//! Many buyers, few items: what is sold without a lock, and what with each of the protections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) buyers: u64,
     pub(crate) items: u64,
     pub(crate) tills: u64,
-    /// The cure that is left out, to see that it is noticed.
+    /// The protection that is left out, to see that it is noticed.
     pub(crate) sabotage: Option<Strategy>,
     /// A name that no other process uses, for the lock and the item.
     pub(crate) name: String,
@@ -45,10 +45,10 @@ pub(crate) async fn run<B: Database, S: Shelves>(
 ) -> Result<Vec<Outcome>, Boxed> {
     let mut outcomes = Vec::new();
     for strategy in WAYS {
-        let cured = plan.sabotage != Some(strategy);
+        let protected = plan.sabotage != Some(strategy);
         outcomes.push(match strategy {
-            Strategy::Segments if cured => from_segments(plan, shelves).await?,
-            _ => from_a_row(plan, database, locks, strategy, if cured { strategy } else { Strategy::None }).await?,
+            Strategy::Segments if protected => from_segments(plan, shelves).await?,
+            _ => from_a_row(plan, database, locks, strategy, if protected { strategy } else { Strategy::None }).await?,
         });
     }
     Ok(outcomes)

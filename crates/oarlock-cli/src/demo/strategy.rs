@@ -42,8 +42,8 @@ impl Strategy {
         }
     }
 
-    /// The cure that this word names.
-    pub(crate) fn cure(word: &str) -> Option<Self> {
+    /// The protection that this word names.
+    pub(crate) fn protection(word: &str) -> Option<Self> {
         [Self::Mutex, Self::Version, Self::ForUpdate, Self::Serializable, Self::Segments]
             .into_iter()
             .find(|strategy| strategy.word() == word)

@@ -28,8 +28,8 @@ fn all(context: &TestContext, url: &str, transactions: bool, sale: bool) {
     let done = on(context, url, &["oversell"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     let found = json(&done);
-    let cures = ["mutex", "version", "for-update", "segments"].map(|cure| (cure, false, true));
-    assert_eq!(ways(&found), [&[("none", true, false)][..], &cures].concat(), "{found:#}");
+    let protections = ["mutex", "version", "for-update", "segments"].map(|protection| (protection, false, true));
+    assert_eq!(ways(&found), [&[("none", true, false)][..], &protections].concat(), "{found:#}");
     for way in found["ways"].as_array().unwrap() {
         let (sold, left) = (way["sold"].as_u64().unwrap(), way["left"].as_u64().unwrap());
         assert_eq!(way["right"], (sold, left) == (3, 0), "{found:#}");
@@ -39,8 +39,8 @@ fn all(context: &TestContext, url: &str, transactions: bool, sale: bool) {
     assert_eq!(done.code, Some(0), "{done:?}");
     let found = json(&done);
     let diseases: &[_] = if transactions { &["none", "transaction", "row-version"] } else { &["none", "row-version"] };
-    let cures = ["mutex", "version", "for-update", "serializable"].map(|cure| (cure, false, true));
-    let wanted: Vec<_> = diseases.iter().map(|disease| (*disease, true, false)).chain(cures).collect();
+    let protections = ["mutex", "version", "for-update", "serializable"].map(|protection| (protection, false, true));
+    let wanted: Vec<_> = diseases.iter().map(|disease| (*disease, true, false)).chain(protections).collect();
     assert_eq!(ways(&found), wanted, "{found:#}");
     if sale {
         let done = on(context, url, &["flash-sale", "--duration", "100ms", "--takers", "8", "--segments", "1,4"]);
@@ -104,9 +104,9 @@ fn a_cluster_sells_and_nothing_is_left_on_it() {
 }
 
 #[test]
-fn a_cure_that_is_left_out_is_missed() {
+fn a_protection_that_is_left_out_is_missed() {
     let context = TestContext::new();
-    for (demo, cure) in [
+    for (demo, protection) in [
         ("oversell", "mutex"),
         ("oversell", "version"),
         ("oversell", "for-update"),
@@ -116,13 +116,13 @@ fn a_cure_that_is_left_out_is_missed() {
         ("oncall", "for-update"),
         ("oncall", "serializable"),
     ] {
-        let done = on(&context, &context.url(), &[demo, "--sabotage", cure]);
-        assert_eq!(done.code, Some(70), "{demo} {cure}: {done:?}");
-        assert!(done.err.contains("should have been right and was not"), "{demo} {cure}: {done:?}");
+        let done = on(&context, &context.url(), &[demo, "--sabotage", protection]);
+        assert_eq!(done.code, Some(70), "{demo} {protection}: {done:?}");
+        assert!(done.err.contains("should have been right and was not"), "{demo} {protection}: {done:?}");
         let found = json(&done);
         assert_eq!(found["shown"], false);
         let broken: Vec<_> = ways(&found).into_iter().filter(|(_, disease, right)| !disease && !right).collect();
-        assert_eq!(broken, [(cure, false, false)], "{demo}");
+        assert_eq!(broken, [(protection, false, false)], "{demo}");
     }
     let flags = ["flash-sale", "--sabotage", "--duration", "100ms", "--takers", "4", "--segments", "2"];
     let done = on(&context, &context.url(), &flags);

@@ -35,7 +35,7 @@ fn a_store_that_needs_nothing_says_so() {
     let context = TestContext::new();
     let done = context.run(&["init"]);
     assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
-    assert!(done.err.contains("needs nothing"), "{done:?}");
+    assert!(done.err.contains("needs no set-up"), "{done:?}");
     assert_eq!(on(&context, "mysql://127.0.0.1", &["init"]).code, Some(78));
     assert_eq!(on(&context, "mysql://127.0.0.1:1/locks", &["init"]).code, Some(69));
 }

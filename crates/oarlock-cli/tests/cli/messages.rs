@@ -16,7 +16,7 @@ fn busy_says_who_since_when_and_what_next() {
     let rest = format!("(pid {}, \"release 2.3\") for ", pid.as_raw_nonzero());
     assert!(done.err.contains(&rest), "{done:?}");
     let end =
-        format!(", fence {fence}; 2 wait before you. Wait longer with -w, look with \"oarlock show deploy/prod\".\n");
+        format!(", fence {fence}; 2 wait before you. Wait longer with -w, see the holder with \"oarlock show deploy/prod\".\n");
     assert!(done.err.ends_with(&end), "{done:?}");
     assert!(done.out.is_empty());
 }

@@ -172,7 +172,7 @@ impl Pool {
     pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
         config.check()?;
         let runtime = Handle::try_current()
-            .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
+            .map_err(|error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error))?;
         let pool = Arc::new(Self {
             config,
             session: Mutex::default(),
@@ -197,7 +197,7 @@ impl Pool {
     /// Does this in a task of its own, where the connections live: it goes on whether or not its caller does, and holds
     /// up no other request.
     async fn apart<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        let gone = |error| Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error);
         self.runtime.spawn(work).await.map_err(gone)?
     }
 

@@ -76,19 +76,19 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
         return (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock");
     }
     if told.state == DOUBT {
-        return (ErrorKind::Unreachable, "other connections were killed meanwhile");
+        return (ErrorKind::Unreachable, "connections were killed on the server at the same time; the step is repeated");
     }
     match told.code {
-        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused"),
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused the request"),
         1049 => (ErrorKind::Config, "there is no such database"),
-        NO_SUCH_TABLE | 1054 | 1305 | 1318 => (ErrorKind::Foreign, "the tables of oarlock are missing, or another's"),
-        LOCK_WAIT_TIMEOUT | DEADLOCK => (ErrorKind::Unreachable, "the server undid it"),
-        1290 | 1792 | 1836 => (ErrorKind::Unreachable, "this server only reads"),
+        NO_SUCH_TABLE | 1054 | 1305 | 1318 => (ErrorKind::Foreign, "the tables of oarlock are missing or have another layout: run `oarlock init`"),
+        LOCK_WAIT_TIMEOUT | DEADLOCK => (ErrorKind::Unreachable, "the server rolled the step back (deadlock, lock time-out or serialization failure)"),
+        1290 | 1792 | 1836 => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
         // Without its own log of changes, or with one that cannot tell what a step did.
-        1665 => (ErrorKind::Unsupported, "the server is set up in another way"),
-        1040 | 1041 | 1203 | 1206 | 1226 | 1047 => (ErrorKind::Unreachable, "the server cannot do it now"),
-        code if is_doubtful(code) => (ErrorKind::Unreachable, "the server stopped it"),
-        _ => (ErrorKind::Internal, "the server refused"),
+        1665 => (ErrorKind::Unsupported, "the server's configuration does not support this: see the set-up section of the store's page"),
+        1040 | 1041 | 1203 | 1206 | 1226 | 1047 => (ErrorKind::Unreachable, "the server cannot serve the request now"),
+        code if is_doubtful(code) => (ErrorKind::Unreachable, "the server interrupted the request, which may have taken effect"),
+        _ => (ErrorKind::Internal, "the server refused the request"),
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn no_connection(error: mysql_async::Error, encrypted: bool) -> Error
         // MySQL says the same of a wrong password, of a user who must encrypt, and of a password that it could not be
         // sent.
         mysql_async::Error::Server(told) if told.code == ACCESS_DENIED && !encrypted => {
-            (ErrorKind::Denied, "the server refused, which may be for want of encryption (sslmode=require)")
+            (ErrorKind::Denied, "access denied; if the user requires TLS, add sslmode=require")
         }
         mysql_async::Error::Server(told) => meaning(told),
         // Today as tomorrow.

@@ -159,6 +159,6 @@ async fn hear(pool: &Pool, before: ClaimId) -> Result<(Conn, bool)> {
     if is_free || began.elapsed() >= SPAN / 2 {
         Ok((conn, is_free))
     } else {
-        Err(STORE.unexpected("a wait that did not last"))
+        Err(STORE.unexpected("GET_LOCK returned before its time-out"))
     }
 }

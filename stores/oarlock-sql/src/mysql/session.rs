@@ -172,7 +172,7 @@ impl Open {
         let answer = match answer {
             Ok(Ok(answer)) => return answer.ok_or_else(|| STORE.unexpected("no answer")),
             Ok(Err(mysql_async::Error::Server(told))) if NO_NAME.contains(&told.code) => {
-                return Err(Error::new(ErrorKind::InvalidName, "the server has no room for this name")
+                return Err(Error::new(ErrorKind::InvalidName, "the name is too long for a named lock of this server")
                     .on(SCHEME)
                     .because(told));
             }
@@ -251,7 +251,7 @@ impl session::Connection for Connection {
         let clock = match taken {
             Ok(Some(1)) => self.clock().await.map(Some),
             Ok(Some(_)) => Ok(None),
-            Ok(None) => Err(STORE.unexpected("the server cannot tell")),
+            Ok(None) => Err(STORE.unexpected("unexpected NULL reply from the server")),
             Err(error) => Err(error),
         };
         // A name that the server refuses cannot have been taken, and it would refuse to release it as well.

@@ -222,7 +222,7 @@ async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Soc
 impl Pool {
     pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
         let runtime = Handle::try_current()
-            .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
+            .map_err(|error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error))?;
         config.check()?;
         let (requests, renewals) =
             (Reopened::new(SCHEME).on(runtime.clone()), Reopened::new(SCHEME).on(runtime.clone()));
@@ -354,7 +354,7 @@ impl Pool {
         // In a task: while one answer is not read, no other on that connection is, and behind a pooler none is asked
         // for.
         let asked = self.runtime.spawn(async move { pool.ask_now(lane, sql, &params).await });
-        let gone = |error| Error::new(ErrorKind::Closed, "its runtime is gone").on(SCHEME).because(error);
+        let gone = |error| Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error);
         asked.await.map_err(gone)?
     }
 

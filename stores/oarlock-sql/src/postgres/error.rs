@@ -14,7 +14,7 @@ pub(crate) const STORE: Store = Store(SCHEME);
 /// The state that our own functions raise for a row of a newer format.
 const NEWER: &str = "OAR01";
 
-const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot do it now");
+const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot serve the request now");
 
 /// A request that failed. What the server refused had no effect; what it did not answer may have had one.
 pub fn failed(error: tokio_postgres::Error) -> Error {
@@ -60,20 +60,20 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
         ref state if state.code() == NEWER => {
             (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock")
         }
-        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "this server only reads"),
-        SqlState::FEATURE_NOT_SUPPORTED => (ErrorKind::Unsupported, "the server is set up in another way"),
-        SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => (ErrorKind::Config, "the server refused"),
+        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
+        SqlState::FEATURE_NOT_SUPPORTED => (ErrorKind::Unsupported, "the server's configuration does not support this: see the set-up section of the store's page"),
+        SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => (ErrorKind::Config, "the server refused the request"),
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
-            (ErrorKind::Foreign, "the tables of the schema oarlock are missing or another's")
+            (ErrorKind::Foreign, "the tables of the schema oarlock are missing or have another layout: run `oarlock init`")
         }
-        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "a right is missing"),
+        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "the user lacks a right: run `oarlock init --grant USER`"),
         ref state => match state.code().get(..2) {
             Some("28") => (ErrorKind::Denied, "the server refused the credentials"),
             Some("08") => (ErrorKind::Unreachable, "the connection failed"),
-            Some("40") => (ErrorKind::Unreachable, "the server undid it"),
+            Some("40") => (ErrorKind::Unreachable, "the server rolled the step back (deadlock, lock time-out or serialization failure)"),
             // Out of connections or memory, cancelled or shutting down, a lock not to be had.
             Some("53" | "55" | "57" | "58") => NOT_NOW,
-            _ => (ErrorKind::Internal, "the server refused"),
+            _ => (ErrorKind::Internal, "the server refused the request"),
         },
     }
 }
@@ -97,7 +97,7 @@ fn is_not_trusted(error: &tokio_postgres::Error) -> bool {
 
 /// An answer to a request that we did not send.
 pub(crate) fn not_ours() -> Error {
-    Error::unreachable("the answer to another's request").on(SCHEME)
+    Error::unreachable("received the reply to another request; the connection is replaced").on(SCHEME)
 }
 
 /// What the server said: the client's own words leave that out.

@@ -29,7 +29,7 @@ impl<S: Server> SessionLocks<S> {
     /// # Errors
     /// Any error that the server returns; [`ErrorKind::Config`] outside of a runtime.
     pub async fn connect(server: S) -> Result<Self> {
-        let outside = |error| Error::new(ErrorKind::Config, "connect on a runtime").on(S::SCHEME).because(error);
+        let outside = |error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(S::SCHEME).because(error);
         let locks = Self { pool: Pool::new(server, Handle::try_current().map_err(outside)?) };
         locks.pool.open_first().await.map_err(|error| error.during("connect"))?;
         Ok(locks)
@@ -152,13 +152,13 @@ impl<S: Server> SessionLocks<S> {
                 *answer = Some(kept);
             }
         }
-        let silent = || Error::unreachable("its connection is silent").on(S::SCHEME);
+        let silent = || Error::unreachable("no reply on the connection, which is replaced").on(S::SCHEME);
         let mut heard: HashMap<usize, Result<()>> = HashMap::new();
         for (address, ping) in pings {
             // What has come is heard, also after that time.
             let ping = match timeout_at(until, ping).await {
                 Ok(Ok(ping)) => ping.map(drop),
-                Ok(Err(_)) => Err(Error::unreachable("its runtime is gone").on(S::SCHEME)),
+                Ok(Err(_)) => Err(Error::unreachable("the tokio runtime of this client has ended").on(S::SCHEME)),
                 Err(_) => Err(silent()),
             };
             heard.insert(address, ping);
@@ -185,7 +185,7 @@ impl<S: Server> SessionLocks<S> {
     async fn keep_one(&self, renewal: &Renewal) -> Result<Kept<S>> {
         self.pool.check()?;
         if renewal.fences != Fences::Keep || renewal.memo.is_some() {
-            return Err(Error::new(ErrorKind::Unsupported, "nothing can be written beside this lock").on(S::SCHEME));
+            return Err(Error::new(ErrorKind::Unsupported, "mode=session stores no memo and reserves no fences").on(S::SCHEME));
         }
         let id = renewal.claim.id;
         let Some(state) = self.pool.known_claim(id).await else { return Ok(Kept::Gone(Gone::Unknown)) };
@@ -203,7 +203,7 @@ impl<S: Server> SessionLocks<S> {
 
     async fn show(&self, query: &Query) -> Result<Page> {
         let Select::Name(name) = &query.select else {
-            let message = "the server's own locks have numbers or hashes, not names: look at one name";
+            let message = "mode=session cannot list names: inspect one name";
             return Err(Error::new(ErrorKind::Unsupported, message).on(S::SCHEME));
         };
         let key = self.pool.server.key(name)?;
@@ -305,7 +305,7 @@ impl<S: Server> Driver for SessionLocks<S> {
         self.pool.check().map_err(about)?;
         let Some(mut state) = self.pool.known_claim(id).await else {
             if matches!(end, End::Broken { .. }) {
-                let message = "the lock of another connection ends with that connection alone: end it on the server";
+                let message = "the lock of another connection cannot be broken from here: end that connection on the server";
                 return Err(about(Error::new(ErrorKind::Unsupported, message).on(S::SCHEME)));
             }
             return Ok(Release::new(Released::NotHeld, None));

@@ -155,7 +155,7 @@ impl Dialect {
     pub(crate) fn path(self, root: &str, resource: &ResourceName) -> Result<String> {
         let name = resource.as_str();
         let why = if name.starts_with('/') || name.ends_with('/') || name.contains("//") {
-            "has a slash too many"
+            "has an empty path segment"
         } else if name.split('/').any(|part| part == "." || part == "..") {
             "has a part that is . or .."
         } else if name.chars().any(is_forbidden) {
