@@ -30,7 +30,7 @@ STEPS = [
     ("call", "engine", "driver", "attempt(claim): asks the store, or takes the grant that came"),
     ("end",),
     ("reply", "store", "engine", "Granted: fence and lease"),
-    ("call", "engine", "watchdog", "hold: belief ends a margin before the lease"),
+    ("call", "engine", "watchdog", "hold: belief ends before the lease"),
     ("reply", "engine", "code", "Guard"),
     ("begin", "while the guard lives"),
     ("call", "watchdog", "store", "renew(claims of this client), in batches, every third of the lease"),
@@ -110,7 +110,7 @@ def draw():
                 y += 14
                 continue
             case ("note", at, words):
-                shapes.append(f'<rect x="{x(at) - 12}" y="{y - 20}" width="470" height="26" rx="4" class="box"/>')
+                shapes.append(f'<rect x="{x(at) - 12}" y="{y - 20}" width="490" height="26" rx="4" class="box"/>')
                 shapes.append(text(x(at) - 2, y - 3, words, "left"))
             case (style, start, end, words):
                 shapes += arrow(style, x(start), x(end), y, words)

@@ -173,7 +173,7 @@ fn sentinel() -> Result<bool, Failure> {
     }
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
-    let addrs = bed.machines.iter().map(|machine| machine.link.addr()).collect();
+    let addrs = bed.machines.iter().map(|machine| machine.proxy.addr()).collect();
     Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() }))
 }
 

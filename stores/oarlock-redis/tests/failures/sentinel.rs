@@ -141,7 +141,7 @@ impl Holder {
         let ways: Vec<_> = bed.machines.iter().map(|machine| Proxy::start(machine.server.addr()).unwrap()).collect();
         let mut config = config(bed);
         config.min_replicas = min_replicas;
-        let there = bed.machines.iter().map(|machine| host(machine.link.addr()));
+        let there = bed.machines.iter().map(|machine| host(machine.proxy.addr()));
         config.detours = there.zip(ways.iter().map(|way| host(way.addr()))).collect();
         Self { client: client(config.clone(), ttl).await, config, ways }
     }
@@ -166,7 +166,7 @@ fn end_of(guard: &Guard) -> tokio::task::JoinHandle<Moment> {
 }
 
 fn crash(bed: &RedisSentinel) {
-    bed.machines[0].link.cut();
+    bed.machines[0].proxy.cut();
     bed.machines[0].server.kill().unwrap();
 }
 
@@ -204,7 +204,7 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
         let store = Redis::open(holder.config.clone()).await.unwrap();
         let patient = Locks::builder(Redis::open(holder.config).await.unwrap()).op_timeout(LONG).build().unwrap();
         let lock = patient.mutex("deploy").ttl(Duration::from_secs(60));
-        bed.machines[0].link.cut();
+        bed.machines[0].proxy.cut();
         let error = lock.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "run {run}: {error}");
         assert!(error.to_string().contains("0 of 1 required replicas"), "{error}");
@@ -223,7 +223,7 @@ async fn a_grant_that_is_forgotten_is_told_and_has_the_smaller_fence() {
     for run in 0..runs() {
         let bed = started!(RedisSentinel::start_or_skip());
         let (holder, rival) = (Holder::new(&bed, 0, LONG).await, rival(&bed, 0).await);
-        bed.machines[0].link.cut();
+        bed.machines[0].proxy.cut();
         let guard = holder.client.mutex("deploy").lock().await.unwrap();
         let end = end_of(&guard);
         let began = BootClock.now();

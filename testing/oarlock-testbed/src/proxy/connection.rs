@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::state::{Armed, Link, Piece, Shared};
+use super::state::{Armed, ConnectionState, Piece, Shared};
 use super::{Direction, Then};
 
 /// So much waits inside in each direction of a connection; then the sender has to wait, as it would on a network.
@@ -25,12 +25,12 @@ pub(super) async fn serve(shared: Arc<Shared>) {
         while connections.try_join_next().is_some() {}
         next += 1;
         let id = next;
-        let mut link = Link::default();
+        let mut connection = ConnectionState::default();
         {
             // To refuse connections, the listener is closed first; then the connections in the state are reset.
             let mut state = shared.state();
-            link.is_reset = !shared.is_listening();
-            state.links.insert(id, link);
+            connection.is_reset = !shared.is_listening();
+            state.connections.insert(id, connection);
         }
         shared.seen.send_modify(|seen| {
             seen.accepted += 1;
@@ -67,7 +67,7 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        state.links.remove(&self.id);
+        state.connections.remove(&self.id);
         self.shared.count_held(&mut state);
         self.shared.seen.send_modify(|seen| seen.open -= 1);
     }
@@ -119,12 +119,12 @@ impl Open {
             let has_room = {
                 let mut state = self.shared.state();
                 let is_cut = *state.cut.of(Direction::ToServer);
-                match state.links.get_mut(&self.id) {
-                    Some(link) if !link.is_reset => {
+                match state.connections.get_mut(&self.id) {
+                    Some(connection) if !connection.is_reset => {
                         if !is_cut {
                             return None;
                         }
-                        link.lanes.to_server.bytes < HELD_AT_MOST
+                        connection.directions.to_server.bytes < HELD_AT_MOST
                     }
                     _ => return Some(End::Reset),
                 }
@@ -138,8 +138,8 @@ impl Open {
 
     /// When the client has closed its side, a silent connection has nothing left to do.
     fn forget_if_silent(&self) {
-        if let Some(link) = self.shared.state().links.get_mut(&self.id) {
-            link.is_reset |= link.is_silent;
+        if let Some(connection) = self.shared.state().connections.get_mut(&self.id) {
+            connection.is_reset |= connection.is_silent;
         }
     }
 
@@ -151,13 +151,13 @@ impl Open {
             let (due, has_room) = {
                 let mut state = self.shared.state();
                 let due = state.due(self.id, direction);
-                let Some(link) = state.links.get_mut(&self.id) else {
+                let Some(connection) = state.connections.get_mut(&self.id) else {
                     return End::Reset;
                 };
-                if link.is_reset {
+                if connection.is_reset {
                     return End::Reset;
                 }
-                (due, link.lanes.of(direction).bytes < HELD_AT_MOST)
+                (due, connection.directions.of(direction).bytes < HELD_AT_MOST)
             };
             let now = Instant::now();
             tokio::select! {
@@ -188,24 +188,24 @@ impl Open {
         let is_last = !matches!(piece, Piece::Bytes(..));
         let mut state = self.shared.state();
         let state = &mut *state;
-        let Some(link) = state.links.get_mut(&self.id) else {
+        let Some(connection) = state.connections.get_mut(&self.id) else {
             return true;
         };
         let count = piece.len();
-        if count > 0 && direction == Direction::ToServer && link.victim.is_none() && !link.is_silent {
-            link.victim = state.armed.take();
+        if count > 0 && direction == Direction::ToServer && connection.victim.is_none() && !connection.is_silent {
+            connection.victim = state.armed.take();
         }
         if count > 0
             && direction == Direction::ToClient
-            && let Some(Armed { then, done }) = link.victim.take()
+            && let Some(Armed { then, done }) = connection.victim.take()
         {
             match then {
                 Then::Close => {
-                    link.is_reset = true;
+                    connection.is_reset = true;
                     // The other direction has to learn of it as well.
                     self.shared.changed.send_replace(());
                 }
-                Then::Silence => link.is_silent = true,
+                Then::Silence => connection.is_silent = true,
             }
             self.shared.seen.send_modify(|seen| seen.replies_dropped += 1);
             // No task waits for it.
@@ -213,12 +213,12 @@ impl Open {
             return false;
         }
         // A connection that has gone silent ends in silence too.
-        if link.is_silent && direction == Direction::ToClient {
+        if connection.is_silent && direction == Direction::ToClient {
             return is_last;
         }
-        let lane = link.lanes.of(direction);
-        lane.queue.push_back((Instant::now(), piece));
-        lane.bytes += count;
+        let buffer = connection.directions.of(direction);
+        buffer.queue.push_back((Instant::now(), piece));
+        buffer.bytes += count;
         self.shared.count_held(state);
         is_last
     }
@@ -230,14 +230,14 @@ impl Open {
         if state.due(self.id, direction).is_none_or(|due| due > Instant::now()) {
             return Ok(None);
         }
-        let Some(link) = state.links.get_mut(&self.id) else {
+        let Some(connection) = state.connections.get_mut(&self.id) else {
             return Ok(Some(End::Reset));
         };
-        if link.is_reset {
+        if connection.is_reset {
             return Ok(Some(End::Reset));
         }
-        let lane = link.lanes.of(direction);
-        let Some((_, piece)) = lane.queue.front_mut() else {
+        let buffer = connection.directions.of(direction);
+        let Some((_, piece)) = buffer.queue.front_mut() else {
             return Ok(None);
         };
         match piece {
@@ -254,9 +254,9 @@ impl Open {
                 };
                 *gone += count;
                 let is_whole = *gone == bytes.len();
-                lane.bytes -= count;
+                buffer.bytes -= count;
                 if is_whole {
-                    lane.queue.pop_front();
+                    buffer.queue.pop_front();
                 }
                 self.shared.seen.send_modify(|seen| *seen.passed(direction) += count as u64);
             }

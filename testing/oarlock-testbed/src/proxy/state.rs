@@ -77,15 +77,15 @@ pub(super) enum Piece {
 
 /// What waits to go one way on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct Buffer {
     pub(super) queue: VecDeque<(Instant, Piece)>,
     pub(super) bytes: usize,
 }
 
 /// One connection.
 #[derive(Debug, Default)]
-pub(super) struct Link {
-    pub(super) lanes: Both<Lane>,
+pub(super) struct ConnectionState {
+    pub(super) directions: Both<Buffer>,
     /// Both ends are to see a reset.
     pub(super) is_reset: bool,
     /// The next bytes from the server are a reply to be lost.
@@ -109,25 +109,25 @@ pub(super) struct State {
     pub(super) cut: Both<bool>,
     pub(super) delay: Both<Duration>,
     pub(super) armed: Option<Armed>,
-    pub(super) links: BTreeMap<u64, Link>,
+    pub(super) connections: BTreeMap<u64, ConnectionState>,
 }
 
 impl State {
     pub(super) fn reset_all(&mut self) {
-        for link in self.links.values_mut() {
-            link.is_reset = true;
+        for connection in self.connections.values_mut() {
+            connection.is_reset = true;
         }
     }
 
     pub(super) fn strand_all(&mut self) {
-        for link in self.links.values_mut() {
-            link.is_stranded = true;
+        for connection in self.connections.values_mut() {
+            connection.is_stranded = true;
         }
     }
 
     pub(super) fn reset_stranded(&mut self) {
-        for link in self.links.values_mut() {
-            link.is_reset |= link.is_stranded;
+        for connection in self.connections.values_mut() {
+            connection.is_reset |= connection.is_stranded;
         }
     }
 
@@ -135,36 +135,36 @@ impl State {
         self.cut = Both::default();
         self.delay = Both::default();
         self.armed = None;
-        for link in self.links.values_mut() {
-            link.victim = None;
-            link.is_stranded = false;
+        for connection in self.connections.values_mut() {
+            connection.victim = None;
+            connection.is_stranded = false;
             match held {
                 Held::Deliver => {}
                 Held::Drop => {
-                    for lane in [&mut link.lanes.to_server, &mut link.lanes.to_client] {
+                    for buffer in [&mut connection.directions.to_server, &mut connection.directions.to_client] {
                         // What has begun to pass must pass whole, and the end of a connection is not its content.
-                        lane.queue.retain(|(_, piece)| !matches!(piece, Piece::Bytes(_, 0)));
-                        lane.bytes = lane.queue.iter().map(|(_, piece)| piece.len()).sum();
+                        buffer.queue.retain(|(_, piece)| !matches!(piece, Piece::Bytes(_, 0)));
+                        buffer.bytes = buffer.queue.iter().map(|(_, piece)| piece.len()).sum();
                     }
                 }
-                Held::Reset => link.is_reset = true,
+                Held::Reset => connection.is_reset = true,
             }
         }
     }
 
-    /// When the first piece of a lane may pass: never while the way is cut.
-    pub(super) fn due(&mut self, link: u64, direction: Direction) -> Option<Instant> {
+    /// When the first piece of a buffer may pass: never while the way is cut.
+    pub(super) fn due(&mut self, connection: u64, direction: Direction) -> Option<Instant> {
         let delay = *self.delay.of(direction);
         if *self.cut.of(direction) {
             return None;
         }
-        let link = self.links.get_mut(&link).filter(|link| !link.is_stranded)?;
-        let (arrived, _) = link.lanes.of(direction).queue.front()?;
+        let connection = self.connections.get_mut(&connection).filter(|connection| !connection.is_stranded)?;
+        let (arrived, _) = connection.directions.of(direction).queue.front()?;
         arrived.checked_add(delay)
     }
 
     fn held(&mut self, direction: Direction) -> u64 {
-        self.links.values_mut().map(|link| link.lanes.of(direction).bytes as u64).sum()
+        self.connections.values_mut().map(|connection| connection.directions.of(direction).bytes as u64).sum()
     }
 }
 

@@ -61,7 +61,7 @@ pub struct Machine {
     /// The server.
     pub server: Redis,
     /// All other clients connect through it.
-    pub link: Proxy,
+    pub proxy: Proxy,
 }
 
 /// A master, two replicas, three Sentinels. The master is down after a second without an answer.
@@ -82,16 +82,16 @@ impl RedisSentinel {
         let mut machines = Vec::new();
         for _ in 0..3 {
             let server = Redis::start_with(&[("repl-diskless-sync-delay", "0"), ("repl-ping-replica-period", "1")])?;
-            let link = Proxy::start(server.addr())?;
-            let port = link.addr().port().to_string();
+            let proxy = Proxy::start(server.addr())?;
+            let port = proxy.addr().port().to_string();
             redis_command(
                 server.addr(),
                 &["CONFIG", "SET", "replica-announce-ip", "127.0.0.1", "replica-announce-port", &port],
             )?;
-            machines.push(Machine { server, link });
+            machines.push(Machine { server, proxy });
         }
         let (master, replicas) = machines.split_first().context("three were started")?;
-        let port = master.link.addr().port().to_string();
+        let port = master.proxy.addr().port().to_string();
         for replica in replicas {
             redis_command(replica.server.addr(), &["REPLICAOF", "127.0.0.1", &port])?;
         }
