@@ -291,6 +291,7 @@ fn every_guard_waits_without_a_bound() -> Result<(), Failure> {
     let locks = Locks::over(store)?;
     let leadership = locks.election("e").campaign("me")?;
     let held: Held = leadership.held();
+    assert_eq!(leadership.with(|held| Ok::<_, Error>(held.fence()))?, leadership.fence());
     let watcher = std::thread::spawn(move || held.ended());
     leadership.resign()?;
     assert_eq!(watcher.join().map_err(|_| "the watcher panicked")??, Ended::Released);

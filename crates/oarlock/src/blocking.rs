@@ -60,7 +60,7 @@ pub mod setup {
     /// # Ok(()) }
     /// ```
     pub fn init(url: Url, grant: Option<String>) -> Result<bool> {
-        crate::driver::Runtime::own_thread()?.block_on(crate::setup::init(url, grant))?
+        oarlock_core::Runtime::own_thread()?.block_on(crate::setup::init(url, grant))?
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::{Blocking, Guard, Held, MultiGuard, MultiHeld, Twin, WriteGuard};
+use super::{Blocking, Held, MultiHeld, Twin};
 use crate::engine::Runtime;
 use crate::error::{Error, Result};
 
@@ -38,11 +38,11 @@ impl<T, H: Clone> BlockingGuard<T, H> {
     }
 }
 
-/// `with`, for guards whose async twin has it.
+/// `with`, for the guards of each state.
 macro_rules! with {
-    ($($guard:ident gives $held:ident),+) => {$(
+    ($($held:ident),+) => {$(
         #[oarlock_macros::by_hand]
-        impl $guard {
+        impl<G> BlockingGuard<G, crate::$held> {
             /// Runs `body` while the lock is held. Code that blocks cannot be stopped: call `check` between its steps.
             ///
             /// # Errors
@@ -50,7 +50,7 @@ macro_rules! with {
             /// done: then `body` did not begin, or its result is dropped.
             pub fn with<T, E: From<Error>>(&self, body: impl FnOnce($held) -> Result<T, E>) -> Result<T, E> {
                 self.check()?;
-                let done = body(self.held())?;
+                let done = body(self.held.clone())?;
                 self.check()?;
                 Ok(done)
             }
@@ -58,7 +58,7 @@ macro_rules! with {
     )+};
 }
 
-with!(Guard gives Held, WriteGuard gives Held, MultiGuard gives MultiHeld);
+with!(Held, MultiHeld);
 
 #[oarlock_macros::by_hand]
 impl MultiHeld {
