@@ -52,6 +52,7 @@ struct Inner {
     waited: Duration,
 }
 
+#[oarlock_macros::blocking]
 impl Held {
     pub(crate) fn new(claim: Arc<Claim>, grant: &Grant, belief: BeliefCell, now: Moment, waited: Duration) -> Self {
         Self(Arc::new(Inner {
@@ -179,6 +180,7 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[blocking(within)]
     pub async fn lost(&self) -> LossReason {
         self.0.belief.lost().await
     }
@@ -201,6 +203,7 @@ impl Held {
     /// assert_eq!(ended, Ended::Released);
     /// # Ok(()) }
     /// ```
+    #[blocking(within)]
     pub async fn ended(&self) -> Ended {
         self.0.belief.ended().await
     }
@@ -211,6 +214,7 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[blocking(within)]
     pub async fn asked_to_end(&self) -> Option<Ending> {
         self.0.belief.asked_to_end().await
     }
@@ -342,6 +346,7 @@ impl Guard {
 
     /// The state of this lock, for other tasks.
     #[must_use]
+    #[blocking(by_hand)]
     pub fn held(&self) -> Held {
         self.held.clone()
     }

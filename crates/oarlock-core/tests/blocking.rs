@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use oarlock_core::blocking::{EndRequest, Locks, Multi};
+use oarlock_core::blocking::{Held, Locks, Multi, Part, Within};
 use oarlock_core::state::Ending;
 use oarlock_core::{
     Ended, Error, ErrorKind, Fenced, Lifetime, LockEvent, LossReason, Memory, Owner, Released, Runtime, Slot,
@@ -109,13 +109,13 @@ fn a_loss_is_seen_while_the_thread_works() -> Result<(), Failure> {
 }
 
 #[test]
-fn the_engines_own_thread_is_refused_instead_of_hanging() -> Result<(), Failure> {
+fn the_clients_background_thread_is_refused_instead_of_hanging() -> Result<(), Failure> {
     let (tell, told) = mpsc::channel();
     let (give, given) = mpsc::channel::<Locks>();
     let (given, once) = (std::sync::Mutex::new(given), std::sync::Once::new());
-    let builder = oarlock_core::Locks::builder(Memory::new()).ttl(Duration::from_millis(300));
+    let builder = Locks::builder(Memory::new()).ttl(Duration::from_millis(300));
     let builder = builder.observer(move |_: &LockEvent| {
-        // Renewals are observed on the engine's thread, grants on the caller's.
+        // Renewals are observed on the client's background thread, grants on the caller's.
         if std::thread::current().name() == Some("oarlock") {
             once.call_once(|| {
                 let locks = given.lock().ok().and_then(|given| given.recv().ok());
@@ -124,7 +124,7 @@ fn the_engines_own_thread_is_refused_instead_of_hanging() -> Result<(), Failure>
             });
         }
     });
-    let locks = builder.build_blocking()?;
+    let locks = builder.build()?;
     give.send(locks.clone())?;
     let _guard = locks.mutex("a").lock()?;
     let answer = told.recv_timeout(Duration::from_secs(10))?.ok_or("no client")?;
@@ -191,8 +191,7 @@ fn the_other_kinds_have_the_same_names() -> Result<(), Failure> {
 fn the_same_methods_as_without_blocking() -> Result<(), Failure> {
     let locks = Locks::over(Memory::new())?;
     let (owner, config) = (Owner::new(), locks.rwlock("config"));
-    let all =
-        Multi::all(&locks, [config.for_reading(), locks.semaphore("workers", 3).permits(2), locks.mutex("a").into()]);
+    let all = Multi::all([config.for_reading(), locks.semaphore("workers", 3).permits(2), locks.mutex("a").into()]);
     let all = all.lock()?;
     assert_eq!(locks.list()?.len(), 3);
     assert_eq!(locks.scan()?.len(), 3);
@@ -207,7 +206,7 @@ fn the_same_methods_as_without_blocking() -> Result<(), Failure> {
     let ending = Ending::new("ops", "test");
     assert_eq!(locks.break_claim("a", guard.id(), ending.clone(), Duration::ZERO)?, Released::Released);
     assert!(watch.changed()?.is_some());
-    assert_eq!(guard.asked_to_end_within(Duration::from_secs(30))?, EndRequest::Asked(ending.clone()));
+    assert_eq!(guard.asked_to_end_within(Duration::from_secs(30))?, Within::Some(ending.clone()));
     assert_eq!(guard.ended_within(Duration::from_secs(30))?, Some(Ended::Lost(LossReason::Broken(ending))));
     assert_eq!(guard.with(|_| Ok::<_, Error>(())).unwrap_err().kind(), ErrorKind::Lost);
 
@@ -231,21 +230,20 @@ fn a_view_of_a_held_lock_waits_on_another_thread() -> Result<(), Failure> {
     let guard = locks.rwlock("a").write()?;
     assert_eq!(guard.with(|held| held.check().map(|()| held.fence()))?, guard.fence());
     let held = guard.held();
-    assert_eq!(held.asked_to_end_within(SHORT)?, EndRequest::NotAsked);
-    assert!(!held.ending_within(Duration::ZERO, SHORT)?);
+    assert_eq!(held.asked_to_end_within(SHORT)?, Within::TimedOut);
     let watcher = std::thread::spawn(move || held.asked_to_end_within(LONG));
     kit.ask_to_end("a", &Ending::new("ops", "test"), LONG)?;
     let asked = watcher.join().map_err(|_| "the watcher panicked")??;
-    assert_eq!(asked, EndRequest::Asked(Ending::new("ops", "test")));
+    assert_eq!(asked, Within::Some(Ending::new("ops", "test")));
     let held = guard.held();
     guard.release()?;
-    assert!(held.ending_within(Duration::ZERO, LONG)?);
+    held.ends_within(Duration::ZERO)?;
     assert_eq!(held.ended_within(LONG)?, Some(Ended::Released));
 
     let guard = locks.mutex("b").lock()?;
     let held = guard.held();
     drop(guard);
-    assert_eq!(held.asked_to_end_within(LONG)?, EndRequest::Ended(Ended::Released));
+    assert_eq!(held.asked_to_end_within(LONG)?, Within::None);
     Ok(())
 }
 
@@ -256,8 +254,8 @@ fn several_locks_and_entries_of_a_thread_are_waited_for_with_a_bound() -> Result
     let locks = Locks::over(store)?;
     let both = Multi::of(locks.rwlock("rates").for_reading()).and(locks.mutex("a")).lock()?;
     assert_eq!(both.ended_within(SHORT)?, None);
-    assert!(matches!(both.asked_to_end_within(SHORT)?, EndRequest::NotAsked));
-    assert!(both.lost_within(SHORT)?.is_none() && !both.ending_within(Duration::ZERO, SHORT)?);
+    assert!(matches!(both.asked_to_end_within(SHORT)?, Within::TimedOut));
+    assert!(both.lost_within(SHORT)?.is_none());
     kit.lose("a")?;
     let lost = both.held().lost_within(LONG)?.map(|(held, reason)| (held.resource().to_string(), reason));
     assert_eq!(lost, Some(("a".to_owned(), LossReason::Gone)));
@@ -274,13 +272,105 @@ fn watches_are_waited_for_with_a_bound() -> Result<(), Failure> {
     let locks = Locks::over(Memory::new())?;
     let (election, mut watch) = (locks.election("e"), locks.watch("a")?);
     let mut leaders = election.observe();
-    assert_eq!(leaders.changed_within(LONG)?, Some(None), "there is no leader");
-    assert_eq!(leaders.changed_within(SHORT)?, None, "nothing changed");
+    assert_eq!(leaders.changed_within(LONG)?, Within::None, "there is no leader");
+    assert_eq!(leaders.changed_within(SHORT)?, Within::TimedOut, "nothing changed");
     let leadership = election.campaign("me")?;
-    let leader = leaders.changed_within(LONG)?.flatten();
-    assert_eq!(leader.and_then(|leader| leader.fence), Some(leadership.fence()));
-    assert_eq!(watch.changed_within(SHORT)?, None);
+    let Within::Some(leader) = leaders.changed_within(LONG)? else { return Err("the leader is not seen".into()) };
+    assert_eq!(leader.fence, Some(leadership.fence()));
+    assert_eq!(watch.changed_within(SHORT)?, Within::TimedOut);
     let _guard = locks.mutex("a").lock()?;
-    assert!(watch.changed_within(LONG)?.flatten().is_some());
+    assert!(matches!(watch.changed_within(LONG)?, Within::Some(_)));
+    Ok(())
+}
+
+/// What resolves in async code blocks here: no guard lends a future, or anything of the async API.
+#[test]
+fn every_guard_waits_without_a_bound() -> Result<(), Failure> {
+    let store = Memory::new();
+    let kit = store.kit();
+    let locks = Locks::over(store)?;
+    let leadership = locks.election("e").campaign("me")?;
+    let held: Held = leadership.held();
+    assert_eq!(leadership.with(|held| Ok::<_, Error>(held.fence()))?, leadership.fence());
+    let watcher = std::thread::spawn(move || held.ended());
+    leadership.resign()?;
+    assert_eq!(watcher.join().map_err(|_| "the watcher panicked")??, Ended::Released);
+
+    let (guard, ending) = (locks.mutex("a").lock()?, Ending::new("ops", "test"));
+    kit.ask_to_end("a", &ending, LONG)?;
+    assert_eq!(guard.asked_to_end()?, Some(ending));
+    kit.lose("a")?;
+    let reason: LossReason = guard.lost()?;
+    assert_eq!(guard.ended()?, Ended::Lost(reason));
+    guard.ends_within(Duration::ZERO)?;
+
+    let both = Multi::of(locks.mutex("x")).and(locks.mutex("y")).lock()?;
+    let names: Vec<_> = both.iter().map(|held: Held| held.resource().to_string()).collect();
+    assert_eq!(names, ["x", "y"]);
+    assert!(both.weakest().is_some_and(|held: Held| held.is_held()) && both.loss().is_none());
+    kit.lose("y")?;
+    let (held, reason): (Held, LossReason) = both.lost()?;
+    assert_eq!((held.resource().as_str(), reason), ("y", LossReason::Gone));
+    assert!(both.asked_to_end()?.is_none());
+    Ok(())
+}
+
+#[test]
+fn several_locks_may_be_none() -> Result<(), Failure> {
+    let locks = Locks::over(Memory::new())?;
+    let none = Multi::all(Vec::<Part>::new());
+    assert_eq!(none.lock().unwrap_err().kind(), ErrorKind::InvalidClaim);
+    none.and(locks.mutex("a")).lock()?.release()?;
+    Ok(())
+}
+
+/// The compiler warns of what is lost at once.
+#[test]
+fn locks_and_guards_must_be_used() -> Result<(), Failure> {
+    let locks = Locks::over(Memory::new())?;
+    #[expect(unused_must_use)]
+    locks.mutex("a");
+    #[expect(unused_must_use)]
+    locks.mutex("a").lock()?;
+    Ok(())
+}
+
+/// An `impl` block that begins in the first column: the type, whether `#[blocking]` is on it, and its text.
+fn impl_blocks(source: &str) -> impl Iterator<Item = (&str, bool, &str)> {
+    source.match_indices("\nimpl").filter_map(|(at, _)| {
+        let text = source[at + 1..].split("\n}").next()?;
+        let header = text.lines().next()?.trim_end_matches(['{', ' ']);
+        let of = header.rsplit(' ').next()?.split('<').next()?;
+        Some((of, source[..at].ends_with("#[oarlock_macros::blocking]"), text))
+    })
+}
+
+/// Without the attribute, a method would have no twin. An `impl` block needs it if it has an async method, or if another
+/// block of its type has it.
+#[test]
+fn every_public_method_is_seen_by_the_generator() -> Result<(), Failure> {
+    // For drivers, and for programs that open stores themselves.
+    const NOT_FOR_BLOCKING: &[&str] = &["Runtime", "Joined", "Reopened", "Store"];
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.extension() {
+                None if !path.ends_with("blocking") => folders.push(path),
+                Some(_) if !path.ends_with("blocking.rs") => sources.push(std::fs::read_to_string(path)?),
+                _ => {}
+            }
+        }
+    }
+    let blocks: Vec<_> = sources.iter().flat_map(|source| impl_blocks(source)).collect();
+    let twins: Vec<_> = blocks.iter().filter(|(_, seen, _)| *seen).map(|(of, ..)| *of).collect();
+    assert!(twins.contains(&"Held") && twins.contains(&"Mutex"), "{twins:?}");
+    for (of, seen, text) in blocks {
+        let is_async = text.contains("\n    pub async fn ") || text.contains("-> impl Future");
+        let is_public = text.contains("\n    pub fn ") && twins.contains(&of);
+        let exempt = seen || NOT_FOR_BLOCKING.contains(&of);
+        assert!(exempt || !(is_async || is_public), "`#[oarlock_macros::blocking]` is missing:\n{text}");
+    }
     Ok(())
 }

@@ -1,179 +1,294 @@
-//! Writes the blocking API of `oarlock-core` from its async one. Not for use elsewhere.
+//! Generates the blocking API of `oarlock-core` from its async one. Not for use elsewhere.
 //!
-//! `#[blocking]` on an `impl` block writes a second one, for `crate::blocking::Blocking<T>`, with a method for each public method of the
-//! first: the same name and arguments, without `async`. So the blocking API cannot lack a method. A method that cannot be
-//! written this way, because an argument is async itself, says so: `#[blocking(by_hand)]`.
+//! `#[blocking]` on an `impl` block generates a second one, for the type of the same name in `crate::blocking`, with a
+//! method for each public method of the first: the same name and arguments, without `async`. A method can be marked:
+//!
+//! - `#[blocking(within)]`: its twin has a bounded form, too, `name_within(…, patience)`.
+//! - `#[blocking(by_hand)]`: its twin is written by hand, in an `impl` block with `#[by_hand]`. Without it, the crate does
+//!   not compile.
+//! - `#[blocking(none)]`: it has no twin, because code that blocks has no use for it.
+//!
+//! So the blocking API can lack a method only where the async one says so.
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, TokenStream as Tokens};
 use quote::{format_ident, quote};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, ImplItem, ImplItemFn, ItemImpl, Pat, PathArguments, ReceiverKind, Result,
-    ReturnType, Type, TypeParamBound, TypePath, TypeReference, Visibility, parse_quote,
+    Attribute, Error, Expr, ExprLit, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl, ItemType, Lit, Meta,
+    Pat, PathArguments, PathSegment, ReceiverKind, Result, ReturnType, Type, TypeParamBound, TypePath, TypeReference,
+    Visibility, parse_quote,
 };
 
-/// Types of the async API that have a twin in `crate::blocking`: the name of both, the path of the async one, and what
-/// the twin is.
-const TWINS: &[(&str, &str, &str)] = &[
-    ("Locks", "crate::Locks", "Locks on one store. Cheap to clone; every clone is the same client."),
-    ("Mutex", "crate::Mutex", "A lock with one holder at a time."),
-    ("RwLock", "crate::RwLock", "A lock with many readers or one writer."),
-    ("Semaphore", "crate::Semaphore", "A lock of a number of units, of which each holder takes some."),
-    ("Election", "crate::Election", "An election of one leader among many candidates."),
-    ("Once", "crate::Once", "Work that is done once per slot."),
-    ("Multi", "crate::Multi", "Several locks that are taken as one."),
-    (
-        "Part",
-        "crate::Part",
-        "One lock of a [`Multi`]: a mutex, [`RwLock::for_reading`], [`RwLock::for_writing`] or [`Semaphore::permits`].",
-    ),
-    (
-        "ReentrantMutex",
-        "crate::ReentrantMutex",
-        "A mutex that its owner can enter again. For a thread as the owner: [`ThreadMutex`].",
-    ),
-    (
-        "ReentrantRwLock",
-        "crate::ReentrantRwLock",
-        "A read-write lock that its owner can enter again. For a thread as the owner: [`ThreadRwLock`].",
-    ),
-    (
-        "Guard",
-        "crate::Guard",
-        "A held lock; dropping it releases the lock, and never blocks. Its state is in [`Held`](crate::Held).",
-    ),
-    (
-        "Held",
-        "crate::Held",
-        "The state of a held lock, for other threads. Cheap to clone; dropping it does nothing to the lock.",
-    ),
-    ("WriteGuard", "crate::WriteGuard", "A held lock of a writer: it can become a reader's."),
-    ("MultiGuard", "crate::MultiGuard", "Several held locks."),
-    ("MultiHeld", "crate::MultiHeld", "The state of several held locks, for other threads."),
-    ("ReentrantGuard", "crate::ReentrantGuard", "One entry of an owner in a re-entrant lock."),
-    ("Leadership", "crate::Leadership", "The leadership of an election; dropping it resigns."),
-    ("LeaderWatch", "crate::LeaderWatch", "Follows the leader of an election."),
-    ("Watch", "crate::driver::Watch", "Reports when a resource may have changed."),
+/// Types that have the same name in the async API and in `crate::blocking`: one in a result becomes the other.
+const TWINS: &[&str] = &[
+    "Locks",
+    "Mutex",
+    "RwLock",
+    "Semaphore",
+    "Election",
+    "Once",
+    "Multi",
+    "Part",
+    "ReentrantMutex",
+    "ReentrantRwLock",
+    "Guard",
+    "Held",
+    "WriteGuard",
+    "MultiGuard",
+    "MultiHeld",
+    "ReentrantGuard",
+    "Leadership",
+    "LeaderWatch",
+    "Watch",
 ];
 
-/// Writes the type of every twin, and the `Twin` that turns a value of the async API into it.
+/// Declares the blocking types, as aliases `Name = Blocking<path>` or `Name = BlockingGuard<path, path of its state>`, and
+/// how a value of the async API becomes one.
 #[proc_macro]
-pub fn twins(_: TokenStream) -> TokenStream {
-    let twins = TWINS.iter().map(|(name, path, doc)| {
-        let (name, path) = (format_ident!("{name}"), syn::parse_str::<syn::Path>(path)?);
-        Ok(quote! {
-            #[doc = #doc]
-            pub type #name = Blocking<#path>;
-
-            impl Twin for #path {
-                type Blocking = #name;
-
-                fn twin(self, runtime: &Runtime) -> #name {
-                    Blocking { inner: self, runtime: runtime.clone() }
-                }
-            }
-        })
-    });
-    twins.collect::<Result<Tokens>>().unwrap_or_else(Error::into_compile_error).into()
+pub fn twins(input: TokenStream) -> TokenStream {
+    let file = syn::parse_macro_input!(input as syn::File);
+    declared(&file.items).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Writes the blocking twin of an `impl` block; see the [crate](self).
-#[proc_macro_attribute]
-pub fn blocking(_: TokenStream, item: TokenStream) -> TokenStream {
-    let mut item = syn::parse_macro_input!(item as ItemImpl);
-    match twin_of(&mut item) {
-        Ok(twin) => quote! { #item #twin }.into(),
-        Err(error) => {
-            let error = error.into_compile_error();
-            quote! { #item #error }.into()
-        }
+fn declared(items: &[Item]) -> Result<Tokens> {
+    let mut names = Vec::new();
+    let mut all = Tokens::new();
+    for item in items {
+        let Item::Type(alias) = item else { return Err(Error::new_spanned(item, "expected a type alias")) };
+        names.push(alias.ident.to_string());
+        all.extend(declaration(alias)?);
+    }
+    match TWINS.iter().find(|twin| !names.iter().any(|name| name == *twin)) {
+        Some(missing) => Err(Error::new(proc_macro2::Span::call_site(), format!("`{missing}` is not declared"))),
+        None => Ok(all),
     }
 }
 
-fn twin_of(item: &mut ItemImpl) -> Result<Tokens> {
-    let of = name_of(&item.self_ty)?;
-    let mut methods = Vec::new();
-    for member in &mut item.items {
-        let ImplItem::Fn(method) = member else { continue };
-        let by_hand = take_by_hand(&mut method.attrs)?;
-        if matches!(method.vis, Visibility::Public(_)) && !by_hand {
-            methods.push(method_twin(&of, method)?);
-        }
+fn declaration(alias: &ItemType) -> Result<Tokens> {
+    let name = &alias.ident;
+    if !TWINS.iter().any(|twin| name == twin) {
+        return Err(Error::new_spanned(name, "add it to the `TWINS` of `oarlock-macros`"));
     }
+    let (inner, held) = match arguments_of(last_of(&alias.ty)?).as_slice() {
+        [inner] => (inner.clone(), None),
+        [inner, held] => (inner.clone(), Some(quote! { held: <#held>::clone(&self).twin(runtime), })),
+        _ => return Err(Error::new_spanned(&alias.ty, "expected the async type, and for a guard that of its state")),
+    };
+    let of = &last_of(&alias.ty)?.ident;
     Ok(quote! {
-        impl crate::blocking::Blocking<crate::#of> {
-            #(#methods)*
+        #alias
+
+        impl Twin for #inner {
+            type Blocking = #name;
+
+            fn twin(self, runtime: &Option<Runtime>) -> #name {
+                #of { #held inner: self, runtime: runtime.clone() }
+            }
         }
     })
 }
 
+/// Generates the blocking twin of an `impl` block; see the [crate](self).
+#[proc_macro_attribute]
+pub fn blocking(_: TokenStream, item: TokenStream) -> TokenStream {
+    let mut item = syn::parse_macro_input!(item as ItemImpl);
+    let twin = twin_of(&mut item).unwrap_or_else(Error::into_compile_error);
+    quote! { #item #twin }.into()
+}
+
+/// Lets `#[blocking(by_hand)]` find the methods of this `impl` block; see the [crate](self).
+#[proc_macro_attribute]
+pub fn by_hand(_: TokenStream, item: TokenStream) -> TokenStream {
+    let mut item = syn::parse_macro_input!(item as ItemImpl);
+    let found: Vec<ImplItem> = public_methods(&item)
+        .map(|method| {
+            let proof = proof_of(&method.sig.ident);
+            parse_quote! { #[allow(dead_code)] pub(crate) const #proof: () = (); }
+        })
+        .collect();
+    item.items.extend(found);
+    quote! { #item }.into()
+}
+
+fn public_methods(item: &ItemImpl) -> impl Iterator<Item = &ImplItemFn> {
+    item.items.iter().filter_map(|member| match member {
+        ImplItem::Fn(method) if matches!(method.vis, Visibility::Public(_)) => Some(method),
+        _ => None,
+    })
+}
+
+/// The constant that a method written by hand has beside it: unlike a generic method, it can be named without a call.
+fn proof_of(method: &Ident) -> Ident {
+    format_ident!("{}_BY_HAND", method.to_string().to_uppercase(), span = method.span())
+}
+
+fn twin_of(item: &mut ItemImpl) -> Result<Tokens> {
+    let of = last_of(&item.self_ty)?.clone();
+    let twin = quote! { crate::blocking::#of };
+    let (mut methods, mut proofs) = (Vec::new(), Vec::new());
+    for member in &mut item.items {
+        let ImplItem::Fn(method) = member else { continue };
+        let mark = take_mark(&mut method.attrs)?;
+        if !matches!(method.vis, Visibility::Public(_)) {
+            continue;
+        }
+        match mark {
+            Mark::None => {}
+            Mark::ByHand => proofs.push(proof_of(&method.sig.ident)),
+            Mark::Within => {
+                methods.push(method_twin(&of.ident, method, false)?);
+                methods.push(method_twin(&of.ident, method, true)?);
+            }
+            Mark::Generated => methods.push(method_twin(&of.ident, method, false)?),
+        }
+    }
+    let (generics, _, bounds) = item.generics.split_for_impl();
+    Ok(quote! {
+        impl #generics #twin #bounds {
+            #(#methods)*
+        }
+        #(const _: () = <#twin>::#proofs;)*
+    })
+}
+
 /// The last segment of a path, also behind the invisible brackets that a macro leaves around a type.
-fn name_of(of: &Type) -> Result<Ident> {
+fn last_of(of: &Type) -> Result<&PathSegment> {
     match of {
-        Type::Group(group) => name_of(&group.elem),
-        Type::Path(TypePath { path, .. }) if !path.segments.is_empty() => path
-            .segments
-            .last()
-            .map(|last| last.ident.clone())
-            .ok_or_else(|| Error::new_spanned(path, "a name is missing")),
-        _ => Err(Error::new_spanned(of, "only an impl of a named type has a blocking twin")),
+        Type::Group(group) => last_of(&group.elem),
+        Type::Path(TypePath { path, .. }) => {
+            path.segments.last().ok_or_else(|| Error::new_spanned(path, "a name is missing"))
+        }
+        _ => Err(Error::new_spanned(of, "only a named type has a blocking twin")),
     }
 }
 
-/// Whether the method is marked `#[blocking(by_hand)]`; the mark is removed.
-fn take_by_hand(attrs: &mut Vec<Attribute>) -> Result<bool> {
-    let Some(at) = attrs.iter().position(|attr| attr.path().is_ident("blocking")) else { return Ok(false) };
-    let mark: Ident = attrs.remove(at).parse_args()?;
-    if mark == "by_hand" { Ok(true) } else { Err(Error::new_spanned(mark, "expected `by_hand`")) }
+fn arguments_of(segment: &PathSegment) -> Vec<Type> {
+    let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return Vec::new() };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(argument) => Some(argument.clone()),
+        _ => None,
+    });
+    types.collect()
 }
 
-fn method_twin(of: &Ident, method: &ImplItemFn) -> Result<Tokens> {
+/// Where the twin of a method comes from.
+enum Mark {
+    Generated,
+    Within,
+    ByHand,
+    None,
+}
+
+/// Takes the mark of a method off.
+fn take_mark(attrs: &mut Vec<Attribute>) -> Result<Mark> {
+    let Some(at) = attrs.iter().position(|attr| attr.path().is_ident("blocking")) else { return Ok(Mark::Generated) };
+    let mark: Ident = attrs.remove(at).parse_args()?;
+    match mark.to_string().as_str() {
+        "within" => Ok(Mark::Within),
+        "by_hand" => Ok(Mark::ByHand),
+        "none" => Ok(Mark::None),
+        _ => Err(Error::new_spanned(mark, "expected `within`, `by_hand` or `none`")),
+    }
+}
+
+/// The twin of a method, or its bounded form.
+fn method_twin(of: &Ident, method: &ImplItemFn, within: bool) -> Result<Tokens> {
     let name = &method.sig.ident;
-    let Some(receiver) = method.sig.receiver() else {
-        return Err(Error::new_spanned(name, "a function without self is `#[blocking(by_hand)]`"));
+    let by_hand = |at: &dyn quote::ToTokens, what| {
+        Error::new_spanned(at.to_token_stream(), format!("{what} is `#[blocking(by_hand)]`"))
     };
-    let mut names = Vec::new();
+    let Some(receiver) = method.sig.receiver() else { return Err(by_hand(name, "a function without self")) };
+    if !matches!(receiver.kind, ReceiverKind::Value | ReceiverKind::Reference(..)) {
+        return Err(by_hand(receiver, "a method of another self"));
+    }
+    let mut arguments = Vec::new();
     for input in &method.sig.inputs {
         let FnArg::Typed(argument) = input else { continue };
-        let Pat::Ident(pattern) = &*argument.pat else {
-            return Err(Error::new_spanned(argument, "a method with patterns is `#[blocking(by_hand)]`"));
-        };
-        names.push(pattern.ident.clone());
+        let Pat::Ident(pattern) = &*argument.pat else { return Err(by_hand(argument, "a method with patterns")) };
+        arguments.push(pattern.ident.clone());
     }
-    let parts = match &receiver.kind {
-        ReceiverKind::Value => quote! { let Self { inner, runtime } = self; let runtime = &runtime; },
-        ReceiverKind::Reference(_, _, None) => quote! { let (inner, runtime) = (&self.inner, &self.runtime); },
-        ReceiverKind::Reference(_, _, Some(_)) => quote! { let (inner, runtime) = (&mut self.inner, &self.runtime); },
-        _ => return Err(Error::new_spanned(receiver, "a method of another self is `#[blocking(by_hand)]`")),
-    };
-    let answer = Answer::of(method)?;
-    let (output, body) = answer.twin(&quote! { inner.#name(#(#names),*) });
+    let result = Outcome::of(method);
+    let (output, body) = result.twin(&quote! { self.inner.#name(#(#arguments),*) }, within);
     let mut signature = method.sig.clone();
     signature.asyncness = None;
     signature.output = parse_quote!(-> #output);
     if let Some(FnArg::Receiver(receiver)) = signature.inputs.first_mut() {
-        receiver.mutability = None;
+        receiver.mutability = result.is_self().then(Default::default);
     }
-    let kept = method.attrs.iter().filter(|attr| attr.path().is_ident("must_use"));
-    let see = format!("The blocking twin of [`{of}::{name}`](crate::{of}::{name}).");
-    let errors = answer.fails().then(|| {
-        let text = "As there; [`ErrorKind::Config`](crate::ErrorKind::Config) on the engine's own thread.";
-        quote! { #[doc = ""] #[doc = "# Errors"] #[doc = #text] }
-    });
+    let docs = if within {
+        signature.ident = format_ident!("{name}_within");
+        signature.inputs.push(parse_quote!(patience: ::std::time::Duration));
+        let late = match only_argument(&result.value, "Option") {
+            Some(_) => "[`Within::TimedOut`](crate::blocking::Within::TimedOut)",
+            None => "`None`",
+        };
+        let text = format!("Waits as [`{name}`](Self::{name}) does, for at most `patience`; {late} after that.");
+        let errors = format!("As [`{name}`](Self::{name}).");
+        quote! { #[doc = #text] #[doc = ""] #[doc = "# Errors"] #[doc = #errors] }
+    } else {
+        docs(of, method, result.waits)
+    };
+    let kept = method.attrs.iter().filter(|attr| attr.path().is_ident("must_use") || attr.path().is_ident("cfg"));
+    // The types of guards are `must_use` themselves.
+    let must_use = (result.is_idle() && !method.attrs.iter().any(|attr| attr.path().is_ident("must_use")))
+        .then(|| quote! { #[must_use = "this call alone does nothing"] });
     Ok(quote! {
-        #[doc = #see]
-        #errors
+        #docs
+        #must_use
         #(#kept)*
         pub #signature {
-            #parts
             #body
         }
     })
 }
 
-/// What a method answers.
-struct Answer {
+/// The documentation of a method, without what only async code needs: its examples, and what a dropped future does.
+fn docs(of: &Ident, method: &ImplItemFn, waits: bool) -> Tokens {
+    let mut lines: Vec<String> = Vec::new();
+    let (mut in_code, mut skips) = (false, false);
+    for line in method.attrs.iter().filter_map(doc_line) {
+        let text = line.trim();
+        if text.starts_with("```") {
+            in_code = !in_code;
+        } else if text.starts_with("# ") && !in_code {
+            skips = matches!(text, "# Examples" | "# Cancel safety");
+        }
+        if !skips {
+            lines.push(line.replace("Resolves", "Returns").replace("resolves", "returns"));
+        }
+    }
+    while lines.last().is_some_and(|line| line.trim().is_empty()) {
+        lines.pop();
+    }
+    if waits {
+        let name = &method.sig.ident;
+        let see = format!(" Blocks the calling thread. In async code: [`{of}::{name}`].");
+        let first = lines.iter().position(|line| line.trim().is_empty()).unwrap_or(lines.len());
+        lines.splice(first..first, [String::new(), see]);
+        if !lines.iter().any(|line| line.trim() == "# Errors") {
+            lines.extend([String::new(), " # Errors".to_owned()]);
+        }
+        lines.extend([
+            String::new(),
+            " [`ErrorKind::Config`](crate::ErrorKind::Config) on the client's background thread.".to_owned(),
+        ]);
+    }
+    quote! { #(#[doc = #lines])* }
+}
+
+fn doc_line(attr: &Attribute) -> Option<String> {
+    match &attr.meta {
+        Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What a method returns.
+struct Outcome {
     /// It has to be waited for.
     waits: bool,
     /// The `T` of a `Result<T>`, or all of it.
@@ -181,8 +296,8 @@ struct Answer {
     is_result: bool,
 }
 
-impl Answer {
-    fn of(method: &ImplItemFn) -> Result<Self> {
+impl Outcome {
+    fn of(method: &ImplItemFn) -> Self {
         let declared: Type = match &method.sig.output {
             ReturnType::Default => parse_quote!(()),
             ReturnType::Type(_, declared) => Type::clone(declared),
@@ -191,36 +306,52 @@ impl Answer {
             Some(output) => (true, output),
             None => (method.sig.asyncness.is_some(), declared),
         };
-        Ok(match result_of(&declared) {
+        match only_argument(&declared, "Result") {
             Some(value) => Self { waits, value, is_result: true },
             None => Self { waits, value: declared, is_result: false },
-        })
+        }
     }
 
-    fn fails(&self) -> bool {
-        self.is_result || self.waits
+    fn is_self(&self) -> bool {
+        matches!(&self.value, Type::Path(path) if path.path.is_ident("Self"))
     }
 
-    /// What its twin returns, and how.
-    fn twin(&self, call: &Tokens) -> (Tokens, Tokens) {
-        if matches!(&self.value, Type::Path(path) if path.path.is_ident("Self")) {
-            return (quote! { Self }, quote! { Self { inner: #call, runtime: runtime.clone() } });
+    /// It only makes a value, such as a lock that is not taken yet.
+    fn is_idle(&self) -> bool {
+        let is_twin = |last: &PathSegment| TWINS.iter().any(|twin| last.ident == twin && !twin.ends_with("Guard"));
+        !self.waits && !self.is_result && (self.is_self() || last_of(&self.value).is_ok_and(is_twin))
+    }
+
+    /// What the twin returns, and its body.
+    fn twin(&self, call: &Tokens, within: bool) -> (Tokens, Tokens) {
+        if self.is_self() {
+            return (quote! { Self }, quote! { self.inner = #call; self });
         }
         let (mut value, mut wrap) = (self.value.clone(), Wrap(false));
         wrap.visit_type_mut(&mut value);
-        let answer = match (self.waits, self.is_result) {
-            (true, true) => quote! { runtime.block_on(#call)? },
-            (true, false) => quote! { runtime.block_on(#call) },
-            (false, _) => quote! { let _ = runtime; #call },
+        let twin = wrap.0.then(|| quote! { .map(|done| crate::blocking::Twin::twin(done, &self.runtime)) });
+        if !self.waits {
+            return match (self.is_result, wrap.0) {
+                (true, _) => (quote! { crate::Result<#value> }, quote! { #call #twin }),
+                (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, &self.runtime) }),
+                (false, false) => (quote! { #value }, call.clone()),
+            };
+        }
+        let work = if self.is_result {
+            call.clone()
+        } else {
+            quote! { async { crate::Result::Ok(#call.await) } }
         };
-        match (self.fails(), wrap.0) {
-            (true, true) => (
-                quote! { crate::Result<#value> },
-                quote! { #answer.map(|done| crate::blocking::Twin::twin(done, runtime)) },
+        if !within {
+            return (quote! { crate::Result<#value> }, quote! { crate::blocking::block_on(&self.runtime, #work)#twin });
+        }
+        let done = quote! { crate::blocking::within(&self.runtime, patience, #work)#twin };
+        match only_argument(&value, "Option") {
+            Some(value) => (
+                quote! { crate::Result<crate::blocking::Within<#value>> },
+                quote! { #done.map(crate::blocking::Within::of) },
             ),
-            (true, false) => (quote! { crate::Result<#value> }, answer),
-            (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, runtime) }),
-            (false, false) => (quote! { #value }, answer),
+            None => (quote! { crate::Result<::std::option::Option<#value>> }, done),
         }
     }
 }
@@ -239,13 +370,11 @@ fn future_of(declared: &Type) -> Option<Type> {
     })
 }
 
-/// The `T` of a `Result<T>`.
-fn result_of(declared: &Type) -> Option<Type> {
-    let Type::Path(TypePath { path, .. }) = declared else { return None };
-    let last = path.segments.last().filter(|last| last.ident == "Result")?;
-    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
-    match (arguments.args.first(), arguments.args.len()) {
-        (Some(GenericArgument::Type(value)), 1) => Some(value.clone()),
+/// The `T` of an `outer<T>`.
+fn only_argument(declared: &Type, outer: &str) -> Option<Type> {
+    let last = last_of(declared).ok().filter(|last| last.ident == outer)?;
+    match arguments_of(last).as_slice() {
+        [value] => Some(value.clone()),
         _ => None,
     }
 }
@@ -254,19 +383,19 @@ fn result_of(declared: &Type) -> Option<Type> {
 struct Wrap(bool);
 
 impl VisitMut for Wrap {
-    /// A borrowed value stays one of the async API: its twin would have to own it.
-    fn visit_type_reference_mut(&mut self, _: &mut TypeReference) {}
-
-    fn visit_type_path_mut(&mut self, path: &mut TypePath) {
-        if let Some(last) = path.path.segments.last()
-            && TWINS.iter().any(|(twin, ..)| last.ident == twin)
+    fn visit_type_mut(&mut self, of: &mut Type) {
+        // A twin is cheap to clone where the async API lends: it becomes an owned one.
+        let lent = if let Type::Reference(TypeReference { elem, .. }) = of { elem } else { &*of };
+        if let Type::Path(TypePath { path, .. }) = lent
+            && let Some(last) = path.segments.last()
+            && TWINS.iter().any(|twin| last.ident == twin)
         {
             self.0 = true;
-            let twin = format_ident!("{}", last.ident);
-            *path = parse_quote!(crate::blocking::#twin);
+            let twin = &last.ident;
+            *of = parse_quote!(crate::blocking::#twin);
             return;
         }
-        visit_mut::visit_type_path_mut(self, path);
+        visit_mut::visit_type_mut(self, of);
     }
 }
 
@@ -287,22 +416,79 @@ mod tests {
                 pub fn release_leaving(self, memo: Memo) -> impl Future<Output = Result<Released>> + Send { loop {} }
                 pub fn held(&self) -> Held { loop {} }
                 pub fn weakest(&self) -> Option<&Held> { loop {} }
+                pub fn resource(&self) -> &ResourceName { loop {} }
                 pub(crate) fn mine(&self) {}
                 fn private(&self) {}
                 #[blocking(by_hand)]
                 pub async fn with<F>(&self, body: F) -> Result<()> { loop {} }
+                #[blocking(none)]
+                pub fn poll(&self) {}
             }
         })
         .unwrap();
-        for name in ["pubfnttl(self", "pubfntry_lock(&self", "pubfnrelease_leaving(self"] {
+        for name in ["pubfnttl(mutself", "pubfntry_lock(&self", "pubfnrelease_leaving(self"] {
             assert!(twin.contains(name), "{name} is not in {twin}");
         }
         assert!(twin.contains("Result<Option<crate::blocking::Guard>>"), "{twin}");
         assert!(twin.contains("Result<Released>"), "{twin}");
         assert!(twin.contains("->crate::blocking::Held{"), "{twin}");
-        assert!(twin.contains("->Option<&Held>{"), "what is borrowed stays as it is: {twin}");
-        for name in ["async", "mine", "private", "fnwith", "by_hand"] {
+        assert!(twin.contains("->Option<crate::blocking::Held>{"), "what is lent is owned: {twin}");
+        assert!(twin.contains("->&ResourceName{"), "what has no twin stays as it is: {twin}");
+        for name in ["asyncfn", "mine", "private", "fnwith", "by_hand", "poll"] {
             assert!(!twin.contains(name), "{name} is in {twin}");
+        }
+    }
+
+    #[test]
+    fn a_twin_by_hand_must_exist() {
+        let twin = written(parse_quote! { impl Guard { #[blocking(by_hand)] pub fn with(&self) {} } }).unwrap();
+        assert!(twin.contains("const_:()=<crate::blocking::Guard>::WITH_BY_HAND;"), "{twin}");
+    }
+
+    #[test]
+    fn a_wait_for_an_event_has_a_bounded_form() {
+        let twin = written(parse_quote! {
+            impl Held {
+                #[blocking(within)]
+                pub async fn lost(&self) -> LossReason { loop {} }
+                #[blocking(within)]
+                pub async fn asked_to_end(&self) -> Option<Ending> { loop {} }
+            }
+        })
+        .unwrap();
+        let bounded = "(&self,patience:::std::time::Duration)->crate::Result<";
+        assert!(twin.contains("lost(&self)->crate::Result<LossReason>"), "{twin}");
+        assert!(twin.contains(&format!("lost_within{bounded}::std::option::Option<LossReason>>")), "{twin}");
+        assert!(twin.contains("asked_to_end(&self)->crate::Result<Option<Ending>>"), "{twin}");
+        assert!(twin.contains(&format!("asked_to_end_within{bounded}crate::blocking::Within<Ending>>")), "{twin}");
+    }
+
+    #[test]
+    fn the_documentation_is_kept_without_what_is_async() {
+        let twin = written(parse_quote! {
+            impl Mutex {
+                /// Resolves when it is taken.
+                ///
+                /// # Cancel safety
+                /// Left behind.
+                ///
+                /// # Errors
+                /// Busy.
+                ///
+                /// # Examples
+                /// ```
+                /// # use hidden;
+                /// awaited
+                /// ```
+                pub async fn lock(&self) -> Result<Guard> { loop {} }
+            }
+        })
+        .unwrap();
+        for line in ["Returnswhenitistaken.", "#Errors", "Busy.", "[`Mutex::lock`]", "backgroundthread"] {
+            assert!(twin.contains(line), "{line} is not in {twin}");
+        }
+        for line in ["Cancel", "Left", "Examples", "hidden", "awaited"] {
+            assert!(!twin.contains(line), "{line} is in {twin}");
         }
     }
 
@@ -311,6 +497,14 @@ mod tests {
         let error = written(parse_quote! { impl Multi { pub fn of(part: Part) -> Self { loop {} } } }).unwrap_err();
         assert!(error.to_string().contains("by_hand"), "{error}");
         let error = written(parse_quote! { impl Multi { #[blocking(skip)] pub fn of(self) {} } }).unwrap_err();
-        assert!(error.to_string().contains("expected `by_hand`"), "{error}");
+        assert!(error.to_string().contains("expected `within`, `by_hand` or `none`"), "{error}");
+    }
+
+    #[test]
+    fn the_types_and_their_list_are_the_same() {
+        let one: ItemType = parse_quote! { pub type Other = Blocking<crate::Other>; };
+        assert!(declaration(&one).unwrap_err().to_string().contains("TWINS"));
+        let one = parse_quote! { pub type Locks = Blocking<crate::Locks>; };
+        assert!(declared(&[one]).unwrap_err().to_string().contains("`Mutex` is not declared"));
     }
 }

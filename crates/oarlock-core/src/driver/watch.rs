@@ -68,14 +68,17 @@ pub struct Watch {
     ended: bool,
 }
 
+#[oarlock_macros::blocking]
 impl Watch {
     /// A watch over `hints`.
+    #[blocking(none)]
     pub fn new(hints: impl Stream<Item = Hint> + Send + 'static) -> Self {
         Self { hints: Box::pin(hints), unread: Unread::default(), ended: false }
     }
 
     /// A watch and its sender. It ends when every clone of the sender is dropped.
     #[must_use]
+    #[blocking(none)]
     pub fn channel() -> (HintSender, Self) {
         let channel = Arc::new(Channel::default());
         channel.lock().senders = 1;
@@ -84,12 +87,14 @@ impl Watch {
 
     /// A watch that has ended: the engine checks its claims and arms another one.
     #[must_use]
+    #[blocking(none)]
     pub fn ended() -> Self {
         Self { ended: true, ..Self::never() }
     }
 
     /// A watch that never fires, for stores that cannot push.
     #[must_use]
+    #[blocking(none)]
     pub fn never() -> Self {
         struct Never;
         impl Stream for Never {
@@ -106,11 +111,13 @@ impl Watch {
     ///
     /// # Cancel safety
     /// Dropping this future loses no hint.
+    #[blocking(within)]
     pub async fn changed(&mut self) -> Option<Hint> {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await
     }
 
     /// [`changed`](Self::changed), for streams over other watches.
+    #[blocking(none)]
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
         // Takes all pending hints at once, with a bound for a stream that always has more.
         for _ in 0..MOST_NAMED {

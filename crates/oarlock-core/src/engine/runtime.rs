@@ -74,7 +74,7 @@ impl Runtime {
     /// [`ErrorKind::Os`] if the thread or its runtime cannot be started.
     pub fn own_thread() -> Result<Self> {
         let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Os, "cannot start the background thread of the client").because(error)
+            Error::new(ErrorKind::Os, "cannot start the client's background thread").because(error)
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
@@ -148,7 +148,7 @@ impl Runtime {
                 return refused("blocking calls need a client with a thread of its own: build it with `own_thread()`");
             }
             Some(thread) if thread.id == std::thread::current().id() => {
-                return refused("a blocking call on the background thread of the client would wait for itself");
+                return refused("a blocking call on the client's background thread would wait for itself");
             }
             Some(_) => {}
         }

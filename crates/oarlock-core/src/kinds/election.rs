@@ -246,6 +246,7 @@ impl LeaderWatch {
     /// assert_eq!(leaders.changed().await?.and_then(|leader| leader.fence), Some(leadership.fence()));
     /// # Ok(()) }
     /// ```
+    #[blocking(within)]
     pub async fn changed(&mut self) -> Result<Option<Leader>> {
         loop {
             let now = Leader::of(self.poller.next().await?);

@@ -229,8 +229,10 @@ struct Several {
     token: OnceLock<CancellationToken>,
 }
 
+#[oarlock_macros::blocking]
 impl MultiHeld {
     /// Each of them.
+    #[blocking(by_hand)]
     pub fn iter(&self) -> impl Iterator<Item = &Held> {
         self.0.each.iter()
     }
@@ -271,6 +273,7 @@ impl MultiHeld {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[blocking(within)]
     pub async fn lost(&self) -> (&Held, LossReason) {
         First::of(self.iter().map(|held| async move { (held, held.lost().await) })).await
     }
@@ -288,6 +291,7 @@ impl MultiHeld {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[blocking(within)]
     pub async fn ended(&self) -> Ended {
         First::of(self.iter().map(Held::ended)).await
     }
@@ -296,6 +300,7 @@ impl MultiHeld {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[blocking(within)]
     pub async fn asked_to_end(&self) -> Option<(&Held, Ending)> {
         let each = self.iter().map(|held| async move { held.asked_to_end().await.map(|ending| (held, ending)) });
         First::of(each).await
@@ -362,6 +367,7 @@ impl MultiGuard {
 
     /// The state of these locks, for other tasks.
     #[must_use]
+    #[blocking(by_hand)]
     pub fn held(&self) -> MultiHeld {
         self.held.clone()
     }

@@ -194,6 +194,7 @@ pub struct ReentrantGuard(Share);
 impl ReentrantGuard {
     /// The state of the lock, for other tasks.
     #[must_use]
+    #[blocking(by_hand)]
     pub fn held(&self) -> Held {
         self.0.held().clone()
     }

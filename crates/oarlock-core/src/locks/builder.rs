@@ -50,8 +50,10 @@ impl Opener {
     }
 }
 
+#[oarlock_macros::blocking]
 impl<S> LocksBuilder<S> {
     /// A client whose driver comes from `source`.
+    #[blocking(none)]
     pub fn of(source: S) -> Self {
         Self { source, settings: Settings::default() }
     }
@@ -79,12 +81,14 @@ impl<S> LocksBuilder<S> {
     }
 
     /// Renews on a thread of the client's own, which a busy runtime cannot delay.
+    #[blocking(none)]
     pub fn own_thread(mut self) -> Self {
         self.settings.own_thread = true;
         self
     }
 
     /// Sets where connections live and renewal runs; overrides [`own_thread`](Self::own_thread).
+    #[blocking(none)]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.settings.runtime = Some(runtime);
         self
@@ -126,12 +130,14 @@ impl<S> LocksBuilder<S> {
     }
 }
 
+#[oarlock_macros::blocking]
 impl LocksBuilder<Opener> {
     /// Connects to the store.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, a driver that this build does not
     /// have, or a setting out of range; any error that the store returns.
+    #[blocking(by_hand)]
     pub async fn connect(mut self) -> Result<Locks> {
         self.settings.check()?;
         let runtime = self.settings.take_runtime()?;
@@ -149,12 +155,14 @@ impl LocksBuilder<Opener> {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
+    #[blocking(none)]
     pub fn connect_blocking(self) -> Result<blocking::Locks> {
         let runtime = Runtime::own_thread()?;
         blocking::Locks::of(runtime.block_on(self.runtime(runtime.clone()).connect())??)
     }
 }
 
+#[oarlock_macros::blocking]
 impl LocksBuilder<Arc<dyn DynDriver>> {
     /// Builds the client.
     ///
@@ -162,6 +170,7 @@ impl LocksBuilder<Arc<dyn DynDriver>> {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a lease or a timeout out of range and for `max_waiters` of
     /// 0, [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a label that is too long,
     /// [`ErrorKind::Os`](crate::ErrorKind::Os) if a thread was needed and could not be started.
+    #[blocking(by_hand)]
     pub fn build(self) -> Result<Locks> {
         self.settings.check()?;
         Ok(Locks { core: Arc::new(Core::new(self.source, self.settings)?) })
@@ -171,6 +180,7 @@ impl LocksBuilder<Arc<dyn DynDriver>> {
     ///
     /// # Errors
     /// As [`build`](Self::build).
+    #[blocking(none)]
     pub fn build_blocking(self) -> Result<blocking::Locks> {
         blocking::Locks::of(self.runtime(Runtime::own_thread()?).build()?)
     }
