@@ -420,17 +420,60 @@ impl Guard {
         }
     }
 
-    /// Releases the lock and leaves a memo on the resource for the next holder.
+    /// Leaves `memo` on the resource for the next holder, when this lock is released: by [`release`](Self::release) or
+    /// by dropping the guard. The last call counts. A lock that is lost leaves nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the store keeps no memo; [`ErrorKind::InvalidClaim`] for a memo of more than
+    /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). The lock is still held then, and nothing has changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let mut guard = locks.mutex("import").lock().await?;
+    /// guard.leave_memo("up to line 4711")?;
+    /// guard.release().await?;
+    /// assert_eq!(locks.mutex("import").lock().await?.memo(), Some(&b"up to line 4711"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn leave_memo(&mut self, memo: impl AsRef<[u8]>) -> Result<()> {
+        let memo = memo.as_ref();
+        self.core.check_memo(memo, self.resource())?;
+        self.end = End::Done { memo: Some(memo.into()) };
+        Ok(())
+    }
+
+    /// Releases the lock and leaves a memo on the resource for the next holder: [`leave_memo`](Self::leave_memo) and
+    /// [`release`](Self::release) in one call.
     ///
     /// # Cancel safety
     /// As [`release`](Self::release). The memo is left in any case: also if the future is dropped before it was polled,
     /// and if the first request fails and another is sent in the background.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
-    pub fn release_leaving(mut self, memo: impl Into<Memo>) -> impl Future<Output = Result<Released>> + Send {
-        self.end = End::Done { memo: Some(memo.into()) };
-        self.release()
+    /// [`ErrorKind::Unsupported`] where the store keeps no memo; [`ErrorKind::InvalidClaim`] for a memo of more than
+    /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). No release was sent then, and the guard is dropped, which
+    /// releases the lock in the background; to keep the lock, call [`leave_memo`](Self::leave_memo) first. Else as
+    /// [`release`](Self::release).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// guard.release_leaving("up to line 4711").await?;
+    /// assert_eq!(locks.mutex("import").lock().await?.memo(), Some(&b"up to line 4711"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn release_leaving(mut self, memo: impl AsRef<[u8]>) -> impl Future<Output = Result<Released>> + Send {
+        let accepted = self.leave_memo(memo);
+        async move {
+            accepted?;
+            self.release().await
+        }
     }
 
     /// Makes the hold lighter without a gap; the fence stays. It takes at most `op_timeout`: without an answer the hold

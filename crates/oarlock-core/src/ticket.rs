@@ -13,7 +13,7 @@ use crate::engine::{Core, MAX_HAND_OFFS, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::locks::Locks;
-use crate::state::{Ending, Query};
+use crate::state::{Ending, MAX_VALUE_BYTES, Query};
 
 /// The format of tickets; a newer one is refused.
 const FORMAT: u32 = 1;
@@ -196,6 +196,9 @@ fn check(core: &Core, ticket: &LockTicket) -> Result<()> {
     }
     if ticket.scheme != core.info.scheme {
         return config(format!("this ticket is for a store of scheme {}:, not {}:", ticket.scheme, core.info.scheme));
+    }
+    if ticket.value.as_ref().is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
+        return config(format!("the value of this ticket has more than {MAX_VALUE_BYTES} bytes"));
     }
     core.check_lifetime(Lifetime::Lease, &ticket.resource)?;
     check_ttl(Duration::from_millis(ticket.ttl_ms))

@@ -11,10 +11,7 @@ use crate::engine::{Poller, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::locks::Locks;
-use crate::state::{Ending, HolderState, ResourceState};
-
-/// The longest value that a leader can publish, in bytes.
-const MAX_VALUE_BYTES: usize = 1024;
+use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 
 /// An election of one leader among many candidates.
 ///
