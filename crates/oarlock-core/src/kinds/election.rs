@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::common_options;
+use super::options;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
 use crate::driver::Released;
 use crate::engine::{Poller, Request};
@@ -23,6 +23,7 @@ use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 /// - Every leader has a larger [`fence`](Held::fence) than all leaders before it.
 /// - Observers see the present leader in the end; leaders in between can go unseen.
 ///
+/// A leadership is always renewed, because a leader publishes its value with a renewal: there is no `no_renewal()`.
 /// A leader that was paused does not know that it was replaced: send its fence with every command.
 ///
 /// # Examples
@@ -44,7 +45,7 @@ pub struct Election {
     request: Request,
 }
 
-common_options!(Election);
+options!(Election);
 
 #[oarlock_macros::blocking]
 impl Election {

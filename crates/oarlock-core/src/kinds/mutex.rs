@@ -1,7 +1,7 @@
 //! The mutex: one holder at a time.
 
-use super::lock_options;
 use super::reentrant::ReentrantMutex;
+use super::{no_renewal, options};
 use crate::claim::Kind;
 use crate::engine::cohort::Bounds;
 use crate::engine::{Patience, Request};
@@ -34,7 +34,8 @@ pub struct Mutex {
     request: Request,
 }
 
-lock_options!(Mutex);
+options!(Mutex);
+no_renewal!(Mutex);
 
 #[oarlock_macros::blocking]
 impl Mutex {
@@ -46,15 +47,6 @@ impl Mutex {
     pub(super) fn into_request(mut self) -> Request {
         self.request.cohort = None;
         self.request
-    }
-
-    /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of arrival.
-    /// Without this, tasks of one process wait behind its one place, and shares are equal for each process.
-    ///
-    /// A store without a queue refuses to lock then ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
-    pub fn fair(mut self) -> Self {
-        self.request.fair = true;
-        self
     }
 
     /// Waits by timer only, without notification, in short bounded pauses. It keeps its place in the queue.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::common_options;
+use super::options;
 use crate::claim::ResourceName;
 use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +34,8 @@ const FORMAT: &[u8] = b"once/1 ";
 /// Both hold as long as the store remembers the name: at least 24 hours after its last use. Asking is a use, also for a
 /// slot that is done.
 ///
+/// The lock is always renewed, because the slot is written down with a renewal: there is no `no_renewal()`.
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory, Slot};
@@ -53,7 +55,7 @@ pub struct Once {
     at_least_once: bool,
 }
 
-common_options!(Once);
+options!(Once);
 
 /// The result of [`Once::run`].
 ///

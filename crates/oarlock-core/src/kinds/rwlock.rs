@@ -2,9 +2,9 @@
 
 use std::ops::Deref;
 
-use super::lock_options;
 use super::multi::Part;
 use super::reentrant::ReentrantRwLock;
+use super::{no_renewal, options};
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::driver::Released;
 use crate::engine::Request;
@@ -36,7 +36,8 @@ pub struct RwLock {
     request: Request,
 }
 
-lock_options!(RwLock);
+options!(RwLock);
+no_renewal!(RwLock);
 
 #[oarlock_macros::blocking]
 impl RwLock {

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::lock_options;
 use super::multi::Part;
+use super::{no_renewal, options};
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::engine::Request;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,7 +34,8 @@ pub struct Semaphore {
     request: Request,
 }
 
-lock_options!(Semaphore);
+options!(Semaphore);
+no_renewal!(Semaphore);
 
 #[oarlock_macros::blocking]
 impl Semaphore {
@@ -45,13 +46,6 @@ impl Semaphore {
             Err(error) => request = request.refuse(error),
         }
         Self { request }
-    }
-
-    /// Requires the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store
-    /// keeps a queue, every claim on permits waits in it anyway.
-    pub fn fair(mut self) -> Self {
-        self.request.fair = true;
-        self
     }
 
     /// Uses the stored number of permits where it differs: for changing it without stopping the fleet.
