@@ -287,7 +287,7 @@ pub enum Capacity {
     /// Exactly this; a live resource with another explicit capacity is a [`ErrorKind::SpecMismatch`].
     Fixed(Limit),
     /// The stored capacity if the resource is live, else this: for changing a limit without stopping the fleet.
-    Adopt(Limit),
+    Stored(Limit),
 }
 
 /// How much of a resource a claim takes.

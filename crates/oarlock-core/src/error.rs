@@ -288,7 +288,7 @@ impl Error {
             ErrorKind::Busy => "Wait longer, or inspect the lock to see who holds it.",
             ErrorKind::Lost => "Stop changing what the lock protects; another process may hold it now.",
             ErrorKind::SelfDeadlock => "Release the guard that this owner already has, or use another owner.",
-            ErrorKind::SpecMismatch => "Use the stored capacity, or adopt it while a change rolls out.",
+            ErrorKind::SpecMismatch => "Use the stored capacity, or call use_stored_permits() while a change rolls out.",
             ErrorKind::TooHeavy => "Ask for fewer units, or give the resource a larger capacity.",
             ErrorKind::Upgrade => "Release the lock and ask for the heavier one; upgrading in place can deadlock.",
             ErrorKind::InvalidName => "Names are text of 1 to 1024 bytes.",

@@ -639,7 +639,7 @@ impl Drop for Guard {
             end: self.end.clone(),
             held_for: Some(self.held.held_for(self.core.clock.now())),
         }
-        .adopt(&self.core);
+        .reap(&self.core);
     }
 }
 

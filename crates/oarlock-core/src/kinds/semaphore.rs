@@ -51,7 +51,7 @@ impl Semaphore {
     /// Uses the stored number of permits where it differs: for changing it without stopping the fleet.
     pub fn use_stored_permits(mut self) -> Self {
         if let Capacity::Fixed(limit) = self.request.claim.capacity {
-            self.request.claim.capacity = Capacity::Adopt(limit);
+            self.request.claim.capacity = Capacity::Stored(limit);
         }
         self
     }
