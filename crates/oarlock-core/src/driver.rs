@@ -9,6 +9,10 @@
 //! 3. After `release` has answered, the id neither holds nor waits. An unknown id is not an error.
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
+//!
+//! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`], and the
+//! parts of a claim) are exhaustive, so that the compiler shows a driver each new case; everything else that may grow is
+//! `#[non_exhaustive]`.
 
 mod handed;
 pub mod memo;
@@ -164,7 +168,6 @@ impl Renewal {
 
 /// Why the store no longer knows a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Gone {
     /// The store does not say: expired, evicted, or forgotten.
     Unknown,
@@ -194,7 +197,6 @@ pub enum Renewed {
 
 /// Why a claim ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum End {
     /// Its holder releases it.
     Done {
@@ -246,7 +248,6 @@ impl Release {
 
 /// What a watch is for.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Interest {
     /// The turn of this pending claim, which was at this position.
     Turn(Arc<Claim>, Cursor),

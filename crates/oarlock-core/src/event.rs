@@ -18,11 +18,13 @@ pub enum Step {
     /// It was requested.
     Requested,
     /// It waits.
+    #[non_exhaustive]
     Waiting {
         /// How many claims are before it, if the store tells.
         ahead: Option<u32>,
     },
     /// The store did not answer; the engine tries again.
+    #[non_exhaustive]
     Retrying {
         /// The error of the store.
         error: Error,
@@ -30,6 +32,7 @@ pub enum Step {
     /// The store removed it from the queue, and it queues again.
     Requeued,
     /// It holds.
+    #[non_exhaustive]
     Granted {
         /// Its fence.
         fence: Fence,
@@ -41,6 +44,7 @@ pub enum Step {
     /// It was renewed.
     Renewed,
     /// A renewal failed: finish soon.
+    #[non_exhaustive]
     Suspect {
         /// The error of the store.
         error: Error,
@@ -48,6 +52,7 @@ pub enum Step {
     /// A renewal succeeded again.
     Recovered,
     /// An operator or another program asked for its end.
+    #[non_exhaustive]
     Ending {
         /// Who and why.
         ending: Ending,
@@ -55,11 +60,13 @@ pub enum Step {
         left: Duration,
     },
     /// It is no longer held.
+    #[non_exhaustive]
     Lost {
         /// Why.
         reason: LossReason,
     },
     /// It was released.
+    #[non_exhaustive]
     Released {
         /// The answer of the store.
         outcome: Released,
@@ -67,6 +74,7 @@ pub enum Step {
         held_for: Duration,
     },
     /// The release failed; its lease ends it.
+    #[non_exhaustive]
     ReleaseFailed {
         /// The error of the store.
         error: Error,
