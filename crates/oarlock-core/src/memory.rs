@@ -18,7 +18,7 @@ use crate::driver::{
     Attempt, Driver, End, Hint, HintSender, Info, Interest, Listeners, Release, Renewal, Renewed, Watch,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Calls, Now, Resource, Session};
+use crate::model::{Calls, Entry, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
 
 /// One connection to a store in memory.
@@ -300,31 +300,67 @@ impl Kit {
     /// Asks the holders of `name` to end within `grace`, as an operator would with a graceful break.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
+    /// the request: wait until the code under test holds it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory, state::Ending};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let locks = Locks::over(store.connect())?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// store.kit().ask_to_end("outbox", &Ending::new("ops", "maintenance"), Duration::from_secs(5))?;
+    /// assert_eq!(guard.asked_to_end().await.map(|ending| ending.by).as_deref(), Some("ops"));
+    /// # Ok(()) }
+    /// ```
     pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) -> Result<()> {
-        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
-            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
-            for id in held {
-                resource.release(id, &End::Broken { ending: ending.clone(), grace }, now, calls);
-            }
-        });
-        Ok(())
+        self.for_each_holder(name, |resource, holder, now, calls| {
+            resource.release(holder.id, &End::Broken { ending: ending.clone(), grace }, now, calls);
+        })
     }
 
-    /// Takes `name` away from its holders, as an eviction would; they are notified at once. It has no effect while the
-    /// lock is free: wait until the code under test holds it.
+    /// Takes `name` away from its holders, as an eviction would; they are notified at once.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
+    /// the loss: wait until the code under test holds it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, LossReason, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let locks = Locks::over(store.connect())?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// store.kit().lose("outbox")?;
+    /// assert_eq!(guard.lost().await, LossReason::Gone);
+    /// # Ok(()) }
+    /// ```
     pub fn lose(&self, name: impl AsRef<str>) -> Result<()> {
-        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
-            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
-            for id in held {
-                let session = resource.entries().iter().find(|entry| entry.id == id).map_or(0, |entry| entry.session);
-                resource.release(id, &End::Withdrawn, now, calls);
-                calls.push((id, session));
-            }
+        self.for_each_holder(name, |resource, holder, now, calls| {
+            resource.release(holder.id, &End::Withdrawn, now, calls);
+            calls.push((holder.id, holder.session));
+        })
+    }
+
+    /// Does something to each holder of `name`, of which there must be one.
+    fn for_each_holder(
+        &self,
+        name: impl AsRef<str>,
+        act: impl Fn(&mut Resource, &Entry, Now, &mut Calls),
+    ) -> Result<()> {
+        let name = ResourceName::new(name)?;
+        let count = self.store.step(&name, |resource, now, calls| {
+            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).cloned().collect();
+            held.iter().for_each(|holder| act(resource, holder, now, calls));
+            held.len()
         });
+        if count == 0 {
+            let message = "no claim holds it: wait until the code under test does";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).on("mem").about(&name));
+        }
         Ok(())
     }
 
