@@ -219,8 +219,9 @@ impl Locks {
         ending: Ending,
         grace: Duration,
     ) -> Result<Released> {
-        let end = End::Broken { ending, grace };
-        let release = self.core.driver.clone().release(ResourceName::new(name)?, id, end);
+        let name = ResourceName::new(name)?;
+        self.core.check_open()?;
+        let release = self.core.driver.clone().release(name, id, End::Broken { ending, grace });
         Ok(self.core.in_time(release, "break").await?.outcome)
     }
 

@@ -1,6 +1,7 @@
 //! The election of one leader.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -10,7 +11,6 @@ use crate::driver::Released;
 use crate::engine::{Poller, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
-use crate::locks::Locks;
 use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 
 /// An election of one leader among many candidates.
@@ -85,15 +85,27 @@ impl Election {
 
     /// The present leader, as the store sees it.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
-    /// Any error that the store returns; see [`ErrorKind`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] where the store cannot show who leads; any error that the
+    /// store returns.
     pub async fn leader(&self) -> Result<Option<Leader>> {
+        self.check()?;
         Ok(Leader::of(self.request.client.inspect(&self.request.claim.resource).await?))
     }
 
-    /// Follows the leader.
+    /// Follows the leader. [`changed`](LeaderWatch::changed) returns the errors of [`leader`](Self::leader).
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(self.request.client.clone(), self.request.claim.resource.clone())
+        let poller = Poller::at(self.request.client.clone(), self.request.claim.resource.clone());
+        LeaderWatch { poller, refused: self.check().err(), seen: None }
+    }
+
+    /// The errors that `campaign` would return without asking the store: an invalid name, a store that cannot do it.
+    fn check(&self) -> Result<()> {
+        self.request.check_valid()?;
+        self.request.check_election()
     }
 }
 
@@ -144,6 +156,41 @@ impl Leadership {
         self.0.publish(|claim: &mut Claim| claim.value = Some(value), None).await
     }
 
+    /// The state of this leadership, for other tasks.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.0.held()
+    }
+
+    /// Runs `body` while the leadership lasts, and drops it when the leadership is lost: see [`Guard::with`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the leadership goes on.
+    ///
+    /// # Errors
+    /// As [`Guard::with`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Error, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:9000").await?;
+    /// let planned = leadership.with(|held| plan(held.fence())).await?;
+    /// leadership.resign().await?;
+    /// # assert_eq!(planned, 3);
+    /// # async fn plan(_: oarlock_core::Fence) -> oarlock_core::Result<u32> { Ok(3) }
+    /// # Ok(()) }
+    /// ```
+    #[blocking(by_hand)]
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        self.0.with(body).await
+    }
+
     /// Resigns and waits for the store's answer.
     ///
     /// # Cancel safety
@@ -153,6 +200,17 @@ impl Leadership {
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<Released> {
         self.0.release().await
+    }
+
+    /// Resigns: [`resign`](Self::resign) under the name that every guard has.
+    ///
+    /// # Cancel safety
+    /// As [`resign`](Self::resign).
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<Released> {
+        self.resign().await
     }
 
     /// The plain guard, for code that works with any kind.
@@ -212,15 +270,13 @@ impl Leader {
 #[must_use = "call changed()"]
 pub struct LeaderWatch {
     poller: Poller,
+    /// Why there is nothing to follow.
+    refused: Option<Error>,
     seen: Option<Option<Leader>>,
 }
 
 #[oarlock_macros::blocking]
 impl LeaderWatch {
-    fn new(client: Locks, name: ResourceName) -> Self {
-        Self { poller: Poller::at(client, name), seen: None }
-    }
-
     /// The present leader: at once for the first call, then when the leader or its value changes; `None` without a
     /// leader.
     ///
@@ -230,7 +286,8 @@ impl LeaderWatch {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Any error that the store returns and that a retry cannot repair.
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] where the store cannot show who leads; any error that the
+    /// store returns and that a retry cannot repair.
     ///
     /// # Examples
     /// ```
@@ -245,6 +302,9 @@ impl LeaderWatch {
     /// # Ok(()) }
     /// ```
     pub async fn changed(&mut self) -> Result<Option<Leader>> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
+        }
         loop {
             let now = Leader::of(self.poller.next().await?);
             if self.seen.as_ref() != Some(&now) {

@@ -1,12 +1,13 @@
 //! Entered again by its own holder.
 
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::rwlock::RwLock;
 use crate::driver::Released;
 use crate::engine::Request;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guard::Held;
 use crate::owner::{Owner, Share, SharedHold};
 
@@ -196,6 +197,22 @@ impl ReentrantGuard {
     #[must_use]
     pub fn held(&self) -> Held {
         self.0.held().clone()
+    }
+
+    /// Runs `body` while the lock is held, and drops it when the lock is lost: see [`Guard::with`](crate::Guard::with).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the entry stays.
+    ///
+    /// # Errors
+    /// As [`Guard::with`](crate::Guard::with).
+    #[blocking(by_hand)]
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        self.0.held().while_held(body).await
     }
 
     /// How many entries of the owner share the lock.
