@@ -16,7 +16,7 @@ use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Grant, Release, Released};
 use crate::engine::cohort::{self, Baton};
 use crate::engine::{Core, Orphan};
-use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::error::{Error, Result, Retry};
 use crate::event::Step;
 use crate::owner::Owner;
 use crate::state::{Ending, Memo};
@@ -94,6 +94,19 @@ impl Held {
         }))
     }
 
+    /// See [`Guard::with`].
+    pub(crate) async fn while_held<T, E, F>(&self, body: impl FnOnce(Self) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        let lost = |reason| E::from(Error::lost(reason).about(self.resource()));
+        if let Some(reason) = self.loss() {
+            return Err(lost(reason));
+        }
+        while_held(self.lost(), || self.loss(), body(self.clone())).await.unwrap_or_else(|reason| Err(lost(reason)))
+    }
+
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
         now.since(self.0.granted_at)
     }
@@ -147,13 +160,13 @@ impl Held {
     /// Checks that the lock is still held, for `?` between two steps of work. No I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason if it was lost; also if it was released.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it was lost, with the reason ([`Error::loss`]); also if this client
+    /// released it or handed it over, without a reason.
     pub fn check(&self) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
-        let released = || Error::new(ErrorKind::Lost, "this lock was released");
-        Err(self.loss().map_or_else(released, Error::lost).about(self.resource()))
+        Err(self.loss().map_or_else(Error::released, Error::lost).about(self.resource()))
     }
 
     /// Held, suspect (a renewal failed, or its end was asked for), or lost. No I/O.
@@ -352,7 +365,7 @@ impl Guard {
     /// between the steps.
     ///
     /// # Errors
-    /// Any error of `body`; [`ErrorKind::Lost`] if the lock was lost before `body` was done.
+    /// Any error of `body`; [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` was done.
     ///
     /// # Examples
     /// ```
@@ -372,11 +385,7 @@ impl Guard {
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
     {
-        let lost = |reason| E::from(Error::lost(reason).about(self.resource()));
-        if let Some(reason) = self.loss() {
-            return Err(lost(reason));
-        }
-        while_held(self.lost(), || self.loss(), body(self.held())).await.unwrap_or_else(|reason| Err(lost(reason)))
+        self.held.while_held(body).await
     }
 
     /// Releases the lock and waits for the store's answer.
@@ -424,7 +433,8 @@ impl Guard {
     /// by dropping the guard. The last call counts. A lock that is lost leaves nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the store keeps no memo; [`ErrorKind::InvalidClaim`] for a memo of more than
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo;
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a memo of more than
     /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). The lock is still held then, and nothing has changed.
     ///
     /// # Examples
@@ -453,7 +463,8 @@ impl Guard {
     /// and if the first request fails and another is sent in the background.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the store keeps no memo; [`ErrorKind::InvalidClaim`] for a memo of more than
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo;
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a memo of more than
     /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). No release was sent then, and the guard is dropped, which
     /// releases the lock in the background; to keep the lock, call [`leave_memo`](Self::leave_memo) first. Else as
     /// [`release`](Self::release).
@@ -533,8 +544,8 @@ impl Guard {
     /// If the future is dropped the renewal goes on while the lock is held.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before that, or its end was asked for: it may have
-    /// been published or not.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before that, or its end was asked for: it may
+    /// have been published or not.
     pub(crate) async fn publish(&mut self, change: impl FnOnce(&mut Claim), memo: Option<Memo>) -> Result<()> {
         let mut claim = Claim::clone(&self.held.claim());
         change(&mut claim);
@@ -649,14 +660,14 @@ impl fmt::Debug for Guard {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guards_can_be_shared_between_threads() {
-        fn shared<T: Send + Sync + 'static>() {}
-        shared::<Guard>();
-        shared::<Held>();
-    }
-}
+/// Guards and their views go from thread to thread, and can be shared between them.
+const _: () = {
+    const fn shared<T: Send + Sync + 'static>() {}
+    shared::<Guard>();
+    shared::<Held>();
+    shared::<crate::Leadership>();
+    shared::<crate::MultiGuard>();
+    shared::<crate::MultiHeld>();
+    shared::<crate::ReentrantGuard>();
+    shared::<crate::WriteGuard>();
+};

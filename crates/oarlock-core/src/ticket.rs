@@ -1,5 +1,6 @@
 //! Handing a lock over to another process, with a ticket.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const FORMAT: u32 = 1;
 /// # Guarantees
 /// - The lock stays the same: same claim, same fence. The protected resource sees no new holder.
 /// - Until it is adopted it lives by its lease alone. If no process adopts it in time, it is free.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "without its ticket a lock that was handed over ends with its lease"]
 pub struct LockTicket {
     format: u32,
@@ -78,6 +79,16 @@ impl LockTicket {
         claim.label = label;
         claim.value.clone_from(&self.value);
         claim
+    }
+}
+
+/// Without the id of the claim: a process that has it can take the lock.
+impl fmt::Debug for LockTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockTicket")
+            .field("resource", &self.resource)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -252,6 +263,13 @@ mod tests {
             value: None,
             granted: granted.map(Fence::new),
         }
+    }
+
+    #[test]
+    fn a_ticket_does_not_print_its_secret() {
+        let ticket = ticket(7, None);
+        assert_eq!(format!("{ticket:?}"), r#"LockTicket { resource: "deploy", fence: Fence(7), .. }"#);
+        assert!(serde_json::to_string(&ticket).unwrap().contains(&ticket.id.to_string()), "it is no ticket without");
     }
 
     #[test]
