@@ -97,7 +97,8 @@ async fn every_guard_runs_work_while_it_is_held() -> Result<()> {
         store.kit().lose("a")?;
         store.kit().lose("b")
     };
-    let (led, entered, lost) = tokio::join!(leadership.with(endless), entry.with(endless), lose);
+    let both = async { tokio::join!(leadership.with(endless), entry.with(endless), lose) };
+    let (led, entered, lost) = tokio::time::timeout(SECOND * 60, both).await.expect("the work goes on after the loss");
     lost?;
     assert_eq!((led.unwrap_err().kind(), entered.unwrap_err().kind()), (ErrorKind::Lost, ErrorKind::Lost));
     let leadership = locks.election("a").campaign("me").await?;
