@@ -384,10 +384,17 @@ pub enum Lifetime {
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Label, Locks, Memory};
+/// # use oarlock_core::Label;
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
 /// let label = Label::of_this_process().reason("nightly import").tag("job", "7");
-/// let locks = Locks::builder(Memory::new()).label(label).build()?;
+/// let locks = oarlock::builder("redis://localhost").label(label).connect().await?;
 /// let _guard = locks.mutex("import").lock().await?;
 /// let holder = &locks.inspect("import").await?.holders[0];
 /// assert_eq!(holder.label.reason.as_deref(), Some("nightly import"));

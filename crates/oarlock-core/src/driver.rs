@@ -215,6 +215,16 @@ pub enum End {
 }
 
 /// The result of a release or a break.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Released};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// assert_eq!(guard.release().await?, Released::Released);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {

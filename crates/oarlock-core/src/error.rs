@@ -13,6 +13,20 @@ use crate::text;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{ErrorKind, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// match locks.mutex("report").wait(Duration::from_secs(5)).lock().await {
+///     Ok(guard) => println!("fence {}", guard.fence()),
+///     Err(error) if error.kind() == ErrorKind::Busy => println!("later: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

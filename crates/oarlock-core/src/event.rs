@@ -82,6 +82,29 @@ pub enum Step {
 }
 
 /// One step of one claim.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{LockEvent, Step};
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = oarlock::builder("redis://localhost")
+///     .observer(|event: &LockEvent| {
+///         if let Step::Lost { reason, .. } = &event.step {
+///             eprintln!("{} was lost: {reason}", event.resource);
+///         }
+///     })
+///     .connect()
+///     .await?;
+/// # locks.mutex("report").lock().await?.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockEvent {
@@ -101,7 +124,14 @@ pub struct LockEvent {
 /// # Examples
 /// ```
 /// # use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
-/// # use oarlock_core::{LockEvent, Locks, Memory, Step};
+/// # use oarlock_core::{LockEvent, Step};
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
 /// let grants = Arc::new(AtomicUsize::new(0));
 /// let counter = grants.clone();
@@ -110,7 +140,7 @@ pub struct LockEvent {
 ///         counter.fetch_add(1, Ordering::Relaxed);
 ///     }
 /// };
-/// let locks = Locks::builder(Memory::new()).observer(observer).build()?;
+/// let locks = oarlock::builder("redis://localhost").observer(observer).connect().await?;
 /// locks.mutex("report").lock().await?.release().await?;
 /// assert_eq!(grants.load(Ordering::Relaxed), 1);
 /// # Ok(()) }

@@ -162,6 +162,20 @@ impl Held {
     /// # Errors
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it was lost, with the reason ([`Error::loss`]); also if this client
     /// released it or handed it over, without a reason.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// for line in 0..3 {
+    ///     guard.check()?; // stops after a loss
+    ///     # let _ = line;
+    /// }
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<()> {
         if self.is_held() {
             return Ok(());
@@ -192,6 +206,20 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// tokio::select! {
+    ///     reason = guard.lost() => println!("stop: {reason}"),
+    ///     () = report() => {}
+    /// }
+    /// # async fn report() {}
+    /// # Ok(()) }
+    /// ```
     pub async fn lost(&self) -> LossReason {
         self.0.belief.lost().await
     }
@@ -224,6 +252,22 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Ending, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// # let ending = Ending::new("ops", "maintenance");
+    /// # locks.break_hold("report", guard.fence(), ending, Duration::from_secs(30)).await?;
+    /// if let Some(ending) = guard.asked_to_end().await {
+    ///     println!("{} asks for the lock: {}", ending.by, ending.why);
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn asked_to_end(&self) -> Option<Ending> {
         self.0.belief.asked_to_end().await
     }
@@ -233,6 +277,19 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").ttl(Duration::from_secs(1)).no_renewal().lock().await?;
+    /// guard.ends_within(Duration::from_millis(900)).await; // 900 ms are left to stop in order
+    /// assert!(guard.is_held());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn ends_within(&self, lead: Duration) {
         self.0.belief.ends_within(lead).await;
     }
@@ -245,6 +302,19 @@ impl Held {
 
     /// A token that is cancelled when the lock is lost or released: work that checks it does not go on without the
     /// lock. Cancelling it does nothing to the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// let token = guard.token();
+    /// let worker = tokio::spawn(async move { token.run_until_cancelled(std::future::pending::<()>()).await });
+    /// guard.release().await?;
+    /// assert!(worker.await.is_ok_and(|done| done.is_none()), "it was stopped");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.0.belief.token().child_token()
@@ -364,6 +434,9 @@ impl Guard {
     /// thread (`spawn_blocking`) or a call that blocks runs to its end. In such work, call [`check`](Held::check)
     /// between the steps.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the lock is still held.
+    ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` was done.
     ///
@@ -399,6 +472,19 @@ impl Guard {
     /// # Errors
     /// Any error that the store returns; the release is then tried again in the background for as long as the lease
     /// could last.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory, Released};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// match guard.release().await? {
+    ///     Released::NotHeld => println!("it had ended before: was the work done under the lock?"),
+    ///     _ => println!("done"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn release(mut self) -> Result<Released> {
         if let Some(release) = self.hand_on() {
             return Ok(release.outcome);

@@ -25,6 +25,20 @@ const FORMAT: u32 = 1;
 /// # Guarantees
 /// - The lock stays the same: same claim, same fence. The protected resource sees no new holder.
 /// - Until it is adopted it lives by its lease alone. If no process adopts it in time, it is free.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Lifetime, Locks, LockTicket, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("import").lifetime(Lifetime::Lease).lock().await?;
+/// let ticket = guard.hand_over()?;
+/// # let json = |_: serde_json::Error| oarlock_core::Error::unreachable("no JSON");
+/// let sent = serde_json::to_string(&ticket).map_err(json)?; // on a way that others cannot read
+/// let ticket: LockTicket = serde_json::from_str(&sent).map_err(json)?;
+/// locks.adopt(&ticket).await?.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "without its ticket a lock that was handed over ends with its lease"]
 pub struct LockTicket {
@@ -149,7 +163,7 @@ impl Guard {
 impl Locks {
     /// Continues a hold that another process handed over, with the same fence, and renews it from here.
     ///
-    /// A lock with an explicit lease has the rest of that lease. Give a ticket to one process only: a second client
+    /// A lock with `no_renewal()` has the rest of its lease. Give a ticket to one process only: a second client
     /// that adopts it believes in the lock as the first does, and for up to a lease after the first has released it.
     ///
     /// # Cancel safety
@@ -160,6 +174,19 @@ impl Locks {
     /// this client holds it already; [`ErrorKind::Config`] for a ticket of another kind of store or a newer format;
     /// [`ErrorKind::Unsupported`] where the store cannot do it; any error that the store returns, and then a retry is
     /// possible.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Lifetime, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let store = Memory::new();
+    /// # let (here, locks) = (Locks::over(store.connect())?, Locks::over(store.connect())?);
+    /// # let ticket = here.mutex("import").lifetime(Lifetime::Lease).lock().await?.hand_over()?;
+    /// let guard = locks.adopt(&ticket).await?; // in the other process
+    /// assert_eq!(guard.fence(), ticket.fence());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
         let core = &self.core;
         core.check_open()?;

@@ -77,7 +77,6 @@ impl Watch {
     }
 
     /// A watch and its sender. It ends when every clone of the sender is dropped.
-    #[must_use]
     pub fn channel() -> (HintSender, Self) {
         let channel = Arc::new(Channel::default());
         channel.lock().senders = 1;
@@ -85,13 +84,11 @@ impl Watch {
     }
 
     /// A watch that has ended: the engine checks its claims and arms another one.
-    #[must_use]
     pub fn ended() -> Self {
         Self { ended: true, ..Self::never() }
     }
 
     /// A watch that never fires, for stores that cannot push.
-    #[must_use]
     pub fn never() -> Self {
         struct Never;
         impl Stream for Never {
@@ -241,7 +238,6 @@ impl Listeners {
     }
 
     /// Adds a watch, which gets all hints until it is dropped or these [end](Self::end).
-    #[must_use]
     pub fn watch(&self) -> Watch {
         let (sender, watch) = Watch::channel();
         let mut senders = self.lock();

@@ -30,7 +30,7 @@ use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let election = locks.election("scheduler");
 /// let mut leadership = election.campaign("10.0.0.7:9000").await?;
 /// assert_eq!(election.leader().await?.and_then(|leader| leader.value).as_deref(), Some("10.0.0.7:9000"));
@@ -267,6 +267,20 @@ impl Leader {
 /// # Guarantees
 /// Leaders that follow each other quickly can be missed; the last one never is. The store decides what is seen: a
 /// leader may know a little earlier that it was replaced.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let election = locks.election("scheduler");
+/// let _leads = election.campaign("10.0.0.7:9000").await?;
+/// let mut leaders = election.observe();
+/// if let Some(leader) = leaders.changed().await? {
+///     println!("send commands to {:?}", leader.value);
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "call changed()"]
 pub struct LeaderWatch {
     poller: Poller,

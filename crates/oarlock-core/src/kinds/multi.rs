@@ -68,7 +68,7 @@ impl Part {
 /// ```
 /// # use oarlock_core::{Locks, Memory, Multi};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let transfer = Multi::of(locks.mutex("account/7"))
 ///     .and(locks.mutex("account/3"))
 ///     .and(locks.rwlock("rates").for_reading());
@@ -449,6 +449,9 @@ impl MultiGuard {
 
     /// Runs `body` while all are held, and drops it when any is lost. As with [`Guard::with`], belief is checked before
     /// each step of `body`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the locks are still held.
     ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`] if one was lost before `body` was done.

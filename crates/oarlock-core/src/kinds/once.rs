@@ -40,7 +40,7 @@ const FORMAT: &[u8] = b"once/1 ";
 /// ```
 /// # use oarlock_core::{Locks, Memory, Slot};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let nightly = locks.once("nightly");
 /// let first = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
 /// assert_eq!(first, Slot::Ran(42));
@@ -146,6 +146,9 @@ impl Once {
     }
 
     /// The last slot written down, as the store sees it now.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Foreign`] if another program left a memo on the name; any error that the store returns.

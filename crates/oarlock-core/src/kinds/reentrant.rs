@@ -31,7 +31,7 @@ use crate::owner::{Owner, Share, SharedHold};
 /// ```
 /// # use oarlock_core::{Locks, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let job = Owner::new();
 /// let ledger = locks.mutex("ledger").reentrant(&job);
 /// let outer = ledger.lock().await?;
@@ -90,7 +90,7 @@ impl ReentrantMutex {
 /// ```
 /// # use oarlock_core::{Locks, ErrorKind, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let config = locks.rwlock("config").reentrant(&Owner::new());
 /// let writer = config.write().await?;
 /// let reader = config.read().await?;

@@ -16,11 +16,15 @@ use crate::guard::Guard;
 /// the store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones
 /// behind it.
 ///
+/// # Guarantees
+/// The guards that are believed in never have more permits together than there are. Otherwise those of a
+/// [`Mutex`](crate::Mutex).
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let encoders = locks.semaphore("encoders", 3);
 /// let two = encoders.acquire(2).await?;
 /// assert!(encoders.try_acquire(2).await?.is_none());
