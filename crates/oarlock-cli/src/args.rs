@@ -114,7 +114,7 @@ pub(crate) enum OnLost {
 }
 
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    oarlock::span::parse(text).map_err(|error| error.to_string())
+    oarlock_core::span::parse(text).map_err(|error| error.to_string())
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

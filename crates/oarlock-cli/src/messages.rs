@@ -64,6 +64,6 @@ impl Messages {
 /// `name` as one word of a shell command, for hints that can be copied.
 pub(crate) fn shell_word(name: &str) -> String {
     let safe = |c: char| c.is_alphanumeric() || "/._-:@%+=,".contains(c);
-    let plain = oarlock::text::plain(name);
+    let plain = oarlock_core::text::plain(name);
     if !plain.is_empty() && plain.chars().all(safe) { plain } else { format!("'{}'", plain.replace('\'', r"'\''")) }
 }

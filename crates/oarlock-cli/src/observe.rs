@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use oarlock::event::Step;
 use oarlock::state::Ending;
 use oarlock::state::{ClaimId, ResourceName};
-use oarlock::{LockEvent, Observer, text};
+use oarlock::{LockEvent, Observer};
+use oarlock_core::text;
 use tokio::sync::watch;
 
 use crate::messages::Messages;
@@ -93,7 +94,7 @@ impl Observer for EngineEvents {
                 waiting.last = Some(resource.clone());
                 waiting.trouble = None;
             }
-            Step::Retrying { error } => self.waiting().trouble = Some(error.to_string()),
+            Step::Retrying { error, .. } => self.waiting().trouble = Some(error.to_string()),
             Step::Granted { .. } => self.0.granted.store(true, Ordering::Release),
             Step::Renewed | Step::Recovered => {
                 self.0.renewals.fetch_add(1, Ordering::Relaxed);
@@ -110,21 +111,21 @@ impl Observer for EngineEvents {
 fn tell(step: &Step) -> String {
     match step {
         Step::Requested => "asked for".to_owned(),
-        Step::Waiting { ahead: Some(ahead) } => format!("waiting behind {ahead}"),
-        Step::Waiting { ahead: None } => "waiting".to_owned(),
-        Step::Retrying { error } => format!("trying again: {error}"),
+        Step::Waiting { ahead: Some(ahead), .. } => format!("waiting behind {ahead}"),
+        Step::Waiting { ahead: None, .. } => "waiting".to_owned(),
+        Step::Retrying { error, .. } => format!("trying again: {error}"),
         Step::Requeued => "lost its place and took a new one".to_owned(),
-        Step::Granted { fence, waited } => format!("granted after {}, fence {fence}", text::span(*waited)),
+        Step::Granted { fence, waited, .. } => format!("granted after {}, fence {fence}", text::span(*waited)),
         Step::Withdrawn => "withdrawn".to_owned(),
         Step::Renewed => "renewed".to_owned(),
-        Step::Suspect { error } => format!("a renewal failed: {error}"),
+        Step::Suspect { error, .. } => format!("a renewal failed: {error}"),
         Step::Recovered => "renewed again".to_owned(),
-        Step::Ending { ending, left } => {
+        Step::Ending { ending, left, .. } => {
             format!("asked to end by {} within {}", text::plain(&ending.by), text::span(*left))
         }
-        Step::Lost { reason } => format!("lost: {reason}"),
+        Step::Lost { reason, .. } => format!("lost: {reason}"),
         Step::Released { held_for, .. } => format!("released after {}", text::span(*held_for)),
-        Step::ReleaseFailed { error } => format!("not released: {error}"),
+        Step::ReleaseFailed { error, .. } => format!("not released: {error}"),
         other => format!("{other:?}"),
     }
 }

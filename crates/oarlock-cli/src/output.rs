@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use oarlock::Label;
 use oarlock::state::{HolderState, ResourceState, WaiterState, Waiters};
 use oarlock::state::{Limit, Weight};
-use oarlock::text::{plain, span};
+use oarlock_core::text::{plain, span};
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
@@ -143,7 +143,7 @@ pub(crate) fn resource_text(state: &ResourceState) -> String {
         lines.push(format!("    {who}, {} for {held}, lease left {left}{fence}", holder.kind));
         lines.extend(label_lines(&holder.label));
         if let Some(value) = &holder.value {
-            lines.push(format!("      value {}", oarlock::text::quoted(value)));
+            lines.push(format!("      value {}", oarlock_core::text::quoted(value)));
         }
         if let Some(ending) = &holder.ending {
             lines.push(format!("      asked to end by {}: {}", plain(&ending.by), plain(&ending.why)));
@@ -168,10 +168,10 @@ fn who(label: &Label) -> String {
     let user = if label.user.is_empty() { String::new() } else { format!("{}@", plain(&label.user)) };
     let mut without_reason = label.clone();
     without_reason.reason = None;
-    format!("{user}{}", oarlock::text::holder(&without_reason))
+    format!("{user}{}", oarlock_core::text::holder(&without_reason))
 }
 
 fn label_lines(label: &Label) -> impl Iterator<Item = String> + '_ {
-    let reason = label.reason.iter().map(|reason| format!("      reason {}", oarlock::text::quoted(reason)));
+    let reason = label.reason.iter().map(|reason| format!("      reason {}", oarlock_core::text::quoted(reason)));
     reason.chain(label.tags.iter().map(|(key, value)| format!("      {}={}", plain(key), plain(value))))
 }

@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use oarlock::Locks;
 use oarlock::state::ClaimId;
 use oarlock::state::{ResourceState, Waiters};
-use oarlock::{Locks, text};
+use oarlock_core::text;
 
 use crate::messages::Messages;
 use crate::observe::EngineEvents;

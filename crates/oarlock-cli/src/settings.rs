@@ -59,7 +59,7 @@ impl Asking {
         };
         let ttl = args.ttl.or_else(|| store.url.ttl()).unwrap_or(DEFAULT_TTL);
         if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
-            let (least, most) = (oarlock::text::span(MIN_TTL), oarlock::text::span(MAX_TTL));
+            let (least, most) = (oarlock_core::text::span(MIN_TTL), oarlock_core::text::span(MAX_TTL));
             return Err(Failure::usage(format!("--ttl: a lease is between {least} and {most} long")));
         }
         if args.max_hold.is_some_and(|span| span.is_zero()) {
@@ -99,7 +99,7 @@ impl Rules {
         let span = asking.max_hold.map_or(asking.ttl, |span| span.min(asking.ttl));
         let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(span / 4));
         if kill_after > span / 2 {
-            let (kill_after, shown) = (oarlock::span::write(kill_after), oarlock::span::write(span));
+            let (kill_after, shown) = (oarlock_core::span::write(kill_after), oarlock_core::span::write(span));
             let message = if span < asking.ttl {
                 format!("--kill-after {kill_after} is more than half of --max-hold {shown}: it leaves no time to work")
             } else {
@@ -149,7 +149,7 @@ fn names(messages: &[String]) -> Result<Vec<ResourceName>, Failure> {
     let mut seen = BTreeSet::new();
     let check = |word: &String| {
         if !seen.insert(word.clone()) {
-            return Err(Failure::usage(format!("{} is given twice", oarlock::text::quoted(word))));
+            return Err(Failure::usage(format!("{} is given twice", oarlock_core::text::quoted(word))));
         }
         Ok(ResourceName::new(word)?)
     };

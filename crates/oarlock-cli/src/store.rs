@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oarlock::driver::Runtime;
 use oarlock::url::Url;
-use oarlock::{Error, ErrorKind, Label, Locks, Observer, text};
+use oarlock::{Error, ErrorKind, Label, Locks, Observer, Runtime};
+use oarlock_core::text;
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Failure};
@@ -54,13 +54,13 @@ impl Store {
     /// Prints which store is used where none was named.
     pub(crate) fn say_if_implied(&self) {
         if self.implied {
-            let dir = oarlock::setup::local_dir().map_or_else(String::new, |dir| format!(" in {}", shown(&dir)));
+            let dir = oarlock_local::default_dir().map_or_else(|_| String::new(), |dir| format!(" in {}", shown(&dir)));
             self.messages.note(&format!(
                 "using the embedded store of this machine and user{dir}; name another with -u or {VARIABLE}"
             ));
         }
         if self.url.to_string() == EMBEDDED
-            && let Some(other) = oarlock::setup::other_local_dir()
+            && let Some(other) = oarlock_local::other_default_dir()
         {
             let other = shown(&other);
             self.messages.warning(&format!(

@@ -71,6 +71,22 @@ impl fmt::Display for LossReason {
 }
 
 /// How a hold ended.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Ended, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// let held = guard.held();
+/// guard.release().await?;
+/// match held.ended().await {
+///     Ended::Released => println!("done"),
+///     Ended::Lost(reason) => println!("lost: {reason}"),
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {

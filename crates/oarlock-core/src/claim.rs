@@ -180,7 +180,8 @@ impl Fence {
     /// All fences are below this: Lua, JavaScript and JSON keep such numbers exactly.
     pub const LIMIT: u64 = 1 << 53;
 
-    /// A fence with this number.
+    /// A fence with this number, which is not checked: for drivers, and for a number that was stored with the data.
+    /// Stores give numbers below [`LIMIT`](Self::LIMIT) only.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -194,7 +195,7 @@ impl Fence {
 
     /// The next larger one, below the limit.
     pub(crate) fn next(self) -> Option<Self> {
-        let next = self.0 + 1;
+        let next = self.0.saturating_add(1);
         (next < Self::LIMIT).then_some(Self(next))
     }
 }
@@ -208,8 +209,12 @@ impl fmt::Display for Fence {
 impl FromStr for Fence {
     type Err = Error;
 
+    /// [`ErrorKind::InvalidClaim`] for what is not a whole number below [`Fence::LIMIT`].
     fn from_str(text: &str) -> Result<Self> {
-        text.parse().map(Self).map_err(|_| Error::new(ErrorKind::InvalidClaim, "a fence is a whole number"))
+        match text.parse() {
+            Ok(number) if number < Self::LIMIT => Ok(Self(number)),
+            _ => Err(Error::new(ErrorKind::InvalidClaim, "a fence is a whole number below 2^53")),
+        }
     }
 }
 
@@ -287,7 +292,7 @@ pub enum Capacity {
     /// Exactly this; a live resource with another explicit capacity is a [`ErrorKind::SpecMismatch`].
     Fixed(Limit),
     /// The stored capacity if the resource is live, else this: for changing a limit without stopping the fleet.
-    Adopt(Limit),
+    Stored(Limit),
 }
 
 /// How much of a resource a claim takes.
@@ -379,10 +384,17 @@ pub enum Lifetime {
 ///
 /// # Examples
 /// ```
-/// # use oarlock_core::{Label, Locks, Memory};
+/// # use oarlock_core::Label;
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
 /// let label = Label::of_this_process().reason("nightly import").tag("job", "7");
-/// let locks = Locks::builder(Memory::new()).label(label).build()?;
+/// let locks = oarlock::builder("redis://localhost").label(label).connect().await?;
 /// let _guard = locks.mutex("import").lock().await?;
 /// let holder = &locks.inspect("import").await?.holders[0];
 /// assert_eq!(holder.label.reason.as_deref(), Some("nightly import"));
@@ -535,6 +547,16 @@ mod tests {
         assert_eq!(user_of(1000, accounts), Some("ci"));
         assert_eq!((user_of(7, accounts), user_of(8, accounts)), (None, None));
         assert!(!Label::of_this_process().user.is_empty());
+    }
+
+    #[test]
+    fn fences_read_back_what_they_print_and_nothing_beyond_the_limit() {
+        let last = Fence::new(Fence::LIMIT - 1);
+        assert_eq!(last.to_string().parse::<Fence>().unwrap(), last);
+        for bad in [Fence::LIMIT.to_string().as_str(), &u64::MAX.to_string(), "", "-1", "7.0"] {
+            assert_eq!(bad.parse::<Fence>().unwrap_err().kind(), ErrorKind::InvalidClaim, "{bad:?}");
+        }
+        assert_eq!((last.next(), Fence::new(u64::MAX).next()), (None, None));
     }
 
     #[test]

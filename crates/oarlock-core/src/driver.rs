@@ -9,6 +9,10 @@
 //! 3. After `release` has answered, the id neither holds nor waits. An unknown id is not an error.
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
+//!
+//! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`], and the
+//! parts of a claim) are exhaustive, so that the compiler shows a driver each new case; everything else that may grow is
+//! `#[non_exhaustive]`.
 
 mod handed;
 pub mod memo;
@@ -164,7 +168,6 @@ impl Renewal {
 
 /// Why the store no longer knows a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Gone {
     /// The store does not say: expired, evicted, or forgotten.
     Unknown,
@@ -194,7 +197,6 @@ pub enum Renewed {
 
 /// Why a claim ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum End {
     /// Its holder releases it.
     Done {
@@ -213,6 +215,16 @@ pub enum End {
 }
 
 /// The result of a release or a break.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory, Released};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("report").lock().await?;
+/// assert_eq!(guard.release().await?, Released::Released);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
@@ -246,7 +258,6 @@ impl Release {
 
 /// What a watch is for.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Interest {
     /// The turn of this pending claim, which was at this position.
     Turn(Arc<Claim>, Cursor),

@@ -42,6 +42,7 @@ use crate::clock::{Clock, Moment};
 use crate::driver::{BoxFuture, DynDriver, End, Info, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Observers;
+use crate::state::MAX_MEMO_BYTES;
 
 /// The default lease: how long a lock lives without renewal.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -197,6 +198,19 @@ impl Core {
         let message =
             "this store releases a lock when its process ends, so the lock cannot be handed to another process";
         Err(Error::new(ErrorKind::Unsupported, message).on(self.info.scheme).about(resource))
+    }
+
+    /// Checks that the store keeps memos, and that this one is not too long.
+    pub(crate) fn check_memo(&self, memo: &[u8], resource: &ResourceName) -> Result<()> {
+        if !self.info.capabilities.memo {
+            let message = "this store cannot keep a memo after the release";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(self.info.scheme).about(resource));
+        }
+        if memo.len() > MAX_MEMO_BYTES {
+            let message = format!("a memo has at most {MAX_MEMO_BYTES} bytes, this one has {}", memo.len());
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(resource));
+        }
+        Ok(())
     }
 
     /// A number that distinguishes this client's store from others in this process.

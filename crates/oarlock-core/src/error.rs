@@ -13,12 +13,26 @@ use crate::text;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use oarlock_core::{ErrorKind, Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// match locks.mutex("report").wait(Duration::from_secs(5)).lock().await {
+///     Ok(guard) => println!("fence {}", guard.fence()),
+///     Err(error) if error.kind() == ErrorKind::Busy => println!("later: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A bounded wait ended; [`Error::busy`] says who holds the lock.
     Busy,
-    /// The lock was lost; [`Error::loss`] says why.
+    /// The lock is not held any more; [`Error::loss`] says why.
     Lost,
     /// The same [`Owner`](crate::Owner) waits for what it holds itself.
     SelfDeadlock,
@@ -100,6 +114,8 @@ enum Detail {
     None,
     Busy(Busy),
     Loss(LossReason),
+    /// It was released by this client.
+    Released,
     Stored(Limit),
 }
 
@@ -118,7 +134,9 @@ struct Inner {
 
 /// The error type of this library.
 ///
-/// `Display` is one line that says what happened; [`hint`](Self::hint) says what to do next.
+/// `Display` is one line that says what happened, with its cause; [`hint`](Self::hint) says what to do next. The cause is
+/// already in that line, so [`source`](std::error::Error::source) begins with the cause of the cause: a program that
+/// prints an error and all its sources prints each once.
 ///
 /// # Examples
 /// ```
@@ -169,6 +187,12 @@ impl Error {
     #[must_use]
     pub fn lost(reason: LossReason) -> Self {
         Self::new(ErrorKind::Lost, String::new()).edit(|inner| inner.detail = Detail::Loss(reason))
+    }
+
+    /// This client released the lock, or handed it over.
+    pub(crate) fn released() -> Self {
+        let message = "this client has released the lock, or handed it over";
+        Self::new(ErrorKind::Lost, message).edit(|inner| inner.detail = Detail::Released)
     }
 
     /// Another explicit capacity is stored.
@@ -269,7 +293,7 @@ impl Error {
         if let Detail::Busy(busy) = &self.0.detail { Some(busy) } else { None }
     }
 
-    /// Why the lock was lost, if this is [`ErrorKind::Lost`].
+    /// Why the lock was lost, if this is [`ErrorKind::Lost`]; `None` if this client released it itself.
     #[must_use]
     pub fn loss(&self) -> Option<&LossReason> {
         if let Detail::Loss(reason) = &self.0.detail { Some(reason) } else { None }
@@ -286,9 +310,14 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self.0.kind {
             ErrorKind::Busy => "Wait longer, or inspect the lock to see who holds it.",
+            ErrorKind::Lost if matches!(self.0.detail, Detail::Released) => {
+                "Take the lock again before you change what it protects."
+            }
             ErrorKind::Lost => "Stop changing what the lock protects; another process may hold it now.",
             ErrorKind::SelfDeadlock => "Release the guard that this owner already has, or use another owner.",
-            ErrorKind::SpecMismatch => "Use the stored capacity, or adopt it while a change rolls out.",
+            ErrorKind::SpecMismatch => {
+                "Use the stored capacity, or call use_stored_permits() while a change rolls out."
+            }
             ErrorKind::TooHeavy => "Ask for fewer units, or give the resource a larger capacity.",
             ErrorKind::Upgrade => "Release the lock and ask for the heavier one; upgrading in place can deadlock.",
             ErrorKind::InvalidName => "Names are text of 1 to 1024 bytes.",
@@ -318,7 +347,7 @@ impl fmt::Display for Error {
                 }
                 return write!(f, "lock lost: {reason}");
             }
-            Detail::None | Detail::Stored(_) => {}
+            Detail::None | Detail::Released | Detail::Stored(_) => {}
         }
         if let Some(scheme) = inner.scheme {
             write!(f, "{scheme}: ")?;
@@ -352,8 +381,9 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
+    /// What the cause of this error was caused by: `Display` shows the cause itself.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref()?.source()
     }
 }
 
@@ -368,7 +398,39 @@ mod tests {
         let clone = first.clone().during("renew").about(&name);
         assert_eq!(clone.to_string(), r#"renew "job": no answer: broken pipe"#);
         assert_eq!(first.to_string(), "no answer: broken pipe");
-        assert!(std::error::Error::source(&clone).is_some());
+    }
+
+    #[test]
+    fn a_chain_of_causes_names_each_once() {
+        let root = std::io::Error::other("broken pipe");
+        let error = Error::unreachable("no answer").because(Error::unreachable("no connection").because(Wrapped(root)));
+        let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let all: Vec<_> = chain.map(ToString::to_string).collect();
+        assert_eq!(all, ["no answer: no connection: it was closed", "broken pipe"]);
+    }
+
+    /// An error that does not show its cause.
+    #[derive(Debug)]
+    struct Wrapped(std::io::Error);
+
+    impl fmt::Display for Wrapped {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("it was closed")
+        }
+    }
+
+    impl std::error::Error for Wrapped {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn the_hint_of_a_lock_that_was_released_here_speaks_of_no_other_process() {
+        let (released, lost) = (Error::released(), Error::lost(LossReason::Expired));
+        assert_eq!((released.kind(), released.loss()), (ErrorKind::Lost, None));
+        assert!(released.to_string().contains("this client has released"), "{released}");
+        assert!(!released.hint().contains("process") && lost.hint().contains("process"), "{}", released.hint());
     }
 
     #[test]

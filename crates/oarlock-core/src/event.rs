@@ -18,11 +18,13 @@ pub enum Step {
     /// It was requested.
     Requested,
     /// It waits.
+    #[non_exhaustive]
     Waiting {
         /// How many claims are before it, if the store tells.
         ahead: Option<u32>,
     },
     /// The store did not answer; the engine tries again.
+    #[non_exhaustive]
     Retrying {
         /// The error of the store.
         error: Error,
@@ -30,6 +32,7 @@ pub enum Step {
     /// The store removed it from the queue, and it queues again.
     Requeued,
     /// It holds.
+    #[non_exhaustive]
     Granted {
         /// Its fence.
         fence: Fence,
@@ -41,6 +44,7 @@ pub enum Step {
     /// It was renewed.
     Renewed,
     /// A renewal failed: finish soon.
+    #[non_exhaustive]
     Suspect {
         /// The error of the store.
         error: Error,
@@ -48,6 +52,7 @@ pub enum Step {
     /// A renewal succeeded again.
     Recovered,
     /// An operator or another program asked for its end.
+    #[non_exhaustive]
     Ending {
         /// Who and why.
         ending: Ending,
@@ -55,11 +60,13 @@ pub enum Step {
         left: Duration,
     },
     /// It is no longer held.
+    #[non_exhaustive]
     Lost {
         /// Why.
         reason: LossReason,
     },
     /// It was released.
+    #[non_exhaustive]
     Released {
         /// The answer of the store.
         outcome: Released,
@@ -67,6 +74,7 @@ pub enum Step {
         held_for: Duration,
     },
     /// The release failed; its lease ends it.
+    #[non_exhaustive]
     ReleaseFailed {
         /// The error of the store.
         error: Error,
@@ -74,6 +82,29 @@ pub enum Step {
 }
 
 /// One step of one claim.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{LockEvent, Step};
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// let locks = oarlock::builder("redis://localhost")
+///     .observer(|event: &LockEvent| {
+///         if let Step::Lost { reason, .. } = &event.step {
+///             eprintln!("{} was lost: {reason}", event.resource);
+///         }
+///     })
+///     .connect()
+///     .await?;
+/// # locks.mutex("report").lock().await?.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockEvent {
@@ -93,7 +124,14 @@ pub struct LockEvent {
 /// # Examples
 /// ```
 /// # use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
-/// # use oarlock_core::{LockEvent, Locks, Memory, Step};
+/// # use oarlock_core::{LockEvent, Step};
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
 /// let grants = Arc::new(AtomicUsize::new(0));
 /// let counter = grants.clone();
@@ -102,7 +140,7 @@ pub struct LockEvent {
 ///         counter.fetch_add(1, Ordering::Relaxed);
 ///     }
 /// };
-/// let locks = Locks::builder(Memory::new()).observer(observer).build()?;
+/// let locks = oarlock::builder("redis://localhost").observer(observer).connect().await?;
 /// locks.mutex("report").lock().await?.release().await?;
 /// assert_eq!(grants.load(Ordering::Relaxed), 1);
 /// # Ok(()) }

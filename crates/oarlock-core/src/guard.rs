@@ -16,7 +16,7 @@ use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Grant, Release, Released};
 use crate::engine::cohort::{self, Baton};
 use crate::engine::{Core, Orphan};
-use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::error::{Error, Result, Retry};
 use crate::event::Step;
 use crate::owner::Owner;
 use crate::state::{Ending, Memo};
@@ -95,6 +95,19 @@ impl Held {
         }))
     }
 
+    /// See [`Guard::with`].
+    pub(crate) async fn while_held<T, E, F>(&self, body: impl FnOnce(Self) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        let lost = |reason| E::from(Error::lost(reason).about(self.resource()));
+        if let Some(reason) = self.loss() {
+            return Err(lost(reason));
+        }
+        while_held(self.lost(), || self.loss(), body(self.clone())).await.unwrap_or_else(|reason| Err(lost(reason)))
+    }
+
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
         now.since(self.0.granted_at)
     }
@@ -148,13 +161,27 @@ impl Held {
     /// Checks that the lock is still held, for `?` between two steps of work. No I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason if it was lost; also if it was released.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it was lost, with the reason ([`Error::loss`]); also if this client
+    /// released it or handed it over, without a reason.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// for line in 0..3 {
+    ///     guard.check()?; // stops after a loss
+    ///     # let _ = line;
+    /// }
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
-        let released = || Error::new(ErrorKind::Lost, "this lock was released");
-        Err(self.loss().map_or_else(released, Error::lost).about(self.resource()))
+        Err(self.loss().map_or_else(Error::released, Error::lost).about(self.resource()))
     }
 
     /// Held, suspect (a renewal failed, or its end was asked for), or lost. No I/O.
@@ -180,6 +207,20 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// tokio::select! {
+    ///     reason = guard.lost() => println!("stop: {reason}"),
+    ///     () = report() => {}
+    /// }
+    /// # async fn report() {}
+    /// # Ok(()) }
+    /// ```
     #[blocking(within)]
     pub async fn lost(&self) -> LossReason {
         self.0.belief.lost().await
@@ -214,6 +255,22 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Ending, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// # let ending = Ending::new("ops", "maintenance");
+    /// # locks.break_hold("report", guard.fence(), ending, Duration::from_secs(30)).await?;
+    /// if let Some(ending) = guard.asked_to_end().await {
+    ///     println!("{} asks for the lock: {}", ending.by, ending.why);
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[blocking(within)]
     pub async fn asked_to_end(&self) -> Option<Ending> {
         self.0.belief.asked_to_end().await
@@ -224,6 +281,19 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").ttl(Duration::from_secs(1)).no_renewal().lock().await?;
+    /// guard.ends_within(Duration::from_millis(900)).await; // 900 ms are left to stop in order
+    /// assert!(guard.is_held());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn ends_within(&self, lead: Duration) {
         self.0.belief.ends_within(lead).await;
     }
@@ -236,6 +306,19 @@ impl Held {
 
     /// A token that is cancelled when the lock is lost or released: work that checks it does not go on without the
     /// lock. Cancelling it does nothing to the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// let token = guard.token();
+    /// let worker = tokio::spawn(async move { token.run_until_cancelled(std::future::pending::<()>()).await });
+    /// guard.release().await?;
+    /// assert!(worker.await.is_ok_and(|done| done.is_none()), "it was stopped");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.0.belief.token().child_token()
@@ -356,8 +439,11 @@ impl Guard {
     /// thread (`spawn_blocking`) or a call that blocks runs to its end. In such work, call [`check`](Held::check)
     /// between the steps.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the lock is still held.
+    ///
     /// # Errors
-    /// Any error of `body`; [`ErrorKind::Lost`] if the lock was lost before `body` was done.
+    /// Any error of `body`; [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` was done.
     ///
     /// # Examples
     /// ```
@@ -377,11 +463,7 @@ impl Guard {
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
     {
-        let lost = |reason| E::from(Error::lost(reason).about(self.resource()));
-        if let Some(reason) = self.loss() {
-            return Err(lost(reason));
-        }
-        while_held(self.lost(), || self.loss(), body(self.held())).await.unwrap_or_else(|reason| Err(lost(reason)))
+        self.held.while_held(body).await
     }
 
     /// Releases the lock and waits for the store's answer.
@@ -395,6 +477,19 @@ impl Guard {
     /// # Errors
     /// Any error that the store returns; the release is then tried again in the background for as long as the lease
     /// could last.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory, Released};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// match guard.release().await? {
+    ///     Released::NotHeld => println!("it had ended before: was the work done under the lock?"),
+    ///     _ => println!("done"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn release(mut self) -> Result<Released> {
         if let Some(release) = self.hand_on() {
             return Ok(release.outcome);
@@ -425,17 +520,62 @@ impl Guard {
         }
     }
 
-    /// Releases the lock and leaves a memo on the resource for the next holder.
+    /// Leaves `memo` on the resource for the next holder, when this lock is released: by [`release`](Self::release) or
+    /// by dropping the guard. The last call counts. A lock that is lost leaves nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo;
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a memo of more than
+    /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). The lock is still held then, and nothing has changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let mut guard = locks.mutex("import").lock().await?;
+    /// guard.leave_memo("up to line 4711")?;
+    /// guard.release().await?;
+    /// assert_eq!(locks.mutex("import").lock().await?.memo(), Some(&b"up to line 4711"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn leave_memo(&mut self, memo: impl AsRef<[u8]>) -> Result<()> {
+        let memo = memo.as_ref();
+        self.core.check_memo(memo, self.resource())?;
+        self.end = End::Done { memo: Some(memo.into()) };
+        Ok(())
+    }
+
+    /// Releases the lock and leaves a memo on the resource for the next holder: [`leave_memo`](Self::leave_memo) and
+    /// [`release`](Self::release) in one call.
     ///
     /// # Cancel safety
     /// As [`release`](Self::release). The memo is left in any case: also if the future is dropped before it was polled,
     /// and if the first request fails and another is sent in the background.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
-    pub fn release_leaving(mut self, memo: impl Into<Memo>) -> impl Future<Output = Result<Released>> + Send {
-        self.end = End::Done { memo: Some(memo.into()) };
-        self.release()
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no memo;
+    /// [`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim) for a memo of more than
+    /// [`MAX_MEMO_BYTES`](crate::state::MAX_MEMO_BYTES). No release was sent then, and the guard is dropped, which
+    /// releases the lock in the background; to keep the lock, call [`leave_memo`](Self::leave_memo) first. Else as
+    /// [`release`](Self::release).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// guard.release_leaving("up to line 4711").await?;
+    /// assert_eq!(locks.mutex("import").lock().await?.memo(), Some(&b"up to line 4711"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn release_leaving(mut self, memo: impl AsRef<[u8]>) -> impl Future<Output = Result<Released>> + Send {
+        let accepted = self.leave_memo(memo);
+        async move {
+            accepted?;
+            self.release().await
+        }
     }
 
     /// Makes the hold lighter without a gap; the fence stays. It takes at most `op_timeout`: without an answer the hold
@@ -495,8 +635,8 @@ impl Guard {
     /// If the future is dropped the renewal goes on while the lock is held.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before that, or its end was asked for: it may have
-    /// been published or not.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before that, or its end was asked for: it may
+    /// have been published or not.
     pub(crate) async fn publish(&mut self, change: impl FnOnce(&mut Claim), memo: Option<Memo>) -> Result<()> {
         let mut claim = Claim::clone(&self.held.claim());
         change(&mut claim);
@@ -601,7 +741,7 @@ impl Drop for Guard {
             end: self.end.clone(),
             held_for: Some(self.held.held_for(self.core.clock.now())),
         }
-        .adopt(&self.core);
+        .reap(&self.core);
     }
 }
 
@@ -611,14 +751,14 @@ impl fmt::Debug for Guard {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guards_can_be_shared_between_threads() {
-        fn shared<T: Send + Sync + 'static>() {}
-        shared::<Guard>();
-        shared::<Held>();
-    }
-}
+/// Guards and their views go from thread to thread, and can be shared between them.
+const _: () = {
+    const fn shared<T: Send + Sync + 'static>() {}
+    shared::<Guard>();
+    shared::<Held>();
+    shared::<crate::Leadership>();
+    shared::<crate::MultiGuard>();
+    shared::<crate::MultiHeld>();
+    shared::<crate::ReentrantGuard>();
+    shared::<crate::WriteGuard>();
+};

@@ -47,4 +47,7 @@ pub use kinds::*;
 pub use locks::{Locks, LocksBuilder};
 pub use memory::Memory;
 pub use owner::Owner;
+pub use state::Ending;
 pub use ticket::LockTicket;
+/// What [`Held::token`] returns.
+pub use tokio_util::sync::CancellationToken;

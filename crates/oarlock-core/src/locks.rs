@@ -19,13 +19,15 @@ use crate::state::{Ending, Page, Query, ResourceState};
 /// [`mutex`](Self::mutex), [`rwlock`](Self::rwlock), [`semaphore`](Self::semaphore), [`election`](Self::election) and
 /// [`once`](Self::once) make locks. They do no I/O: a lock is checked and taken by its own `lock()`.
 ///
-/// Dropping the last clone does not release locks: their guards keep what they need.
+/// # Guarantees
+/// - No call blocks its thread. A request to the store ends after `op_timeout` at the latest.
+/// - Dropping the last clone does not release locks: their guards keep what they need.
 ///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let guard = locks.mutex("deploy/prod").lock().await?;
 /// assert_eq!(locks.inspect("deploy/prod").await?.holders.len(), 1);
 /// guard.release().await?;
@@ -71,6 +73,9 @@ impl Locks {
 
     /// Reads one resource as the store sees it now: holders, waiters, memo.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName);
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if the store does not answer in time; any error that
@@ -93,6 +98,9 @@ impl Locks {
     }
 
     /// Lists every live resource, in order of names.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; else as
@@ -117,8 +125,24 @@ impl Locks {
     /// Lists as [`list`](Self::list) does, but reads the whole store for it: slow, and it finds the locks of other
     /// programs too.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// As [`list`](Self::list).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let _guard = locks.mutex("import").lock().await?;
+    /// for lock in locks.scan().await? {
+    ///     println!("{}: {} holders", lock.name, lock.holders.len());
+    /// }
+    /// # assert_eq!(locks.scan().await?.len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn scan(&self) -> Result<Vec<ResourceState>> {
         let mut query = Query::live();
         query.scan = true;
@@ -146,6 +170,9 @@ impl Locks {
     }
 
     /// Watches a resource: the watch resolves when it may have changed. Call [`inspect`](Self::inspect) after each.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is watched.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`](crate::ErrorKind::InvalidName); any error that the store returns.
@@ -176,6 +203,13 @@ impl Locks {
     /// store can ([`Held::asked_to_end`](crate::Held::asked_to_end)), and the hold ends after that time at the latest.
     /// With a grace shorter than the lease, a holder that cannot reach the store may believe in the lock after its end;
     /// protect the data by fences then.
+    ///
+    /// # Guarantees
+    /// Only the hold with this fence is ended, never a later one. Without a grace it is over in the store when this
+    /// returns [`Released::Released`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a request that was sent is finished in the background: the hold may end or not.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -210,8 +244,27 @@ impl Locks {
     /// Ends a hold as [`break_hold`](Self::break_hold) does, by the id that [`inspect`](Self::inspect) shows: for holds
     /// of other programs, which have no fence.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, the request is finished in the background: the hold may end or not.
+    ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Ending, Locks, Memory, Released};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// for holder in locks.inspect("import").await?.holders {
+    ///     let ending = Ending::new("ops@example.org", "maintenance");
+    ///     let released = locks.break_claim("import", holder.id, ending, Duration::ZERO).await?;
+    ///     assert_eq!(released, Released::Released);
+    /// }
+    /// guard.lost().await;
+    /// # Ok(()) }
+    /// ```
     pub async fn break_claim(
         &self,
         name: impl AsRef<str>,
@@ -219,8 +272,9 @@ impl Locks {
         ending: Ending,
         grace: Duration,
     ) -> Result<Released> {
-        let end = End::Broken { ending, grace };
-        let release = self.core.driver.clone().release(ResourceName::new(name)?, id, end);
+        let name = ResourceName::new(name)?;
+        self.core.check_open()?;
+        let release = self.core.driver.clone().release(name, id, End::Broken { ending, grace });
         Ok(self.core.in_time(release, "break").await?.outcome)
     }
 
@@ -228,6 +282,10 @@ impl Locks {
     /// the connections to the store, which may take a second more; what takes longer goes on in the background. Guards
     /// that still live lose their locks ([`LossReason::Session`](crate::LossReason::Session)), unless they live by
     /// their lease alone.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the client stays shut down and releases go on in the background, but connections may stay
+    /// open. Another call finishes it.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if a release was not finished; any error that the

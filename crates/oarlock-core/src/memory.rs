@@ -18,7 +18,7 @@ use crate::driver::{
     Attempt, Driver, End, Hint, HintSender, Info, Interest, Listeners, Release, Renewal, Renewed, Watch,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Calls, Now, Resource, Session};
+use crate::model::{Calls, Entry, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
 
 /// One connection to a store in memory.
@@ -300,60 +300,184 @@ impl Kit {
     /// Asks the holders of `name` to end within `grace`, as an operator would with a graceful break.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
+    /// the request: wait until the code under test holds it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory, state::Ending};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let locks = Locks::over(store.connect())?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// store.kit().ask_to_end("outbox", &Ending::new("ops", "maintenance"), Duration::from_secs(5))?;
+    /// assert_eq!(guard.asked_to_end().await.map(|ending| ending.by).as_deref(), Some("ops"));
+    /// # Ok(()) }
+    /// ```
     pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) -> Result<()> {
-        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
-            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
-            for id in held {
-                resource.release(id, &End::Broken { ending: ending.clone(), grace }, now, calls);
-            }
-        });
-        Ok(())
+        self.for_each_holder(name, |resource, holder, now, calls| {
+            resource.release(holder.id, &End::Broken { ending: ending.clone(), grace }, now, calls);
+        })
     }
 
-    /// Takes `name` away from its holders, as an eviction would; they are notified at once. It has no effect while the
-    /// lock is free: wait until the code under test holds it.
+    /// Takes `name` away from its holders, as an eviction would; they are notified at once.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
+    /// the loss: wait until the code under test holds it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, LossReason, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let locks = Locks::over(store.connect())?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// store.kit().lose("outbox")?;
+    /// assert_eq!(guard.lost().await, LossReason::Gone);
+    /// # Ok(()) }
+    /// ```
     pub fn lose(&self, name: impl AsRef<str>) -> Result<()> {
-        self.store.step(&ResourceName::new(name)?, |resource, now, calls| {
-            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).map(|e| e.id).collect();
-            for id in held {
-                let session = resource.entries().iter().find(|entry| entry.id == id).map_or(0, |entry| entry.session);
-                resource.release(id, &End::Withdrawn, now, calls);
-                calls.push((id, session));
-            }
+        self.for_each_holder(name, |resource, holder, now, calls| {
+            resource.release(holder.id, &End::Withdrawn, now, calls);
+            calls.push((holder.id, holder.session));
+        })
+    }
+
+    /// Does something to each holder of `name`, of which there must be one.
+    fn for_each_holder(
+        &self,
+        name: impl AsRef<str>,
+        act: impl Fn(&mut Resource, &Entry, Now, &mut Calls),
+    ) -> Result<()> {
+        let name = ResourceName::new(name)?;
+        let count = self.store.step(&name, |resource, now, calls| {
+            let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).cloned().collect();
+            held.iter().for_each(|holder| act(resource, holder, now, calls));
+            held.len()
         });
+        if count == 0 {
+            let message = "no claim holds it: wait until the code under test does";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).on("mem").about(&name));
+        }
         Ok(())
     }
 
     /// Fails every renewal of this connection from now on.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Belief, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// let guard = locks.mutex("outbox").ttl(Duration::from_millis(90)).lock().await?;
+    /// kit.pause_renewals();
+    /// guard.lost().await;
+    /// # Ok(()) }
+    /// ```
     pub fn pause_renewals(&self) {
         self.connection.faults.send_modify(|faults| faults.renewals_paused = true);
     }
 
     /// Ends [`pause_renewals`](Self::pause_renewals).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// kit.pause_renewals();
+    /// kit.resume_renewals();
+    /// locks.mutex("outbox").lock().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn resume_renewals(&self) {
         self.connection.faults.send_modify(|faults| faults.renewals_paused = false);
     }
 
     /// Lets the next `verb` of this connection take effect, but drops its reply.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::memory::Verb;
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// kit.drop_reply(Verb::Attempt);
+    /// let guard = locks.mutex("outbox").lock().await?; // asked again: the same grant
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn drop_reply(&self, verb: Verb) {
         self.connection.faults.send_modify(|faults| faults.drop_reply = Some(verb));
     }
 
     /// Cuts this connection: requests neither arrive nor fail.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// let guard = locks.mutex("outbox").ttl(Duration::from_millis(90)).lock().await?;
+    /// kit.cut();
+    /// guard.lost().await; // although the store cannot be reached
+    /// # Ok(()) }
+    /// ```
     pub fn cut(&self) {
         self.connection.faults.send_modify(|faults| faults.cut = true);
     }
 
     /// Ends a [`cut`](Self::cut).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// kit.cut();
+    /// kit.heal();
+    /// locks.mutex("outbox").lock().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn heal(&self) {
         self.connection.faults.send_modify(|faults| faults.cut = false);
     }
 
     /// Ends this connection as the death of its process would.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// let _guard = locks.mutex("outbox").lock().await?;
+    /// kit.kill();
+    /// let other = Locks::over(store)?;
+    /// assert!(other.mutex("outbox").try_lock().await?.is_some(), "the store noticed at once");
+    /// # Ok(()) }
+    /// ```
     pub fn kill(&self) {
         self.connection.faults.send_modify(|faults| faults.dead = true);
         let dead = self.connection.session;
@@ -373,11 +497,41 @@ impl Kit {
     }
 
     /// Restores a snapshot, as a restart from a backup or a failover to a lagging replica would; no client is notified.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, LossReason, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// let before = kit.snapshot();
+    /// let guard = locks.mutex("outbox").ttl(Duration::from_millis(90)).lock().await?;
+    /// kit.fall_back(&before);
+    /// assert_eq!(guard.lost().await, LossReason::Gone); // at the next renewal
+    /// # Ok(()) }
+    /// ```
     pub fn fall_back(&self, to: &Snapshot) {
         self.store.lock().resources.clone_from(&to.0);
     }
 
     /// Moves the store's clock ahead.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, LossReason, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let kit = store.kit();
+    /// let locks = Locks::builder(store).clock(kit.clock()).build()?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// kit.step_clock(Duration::from_secs(60)); // as a suspend would
+    /// assert_eq!(guard.lost().await, LossReason::Expired);
+    /// # Ok(()) }
+    /// ```
     pub fn step_clock(&self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.store.clock.steps_nanos.fetch_add(nanos, Ordering::SeqCst);

@@ -157,7 +157,7 @@ impl Resource {
             return Ok(Attempt::Pending(pending));
         }
         let fence = if fits { Some(self.next_fence(claim.least_fence, now)?) } else { None };
-        if let Capacity::Fixed(limit) | Capacity::Adopt(limit) = claim.capacity {
+        if let Capacity::Fixed(limit) | Capacity::Stored(limit) = claim.capacity {
             self.capacity.get_or_insert(limit);
         }
         if known.is_none() {

@@ -79,7 +79,7 @@ impl Owner {
         // If the owner's permits and the requested ones exceed the limit, they will never be free.
         let fits = match claim.capacity {
             Capacity::Fixed(limit) => weights.iter().copied().collect::<Load>().bears(claim.weight, limit),
-            Capacity::Any | Capacity::Adopt(_) => weights.iter().all(|held| held.coexists_with(claim.weight)),
+            Capacity::Any | Capacity::Stored(_) => weights.iter().all(|held| held.coexists_with(claim.weight)),
         };
         match (weights.is_empty(), fits) {
             (true, _) => Holds::Nothing,

@@ -62,7 +62,7 @@ pub fn admit(capacity: Capacity, weight: Weight, stated: Option<Limit>) -> Resul
             return Err(Error::spec_mismatch(stored, asked));
         }
         (_, Some(stored)) => stored,
-        (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+        (Capacity::Fixed(asked) | Capacity::Stored(asked), None) => asked,
         (Capacity::Any, None) => UNSTATED,
     };
     check_weight(weight, limit).map(|()| limit)

@@ -10,8 +10,11 @@ use crate::claim::{ClaimId, Fence, Kind, Label, Limit, ResourceName, Weight};
 /// A few bytes that stay on a resource after its holder has gone.
 pub type Memo = Arc<[u8]>;
 
-/// The longest memo.
+/// The longest memo. The engine refuses a longer one, so a driver need not check it.
 pub const MAX_MEMO_BYTES: usize = 1024;
+
+/// The longest value that a claim can publish, in bytes. The engine refuses a longer one.
+pub const MAX_VALUE_BYTES: usize = 1024;
 
 /// A request for the end of a hold: by whom and why.
 ///

@@ -1,5 +1,6 @@
 //! Handing a lock over to another process, with a ticket.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::engine::{Core, MAX_HAND_OFFS, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
 use crate::locks::Locks;
-use crate::state::{Ending, Query};
+use crate::state::{Ending, MAX_VALUE_BYTES, Query};
 
 /// The format of tickets; a newer one is refused.
 const FORMAT: u32 = 1;
@@ -24,7 +25,21 @@ const FORMAT: u32 = 1;
 /// # Guarantees
 /// - The lock stays the same: same claim, same fence. The protected resource sees no new holder.
 /// - Until it is adopted it lives by its lease alone. If no process adopts it in time, it is free.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Lifetime, Locks, LockTicket, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let guard = locks.mutex("import").lifetime(Lifetime::Lease).lock().await?;
+/// let ticket = guard.hand_over()?;
+/// # let json = |_: serde_json::Error| oarlock_core::Error::unreachable("no JSON");
+/// let sent = serde_json::to_string(&ticket).map_err(json)?; // on a way that others cannot read
+/// let ticket: LockTicket = serde_json::from_str(&sent).map_err(json)?;
+/// locks.adopt(&ticket).await?.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "without its ticket a lock that was handed over ends with its lease"]
 pub struct LockTicket {
     format: u32,
@@ -78,6 +93,16 @@ impl LockTicket {
         claim.label = label;
         claim.value.clone_from(&self.value);
         claim
+    }
+}
+
+/// Without the id of the claim: a process that has it can take the lock.
+impl fmt::Debug for LockTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockTicket")
+            .field("resource", &self.resource)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -138,7 +163,7 @@ impl Guard {
 impl Locks {
     /// Continues a hold that another process handed over, with the same fence, and renews it from here.
     ///
-    /// A lock with an explicit lease has the rest of that lease. Give a ticket to one process only: a second client
+    /// A lock with `no_renewal()` has the rest of its lease. Give a ticket to one process only: a second client
     /// that adopts it believes in the lock as the first does, and for up to a lease after the first has released it.
     ///
     /// # Cancel safety
@@ -149,6 +174,19 @@ impl Locks {
     /// this client holds it already; [`ErrorKind::Config`] for a ticket of another kind of store or a newer format;
     /// [`ErrorKind::Unsupported`] where the store cannot do it; any error that the store returns, and then a retry is
     /// possible.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Lifetime, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let store = Memory::new();
+    /// # let (here, locks) = (Locks::over(store.connect())?, Locks::over(store.connect())?);
+    /// # let ticket = here.mutex("import").lifetime(Lifetime::Lease).lock().await?.hand_over()?;
+    /// let guard = locks.adopt(&ticket).await?; // in the other process
+    /// assert_eq!(guard.fence(), ticket.fence());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn adopt(&self, ticket: &LockTicket) -> Result<Guard> {
         let core = &self.core;
         core.check_open()?;
@@ -196,6 +234,9 @@ fn check(core: &Core, ticket: &LockTicket) -> Result<()> {
     }
     if ticket.scheme != core.info.scheme {
         return config(format!("this ticket is for a store of scheme {}:, not {}:", ticket.scheme, core.info.scheme));
+    }
+    if ticket.value.as_ref().is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
+        return config(format!("the value of this ticket has more than {MAX_VALUE_BYTES} bytes"));
     }
     core.check_lifetime(Lifetime::Lease, &ticket.resource)?;
     check_ttl(Duration::from_millis(ticket.ttl_ms))
@@ -249,6 +290,13 @@ mod tests {
             value: None,
             granted: granted.map(Fence::new),
         }
+    }
+
+    #[test]
+    fn a_ticket_does_not_print_its_secret() {
+        let ticket = ticket(7, None);
+        assert_eq!(format!("{ticket:?}"), r#"LockTicket { resource: "deploy", fence: Fence(7), .. }"#);
+        assert!(serde_json::to_string(&ticket).unwrap().contains(&ticket.id.to_string()), "it is no ticket without");
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl Url {
     ///
     /// # Errors
     /// [`ErrorKind::Config`], with what is wrong and never with the password.
+    #[doc(hidden)]
     pub fn parse(text: &str, stores: &Stores) -> Result<Self> {
         let Some((name, rest)) = text.split_once(':') else {
             return Err(bad("this is not a URL: it has no scheme, as in redis://host"));

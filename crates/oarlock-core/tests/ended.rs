@@ -157,8 +157,10 @@ async fn a_task_that_waits_for_the_end_to_come_near_goes_on_after_a_release() {
 }
 
 #[tokio::test]
-async fn the_test_kit_refuses_an_invalid_name() {
+async fn the_test_kit_refuses_an_invalid_name_and_a_lock_that_is_free() {
     let kit = Memory::new().kit();
     assert_eq!(kit.lose("").unwrap_err().kind(), ErrorKind::InvalidName);
+    assert_eq!(kit.lose("free").unwrap_err().kind(), ErrorKind::InvalidClaim, "a test would pass without the loss");
+    assert_eq!(kit.ask_to_end("free", &ending(), SECOND).unwrap_err().kind(), ErrorKind::InvalidClaim);
     assert_eq!(kit.ask_to_end("", &ending(), SECOND).unwrap_err().kind(), ErrorKind::InvalidName);
 }

@@ -45,7 +45,7 @@ pub mod setup {
     pub use crate::setup::script;
 
     use crate::Result;
-    use crate::url::Url;
+    use crate::url::IntoUrl;
 
     /// Creates what the store behind `url` needs, and gives the user `grant` the rights that locks need; false if the store
     /// needs nothing. See [`init`](crate::setup::init) of the async API.
@@ -56,11 +56,11 @@ pub mod setup {
     /// # Examples
     /// ```
     /// # fn main() -> oarlock::Result<()> {
-    /// assert!(!oarlock::blocking::setup::init(oarlock::url::parse("mem:")?, None)?);
+    /// assert!(!oarlock::blocking::setup::init("mem:", None)?);
     /// # Ok(()) }
     /// ```
-    pub fn init(url: Url, grant: Option<String>) -> Result<bool> {
-        oarlock_core::Runtime::own_thread()?.block_on(crate::setup::init(url, grant))?
+    pub fn init(url: impl IntoUrl, grant: Option<&str>) -> Result<bool> {
+        oarlock_core::Runtime::own_thread()?.block_on(crate::setup::init(url.into_url()?, grant))?
     }
 }
 

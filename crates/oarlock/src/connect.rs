@@ -8,6 +8,9 @@ use crate::{Error, Locks, LocksBuilder, Result};
 
 /// Connects to the store behind a URL, with defaults.
 ///
+/// # Cancel safety
+/// If the future is dropped there is no client; a connection that is being opened is closed.
+///
 /// # Errors
 /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it; any error that
 /// the store returns.

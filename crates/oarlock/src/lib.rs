@@ -12,13 +12,14 @@
 //!
 //! | to … | use |
 //! |---|---|
-//! | connect | [`connect`], [`builder`]; without async: [`blocking::connect`] |
-//! | run one at a time | [`Locks::mutex`] → [`Mutex::lock`] → [`Guard`] |
+//! | connect | [`connect`] → [`Locks`]; with settings: [`builder`]; without async: [`blocking::connect`] |
+//! | run one at a time | [`Locks::mutex`] → [`Mutex`] → [`Mutex::lock`] → [`Guard`] |
 //! | know that the lock is still held | [`Held::is_held`], [`Held::lost`], [`Held::token`], [`Guard::with`] |
 //! | protect data from a paused holder | [`Held::fence`], [`Fenced`] |
 //! | share, count, elect, do once, take several | [`RwLock`], [`Semaphore`], [`Election`], [`Once`], [`Multi`] |
 //! | list locks with their holders, end a hold | [`Locks::inspect`], [`Locks::list`], [`Locks::break_hold`] |
-//! | observe events | [`Observer`] |
+//! | observe events | [`Observer`], [`LockEvent`], [`Step`] |
+//! | test your own code | `oarlock::testing` (feature `testing`) |
 //!
 //! # Features
 //!
@@ -46,23 +47,24 @@ pub mod url;
 pub use connect::{builder, connect};
 pub use oarlock_core::kinds::*;
 pub use oarlock_core::{
-    Belief, Ended, Error, ErrorKind, Fence, Fenced, Guard, Held, Label, Lifetime, LockEvent, LockTicket, Locks,
-    LocksBuilder, LossReason, Observer, Owner, Released, Result,
+    Belief, CancellationToken, Ended, Ending, Error, ErrorKind, Fence, Fenced, Guard, Held, Label, Lifetime, LockEvent,
+    LockTicket, Locks, LocksBuilder, LossReason, Observer, Owner, Released, Result, Runtime, Step,
 };
 pub use oarlock_core::{error, event, fenced};
-#[doc(hidden)]
-pub use oarlock_core::{span, text};
 
 /// The state of locks: names, holders, waiters.
 pub mod state {
-    pub use oarlock_core::claim::{Capacity, ClaimId, Kind, Limit, ResourceName, Weight};
-    pub use oarlock_core::state::*;
+    pub use oarlock_core::claim::{ClaimId, Kind, Limit, ResourceName, Weight};
+    pub use oarlock_core::clock::Moment;
+    pub use oarlock_core::state::{
+        Ending, HolderState, MAX_MEMO_BYTES, MAX_VALUE_BYTES, Memo, ResourceState, WaiterState, Waiters,
+    };
 }
 
-/// A store in memory that loses locks, drops replies and stops its clock on request: to test how your own code reacts.
+/// A store in memory that loses locks, drops replies and moves its clock ahead on request: to test how your own code reacts.
 #[cfg(feature = "testing")]
 pub mod testing {
-    pub use oarlock_core::clock::TokioClock;
+    pub use oarlock_core::clock::{BootClock, Clock, Moment, TokioClock};
     pub use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
 }
 

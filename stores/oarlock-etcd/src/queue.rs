@@ -54,7 +54,7 @@ impl Record {
         let capacity = match claim.capacity {
             Capacity::Any => None,
             Capacity::Fixed(limit) => Some(limit),
-            Capacity::Adopt(limit) => Some(stated.unwrap_or(limit)),
+            Capacity::Stored(limit) => Some(stated.unwrap_or(limit)),
         };
         Self {
             format: FORMAT,
@@ -302,7 +302,7 @@ impl Listing {
     /// Whether a claim of this weight and capacity, coming last, would hold.
     pub(crate) fn bears(&self, claim: &Claim) -> bool {
         let limit = match (claim.capacity, self.stated(self.claims.len())) {
-            (Capacity::Fixed(asked) | Capacity::Adopt(asked), None) => asked,
+            (Capacity::Fixed(asked) | Capacity::Stored(asked), None) => asked,
             _ => self.limit(),
         };
         load(&self.claims).bears(claim.weight, limit)
@@ -421,7 +421,7 @@ mod tests {
         let queue = queue(of(3), &[units(1)], 1);
         assert_eq!(queue.admit(&claim(units(1), of(5)), 1).unwrap_err().kind(), ErrorKind::SpecMismatch);
         assert_eq!(queue.admit(&claim(units(4), Capacity::Any), 1).unwrap_err().kind(), ErrorKind::TooHeavy);
-        let adopting = claim(units(2), Capacity::Adopt(Limit::Unlimited));
+        let adopting = claim(units(2), Capacity::Stored(Limit::Unlimited));
         assert!(queue.admit(&adopting, 1).is_ok() && queue.bears(&adopting));
         assert!(!queue.bears(&claim(units(3), of(3))) && !queue.bears(&claim(Weight::All, Capacity::Any)));
         let empty = Listing::default();

@@ -31,7 +31,7 @@ impl Etcd {
                 return self.break_claim(&keys, id, ending, *grace).await;
             }
             End::Done { memo } => memo.as_ref(),
-            _ => None,
+            End::Withdrawn => None,
         };
         let Some((named, created)) = self.keys_of(&keys, id).await? else {
             self.end_leases(self.leases.forget(id, false)).await;

@@ -48,7 +48,6 @@ impl Etcd {
             }
             Interest::Resource(name) => (self.keys(name).watched(), About::All, Since::Now),
             Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Notifications, Since::Now),
-            _ => return Ok(Watch::never()),
         };
         arm(&self.connection, ranges, about, since).await
     }
@@ -111,7 +110,7 @@ pub(crate) async fn arm(connection: &Connection, ranges: Vec<Range>, about: Abou
         (Since::Revision(_) | Since::Unknown, _) => true,
     };
     if changed {
-        hints.ready.push_back(Hint { claim: None });
+        hints.ready.push_back(Hint::ANY);
     }
     Ok(Watch::new(hints))
 }
@@ -169,8 +168,8 @@ impl Hints {
                 About::Others(own) if lease_in(&kv.key) == Some(own) => continue,
                 About::Ends if event.what != DELETED => continue,
                 About::Notifications if event.what == DELETED => continue,
-                About::Notifications => Hint { claim: claim_of(&kv.key) },
-                About::Others(_) | About::Ends | About::All => Hint { claim: None },
+                About::Notifications => claim_of(&kv.key).map_or(Hint::ANY, Hint::about),
+                About::Others(_) | About::Ends | About::All => Hint::ANY,
             };
             self.ready.push_back(hint);
         }

@@ -125,7 +125,7 @@ pub(crate) fn write(handed: &[Handed]) -> impl Iterator<Item = Vec<u8>> {
         message.extend_from_slice(&MAGIC);
         let first = handed.first().map(|handed| &handed.grant);
         let memo = first.and_then(|grant| grant.memo.as_deref());
-        // One more than its length; 0 is none.
+        // One more than its length; 0 is none. The engine refuses a memo that is too long for this.
         let length = memo.map_or(0, |memo| u16::try_from(memo.len() + 1).unwrap_or(0));
         message.extend_from_slice(&length.to_be_bytes());
         message.extend_from_slice(&first.map_or(0, |grant| grant.at.as_nanos()).to_be_bytes());

@@ -16,10 +16,9 @@ use futures_core::Stream;
 use oarlock_core::clock::Moment;
 use oarlock_core::driver::{Grant, Hint, HintSender, Interest, Listeners, Watch};
 use oarlock_core::model::Session;
-use oarlock_core::{ClaimId, Error, ErrorKind, Result};
+use oarlock_core::{ClaimId, Result};
 
 use crate::blockers::from_cursor;
-use crate::error::SCHEME;
 use crate::events::EventThread;
 use crate::expected::Expected;
 use crate::inotify::Inotify;
@@ -105,7 +104,6 @@ impl Store {
                 self.dir.access.make(&folder).map_err(|error| error.about(name))?;
                 Ok(self.hub.file(&folder, &paths.file))
             }
-            _ => Err(Error::new(ErrorKind::Unsupported, "this store cannot watch that").on(SCHEME)),
         }
     }
 }
@@ -204,7 +202,7 @@ impl Hub {
         inner.last_key += 1;
         let key = inner.last_key;
         drop(inner);
-        let listener = Listener { key, hints: sender, hint: Hint { claim } };
+        let listener = Listener { key, hints: sender, hint: claim.map_or(Hint::ANY, Hint::about) };
         (listener, ListenerStream { key, claim, hints, hub: self.clone(), keeps_open: None })
     }
 
@@ -456,8 +454,8 @@ mod tests {
         drop(turn(4, &session));
         assert_eq!(hub.lock().waited_for.get(&session.id).map(Vec::len), Some(2));
         session.end();
-        assert_eq!(first.changed().await, Some(Hint { claim: Some(ClaimId::from_bits(1)) }));
-        assert_eq!(second.changed().await, Some(Hint { claim: Some(ClaimId::from_bits(2)) }));
+        assert_eq!(first.changed().await, Some(Hint::about(ClaimId::from_bits(1))));
+        assert_eq!(second.changed().await, Some(Hint::about(ClaimId::from_bits(2))));
         let quiet = tokio::time::timeout(std::time::Duration::from_millis(50), elsewhere.changed()).await;
         assert!(quiet.is_err(), "notified of the end of another session");
         hub.close();

@@ -214,7 +214,7 @@ impl Core {
             let message = "too few nodes answered to read the fence of the ticket";
             return Err(Error::unreachable(message).on(SCHEME));
         };
-        let round = Round::adopt(&self.registry, claim, found.id);
+        let round = Round::take_over(&self.registry, claim, found.id);
         let hold = Hold::new(round, fence, found.confirmed, Instant::now() + claim.ttl);
         found.memo.iter().for_each(|memo| hold.remember(memo));
         self.registry.keep(hold.clone());

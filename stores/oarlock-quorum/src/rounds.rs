@@ -150,7 +150,7 @@ impl Round {
     }
 
     /// The round `id`, which another client has won for `claim`.
-    pub(super) fn adopt(registry: &Arc<Registry>, claim: &Claim, id: ClaimId) -> Arc<Self> {
+    pub(super) fn take_over(registry: &Arc<Registry>, claim: &Claim, id: ClaimId) -> Arc<Self> {
         *lock(&registry.rounds).entry(claim.id).or_default() += 1;
         Arc::new(Self::of(registry, renamed(claim, id), claim.id))
     }

@@ -90,7 +90,7 @@ impl Union {
         let Poll::Ready((hint, watch)) = armed.as_mut().poll(cx) else { return None };
         *watched = hint.map_or(NodeWatch::Ended, |_| listen(watch));
         // A watch that ended may have missed a change, so the claim is checked.
-        Some(hint.unwrap_or(Hint { claim: None }))
+        Some(hint.unwrap_or(Hint::ANY))
     }
 
     /// Whether enough nodes have given a hint. A waiter asks one node first, so that node must be among them.
@@ -102,7 +102,7 @@ impl Union {
     }
 
     fn outer(&self, hint: Hint) -> Hint {
-        Hint { claim: hint.claim.and_then(|id: ClaimId| self.core.registry.outer(id)) }
+        hint.claim.and_then(|id: ClaimId| self.core.registry.outer(id)).map_or(Hint::ANY, Hint::about)
     }
 }
 

@@ -72,7 +72,7 @@ impl Redis {
         let (mode, limit) = match claim.capacity {
             Capacity::Any => ("any", 1),
             Capacity::Fixed(limit) => ("fixed", units(limit)),
-            Capacity::Adopt(limit) => ("adopt", units(limit)),
+            Capacity::Stored(limit) => ("adopt", units(limit)),
         };
         let label = self.label(&claim.label);
         let mut call = self.pool.call(&self.scripts.attempt, &claim.resource);

@@ -263,13 +263,13 @@ impl Notifications {
             listeners.is_some()
         };
         let Some(Notification { claim, .. }) = notification else {
-            tell(&Topic::Channel(channel.to_owned()), Hint { claim: None });
+            tell(&Topic::Channel(channel.to_owned()), Hint::ANY);
             if payload == FREE {
-                tell(&Topic::Freed(channel.to_owned()), Hint { claim: None });
+                tell(&Topic::Freed(channel.to_owned()), Hint::ANY);
             }
             return;
         };
-        let hint = Hint { claim };
+        let hint = claim.map_or(Hint::ANY, Hint::about);
         if !claim.is_some_and(|id| tell(&Topic::Turn(id), hint)) {
             tell(&Topic::Mailbox, hint);
         }

@@ -6,7 +6,6 @@ use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result, Weigh
 use crate::Redis;
 use crate::dispatch::ScriptCall;
 use crate::error::SCHEME;
-use crate::release::unknown_end;
 use crate::scripts::micros;
 
 /// Refuses a claim that this layout does not support.
@@ -35,7 +34,7 @@ impl Redis {
         call
     }
 
-    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> Result<ScriptCall> {
+    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> ScriptCall {
         let mut call = self.pool.plain_call(&self.scripts.release, name);
         let command = call.command.arg(id.to_string());
         match end {
@@ -46,8 +45,7 @@ impl Redis {
                 let mail = self.pool.mail(&self.pool.keys(name));
                 command.arg("broken").arg(&ending.by).arg(&ending.why).arg(micros(*grace)).arg(mail)
             }
-            _ => return Err(unknown_end()),
         };
-        Ok(call)
+        call
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn check_slots(keys: &Keys) -> Result<()> {
 
 /// Refuses a claim that no object of Redisson supports.
 pub(crate) fn check_claim(claim: &Claim) -> Result<()> {
-    let limited = !matches!(claim.capacity, Capacity::Fixed(Limit::Unlimited) | Capacity::Adopt(Limit::Unlimited));
+    let limited = !matches!(claim.capacity, Capacity::Fixed(Limit::Unlimited) | Capacity::Stored(Limit::Unlimited));
     let problem = match (claim.kind, claim.weight) {
         (Kind::Semaphore, Weight::Units(units)) if units.get() > MOST_PERMITS => {
             return Err(refused(format!("a claim can have at most {MOST_PERMITS} permits in the layout redisson")));

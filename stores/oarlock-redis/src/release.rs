@@ -1,12 +1,11 @@
 //! `release`: one script that ends a claim, and hands the resource to the next waiter.
 
 use oarlock_core::driver::{End, Release, Released};
-use oarlock_core::{ClaimId, Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{ClaimId, ResourceName, Result};
 use redis::Value;
 
 use crate::Redis;
 use crate::config::Layout;
-use crate::error::SCHEME;
 use crate::scripts::{Reply, micros, optional};
 
 impl Redis {
@@ -14,7 +13,7 @@ impl Redis {
         self.pool.notifications().forget(id);
         self.check(resource, None)?;
         if self.pool.config.layout == Layout::Plain {
-            return read(self.pool.run_one(self.plain_release(resource, id, end)?).await?);
+            return read(self.pool.run_one(self.plain_release(resource, id, end)).await?);
         }
         let mut call = self.pool.call(&self.scripts.release, resource);
         let command = call.command.arg(id.to_string());
@@ -22,14 +21,9 @@ impl Redis {
             End::Done { memo } => command.arg("done").arg(optional(memo.as_deref())),
             End::Withdrawn => command.arg("withdrawn"),
             End::Broken { ending, grace } => command.arg("broken").arg(&ending.by).arg(&ending.why).arg(micros(*grace)),
-            _ => return Err(unknown_end()),
         };
         read(self.pool.run_one(call).await?)
     }
-}
-
-pub(crate) fn unknown_end() -> Error {
-    Error::new(ErrorKind::Unsupported, "this version of the Redis driver cannot end a claim in this way").on(SCHEME)
 }
 
 fn read(reply: Value) -> Result<Release> {

@@ -1,12 +1,11 @@
 //! `watch`: which channels tell of a claim, a resource, or all claims of this client.
 
 use futures_util::stream::{select_all, unfold};
+use oarlock_core::Result;
 use oarlock_core::driver::{Interest, Watch};
-use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::Redis;
 use crate::config::Layout;
-use crate::error::SCHEME;
 use crate::notifications::Topic;
 use crate::redisson;
 
@@ -29,7 +28,6 @@ impl Redis {
                 let channel = if plain { &keys.side } else { &keys.key };
                 (Topic::Channel(channel.clone()), Some(keys))
             }
-            _ => return Err(unknown_interest()),
         };
         self.pool.listen(topic, keys.as_ref()).await
     }
@@ -51,7 +49,6 @@ impl Redis {
             // renewal.
             Interest::Mailbox if self.pool.is_cluster() => return Ok(Watch::never()),
             Interest::Mailbox => return self.pool.listen(Topic::Mailbox, None).await,
-            _ => return Err(unknown_interest()),
         };
         let mut watches = Vec::new();
         for channel in channels {
@@ -61,8 +58,4 @@ impl Redis {
         }
         Ok(Watch::new(select_all(watches)))
     }
-}
-
-fn unknown_interest() -> Error {
-    Error::new(ErrorKind::Unsupported, "this version of the Redis driver cannot watch this").on(SCHEME)
 }

@@ -10,7 +10,7 @@ pub(crate) fn capacity(claim: &Claim) -> (Option<i64>, bool) {
     match claim.capacity {
         Capacity::Any => (None, true),
         Capacity::Fixed(limit) => (Some(from_limit(limit)), false),
-        Capacity::Adopt(limit) => (Some(from_limit(limit)), true),
+        Capacity::Stored(limit) => (Some(from_limit(limit)), true),
     }
 }
 

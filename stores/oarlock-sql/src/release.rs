@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use oarlock_core::Result;
 use oarlock_core::driver::{End, Released};
-use oarlock_core::{ErrorKind, Result};
 
 use crate::error::Store;
 use crate::row::{Row, text, write};
@@ -14,7 +14,6 @@ pub(crate) fn arguments(store: Store, end: &End) -> Result<(Option<Vec<u8>>, Opt
         End::Done { memo } => Ok((memo.as_deref().map(<[u8]>::to_vec), None, Duration::ZERO)),
         End::Withdrawn => Ok((None, None, Duration::ZERO)),
         End::Broken { ending, grace } => Ok((None, Some(write(store, ending)?), *grace)),
-        _ => Err(store.error(ErrorKind::Unsupported, "an unknown way to end a claim")),
     }
 }
 

@@ -273,13 +273,13 @@ async fn mark(
     Ok((fence_of(marked.mzxid)?, true))
 }
 
-/// The capacity that a claim states in its name. A claim that adopts the present capacity has to read it first.
+/// The capacity that a claim states in its name. A claim that uses the stored capacity has to read it first.
 async fn capacity(session: &Session, parent: &str, claim: &Claim) -> Result<Option<Limit>> {
     let otherwise = match (claim.capacity, claim.weight) {
         (Capacity::Fixed(limit), _) => return Ok(Some(limit)),
         (Capacity::Any, Weight::All) => return Ok(None),
         (Capacity::Any, Weight::Units(_)) => UNSTATED,
-        (Capacity::Adopt(limit), _) => limit,
+        (Capacity::Stored(limit), _) => limit,
     };
     let mut queue = session.poll(parent).await?;
     loop {

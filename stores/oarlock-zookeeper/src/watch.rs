@@ -17,7 +17,7 @@ use crate::record::read;
 use crate::session::{Session, if_there};
 use crate::unknown_nodes::lasts;
 
-const POLL: Hint = Hint { claim: None };
+const POLL: Hint = Hint::ANY;
 
 /// Fires once, and ends.
 fn once(event: impl Future + Send + 'static) -> Watch {

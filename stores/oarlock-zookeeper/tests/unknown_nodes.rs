@@ -182,7 +182,7 @@ async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
     let Some(bed) = Bed::new().await? else { return Ok(()) };
     bed.put("job", &alike(9, "u1", "7", 0)).await?;
     let mut adopting = claim("job", 1, Weight::ONE, two())?;
-    adopting.capacity = Capacity::Adopt(two());
+    adopting.capacity = Capacity::Stored(two());
     granted(&bed.store, &adopting).await?;
     let other = open(&bed.server).await?;
     granted(&other, &claim("job", 2, Weight::ONE, two())?).await?;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use oarlock::text::{plain, span};
 use oarlock_bench::Targets;
 use oarlock_bench::figures::{Spans, rate, ratio};
 use oarlock_bench::grants::Contention;
 use oarlock_bench::pairs::{Pairs, Who};
+use oarlock_core::text::{plain, span};
 use serde_json::{Value, json};
 
 use crate::bench::measure::{Finding, Findings};

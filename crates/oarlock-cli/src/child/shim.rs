@@ -36,7 +36,8 @@ pub(crate) fn main(args: &[OsString]) -> Exit {
         await_terminal();
     }
     let error = Command::new(program).args(arguments).exec();
-    Messages::default().error(&format!("cannot run {}: {error}", oarlock::text::quoted(&program.to_string_lossy())));
+    Messages::default()
+        .error(&format!("cannot run {}: {error}", oarlock_core::text::quoted(&program.to_string_lossy())));
     match error.kind() {
         ErrorKind::NotFound => Code::NotFound.into(),
         _ => Code::NotExecutable.into(),

@@ -1,7 +1,8 @@
 //! While the command runs: pass on signals, follow stops, and end it before its lock can.
 
+use oarlock::MultiGuard;
 use oarlock::state::Ending;
-use oarlock::{MultiGuard, text};
+use oarlock_core::text;
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::Instant;

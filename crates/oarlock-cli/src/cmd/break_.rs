@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use oarlock::Released;
 use oarlock::state::ResourceName;
 use oarlock::state::{Ending, HolderState};
-use oarlock::{Fence, Label, Locks, text};
+use oarlock::{Fence, Label, Locks};
+use oarlock_core::text;
 
 use crate::args::{StoreArgs, span};
 use crate::exit::{Code, Exit, Failure};
@@ -56,11 +57,11 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         let asked = Instant::now();
         match locks.break_hold(&name, fence, ending, args.grace).await? {
             Released::NotHeld => {
-                store.messages.note(&format!("{held_by} let go of {quoted} before it was asked"));
+                store.messages.note(&format!("{held_by} released {quoted} before it was asked"));
             }
             Released::Asked => {
                 let span = text::span(args.grace);
-                store.messages.note(&format!("asked {held_by} to let go of {quoted} within {span}"));
+                store.messages.note(&format!("asked {held_by} to release {quoted} within {span}"));
                 await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
             }
             Released::Released => {
@@ -100,7 +101,7 @@ async fn await_end(
         let mut watch = locks.watch(name).await?;
         let state = locks.inspect(name).await?;
         if !state.holders.iter().any(|holder| holder.fence == Some(fence)) {
-            let how = if Instant::now() < over { "let go of" } else { "was made to let go of" };
+            let how = if Instant::now() < over { "released" } else { "was made to release" };
             store.messages.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
             return Ok(());
         }

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use oarlock::state::ResourceName;
-use oarlock::{ErrorKind, MultiGuard, text};
+use oarlock::{ErrorKind, MultiGuard};
+use oarlock_core::text;
 use rustix::fs::FileType;
 use serde_json::json;
 use tokio::sync::oneshot;

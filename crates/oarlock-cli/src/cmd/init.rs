@@ -21,10 +21,10 @@ pub(crate) struct InitArgs {
 pub(crate) fn main(args: &InitArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let needs = if args.print {
-        let script = oarlock::setup::script(&store.url, args.grant.as_deref());
+        let script = oarlock::setup::script(&store.url, args.grant.as_deref())?;
         script.map(|script| output::print(&script)).transpose()?.is_some()
     } else {
-        block_on(async { Ok(oarlock::setup::init(store.url.clone(), args.grant.clone()).await?) })?
+        block_on(async { Ok(oarlock::setup::init(&store.url, args.grant.as_deref()).await?) })?
     };
     if needs && !args.print {
         store.messages.note(&format!("the tables in {} are ready", store.url));

@@ -1,7 +1,7 @@
 //! `oarlock ls`: what is held or waited for.
 
 use oarlock::state::ResourceState;
-use oarlock::text::{holder, plain, span};
+use oarlock_core::text::{holder, plain, span};
 use serde_json::Value;
 
 use crate::args::StoreArgs;

@@ -18,7 +18,7 @@ pub(crate) fn main(args: &ManArgs) -> Result<Exit, Failure> {
     command.build();
     if let Some(name) = &args.subcommand {
         let Some(found) = command.find_subcommand(name) else {
-            return Err(Failure::usage(format!("there is no subcommand {}", oarlock::text::quoted(name))));
+            return Err(Failure::usage(format!("there is no subcommand {}", oarlock_core::text::quoted(name))));
         };
         command = found.clone();
     }

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use oarlock::{Error, ErrorKind, Locks, MultiGuard, text};
+use oarlock::{Error, ErrorKind, Locks, MultiGuard};
+use oarlock_core::text;
 use rustix::process::Signal;
 
 use crate::args::{LockArgs, OnLost, StoreArgs, span};

@@ -1,7 +1,7 @@
 //! `oarlock show`: everything about one lock.
 
 use oarlock::state::ResourceName;
-use oarlock::text;
+use oarlock_core::text;
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};

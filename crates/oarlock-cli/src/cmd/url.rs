@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 
-use oarlock::text::plain;
 use oarlock::url::Explanation;
+use oarlock_core::text::plain;
 use serde_json::json;
 
 use crate::exit::{Code, Exit, Failure};

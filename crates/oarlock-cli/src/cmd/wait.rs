@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use oarlock::Locks;
 use oarlock::state::ResourceName;
 use oarlock::state::ResourceState;
-use oarlock::{Locks, text};
+use oarlock_core::text;
 
 use crate::args::{StoreArgs, span};
 use crate::exit::{Code, Exit, Failure};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oarlock::text::plain;
+use oarlock_core::text::plain;
 use serde_json::{Value, json};
 
 use crate::demo::chart::{self, Bar};

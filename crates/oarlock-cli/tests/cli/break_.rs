@@ -10,7 +10,7 @@ fn the_holder_is_asked_first() {
     let fence = holder.line();
     let done = context.run(&["break", "x", "--fence", &fence, "--grace", "20s", "--reason", "urgent", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.err.contains("let go of \"x\"") && !done.err.contains("made to"), "{done:?}");
+    assert!(done.err.contains("released \"x\"") && !done.err.contains("made to"), "{done:?}");
     assert_eq!(holder.line(), "asked");
     let holder = holder.finish();
     assert_eq!(holder.code, Some(76), "{holder:?}");

@@ -201,7 +201,7 @@ fn break_asks_on_a_terminal() {
     terminal.press(&ask);
     terminal.expect("End that? [y/N] ");
     terminal.press("y\n");
-    terminal.expect("let go of");
+    terminal.expect("released \"");
     terminal.expect("rc=0.");
     assert_eq!(holder.finish().code, Some(76));
 }

@@ -30,7 +30,7 @@ fn explain_masks_the_password() {
     }
     let done = context.run(&["url", "explain", &url, "-o", "json"]);
     let explained: serde_json::Value = serde_json::from_str(&done.out).unwrap();
-    assert_eq!((&explained["scheme"], &explained["built_in"]), (&"redis+sentinel".into(), &true.into()));
+    assert_eq!((&explained["scheme"], &explained["driver"]), (&"redis+sentinel".into(), &"redis".into()));
     let own = context.run(&["url", "explain"]);
     assert!(own.out.contains(&context.url()), "{own:?}");
 }

@@ -15,6 +15,7 @@ const MOST_NAMED: usize = 1024;
 
 /// A hint that something changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hint {
     /// The claim it is about, if the store tells; `None` can concern all claims.
     pub claim: Option<ClaimId>,
@@ -62,6 +63,7 @@ impl Unread {
 /// A stream of hints, armed from the moment it is returned. Dropping it disarms it.
 ///
 /// Hints that come while the watch is not read are merged: a slow reader checks once, not once for each hint.
+#[must_use = "a watch that is dropped at once reports nothing"]
 pub struct Watch {
     hints: Pin<Box<dyn Stream<Item = Hint> + Send>>,
     unread: Unread,
@@ -77,7 +79,6 @@ impl Watch {
     }
 
     /// A watch and its sender. It ends when every clone of the sender is dropped.
-    #[must_use]
     #[blocking(none)]
     pub fn channel() -> (HintSender, Self) {
         let channel = Arc::new(Channel::default());
@@ -86,14 +87,12 @@ impl Watch {
     }
 
     /// A watch that has ended: the engine checks its claims and arms another one.
-    #[must_use]
     #[blocking(none)]
     pub fn ended() -> Self {
         Self { ended: true, ..Self::never() }
     }
 
     /// A watch that never fires, for stores that cannot push.
-    #[must_use]
     #[blocking(none)]
     pub fn never() -> Self {
         struct Never;
@@ -146,6 +145,7 @@ impl fmt::Debug for Watch {
 
 /// Sends hints to one [`Watch`]. Unread hints take a bounded amount of memory.
 #[derive(Debug)]
+#[must_use = "a watch ends when its last sender is dropped"]
 pub struct HintSender(Arc<Channel>);
 
 #[derive(Debug, Default)]
@@ -245,7 +245,6 @@ impl Listeners {
     }
 
     /// Adds a watch, which gets all hints until it is dropped or these [end](Self::end).
-    #[must_use]
     pub fn watch(&self) -> Watch {
         let (sender, watch) = Watch::channel();
         let mut senders = self.lock();

@@ -144,15 +144,23 @@ impl Request {
             return Err(Error::new(ErrorKind::InvalidClaim, message).about(&self.claim.resource));
         }
         let can = &core.info.capabilities;
-        let missing = if self.fair && !can.order {
-            "grant in order of arrival"
-        } else if self.claim.kind == Kind::Election && !can.records {
-            "show who leads"
-        } else {
-            return Ok(());
-        };
-        let message = format!("this store cannot {missing}");
-        Err(Error::new(ErrorKind::Unsupported, message).on(core.info.scheme).about(&self.claim.resource))
+        if self.fair && !can.order {
+            return Err(self.unsupported("grant in order of arrival"));
+        }
+        self.check_election()
+    }
+
+    /// Refuses an election where the store does not record who holds a lock.
+    pub(crate) fn check_election(&self) -> Result<()> {
+        if self.claim.kind == Kind::Election && !self.client.info().capabilities.records {
+            return Err(self.unsupported("show who leads"));
+        }
+        Ok(())
+    }
+
+    fn unsupported(&self, what: &str) -> Error {
+        let error = Error::new(ErrorKind::Unsupported, format!("this store cannot {what}"));
+        error.on(self.client.info().scheme).about(&self.claim.resource)
     }
 
     /// Counts this claim against `max_waiters`. An exclusive claim that passed the gate is the only one of its name: it

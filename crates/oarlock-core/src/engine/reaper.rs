@@ -27,11 +27,11 @@ pub(crate) struct Orphan {
 
 impl Orphan {
     /// Releases it in the background. Neither blocks nor panics, in or out of a runtime.
-    pub(crate) fn adopt(self, core: &Core) {
-        core.runtime.spawn(self.reap(core.releaser.clone(), core.observers.clone()));
+    pub(crate) fn reap(self, core: &Core) {
+        core.runtime.spawn(self.finish(core.releaser.clone(), core.observers.clone()));
     }
 
-    async fn reap(self, releaser: Releaser, observers: Observers) {
+    async fn finish(self, releaser: Releaser, observers: Observers) {
         let Self { claim, attempt, release, end, held_for } = self;
         if let Some(attempt) = attempt {
             // The claim is released whatever the answer is.

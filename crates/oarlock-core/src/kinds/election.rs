@@ -1,20 +1,17 @@
 //! The election of one leader.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::common_options;
+use super::options;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
 use crate::driver::Released;
 use crate::engine::{Poller, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Held};
-use crate::locks::Locks;
-use crate::state::{Ending, HolderState, ResourceState};
-
-/// The longest value that a leader can publish, in bytes.
-const MAX_VALUE_BYTES: usize = 1024;
+use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 
 /// An election of one leader among many candidates.
 ///
@@ -26,13 +23,14 @@ const MAX_VALUE_BYTES: usize = 1024;
 /// - Every leader has a larger [`fence`](Held::fence) than all leaders before it.
 /// - Observers see the present leader in the end; leaders in between can go unseen.
 ///
+/// A leadership is always renewed, because a leader publishes its value with a renewal: there is no `no_renewal()`.
 /// A leader that was paused does not know that it was replaced: send its fence with every command.
 ///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let election = locks.election("scheduler");
 /// let mut leadership = election.campaign("10.0.0.7:9000").await?;
 /// assert_eq!(election.leader().await?.and_then(|leader| leader.value).as_deref(), Some("10.0.0.7:9000"));
@@ -47,7 +45,7 @@ pub struct Election {
     request: Request,
 }
 
-common_options!(Election);
+options!(Election);
 
 #[oarlock_macros::blocking]
 impl Election {
@@ -87,15 +85,27 @@ impl Election {
 
     /// The present leader, as the store sees it.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
-    /// Any error that the store returns; see [`ErrorKind`].
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] where the store cannot show who leads; any error that the
+    /// store returns.
     pub async fn leader(&self) -> Result<Option<Leader>> {
+        self.check()?;
         Ok(Leader::of(self.request.client.inspect(&self.request.claim.resource).await?))
     }
 
-    /// Follows the leader.
+    /// Follows the leader. [`changed`](LeaderWatch::changed) returns the errors of [`leader`](Self::leader).
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(self.request.client.clone(), self.request.claim.resource.clone())
+        let poller = Poller::at(self.request.client.clone(), self.request.claim.resource.clone());
+        LeaderWatch { poller, refused: self.check().err(), seen: None }
+    }
+
+    /// The errors that `campaign` would return without asking the store: an invalid name, a store that cannot do it.
+    fn check(&self) -> Result<()> {
+        self.request.check_valid()?;
+        self.request.check_election()
     }
 }
 
@@ -146,6 +156,42 @@ impl Leadership {
         self.0.publish(|claim: &mut Claim| claim.value = Some(value), None).await
     }
 
+    /// The state of this leadership, for other tasks.
+    #[must_use]
+    #[blocking(by_hand)]
+    pub fn held(&self) -> Held {
+        self.0.held()
+    }
+
+    /// Runs `body` while the leadership lasts, and drops it when the leadership is lost: see [`Guard::with`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the leadership goes on.
+    ///
+    /// # Errors
+    /// As [`Guard::with`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Error, Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:9000").await?;
+    /// let planned = leadership.with(|held| plan(held.fence())).await?;
+    /// leadership.resign().await?;
+    /// # assert_eq!(planned, 3);
+    /// # async fn plan(_: oarlock_core::Fence) -> oarlock_core::Result<u32> { Ok(3) }
+    /// # Ok(()) }
+    /// ```
+    #[blocking(by_hand)]
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        self.0.with(body).await
+    }
+
     /// Resigns and waits for the store's answer.
     ///
     /// # Cancel safety
@@ -155,6 +201,17 @@ impl Leadership {
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<Released> {
         self.0.release().await
+    }
+
+    /// Resigns: [`resign`](Self::resign) under the name that every guard has.
+    ///
+    /// # Cancel safety
+    /// As [`resign`](Self::resign).
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<Released> {
+        self.resign().await
     }
 
     /// The plain guard, for code that works with any kind.
@@ -211,18 +268,30 @@ impl Leader {
 /// # Guarantees
 /// Leaders that follow each other quickly can be missed; the last one never is. The store decides what is seen: a
 /// leader may know a little earlier that it was replaced.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let election = locks.election("scheduler");
+/// let _leads = election.campaign("10.0.0.7:9000").await?;
+/// let mut leaders = election.observe();
+/// if let Some(leader) = leaders.changed().await? {
+///     println!("send commands to {:?}", leader.value);
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "call changed()"]
 pub struct LeaderWatch {
     poller: Poller,
+    /// Why there is nothing to follow.
+    refused: Option<Error>,
     seen: Option<Option<Leader>>,
 }
 
 #[oarlock_macros::blocking]
 impl LeaderWatch {
-    fn new(client: Locks, name: ResourceName) -> Self {
-        Self { poller: Poller::at(client, name), seen: None }
-    }
-
     /// The present leader: at once for the first call, then when the leader or its value changes; `None` without a
     /// leader.
     ///
@@ -232,7 +301,8 @@ impl LeaderWatch {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Any error that the store returns and that a retry cannot repair.
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Unsupported`] where the store cannot show who leads; any error that the
+    /// store returns and that a retry cannot repair.
     ///
     /// # Examples
     /// ```
@@ -248,6 +318,9 @@ impl LeaderWatch {
     /// ```
     #[blocking(within)]
     pub async fn changed(&mut self) -> Result<Option<Leader>> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
+        }
         loop {
             let now = Leader::of(self.poller.next().await?);
             if self.seen.as_ref() != Some(&now) {

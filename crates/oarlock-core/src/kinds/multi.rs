@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mutex::Mutex;
 use crate::belief::{Ended, LossReason};
-use crate::claim::ResourceName;
+use crate::claim::{Label, ResourceName};
 use crate::driver::Released;
 use crate::engine::{LAST_CHANCE, Request, Runtime, Wait};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,13 +61,14 @@ impl Part {
 /// - There is one deadline for all. When it passes, or anything fails, the locks taken so far are released.
 /// - Together they are held only while each of them is: lost if any is lost.
 ///
-/// The `wait` of a part has no effect; its lease and its other options have.
+/// The `wait` of a part has no effect. Its other options have, unless the `Multi` sets them: an option of the `Multi`
+/// applies to every part, also to those that are added after it.
 ///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory, Multi};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let transfer = Multi::of(locks.mutex("account/7"))
 ///     .and(locks.mutex("account/3"))
 ///     .and(locks.rwlock("rates").for_reading());
@@ -82,26 +83,106 @@ pub struct Multi {
     parts: Vec<Part>,
     /// `None` = the default of the first part's client.
     wait: Option<Wait>,
+    options: Options,
+}
+
+/// The options of all parts; `None` = each part's own.
+#[derive(Clone, Debug, Default)]
+struct Options {
+    ttl: Option<Duration>,
+    no_renewal: bool,
+    max_hold: Option<Duration>,
+    label: Option<Arc<Label>>,
+    reason: Option<String>,
+}
+
+impl Options {
+    /// The request of a part, with the options of all.
+    fn applied_to(&self, Part(request): &Part) -> Request {
+        let mut request = request.clone();
+        if let Some(ttl) = self.ttl {
+            request.claim.ttl = ttl;
+        }
+        if self.no_renewal {
+            request.renew = false;
+        }
+        if self.max_hold.is_some() {
+            request.max_hold = self.max_hold;
+        }
+        if let Some(label) = &self.label {
+            request.claim.label = label.clone();
+        }
+        if self.reason.is_some() {
+            Arc::make_mut(&mut request.claim.label).reason.clone_from(&self.reason);
+        }
+        request
+    }
 }
 
 #[oarlock_macros::blocking]
 impl Multi {
+    fn new(parts: Vec<Part>) -> Self {
+        Self { parts, wait: None, options: Options::default() }
+    }
+
     /// One lock, to which others can be added.
     #[blocking(by_hand)]
     pub fn of(part: impl Into<Part>) -> Self {
-        Self { parts: vec![part.into()], wait: None }
+        Self::new(vec![part.into()])
     }
 
     /// All of these locks; there must be one at least.
     #[blocking(by_hand)]
     pub fn all<P: Into<Part>>(parts: impl IntoIterator<Item = P>) -> Self {
-        Self { parts: parts.into_iter().map(Into::into).collect(), wait: None }
+        Self::new(parts.into_iter().map(Into::into).collect())
     }
 
     /// One more lock.
     #[blocking(by_hand)]
     pub fn and(mut self, part: impl Into<Part>) -> Self {
         self.parts.push(part.into());
+        self
+    }
+
+    /// Sets the lease of each: how long it lives without renewal.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Locks, Memory, Multi};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let both = Multi::of(locks.mutex("account/3")).and(locks.mutex("account/7"));
+    /// let both = both.ttl(Duration::from_secs(10)).reason("transfer 4711").lock().await?;
+    /// assert!(both.time_left() <= Duration::from_secs(10));
+    /// # Ok(()) }
+    /// ```
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = Some(ttl);
+        self
+    }
+
+    /// Renews none of them: each ends one [`ttl`](Self::ttl) after it was granted.
+    pub fn no_renewal(mut self) -> Self {
+        self.options.no_renewal = true;
+        self
+    }
+
+    /// Bounds how long each can be held, with renewals or without.
+    pub fn max_hold(mut self, span: Duration) -> Self {
+        self.options.max_hold = Some(span);
+        self
+    }
+
+    /// Identifies these claims to others (host, pid, user, reason).
+    pub fn label(mut self, label: Label) -> Self {
+        self.options.label = Some(Arc::new(label));
+        self
+    }
+
+    /// Sets the reason: shown to others who inspect one of the locks.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.options.reason = Some(reason.into());
         self
     }
 
@@ -157,7 +238,7 @@ impl Multi {
             let mut taken: Vec<(usize, Guard)> = Vec::with_capacity(order.len());
             let mut failed = None;
             for &at in &order {
-                let mut request = self.parts[at].0.clone();
+                let mut request = self.options.applied_to(&self.parts[at]);
                 request.wait = if wait == Wait::Forever { wait } else { Wait::AtMost(give_up.since(clock.now())) };
                 let next = tokio::select! {
                     biased;
@@ -374,6 +455,9 @@ impl MultiGuard {
 
     /// Runs `body` while all are held, and drops it when any is lost. As with [`Guard::with`], belief is checked before
     /// each step of `body`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the locks are still held.
     ///
     /// # Errors
     /// Any error of `body`; [`ErrorKind::Lost`] if one was lost before `body` was done.

@@ -1,7 +1,7 @@
 //! The mutex: one holder at a time.
 
-use super::lock_options;
 use super::reentrant::ReentrantMutex;
+use super::{no_renewal, options};
 use crate::claim::Kind;
 use crate::engine::cohort::Bounds;
 use crate::engine::{Patience, Request};
@@ -18,11 +18,16 @@ use crate::owner::Owner;
 ///
 /// All kinds of one name share one resource: a mutex excludes every other claim of its name.
 ///
+/// # Guarantees
+/// - At most one guard is believed in at a time: belief of a holder ends before the store can grant the lock again, except
+///   after a forced break or if the store loses its data.
+/// - Every guard has a larger [`fence`](crate::Held::fence) than all guards of the name before it.
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let guard = locks.mutex("deploy/prod").reason("release 2.3").lock().await?;
 /// assert!(locks.mutex("deploy/prod").try_lock().await?.is_none());
 /// guard.release().await?;
@@ -34,7 +39,8 @@ pub struct Mutex {
     request: Request,
 }
 
-lock_options!(Mutex);
+options!(Mutex);
+no_renewal!(Mutex);
 
 #[oarlock_macros::blocking]
 impl Mutex {
@@ -46,15 +52,6 @@ impl Mutex {
     pub(super) fn into_request(mut self) -> Request {
         self.request.cohort = None;
         self.request
-    }
-
-    /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of arrival.
-    /// Without this, tasks of one process wait behind its one place, and shares are equal for each process.
-    ///
-    /// A store without a queue refuses to lock then ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
-    pub fn fair(mut self) -> Self {
-        self.request.fair = true;
-        self
     }
 
     /// Waits by timer only, without notification, in short bounded pauses. It keeps its place in the queue.
@@ -75,7 +72,7 @@ impl Mutex {
     /// most two spans, plus the time of the last holder of each; where the store is polled, the first process that
     /// polls is next. [`inspect`](crate::Locks::inspect) shows one holder for the whole span, the first.
     ///
-    /// Not for fair locks, explicit leases, `max_hold` and owners, nor with a wait of less than two spans, nor for more
+    /// Not with `fair()`, `no_renewal()`, `max_hold` and owners, nor with a wait of less than two spans, nor for more
     /// than 1024 hand-offs ([`ErrorKind::InvalidClaim`](crate::ErrorKind::InvalidClaim)); as one of several locks it is
     /// an ordinary one. While it goes round, claims that arrived earlier wait: this is an exception from the order of
     /// arrival.
@@ -96,6 +93,18 @@ impl Mutex {
     ///
     /// # Errors
     /// Any error that the store returns; see [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// match locks.mutex("import").try_lock().await? {
+    ///     Some(guard) => println!("mine, fence {}", guard.fence()),
+    ///     None => println!("another process imports"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         self.request.clone().attempt().await
     }
@@ -109,6 +118,17 @@ impl Mutex {
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the wait ends, with who holds it, since when, and how many
     /// wait; [`ErrorKind::SelfDeadlock`](crate::ErrorKind::SelfDeadlock) if the same owner holds it; any error
     /// that the store returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("import").lock().await?;
+    /// println!("mine, fence {}", guard.fence());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn lock(&self) -> Result<Guard> {
         self.request.clone().lock().await
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::common_options;
+use super::options;
 use crate::claim::ResourceName;
 use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,11 +34,13 @@ const FORMAT: &[u8] = b"once/1 ";
 /// Both hold as long as the store remembers the name: at least 24 hours after its last use. Asking is a use, also for a
 /// slot that is done.
 ///
+/// The lock is always renewed, because the slot is written down with a renewal: there is no `no_renewal()`.
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory, Slot};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let nightly = locks.once("nightly");
 /// let first = nightly.run("2026-11-15", |_held| async { oarlock_core::Result::Ok(42) }).await?;
 /// assert_eq!(first, Slot::Ran(42));
@@ -53,7 +55,7 @@ pub struct Once {
     at_least_once: bool,
 }
 
-common_options!(Once);
+options!(Once);
 
 /// The result of [`Once::run`].
 ///
@@ -144,6 +146,9 @@ impl Once {
     }
 
     /// The last slot written down, as the store sees it now.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Foreign`] if another program left a memo on the name; any error that the store returns.

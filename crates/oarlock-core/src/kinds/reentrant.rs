@@ -1,12 +1,13 @@
 //! Entered again by its own holder.
 
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::rwlock::RwLock;
 use crate::driver::Released;
 use crate::engine::Request;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guard::Held;
 use crate::owner::{Owner, Share, SharedHold};
 
@@ -30,7 +31,7 @@ use crate::owner::{Owner, Share, SharedHold};
 /// ```
 /// # use oarlock_core::{Locks, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let job = Owner::new();
 /// let ledger = locks.mutex("ledger").reentrant(&job);
 /// let outer = ledger.lock().await?;
@@ -89,7 +90,7 @@ impl ReentrantMutex {
 /// ```
 /// # use oarlock_core::{Locks, ErrorKind, Memory, Owner};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let config = locks.rwlock("config").reentrant(&Owner::new());
 /// let writer = config.write().await?;
 /// let reader = config.read().await?;
@@ -197,6 +198,22 @@ impl ReentrantGuard {
     #[blocking(by_hand)]
     pub fn held(&self) -> Held {
         self.0.held().clone()
+    }
+
+    /// Runs `body` while the lock is held, and drops it when the lock is lost: see [`Guard::with`](crate::Guard::with).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, `body` is dropped; the entry stays.
+    ///
+    /// # Errors
+    /// As [`Guard::with`](crate::Guard::with).
+    #[blocking(by_hand)]
+    pub async fn with<T, E, F>(&self, body: impl FnOnce(Held) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        self.0.held().while_held(body).await
     }
 
     /// How many entries of the owner share the lock.

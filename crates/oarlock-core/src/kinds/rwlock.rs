@@ -2,9 +2,9 @@
 
 use std::ops::Deref;
 
-use super::lock_options;
 use super::multi::Part;
 use super::reentrant::ReentrantRwLock;
+use super::{no_renewal, options};
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::driver::Released;
 use crate::engine::Request;
@@ -17,11 +17,15 @@ use crate::owner::Owner;
 /// Where the store keeps a queue, a waiting writer holds back the readers that come after it, so neither side starves.
 /// Where it does not ([`Capabilities::order`](crate::Capabilities::order)), writers can starve under constant readers.
 ///
+/// # Guarantees
+/// While a writer's guard is believed in, no other guard of the name is; readers hold together. Otherwise those of a
+/// [`Mutex`](crate::Mutex).
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let config = locks.rwlock("config");
 /// let (one, two) = (config.read().await?, config.read().await?);
 /// drop((one, two));
@@ -36,7 +40,8 @@ pub struct RwLock {
     request: Request,
 }
 
-lock_options!(RwLock);
+options!(RwLock);
+no_renewal!(RwLock);
 
 #[oarlock_macros::blocking]
 impl RwLock {
@@ -121,6 +126,9 @@ impl RwLock {
 
 /// The guard of a writer: a [`Guard`] that can become a reader's.
 ///
+/// # Guarantees
+/// As those of a [`Guard`]. A downgrade leaves no gap: no other writer holds the lock in between.
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
@@ -156,6 +164,9 @@ impl WriteGuard {
     }
 
     /// See [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the release goes on in the background.
     ///
     /// # Errors
     /// As [`Guard::release`].

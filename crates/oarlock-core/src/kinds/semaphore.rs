@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::lock_options;
 use super::multi::Part;
+use super::{no_renewal, options};
 use crate::claim::{Capacity, Kind, Limit, Weight};
 use crate::engine::Request;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,11 +16,15 @@ use crate::guard::Guard;
 /// the store keeps a queue, claims are granted in order of arrival: a heavy claim at the head holds back lighter ones
 /// behind it.
 ///
+/// # Guarantees
+/// The guards that are believed in never have more permits together than there are. Otherwise those of a
+/// [`Mutex`](crate::Mutex).
+///
 /// # Examples
 /// ```
 /// # use oarlock_core::{Locks, Memory};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::over(Memory::new())?;
+/// # let locks = Locks::over(Memory::new())?;
 /// let encoders = locks.semaphore("encoders", 3);
 /// let two = encoders.acquire(2).await?;
 /// assert!(encoders.try_acquire(2).await?.is_none());
@@ -34,7 +38,8 @@ pub struct Semaphore {
     request: Request,
 }
 
-lock_options!(Semaphore);
+options!(Semaphore);
+no_renewal!(Semaphore);
 
 #[oarlock_macros::blocking]
 impl Semaphore {
@@ -47,17 +52,10 @@ impl Semaphore {
         Self { request }
     }
 
-    /// Requires the order of arrival: a store without a queue refuses ([`ErrorKind::Unsupported`]). Where the store
-    /// keeps a queue, every claim on permits waits in it anyway.
-    pub fn fair(mut self) -> Self {
-        self.request.fair = true;
-        self
-    }
-
     /// Uses the stored number of permits where it differs: for changing it without stopping the fleet.
     pub fn use_stored_permits(mut self) -> Self {
         if let Capacity::Fixed(limit) = self.request.claim.capacity {
-            self.request.claim.capacity = Capacity::Adopt(limit);
+            self.request.claim.capacity = Capacity::Stored(limit);
         }
         self
     }

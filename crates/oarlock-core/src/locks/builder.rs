@@ -22,13 +22,20 @@ use crate::event::Observer;
 /// # Examples
 /// ```
 /// # use std::time::Duration;
-/// # use oarlock_core::{Locks, Memory};
+/// # mod oarlock {
+/// #     use std::sync::Arc;
+/// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+/// #     pub fn builder(_: &str) -> LocksBuilder {
+/// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+/// #     }
+/// # }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
-/// let locks = Locks::builder(Memory::new())
+/// let locks = oarlock::builder("redis://localhost")
 ///     .ttl(Duration::from_secs(10))
 ///     .wait(Duration::from_secs(5))
 ///     .own_thread()
-///     .build()?;
+///     .connect()
+///     .await?;
 /// locks.mutex("report").lock().await?.release().await?;
 /// # Ok(()) }
 /// ```
@@ -67,6 +74,25 @@ impl<S> LocksBuilder<S> {
     }
 
     /// Registers an observer for every lock event.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::LockEvent;
+    /// # mod oarlock {
+    /// #     use std::sync::Arc;
+    /// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+    /// #     pub fn builder(_: &str) -> LocksBuilder {
+    /// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let locks = oarlock::builder("redis://localhost")
+    ///     .observer(|event: &LockEvent| println!("{}: {:?}", event.resource, event.step))
+    ///     .connect()
+    ///     .await?;
+    /// # locks.mutex("report").lock().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.settings.observers.push(Arc::new(observer));
         self
@@ -134,9 +160,27 @@ impl<S> LocksBuilder<S> {
 impl LocksBuilder<Opener> {
     /// Connects to the store.
     ///
+    /// # Cancel safety
+    /// If the future is dropped there is no client; a connection that is being opened is closed.
+    ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, a driver that this build does not
     /// have, or a setting out of range; any error that the store returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # mod oarlock {
+    /// #     use std::sync::Arc;
+    /// #     use oarlock_core::{DynDriver, LocksBuilder, Memory, driver::Opener};
+    /// #     pub fn builder(_: &str) -> LocksBuilder {
+    /// #         LocksBuilder::of(Opener::new(|| Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn DynDriver>) })))
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let locks = oarlock::builder("redis://localhost").own_thread().connect().await?;
+    /// # locks.mutex("report").lock().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[blocking(by_hand)]
     pub async fn connect(mut self) -> Result<Locks> {
         self.settings.check()?;

@@ -134,7 +134,7 @@ fn weights_never_exceed_the_capacity() {
     assert_eq!(world.refused(&units(5, 4, 3)), ErrorKind::TooHeavy);
     assert_eq!(world.refused(&units(6, 1, 2)), ErrorKind::SpecMismatch);
     let mut adopts = units(7, 1, 2);
-    adopts.capacity = Capacity::Adopt(Limit::Units(NonZeroU32::new(2).unwrap()));
+    adopts.capacity = Capacity::Stored(Limit::Units(NonZeroU32::new(2).unwrap()));
     assert!(world.attempt(&adopts).is_none(), "adopts three, which are taken");
 }
 

@@ -34,8 +34,6 @@ pub struct Explanation {
     pub store: String,
     /// The driver that serves it.
     pub driver: String,
-    /// Whether this build has that driver: always true, because other URLs are refused when they are parsed.
-    pub built_in: bool,
     /// Whether connections are encrypted.
     pub tls: bool,
     /// The user.
@@ -62,7 +60,6 @@ impl Url {
             scheme: self.scheme.name.to_owned(),
             store: self.scheme.title.to_owned(),
             driver: self.store.name.to_owned(),
-            built_in: true,
             tls: self.scheme.tls,
             user: self.user().map(str::to_owned),
             password: self.password().is_some(),

@@ -41,7 +41,7 @@ async fn a_guard_that_is_dropped_is_released_and_a_waiter_withdrawn() {
     let seen = steps.clone();
     let world = world_with(|builder| {
         builder.observer(move |event: &LockEvent| match event.step {
-            Step::Released { outcome, held_for } => seen.lock().unwrap().push(Some((outcome, held_for))),
+            Step::Released { outcome, held_for, .. } => seen.lock().unwrap().push(Some((outcome, held_for))),
             Step::Withdrawn => seen.lock().unwrap().push(None),
             _ => {}
         })

@@ -88,7 +88,7 @@ mod tests {
     async fn a_turn_that_came_before_is_told() {
         let (hub, id) = (Hub::default(), ClaimId::from_bits(1));
         hub.notify(id);
-        assert_eq!(hub.turn(id).changed().await, Some(Hint { claim: Some(id) }));
+        assert_eq!(hub.turn(id).changed().await, Some(Hint::about(id)));
         hub.notify(ClaimId::from_bits(2));
         hub.forget(ClaimId::from_bits(2));
         assert!(hub.lock().missed.is_empty());
@@ -100,7 +100,7 @@ mod tests {
         let (mine, theirs) = (ClaimId::from_bits(1), ClaimId::from_bits(2));
         let (mut turn, mut other) = (hub.turn(mine), hub.turn(theirs));
         hub.tell(&format!("{theirs}@8,{mine}@7,"), 7);
-        assert_eq!(turn.changed().await, Some(Hint { claim: Some(mine) }));
+        assert_eq!(turn.changed().await, Some(Hint::about(mine)));
         hub.end();
         assert_eq!(other.changed().await, None, "told of another's turn");
     }

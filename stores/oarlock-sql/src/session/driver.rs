@@ -326,7 +326,7 @@ impl<S: Server> Driver for SessionLocks<S> {
                 Ok(watch)
             }
             Interest::Mailbox => Ok(self.pool.mailbox.watch()),
-            _ => Ok(Watch::never()),
+            Interest::Resource(_) => Ok(Watch::never()),
         }
     }
 

@@ -121,7 +121,7 @@ async fn all_readers_wake_when_the_writer_leaves(on: Flavour) {
         let store = MySql::connect(config(server.addr())).await.unwrap();
         let mut reader = waiter(bits, "shared");
         reader.weight = Weight::ONE;
-        reader.capacity = oarlock_core::Capacity::Adopt(oarlock_core::Limit::Unlimited);
+        reader.capacity = oarlock_core::Capacity::Stored(oarlock_core::Limit::Unlimited);
         assert!(pending(&store, &reader).await.watched);
         let turn = turn(&store, &reader).await;
         readers.push((store, reader, turn));

@@ -146,7 +146,7 @@ impl ZooKeeper {
 impl Session {
     /// The number of permits. kazoo's clients agree on what the node says, and the first of them writes it.
     async fn permits_of(&self, dialect: Dialect, base: &str, claim: &Claim) -> Result<usize> {
-        let (Capacity::Fixed(Limit::Units(asked)) | Capacity::Adopt(Limit::Units(asked))) = claim.capacity else {
+        let (Capacity::Fixed(Limit::Units(asked)) | Capacity::Stored(Limit::Units(asked))) = claim.capacity else {
             let why = format!("a semaphore of the layout {} needs a number of permits", dialect.name());
             return Err(unsupported(why));
         };

@@ -197,7 +197,7 @@ impl Run {
         if self.units {
             claim.capacity = match self.random.u32(0..8) {
                 0 if !self.deviations.queues => Capacity::Any,
-                1 => Capacity::Adopt(Limit::Units(NonZeroU32::MIN.saturating_add(1))),
+                1 => Capacity::Stored(Limit::Units(NonZeroU32::MIN.saturating_add(1))),
                 2 => Capacity::Fixed(Limit::Unlimited),
                 _ => Capacity::Fixed(Limit::Units(NonZeroU32::MIN.saturating_add(3))),
             };

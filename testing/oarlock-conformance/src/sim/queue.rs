@@ -163,7 +163,7 @@ impl QueueDriver {
 
     fn limit(claim: &Claim) -> Limit {
         match claim.capacity {
-            Capacity::Fixed(limit) | Capacity::Adopt(limit) => limit,
+            Capacity::Fixed(limit) | Capacity::Stored(limit) => limit,
             Capacity::Any => Limit::Unlimited,
         }
     }

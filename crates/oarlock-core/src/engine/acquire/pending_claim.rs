@@ -130,7 +130,7 @@ impl PendingClaim {
             end: End::Withdrawn,
             held_for: None,
         }
-        .adopt(&self.core);
+        .reap(&self.core);
     }
 }
 
