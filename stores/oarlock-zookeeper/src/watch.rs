@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 
 use futures_util::{FutureExt as _, stream};
 use oarlock_core::driver::{Cursor, Hint, Interest, Watch};
-use oarlock_core::{Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{ResourceName, Result};
 use zookeeper_client as zk;
 
 use crate::ZooKeeper;
-use crate::error::{SCHEME, from_zk};
+use crate::error::from_zk;
 use crate::names::split;
 use crate::queue::Watched;
 use crate::record::read;
@@ -42,7 +42,6 @@ impl ZooKeeper {
                 None => session.watch_resource(name).await,
             },
             (Ok(session), Interest::Mailbox) => session.watch_mailbox().await,
-            (Ok(_), _) => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME)),
         }
     }
 }

@@ -9,7 +9,7 @@ use oarlock_core::driver::{Attempt, Cursor, Driver, End, Fences, Info, Interest,
 use oarlock_core::error::Applied;
 use oarlock_core::reconnect::Ends as _;
 use oarlock_core::state::{Page, Query, Select};
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, Lifetime, ResourceName, Result};
 use tokio_postgres::types::Type;
 
 use crate::postgres::config::Config;
@@ -51,8 +51,9 @@ impl Postgres {
     /// Connects, and makes the schema `oarlock` if the database has none.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] if there is no server, [`ErrorKind::Denied`] if it refuses or a right is missing,
-    /// [`ErrorKind::NewerFormat`] if a later version made the schema.
+    /// [`ErrorKind::Unreachable`](oarlock_core::ErrorKind::Unreachable) if there is no server,
+    /// [`ErrorKind::Denied`](oarlock_core::ErrorKind::Denied) if it refuses or a right is missing,
+    /// [`ErrorKind::NewerFormat`](oarlock_core::ErrorKind::NewerFormat) if a later version made the schema.
     pub async fn connect(config: Config) -> Result<Self> {
         Ok(Self { pool: Pool::open(config).await.map_err(|error| error.during("connect"))? })
     }
@@ -119,7 +120,6 @@ impl Driver for Postgres {
                     self.pool.ask(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
                 observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
             }
-            _ => Err(Error::new(ErrorKind::Unsupported, "nothing to watch").on(SCHEME).during("watch")),
         }
     }
 

@@ -87,7 +87,7 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     grant(&store, &claim).await.unwrap();
     assert!(matches!(renew(&store, &claim).await, Renewed::Alive { .. }));
     assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
-    store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap();
+    drop(store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap());
     store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
 
     root.batch_execute("ALTER ROLE app SET default_transaction_isolation = 'serializable'").await.unwrap();
@@ -167,7 +167,7 @@ async fn names_that_only_the_dead_watch_are_forgotten() {
     let store = Postgres::connect(config(server.addr())).await.unwrap();
     for bits in 0..20 {
         let name = claim(0, &format!("old {bits}")).resource;
-        store.watch(&Interest::Resource(name)).await.unwrap();
+        drop(store.watch(&Interest::Resource(name)).await.unwrap());
     }
     drop(store);
     let clients = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'";

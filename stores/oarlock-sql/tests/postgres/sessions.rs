@@ -44,7 +44,7 @@ async fn the_end_of_a_session_is_the_loss_of_what_is_tethered_to_it() {
     assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
     assert!(matches!(renew(&store, &kept).await, Renewed::Alive { .. }));
     // With a new session it is still gone, as long as no client claims it again.
-    store.watch(&Interest::Mailbox).await.unwrap();
+    drop(store.watch(&Interest::Mailbox).await.unwrap());
     assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
     // The client lives, so no other client may take its claims for those of a dead one.
     assert!(matches!(store.attempt(&claim(3, "held")).await.unwrap(), Attempt::Pending(_)));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, End, Released, Renewal, Renewed};
-use oarlock_core::state::{Ending, Memo, Query};
-use oarlock_core::{Claim, ResourceName};
+use oarlock_core::state::{Ending, MAX_MEMO_BYTES, Memo, Query};
+use oarlock_core::{Claim, ErrorKind, ResourceName};
 
 use super::cases;
 use crate::context::{Raw, TestContext, within};
@@ -14,6 +14,8 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 cases!("memo":
     the_next_holder_reads_it [Memo],
     a_release_without_one_keeps_it [Memo],
+    the_longest_one_is_kept [Memo],
+    one_that_would_be_lost_is_refused,
     that_of_a_broken_claim_is_not_written [Memo],
     that_of_an_expired_claim_is_not_written [Memo, Leases],
     that_of_a_waiter_is_not_written [Memo, Order],
@@ -137,5 +139,26 @@ async fn a_release_without_one_keeps_it(context: Arc<TestContext>) -> Outcome {
     lock.lock().await?.release().await?;
     drop(lock.lock().await?);
     ensure_eq!(lock.lock().await?.memo(), Some(&b"slot 7"[..]), "the memo after releases without a memo");
+    Ok(())
+}
+
+async fn the_longest_one_is_kept(context: Arc<TestContext>) -> Outcome {
+    let (one, two, name) = (context.peer().await?, context.peer().await?, context.name()?);
+    let memo = [0xff; MAX_MEMO_BYTES];
+    one.mutex(name.as_str()).lock().await?.release_leaving(memo).await?;
+    ensure_eq!(two.mutex(name.as_str()).lock().await?.memo(), Some(&memo[..]), "the longest memo");
+    Ok(())
+}
+
+async fn one_that_would_be_lost_is_refused(context: Arc<TestContext>) -> Outcome {
+    let (peer, name) = (context.peer().await?, context.name()?);
+    let mut guard = peer.mutex(name.as_str()).lock().await?;
+    let keeps = peer.info().capabilities.memo;
+    let why = if keeps { ErrorKind::InvalidClaim } else { ErrorKind::Unsupported };
+    let refused = guard.leave_memo([7; MAX_MEMO_BYTES + 1]).map_err(|error| error.kind());
+    ensure_eq!(refused, Err(why), "a memo that is too long");
+    ensure_eq!(guard.leave_memo("slot 7").is_ok(), keeps, "whether a memo was accepted");
+    guard.check()?;
+    ensure_eq!(guard.release().await?, Released::Released, "the release after the refusal");
     Ok(())
 }
