@@ -24,7 +24,7 @@ fn a_holder_that_does_not_answer_is_made_to() {
     holder.signal(rustix::process::Signal::STOP);
     let done = context.run(&["break", "x", "--fence", &holder.fence.to_string(), "--grace", "300ms", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.err.contains("was made to let go"), "{done:?}");
+    assert!(done.err.contains("was made to release \"x\""), "{done:?}");
     assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 0);
     holder.signal(rustix::process::Signal::CONT);
     let holder = holder.finish();
