@@ -12,6 +12,7 @@
 
 mod handed;
 pub mod memo;
+mod waiters;
 mod watch;
 
 use std::future::Future;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use crate::locks::Opener;
 pub use handed::Handed;
+pub use waiters::Waiters;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;

@@ -13,11 +13,12 @@ impl Store {
     pub(crate) async fn release(self: &Arc<Self>, name: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let needs = if matches!(end, End::Done { memo: Some(_) }) { Needs::Disk } else { Needs::Nothing };
         let end = end.clone();
-        self.hub.unexpect(id);
+        self.hub.waiters.unexpect(id);
         let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
         let release = self.clone().step(name.clone(), needs, run).await?;
         if release.outcome != Released::Asked {
             self.session.remove(id);
+            self.hub.waiters.forget(id);
         }
         Ok(release)
     }

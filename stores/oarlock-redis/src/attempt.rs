@@ -35,11 +35,13 @@ impl Redis {
         let mut answer = self.send_attempt(claim, sent).await;
         match &mut answer {
             Ok(Attempt::Pending(pending)) => {
-                pending.watched = expected.is_some() && self.pool.expect(claim).await == expected;
+                pending.watched = expected.is_some()
+                    && self.pool.source(claim).await.map(|(source, _)| source) == expected
+                    && notifications.expects(claim.id);
             }
             Ok(Attempt::Granted(_)) => notifications.forget(claim.id),
             // A claim that left nothing in the store is not released later.
-            Err(error) if error.applied() == Applied::No => notifications.forget(claim.id),
+            Err(error) if error.applied() == Applied::No => notifications.unexpect(claim.id),
             Err(_) => {}
         }
         answer

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, Row, params};
+use oarlock_core::driver::Waiters;
 use oarlock_core::reconnect::SharedTask;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
 use tokio::runtime::Handle;
@@ -21,7 +22,6 @@ use crate::mysql::listener::Listener;
 use crate::mysql::liveness::{Begun, Membership, SETTLED, Session, begin, join, read};
 use crate::mysql::schema;
 use crate::mysql::wake::{Keyring, WakeLocks, release_of};
-use crate::mysql::watch::Hub;
 use crate::row::{Row as _, first};
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
@@ -57,7 +57,7 @@ pub(crate) struct Pool {
     closed: AtomicBool,
     wakes: Arc<WakeLocks>,
     pub(crate) listener: Listener,
-    pub(crate) hub: Hub,
+    pub(crate) hub: Waiters,
 }
 
 /// Connections of one use, at most so many at once.
@@ -184,7 +184,7 @@ impl Pool {
             closed: AtomicBool::new(false),
             wakes: Arc::default(),
             listener: Listener::default(),
-            hub: Hub::default(),
+            hub: Waiters::default(),
             runtime,
         });
         let session = pool.session().await?;
@@ -266,7 +266,8 @@ impl Pool {
                 lanes.idle().retain(|connection| !connection.is_of(session));
             }
             self.listener.forget_idle();
-            self.hub.end_mailbox();
+            self.hub.check_all();
+            self.hub.end_mailboxes();
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use mysql_async::params;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch};
+use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query, Select};
 use oarlock_core::{Claim, ClaimId, Error, Fence, Lifetime, ResourceName, Result, Weight};
 use serde::Deserialize;
@@ -16,6 +17,7 @@ use crate::mysql::connection::Pool;
 use crate::mysql::error::{SCHEME, STORE};
 use crate::mysql::listener::listen;
 use crate::mysql::queue::Queues;
+use crate::mysql::watch::tell;
 use crate::renew::{Answers, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
 use crate::{attempt, inspect, release};
@@ -70,7 +72,14 @@ impl Driver for MySql {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        // Before it is sent, so that no turn is missed between the answer and the watch.
+        if claim.wait {
+            self.pool.hub.expect(claim.id, |()| ());
+        }
         let attempt = self.place(claim).await;
+        if attempt.as_ref().is_err_and(|error| error.applied() == Applied::No) {
+            self.pool.hub.unexpect(claim.id);
+        }
         attempt.map_err(|error| error.during("attempt").about(&claim.resource))
     }
 
@@ -271,7 +280,7 @@ impl MySql {
     }
 
     fn wake(&self, ids: Vec<ClaimId>) {
-        ids.into_iter().for_each(|id| self.pool.hub.notify(id));
+        ids.into_iter().for_each(|id| _ = self.pool.hub.notify(id, |()| ()));
     }
 
     fn ends_with_session(&self, claim: &Claim) -> bool {
@@ -282,7 +291,7 @@ impl MySql {
     fn tell(&self, row: &mysql_async::Row) -> Result<()> {
         let called = text(row, "called")?;
         if let (false, Some(session)) = (called.is_empty(), self.pool.living_session()) {
-            self.pool.hub.tell(&called, session.number);
+            tell(&self.pool.hub, &called, session.number);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connecti
 use crate::postgres::holder_watch::HolderWatch;
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
-use crate::postgres::watch::Hub;
+use crate::postgres::watch::{Hub, end, tell};
 
 /// Said to the server on a connection of our own.
 const PATIENCE: &str = include_str!("sql/patience.sql");
@@ -101,7 +101,7 @@ impl Session {
     /// Gives it up, though its connection has not ended.
     fn leave(&self) {
         self.left.store(true, Ordering::Release);
-        self.hub.end();
+        end(&self.hub);
     }
 }
 
@@ -205,7 +205,7 @@ struct Ending(Arc<Hub>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.end();
+        end(&self.0);
     }
 }
 
@@ -213,7 +213,7 @@ impl Drop for Ending {
 async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Socket>>, hub: Ending) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(news) = message {
-            hub.0.tell(news.payload());
+            tell(&hub.0, news.payload());
         }
     }
     drop(connection);

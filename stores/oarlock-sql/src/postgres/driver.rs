@@ -114,7 +114,7 @@ impl Driver for Postgres {
             Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
                 let stored = self.pool.stored(name.as_str());
-                let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
+                let watch = session.hub.resource(&stored.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
                 let observed =
                     self.pool.ask(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
                 observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
@@ -139,14 +139,14 @@ impl Postgres {
         let waits = claim.wait && session.has_liveness_lock();
         if waits
             && claim.may_be_handed()
-            && let Some(grant) = session.hub.handed(claim.id).and_then(|handed| handed.grant(BootClock.now()))
+            && let Some(grant) = session.hub.kept(claim.id, Option::take).flatten().and_then(|handed| handed.grant(BootClock.now()))
             && !session.is_ended()
         {
             self.pool.forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
-        let expected = waits && session.hub.expect(claim.id);
+        let expected = waits && session.hub.expect(claim.id, |_| ());
         let answer = self.ask(&session, claim, if expected { handed_since(claim) } else { None }).await;
         match answer {
             Ok(Attempt::Pending(mut pending)) => {

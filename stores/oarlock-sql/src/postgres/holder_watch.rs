@@ -119,7 +119,7 @@ async fn stand(state: &Mutex<State>, config: &Config) {
         if is_closed && !state.claims.is_empty() {
             // This connection is no more: the wait goes on on another one, and something may have been missed.
             for (claim, hub) in &state.claims {
-                hub.tell(&claim.to_string());
+                hub.notify(*claim, |handed| *handed = None);
             }
             continue;
         }
@@ -128,7 +128,7 @@ async fn stand(state: &Mutex<State>, config: &Config) {
             state.client = None;
         }
         for (claim, hub) in state.claims.drain() {
-            hub.tell(&claim.to_string());
+            hub.notify(claim, |handed| *handed = None);
         }
     }
 }
