@@ -474,7 +474,7 @@ impl Guard {
                 }
                 Err(error) if error.retry() == Retry::Never => return Err(error),
                 Err(error) => {
-                    let pause = self.core.entropy.jitter(errors.next());
+                    let pause = self.core.entropy.jitter(errors.pause());
                     if self.core.clock.now() + pause >= give_up {
                         return Err(error);
                     }

@@ -405,7 +405,7 @@ impl Shared {
                 (true, (!std::mem::replace(&mut entry.evicted, true)).then_some(Step::Requeued))
             }
             (Err(error), role) => {
-                entry.renew_at = Some(self.clock.now() + self.entropy.jitter(entry.errors.next()));
+                entry.renew_at = Some(self.clock.now() + self.entropy.jitter(entry.errors.pause()));
                 match role {
                     Role::Holder(belief) if belief.set_suspect(true) => (true, Some(Step::Suspect { error })),
                     Role::Holder(_) | Role::Waiter { .. } => (true, None),
