@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+pub use crate::engine::backoff::Backoff;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Work that one task does for all callers that need it.
@@ -97,6 +98,19 @@ impl Joined {
 pub trait Ends {
     /// Whether it has ended, so that another one is needed.
     fn is_ended(&self) -> bool;
+
+    /// Ends one that was opened while the client was shut down, unless dropping it is enough.
+    fn end(&self) {}
+}
+
+impl<T: Ends> Ends for Arc<T> {
+    fn is_ended(&self) -> bool {
+        (**self).is_ended()
+    }
+
+    fn end(&self) {
+        (**self).end();
+    }
 }
 
 /// One `T` that all requests share: opened when needed, and again after it has ended.
@@ -149,8 +163,9 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
                     return Ok(());
                 }
                 let opened = Arc::new(open.await?);
-                // The client was shut down meanwhile: it is not needed.
-                drop(put(&current, opened));
+                if let Err(not_needed) = put(&current, opened) {
+                    not_needed.end();
+                }
                 Ok(())
             }
         });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, Row, params};
 use oarlock_core::driver::Waiters;
-use oarlock_core::reconnect::SharedTask;
+use oarlock_core::reconnect::Reopened;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -46,9 +46,7 @@ pub(crate) struct Pool {
     config: Config,
     /// The runtime of all connections, whichever task opens one.
     runtime: Handle,
-    session: Mutex<Option<Arc<Session>>>,
-    /// One task begins a session for all requests that need one.
-    beginning: SharedTask,
+    session: Reopened<Arc<Session>>,
     /// The numbers of sessions that have ended.
     ended: Mutex<Vec<i64>>,
     has_lock: AtomicBool,
@@ -175,8 +173,7 @@ impl Pool {
             .map_err(|error| Error::new(ErrorKind::Config, "connect on a runtime").on(SCHEME).because(error))?;
         let pool = Arc::new(Self {
             config,
-            session: Mutex::default(),
-            beginning: SharedTask::new(SCHEME).on(runtime.clone()),
+            session: Reopened::new(SCHEME).on(runtime.clone()),
             ended: Mutex::default(),
             has_lock: AtomicBool::new(true),
             requests: Lanes::new(REQUESTS),
@@ -212,33 +209,25 @@ impl Pool {
 
     /// The session, if it has not ended.
     pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
-        lock(&self.session).as_ref().filter(|session| !session.has_ended()).cloned()
+        self.session.current().map(|session| Arc::clone(&*session))
     }
 
     /// The session, a new one if the last has ended.
     pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
-        if let Some(session) = self.living_session() {
-            return Ok(session);
-        }
         let pool = self.clone();
-        self.beginning.join(|| async move { pool.begin().await }).done().await?;
-        self.living_session().ok_or_else(ended)
+        Ok(Arc::clone(&*self.session.get(|| async move { pool.begin().await }).await?))
     }
 
-    async fn begin(self: &Arc<Self>) -> Result<()> {
-        // Another task may have begun one since the caller looked.
-        if self.living_session().is_some() {
-            return Ok(());
-        }
+    async fn begin(self: &Arc<Self>) -> Result<Arc<Session>> {
         let session = Arc::new(Session::new()?);
         // The connection that waits for its end would take the liveness lock again.
         let connection = self.take_liveness_lock(&session).await.inspect_err(|_| session.end())?;
-        *lock(&self.session) = Some(session);
         self.renewals.put(connection);
-        self.still_open()
+        self.still_open().inspect_err(|_| session.end())?;
+        Ok(session)
     }
 
-    /// Closed while a session or connection was put in its place: `close` may have run before, and would not drop it.
+    /// Closed while a connection was put in its place: `close` may have run before, and would not drop it.
     fn still_open(&self) -> Result<()> {
         self.check().inspect_err(|_| self.abandon())
     }
@@ -483,7 +472,7 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
         self.listener.end();
-        if let Some(session) = lock(&self.session).take() {
+        if let Some(session) = self.session.close() {
             session.stop_reading();
         }
         for lanes in [&self.requests, &self.renewals] {
@@ -509,7 +498,7 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
         self.listener.end();
-        if let Some(session) = lock(&self.session).take() {
+        if let Some(session) = self.session.close() {
             session.stop_reading();
         }
         let idle: Vec<_> =

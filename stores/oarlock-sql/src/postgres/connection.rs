@@ -404,6 +404,6 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         drop((self.session.close(), self.requests.close(), self.renewals.close()));
         self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.holder_watch.end();
+        self.holder_watch.close();
     }
 }
