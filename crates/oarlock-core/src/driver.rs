@@ -12,6 +12,7 @@
 
 mod handed;
 pub mod memo;
+mod versioned;
 mod waiters;
 mod watch;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use crate::locks::Opener;
 pub use handed::Handed;
+pub use versioned::Versioned;
 pub use waiters::Waiters;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
@@ -41,13 +43,15 @@ pub struct Info {
     pub address: String,
     /// What it can do.
     pub capabilities: Capabilities,
+    /// The most claims in one call of [`Driver::renew`].
+    pub batch: usize,
 }
 
 impl Info {
     /// A driver of this scheme at this address.
     #[must_use]
     pub fn new(scheme: &'static str, address: impl Into<String>, capabilities: Capabilities) -> Self {
-        Self { scheme, address: address.into(), capabilities }
+        Self { scheme, address: address.into(), capabilities, batch: 1024 }
     }
 }
 
