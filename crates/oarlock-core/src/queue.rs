@@ -1,7 +1,11 @@
 //! Which claims can hold together: the arithmetic of the rule, for the [model](crate::model) and for stores that decide
 //! from an ordered list of claims.
 
+mod turn_times;
+
 use std::num::NonZeroU32;
+
+pub use turn_times::{EARLY_POLLS, FORGET_TURN_AFTER, LATER, TurnTimes};
 
 use crate::claim::{Capacity, Limit, Weight};
 use crate::error::{Error, ErrorKind, Result};

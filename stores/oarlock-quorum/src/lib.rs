@@ -237,8 +237,11 @@ impl Driver for Quorum {
         (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
         (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
         can.consistency = Consistency::Timing;
-        let addresses: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info().address).collect();
-        Info::new(SCHEME, addresses.join(","), can)
+        let nodes: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info()).collect();
+        let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
+        let mut info = Info::new(SCHEME, addresses.join(","), can);
+        info.batch = nodes.iter().map(|node| node.batch).min().unwrap_or(info.batch);
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -28,9 +28,6 @@ use crate::state::{Ending, Memo};
 use entry::{Due, Entries, Entry, Publication, Role};
 use mailbox::Mailbox;
 
-/// The most claims in one request.
-const BATCH: usize = 1024;
-
 /// When a hold that began with a part of its lease is first renewed. A shorter hold costs no renewal.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -218,7 +215,7 @@ impl Watchdog {
 
 /// The task: sleeps until an entry is due, a hint arrives, or it is woken.
 async fn run(shared: Arc<Shared>) {
-    let mut mailbox = Mailbox::default();
+    let (mut mailbox, batch) = (Mailbox::default(), shared.driver.info().batch.max(1));
     loop {
         let next = shared.note_next_check();
         tokio::select! {
@@ -239,8 +236,8 @@ async fn run(shared: Arc<Shared>) {
         let (failed, well): (Vec<_>, Vec<_>) = due.into_iter().partition(|due| due.failed);
         for mut due in [well, failed] {
             while !due.is_empty() {
-                let batch = due.split_off(due.len().saturating_sub(BATCH));
-                shared.runtime.spawn_daemon(shared.clone().renew(batch));
+                let part = due.split_off(due.len().saturating_sub(batch));
+                shared.runtime.spawn_daemon(shared.clone().renew(part));
             }
         }
     }

@@ -58,8 +58,7 @@ impl<K: Copy + Eq + Hash> TurnTimes<K> {
             }
             recheck_after = Some(recheck_after.map_or(left, |other| other.min(left)));
         }
-        let recheck_after =
-            recheck_after.map(|after| if waiting <= EARLY_POLLS { after } else { after.max(LATER) });
+        let recheck_after = recheck_after.map(|after| if waiting <= EARLY_POLLS { after } else { after.max(LATER) });
         (expired, recheck_after)
     }
 }

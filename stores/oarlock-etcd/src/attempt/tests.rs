@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::model::TURN_TTL;
+use oarlock_core::queue::{EARLY_POLLS, FORGET_TURN_AFTER, LATER};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
@@ -134,15 +136,16 @@ async fn no_waiter_loses_a_turn_that_it_takes() {
     let keys = bed.two.keys(&behind.resource);
     let listing = bed.two.poll(&keys).await.unwrap();
     // A client that sees the turn for the first time gives it all of its time, however long it was open.
-    let again = bed.two.evict_silent(&keys, &listing, 1).await.unwrap().unwrap();
+    let again = bed.two.evict_silent(&keys, &listing, 1, 1).await.unwrap().unwrap();
     assert!(again > TURN_TTL / 2, "{again:?}");
     assert!(stored(&bed.two, &called).await.is_some());
 
     let long_ago = Instant::now().checked_sub(TURN_TTL).unwrap();
     let created = listing.claims[0].created;
-    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    bed.two.turns.observe([(created, false)], 1, long_ago);
+    bed.two.turns.observe([(created, true)], 1, long_ago);
     assert!(attempt(&bed.one, &called).await);
-    bed.two.evict_silent(&keys, &listing, 1).await.unwrap();
+    bed.two.evict_silent(&keys, &listing, 1, 1).await.unwrap();
     assert!(stored(&bed.two, &called).await.is_some_and(|stored| stored.record.granted), "a holder was removed");
 
     // A waiter that does not take its turn is evicted.
@@ -152,7 +155,8 @@ async fn no_waiter_loses_a_turn_that_it_takes() {
     assert_eq!(release(&bed.two, &behind).await, Released::Released);
     assert!(!attempt(&bed.two, &last).await);
     let created = stored(&bed.two, &late).await.unwrap().created;
-    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    bed.two.turns.observe([(created, false)], 1, long_ago);
+    bed.two.turns.observe([(created, true)], 1, long_ago);
     assert!(!attempt(&bed.two, &last).await);
     assert!(stored(&bed.two, &late).await.is_none(), "a dead one is in the way");
 }

@@ -18,7 +18,7 @@ use crate::mysql::error::{SCHEME, STORE};
 use crate::mysql::listener::listen;
 use crate::mysql::queue::Queues;
 use crate::mysql::watch::tell;
-use crate::renew::{Answers, renew, renewed};
+use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
 use crate::{attempt, inspect, release};
 
@@ -68,7 +68,9 @@ impl Driver for MySql {
         capabilities.notify = Notify::Poll;
         capabilities.fencing = Fencing::Clocked;
         capabilities.consistency = Consistency::Single;
-        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+        let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
+        info.batch = BATCH;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -17,7 +17,7 @@ use crate::postgres::connection::{Pool, Session, param};
 use crate::postgres::error::{SCHEME, STORE};
 use crate::postgres::notification;
 use crate::postgres::watch::Hub;
-use crate::renew::{Answers, renew, renewed};
+use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
 use crate::{attempt, inspect, release};
 
@@ -68,7 +68,9 @@ impl Driver for Postgres {
         }
         capabilities.fencing = Fencing::Clocked;
         capabilities.consistency = Consistency::Single;
-        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+        let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
+        info.batch = BATCH;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
