@@ -30,12 +30,13 @@ use oarlock_core::state::{Page, Query};
 use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
 use tokio::task::JoinSet;
 
-pub use crate::checked::{Checked, Written};
+pub use crate::checked::Checked;
 pub use crate::config::{Config, Layout, STORE, Tls};
 use crate::connection::Connection;
 use crate::error::SCHEME;
 use crate::keys::{Keys, Space};
 use crate::lease::Leases;
+pub use oarlock_core::fenced::Written;
 
 /// An etcd cluster. See the [crate] for its guarantees and limits.
 pub struct Etcd {
