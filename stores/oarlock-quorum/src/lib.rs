@@ -20,8 +20,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `redlock` | opening a quorum of Redis servers, and its URL (feature `redis`) |
-//! | `node`, `later` | a node and whether it answers; a node that is connected when it can be reached |
+//! | `lib`, `error` | the driver; its errors |
+//! | `config` | opening a quorum of Redis servers, and its URL (feature `redis`) |
+//! | `connection`, `node` | a node that is connected when it can be reached; whether a node answers |
 //! | `calls` | one request to several nodes at once |
 //! | `attempt`, `tally` | a round: the votes, the fence and the memo; the arithmetic of votes |
 //! | `renew`, `release`, `watch`, `inspect` | the other verbs |
@@ -29,15 +30,14 @@
 
 mod attempt;
 mod calls;
-mod crowd;
-mod inspect;
-mod later;
-mod memo;
-#[cfg(test)]
-mod model;
-mod node;
 #[cfg(feature = "redis")]
-mod redlock;
+mod config;
+mod connection;
+mod crowd;
+mod error;
+mod inspect;
+mod memo;
+mod node;
 mod release;
 mod renew;
 mod rounds;
@@ -54,19 +54,18 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use self::calls::{Calls, never_mind};
-use self::crowd::Crowd;
-pub use self::later::Later;
-use self::node::Node;
 #[cfg(feature = "redis")]
-pub use self::redlock::{STORE, configs, redlock};
+pub use self::config::{STORE, configs, redlock};
+pub use self::connection::Later;
+use self::crowd::Crowd;
+use self::error::{SCHEME, about};
+use self::node::Node;
 use self::rounds::Registry;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::claim::{Claim, ClaimId, ResourceName, Weight};
 use oarlock_core::driver::{Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::error::{Error, ErrorKind, Result};
 use oarlock_core::state::{Page, Query};
-
-const SCHEME: &str = "redlock";
 
 /// The fewest nodes of which one may fail.
 const FEWEST: usize = 3;
@@ -224,10 +223,6 @@ impl Core {
         let message = "a quorum cannot share a resource: votes for parts of one do not add up";
         Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
     }
-}
-
-fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
-    error.during(verb).about(resource)
 }
 
 impl Driver for Quorum {

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::SCHEME;
+use super::error::{SCHEME, unsent};
 use oarlock_core::capabilities::Capabilities;
 use oarlock_core::claim::{Claim, ClaimId, ResourceName};
 use oarlock_core::driver::{
     Attempt, BoxFuture, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch,
 };
-use oarlock_core::error::{Error, ErrorKind, Result};
+use oarlock_core::error::Result;
 use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::state::{Page, Query};
 
@@ -24,12 +24,12 @@ type Open = dyn Fn() -> BoxFuture<Opened> + Send + Sync;
 pub struct Later {
     address: String,
     open: Box<Open>,
-    node: Reopened<Node>,
+    node: Reopened<Reached>,
 }
 
-struct Node(Arc<dyn DynDriver>);
+struct Reached(Arc<dyn DynDriver>);
 
-impl Ends for Node {
+impl Ends for Reached {
     /// A driver that was connected once opens its own connections again.
     fn is_ended(&self) -> bool {
         false
@@ -52,7 +52,7 @@ impl Later {
     pub async fn reach(&self) -> Opened {
         let open = || {
             let opened = (self.open)();
-            async { opened.await.map(Node) }
+            async { opened.await.map(Reached) }
         };
         Ok(self.node.get(open).await?.0.clone())
     }
@@ -98,11 +98,6 @@ impl Driver for Later {
             None => Ok(()),
         }
     }
-}
-
-/// The store could not be connected, so the request was not sent.
-fn unsent(error: Error) -> Error {
-    Error::new(ErrorKind::Unreachable, "the node cannot be reached").on(SCHEME).retry_later().because(error)
 }
 
 impl fmt::Debug for Later {
