@@ -13,14 +13,18 @@ pub(crate) const BATCH: usize = 128;
 /// The answers to some renewals; `None` for a name that another transaction has locked.
 pub(crate) type Answers = Vec<Option<Result<Renewed>>>;
 
-/// Renews a batch. `is_over` says whether the session has ended, `ends_with_session` whether a claim ends with it,
+/// Renews a batch, unless the client is not `open`. `is_over` says whether the session has ended, `ends_with_session` whether a claim ends with it,
 /// and `ask` sends a batch; its first argument says whether to wait for names that other transactions have locked.
 pub(crate) async fn renew<'a, R: Row, F: Future<Output = Result<Answers>>>(
+    open: Result<()>,
     batch: &'a [Renewal],
     is_over: impl Fn() -> bool,
     ends_with_session: impl Fn(&Claim) -> bool,
     ask: impl Fn(bool, Vec<&'a Renewal>) -> F,
 ) -> Vec<Result<Renewed>> {
+    if let Err(error) = open {
+        return vec![Err(error.during("renew")); batch.len()];
+    }
     let lost = || Ok(Renewed::Gone(Gone::Session));
     if is_over() && batch.iter().all(|renewal| ends_with_session(&renewal.claim)) {
         return batch.iter().map(|_| lost()).collect();

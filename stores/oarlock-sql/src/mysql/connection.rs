@@ -1,7 +1,6 @@
 //! The connections of one client: a few for requests, one for renewals, one that waits for the end of the session, and
 //! those on which waiters [wait](crate::mysql::listener).
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,16 +11,16 @@ use oarlock_core::driver::Waiters;
 use oarlock_core::reconnect::Reopened;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use crate::mysql::config::{Config, Encryption};
 use crate::mysql::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
 use crate::mysql::error::{NOT_NULL, SCHEME, STORE, ended, failed, no_connection};
 use crate::mysql::flavour::Flavour;
+use crate::mysql::lanes::{Connection, Lanes, Request};
 use crate::mysql::listener::Listener;
-use crate::mysql::liveness::{Begun, Membership, SETTLED, Session, begin, join, read};
+use crate::mysql::liveness::{Begun, SETTLED, Session, begin, join, read};
 use crate::mysql::schema;
-use crate::mysql::wake::{Keyring, WakeLocks, release_of};
+use crate::mysql::wake::{WakeLocks, release_of};
 use crate::row::{Row as _, first};
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
@@ -56,110 +55,6 @@ pub(crate) struct Pool {
     wakes: Arc<WakeLocks>,
     pub(crate) listener: Listener,
     pub(crate) hub: Waiters,
-}
-
-/// Connections of one use, at most so many at once.
-struct Lanes {
-    permits: Semaphore,
-    idle: Mutex<Vec<Connection>>,
-}
-
-/// What is asked on a connection.
-enum Request {
-    /// A statement, and what it is given.
-    Step(&'static str, Params),
-    /// An attempt of this claim, for everything or not, which lives for so long after it.
-    Attempt(ClaimId, bool, Duration, Params),
-    /// The release of this claim.
-    Release(ClaimId, Params),
-    /// The session that renews, whether it waits for names that others have locked, and the batch.
-    Renewal(i64, bool, String),
-}
-
-impl Request {
-    /// The claim whose [wake-up lock](crate::mysql::wake) this takes or releases: the connection that holds it is the
-    /// best one for it.
-    fn claim(&self) -> Option<ClaimId> {
-        match self {
-            Self::Attempt(id, ..) | Self::Release(id, _) => Some(*id),
-            Self::Step(..) | Self::Renewal(..) => None,
-        }
-    }
-
-    /// `wake`: whether an attempt takes the lock of its claim.
-    async fn ask(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Vec<Row>> {
-        match self {
-            Self::Step(sql, params) => flavour.ask(conn, sql, params).await,
-            Self::Attempt(.., mut params) => {
-                if let Params::Named(named) = &mut params {
-                    named.insert(b"wake".to_vec(), wake.into());
-                }
-                flavour.ask(conn, ATTEMPT, params).await
-            }
-            Self::Release(_, params) => flavour.ask(conn, RELEASE, params).await,
-            Self::Renewal(session, wait, batch) => {
-                let kills = flavour.kills(conn).await?;
-                conn.exec(RENEW, (session, kills, wait, batch)).await
-            }
-        }
-    }
-}
-
-/// A connection of a session.
-struct Connection {
-    conn: Conn,
-    flavour: Flavour,
-    /// `None` where sessions have no liveness locks.
-    membership: Option<Membership>,
-    keyring: Keyring,
-    made: Instant,
-    used: Instant,
-}
-
-impl Connection {
-    fn is_of(&self, session: &Arc<Session>) -> bool {
-        self.membership
-            .as_ref()
-            .map_or(!session.has_liveness_lock(), |membership| Arc::ptr_eq(&membership.session, session))
-    }
-}
-
-impl Lanes {
-    fn new(count: usize) -> Self {
-        Self { permits: Semaphore::new(count), idle: Mutex::default() }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        lock(&self.idle)
-    }
-
-    /// The connection `best`, or the one that was used last, if it is of this session. Others are of one that has
-    /// ended.
-    fn take(&self, session: &Arc<Session>, best: Option<u64>) -> Option<Connection> {
-        let mut idle = self.idle();
-        idle.retain(|connection| connection.is_of(session));
-        let at = idle.iter().position(|connection| Some(connection.keyring.number) == best);
-        at.map(|at| idle.remove(at)).or_else(|| idle.pop())
-    }
-
-    /// This connection, if it is idle.
-    fn take_this(&self, number: u64) -> Option<Connection> {
-        let mut idle = self.idle();
-        let at = idle.iter().position(|connection| connection.keyring.number == number)?;
-        Some(idle.remove(at))
-    }
-
-    fn put(&self, mut connection: Connection) {
-        connection.used = Instant::now();
-        self.idle().push(connection);
-    }
-}
-
-impl fmt::Debug for Lanes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the connections themselves: they show the password.
-        f.debug_struct("Lanes").field("idle", &self.idle().len()).finish_non_exhaustive()
-    }
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -86,14 +86,12 @@ impl Driver for MySql {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        if let Err(error) = self.pool.check() {
-            return vec![Err(error.during("renew")); batch.len()];
-        }
         let session = self.pool.living_session();
         let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
         let number = session.as_ref().map_or(0, |session| session.number);
         let ask = |wait, part| self.keep(number, wait, part);
-        renew::<mysql_async::Row, _>(batch, is_over, |claim| self.ends_with_session(claim), ask).await
+        renew::<mysql_async::Row, _>(self.pool.check(), batch, is_over, |claim| self.ends_with_session(claim), ask)
+            .await
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {

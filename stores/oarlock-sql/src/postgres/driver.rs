@@ -7,7 +7,7 @@ use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, N
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::error::Applied;
-use oarlock_core::reconnect::Ends as _;
+use oarlock_core::reconnect::Ends;
 use oarlock_core::state::{Page, Query, Select};
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, ResourceName, Result};
 use tokio_postgres::types::Type;
@@ -79,15 +79,12 @@ impl Driver for Postgres {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        if let Err(error) = self.pool.check() {
-            return vec![Err(error.during("renew")); batch.len()];
-        }
         let session = self.pool.living_session();
-        let is_over = || session.as_ref().is_none_or(|session| session.is_ended());
+        let is_over = || session.as_ref().is_none_or(Ends::is_ended);
         let number = session.as_ref().map_or(0, |session| session.number);
         let hub = session.as_ref().filter(|session| session.has_liveness_lock()).map(|session| &*session.hub);
         let ask = |wait, part| self.keep(number, hub, wait, part);
-        renew::<tokio_postgres::Row, _>(batch, is_over, ends_with_session, ask).await
+        renew::<tokio_postgres::Row, _>(self.pool.check(), batch, is_over, ends_with_session, ask).await
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -141,7 +138,8 @@ impl Postgres {
         let waits = claim.wait && session.has_liveness_lock();
         if waits
             && claim.may_be_handed()
-            && let Some(grant) = session.hub.kept(claim.id, Option::take).flatten().and_then(|handed| handed.grant(BootClock.now()))
+            && let Some(grant) =
+                session.hub.kept(claim.id, Option::take).flatten().and_then(|handed| handed.grant(BootClock.now()))
             && !session.is_ended()
         {
             self.pool.forget(claim.id);
