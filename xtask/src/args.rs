@@ -88,7 +88,7 @@ fn parse_interop(mut args: impl Iterator<Item = String>) -> Result<Invocation, S
             "-h" | "--help" => return Ok(Invocation::Help),
             "--all" => options.all = true,
             "--speed" => options.speed = true,
-            BUILT => options.built = true,
+            BUILT => options.built = Some(args.next().ok_or("--built needs the path of a program")?.into()),
             "--only" => options.only.push(args.next().ok_or("--only needs the name of a client")?),
             other => match other.strip_prefix("--only=") {
                 Some(name) => options.only.push(name.to_owned()),

@@ -2,6 +2,7 @@
 
 mod languages;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workspace::{Failure, Workspace, stream};
@@ -14,8 +15,8 @@ pub(crate) struct InteropOptions {
     pub(crate) all: bool,
     /// Speed side by side, instead of whether it works.
     pub(crate) speed: bool,
-    /// The programs in Rust are built already, with the tests.
-    pub(crate) built: bool,
+    /// The program that meets them, if it was built with the tests.
+    pub(crate) built: Option<PathBuf>,
     /// These clients only; empty means all.
     pub(crate) only: Vec<String>,
 }
@@ -23,10 +24,11 @@ pub(crate) struct InteropOptions {
 /// The flag for [`InteropOptions::built`].
 pub(crate) const BUILT: &str = "--built";
 
-/// The command that runs it beside the tests; nothing where this program does not know its own path.
-pub(crate) fn command(all: bool) -> Option<Command> {
+/// The command that runs it beside the tests, with the program that was built with them; nothing where this program does
+/// not know its own path.
+pub(crate) fn command(built: &Path, all: bool) -> Option<Command> {
     let mut command = Command::new(std::env::current_exe().ok()?);
-    command.args(["interop", BUILT]);
+    command.args(["interop", BUILT]).arg(built);
     if all {
         command.arg("--all");
     }
@@ -58,8 +60,8 @@ pub(crate) fn run(workspace: &Workspace, options: &InteropOptions) -> Result<(),
         let mut build = workspace.cargo(["build", "--quiet", "--locked", "--release", "--manifest-path"]);
         stream(build.arg(manifest).env("CARGO_TARGET_DIR", workspace.target()))?;
     }
-    let mut runner = if options.built {
-        Command::new(workspace.target().join("debug/interop"))
+    let mut runner = if let Some(built) = &options.built {
+        Command::new(built)
     } else {
         let profile: &[&str] = if options.speed { &["--release"] } else { &[] };
         let build = ["build", "--quiet", "--locked", "-p", "oarlock-interop", "--bins"];

@@ -1,5 +1,6 @@
 //! The parts of `cargo xtask test`, in the order they run: the quick ones first.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::args::TestOptions;
@@ -92,10 +93,11 @@ impl Part {
     }
 
     /// The command of a part that runs beside the tests: it mostly waits, or gives way to them.
-    pub(crate) fn beside_tests(self, workspace: &Workspace, options: &TestOptions) -> Option<Command> {
+    /// `built` is the program for other languages that was built with the tests.
+    pub(crate) fn beside_tests(self, workspace: &Workspace, long: bool, built: Option<&Path>) -> Option<Command> {
         match self {
-            Self::Docs => Some(nice(docs(workspace))),
-            Self::Interop => interop::command(options.long),
+            Self::Docs => Some(nice(&docs(workspace))),
+            Self::Interop => interop::command(built?, long),
             _ => None,
         }
     }
@@ -114,7 +116,7 @@ impl Part {
                 "warnings",
             ])),
             Self::Features => features::run(workspace),
-            Self::Tests => programs::run(workspace, options.long, Vec::new()).0,
+            Self::Tests => programs::run(workspace, options.long, &[]).0,
             Self::Docs => stream(&mut docs(workspace)),
             Self::Readme => readme::run(workspace),
             // Not by package: other features would build half of the workspace again.
@@ -135,7 +137,7 @@ fn docs(workspace: &Workspace) -> Command {
 }
 
 /// The same command at the lowest priority.
-fn nice(command: Command) -> Command {
+fn nice(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
@@ -166,9 +168,9 @@ mod tests {
     fn a_nice_command_is_the_same_command() {
         let mut command = Command::new("cargo");
         command.arg("doc").current_dir("/r").env("RUSTDOCFLAGS", "-D warnings").env_remove("OARLOCK_URL");
-        let nice = nice(command);
+        let nice = nice(&command);
         assert_eq!(crate::workspace::shown(&nice), "nice -n 19 cargo doc");
-        assert_eq!(nice.get_current_dir(), Some(std::path::Path::new("/r")));
+        assert_eq!(nice.get_current_dir(), Some(Path::new("/r")));
         let environment: Vec<_> = nice.get_envs().collect();
         assert!(environment.contains(&("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref()))), "{environment:?}");
         assert!(environment.contains(&("OARLOCK_URL".as_ref(), None)), "{environment:?}");

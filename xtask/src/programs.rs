@@ -22,7 +22,6 @@ const LONG_ONES: &[&str] = &[
     "failures",
     "redlock",
     "cli",
-    "interop",
     "mysql_failures",
     "postgres_failures",
     "mysql_conformance",
@@ -53,8 +52,11 @@ struct Program {
 }
 
 impl Program {
-    /// Its position among the long ones.
+    /// Its position among the long ones. Parts come first: they are longer than any test, or give way to the tests.
     fn order(&self) -> usize {
+        if self.part.is_some() {
+            return 0;
+        }
         let target = self.name.rsplit(' ').next().unwrap_or_default();
         LONG_ONES.iter().position(|long| *long == target).unwrap_or(LONG_ONES.len())
     }
@@ -63,27 +65,20 @@ impl Program {
 /// The time and the result of a part.
 pub(crate) type Done = (Part, Duration, Result<(), Failure>);
 
-/// Runs every test of every crate, also after a failure, and the examples of the documentation. Runs `beside` at the
-/// same time: each is one command.
+/// Runs every test of every crate, also after a failure, and the examples of the documentation. At the same time it runs
+/// those of `others` that can.
 ///
 /// # Errors
 /// When something does not build, or with the names of all programs that failed. The parts beside have results of their
 /// own.
-pub(crate) fn run(
-    workspace: &Workspace,
-    long: bool,
-    beside: Vec<(Part, Command)>,
-) -> (Result<(), Failure>, Vec<Done>) {
+pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result<(), Failure>, Vec<Done>) {
     match build(workspace) {
-        Err(failure) => {
-            let skipped = |(part, _)| (part, Duration::ZERO, Err(Failure::new("the tests were not built")));
-            (Err(failure), beside.into_iter().map(skipped).collect())
-        }
-        Ok(mut programs) => {
-            programs.extend(beside.into_iter().map(|(part, command)| Program {
-                command,
-                name: part.name().to_owned(),
-                part: Some(part),
+        // The other parts run by themselves then.
+        Err(failure) => (Err(failure), Vec::new()),
+        Ok((mut programs, interop)) => {
+            programs.extend(others.iter().filter_map(|part| {
+                let command = part.beside_tests(workspace, long, interop.as_deref())?;
+                Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
             }));
             let (mut failures, done) = run_all(programs, long);
             let mut examples = workspace.cargo(["test", "--workspace", "--locked", "--doc"]);
@@ -109,7 +104,8 @@ fn tier(command: &mut Command, long: bool) -> &mut Command {
     command
 }
 
-fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
+/// The tests, and the program for other languages.
+fn build(workspace: &Workspace) -> Result<(Vec<Program>, Option<PathBuf>), Failure> {
     // Not the examples: the linter has compiled them, and linking them takes as long as a tenth of the tests.
     let mut command = workspace.cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
@@ -119,13 +115,19 @@ fn build(workspace: &Workspace) -> Result<Vec<Program>, Failure> {
     let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
     succeeded(output.status, &line)?;
     println!("built in {:.1} s", start.elapsed().as_secs_f64());
-    let mut programs: Vec<_> =
-        String::from_utf8_lossy(&output.stdout).lines().filter_map(built).map(Program::from).collect();
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let mut programs: Vec<_> = messages.lines().filter_map(built).map(Program::from).collect();
     if programs.is_empty() {
         return Err(Failure::new(format!("`{line}` built no test")));
     }
     programs.sort_by_key(Program::order);
-    Ok(programs)
+    Ok((programs, messages.lines().find_map(built_interop)))
+}
+
+fn built_interop(message: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_program = message["profile"]["test"] == false && message["target"]["name"] == "interop";
+    message["executable"].as_str().filter(|_| is_program).map(PathBuf::from)
 }
 
 /// A test program that cargo built.
@@ -171,18 +173,22 @@ fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) 
         let lane = lanes.enter();
         locked(&left).next().map(|program| (lane, program))
     };
+    let lane = || {
+        while let Some((_lane, program)) = next() {
+            let (part, start) = (program.part, Instant::now());
+            let result = run_one(program, long);
+            match part {
+                Some(part) => locked(&done).push((part, start.elapsed(), result)),
+                None => locked(&failures).extend(result.err()),
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..Lanes::MOST {
-            scope.spawn(|| {
-                while let Some((_lane, program)) = next() {
-                    let (part, start) = (program.part, Instant::now());
-                    let result = run_one(program, long);
-                    match part {
-                        Some(part) => locked(&done).push((part, start.elapsed(), result)),
-                        None => locked(&failures).extend(result.err()),
-                    }
-                }
-            });
+        let running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
+            if ended.is_err() {
+                locked(&failures).push(Failure::new("a lane of tests ended in a panic"));
+            }
         }
     });
     (into_inner(failures), into_inner(done))
@@ -204,8 +210,7 @@ fn run_one(mut program: Program, long: bool) -> Result<(), Failure> {
         .stdout(output.try_clone().context("the output of a test")?)
         .stderr(output.try_clone().context("the output of a test")?);
     let start = Instant::now();
-    let status =
-        tier(&mut program.command, long).status().with_context(|| format!("cannot start {}", program.name))?;
+    let status = tier(&mut program.command, long).status().with_context(|| format!("cannot start {}", program.name))?;
     let text = print(&program.name, start.elapsed(), &mut output)?;
     succeeded(status, &program.name)
         .map_err(|failure| Failure { why: format!("{}{}", failure.why, complaints(&text)), ..failure })

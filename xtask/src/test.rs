@@ -24,7 +24,9 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<(), Fa
         // Only the tests need the servers that are unpacked: that happens while other parts are compiled.
         std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| setup::servers(workspace, &asked));
-            run_parts(workspace, options, &mut report, || drop(unpacking.join()));
+            run_parts(workspace, options, &mut report, || {
+                unpacking.join().map_err(|_| Failure::new("unpacking a server ended in a panic"))
+            });
         });
     } else {
         for part in Part::ALL {
@@ -36,7 +38,12 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<(), Fa
     report.verdict()
 }
 
-fn run_parts(workspace: &Workspace, options: &TestOptions, report: &mut Report, unpacked: impl FnOnce()) {
+fn run_parts(
+    workspace: &Workspace,
+    options: &TestOptions,
+    report: &mut Report,
+    unpacked: impl FnOnce() -> Result<(), Failure>,
+) {
     let (mut unpacked, mut beside) = (Some(unpacked), Vec::<programs::Done>::new());
     for part in Part::ALL {
         if !options.selects(*part) {
@@ -48,18 +55,17 @@ fn run_parts(workspace: &Workspace, options: &TestOptions, report: &mut Report, 
             report.add_beside(part.name(), took, told(part.name(), took, result));
             continue;
         }
-        if part.needs_packages()
-            && let Some(unpacked) = unpacked.take()
-        {
-            unpacked();
-        }
         let (took, outcome) = timed(part.name(), || {
+            if part.needs_packages()
+                && let Some(unpacked) = unpacked.take()
+            {
+                unpacked()?;
+            }
             if *part != Part::Tests {
                 return part.run(workspace, options);
             }
-            let others = Part::ALL.iter().filter(|part| options.selects(**part));
-            let others = others.filter_map(|part| Some((*part, part.beside_tests(workspace, options)?))).collect();
-            let (result, done) = programs::run(workspace, options.long, others);
+            let others: Vec<_> = Part::ALL.iter().copied().filter(|part| options.selects(*part)).collect();
+            let (result, done) = programs::run(workspace, options.long, &others);
             beside = done;
             result
         });

@@ -34,10 +34,6 @@ impl Scene {
             "```sh\ncargo run -- echo \"one at a time\"\ncargo xtask test\n```\n\n```text\none at a time\n```\n",
         )
         .expect("a README");
-        // Cargo builds it together with the tests.
-        fs::create_dir_all(folder.join("target/debug")).expect("a folder for what is built");
-        std::os::unix::fs::symlink(format!("{STAND_IN}/interop"), folder.join("target/debug/interop"))
-            .expect("a program that is built");
         // A package added to the table is there, and changes nothing here.
         for package in packages::PACKAGES {
             if package.name != "procps" {

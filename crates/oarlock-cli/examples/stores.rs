@@ -75,7 +75,8 @@ fn program() -> Result<PathBuf, Failure> {
 }
 
 fn table(all: &[Value]) -> String {
-    let head = ["STORE", "LOAD", "A SECOND", "P50", "P99", "LONGEST WAIT", "SHARES", "P50 ÷ BASELINE", "RATE ÷ BASELINE"];
+    let head =
+        ["STORE", "LOAD", "A SECOND", "P50", "P99", "LONGEST WAIT", "SHARES", "P50 ÷ BASELINE", "RATE ÷ BASELINE"];
     let mut rows = vec![head.map(str::to_owned)];
     for found in all {
         let loads = found["loads"].as_array().into_iter().flatten();

@@ -100,7 +100,7 @@ impl Child {
     /// The next thing the command does. Dropping the future loses nothing.
     pub(crate) async fn changed(&mut self) -> Change {
         loop {
-            if let Some(change) = self.look() {
+            if let Some(change) = self.poll() {
                 return change;
             }
             tokio::select! {
@@ -110,7 +110,7 @@ impl Child {
         }
     }
 
-    fn look(&self) -> Option<Change> {
+    fn poll(&self) -> Option<Change> {
         // An ended command is not reaped yet: as long as it is a zombie, no other process can get the number of its group.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.pid), options) {

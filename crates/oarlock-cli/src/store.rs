@@ -70,8 +70,8 @@ impl Store {
         }
     }
 
-    /// Connects, for looking around.
-    pub(crate) async fn look(&self) -> Result<Locks, Failure> {
+    /// Connects to inspect locks.
+    pub(crate) async fn connect(&self) -> Result<Locks, Failure> {
         let locks = oarlock::connect(self.url.clone()).await?;
         self.say_if_implied();
         Ok(locks)
@@ -137,7 +137,9 @@ pub(crate) async fn farewell(locks: &Locks, events: &EngineEvents) -> oarlock::R
         (Duration::from_millis(500), Duration::from_millis(500))
     };
     let done = tokio::time::timeout(patience + grace, locks.shutdown(patience));
-    done.await.unwrap_or_else(|_| Err(Error::unreachable("the store did not confirm the release in time; the lease ends the lock")))
+    done.await.unwrap_or_else(|_| {
+        Err(Error::unreachable("the store did not confirm the release in time; the lease ends the lock"))
+    })
 }
 
 /// Runs `work` on this thread.

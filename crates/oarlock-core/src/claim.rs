@@ -292,6 +292,8 @@ pub enum Capacity {
     /// Exactly this; a live resource with another explicit capacity is a [`ErrorKind::SpecMismatch`].
     Fixed(Limit),
     /// The stored capacity if the resource is live, else this: for changing a limit without stopping the fleet.
+    // The word that tickets of format 1 have.
+    #[serde(rename = "adopt")]
     Stored(Limit),
 }
 
@@ -521,12 +523,12 @@ impl Claim {
 
     /// How long a waiter keeps its place in the queue without renewal.
     #[must_use]
-    pub fn place_ttl(&self) -> Duration {
-        self.ttl.min(Self::MAX_PLACE_TTL)
+    pub fn waiter_ttl(&self) -> Duration {
+        self.ttl.min(Self::MAX_WAITER_TTL)
     }
 
     /// A dead waiter blocks a queue for at most this long.
-    pub const MAX_PLACE_TTL: Duration = Duration::from_secs(10);
+    pub const MAX_WAITER_TTL: Duration = Duration::from_secs(10);
 }
 
 #[cfg(test)]

@@ -10,12 +10,14 @@
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
 //!
-//! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`], and the
-//! parts of a claim) are exhaustive, so that the compiler shows a driver each new case; everything else that may grow is
-//! `#[non_exhaustive]`.
+//! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`]) and the
+//! capacity and weight of a claim are exhaustive, so that the compiler shows a driver each new case. Everything else that
+//! may grow is `#[non_exhaustive]`.
 
 mod handed;
 pub mod memo;
+mod versioned;
+mod waiters;
 mod watch;
 
 use std::future::Future;
@@ -25,6 +27,8 @@ use std::time::Duration;
 
 pub use crate::locks::Opener;
 pub use handed::Handed;
+pub use versioned::Versioned;
+pub use waiters::Waiters;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;
@@ -43,13 +47,15 @@ pub struct Info {
     pub address: String,
     /// What it can do.
     pub capabilities: Capabilities,
+    /// The most claims in one call of [`Driver::renew`].
+    pub batch: usize,
 }
 
 impl Info {
     /// A driver of this scheme at this address.
     #[must_use]
     pub fn new(scheme: &'static str, address: impl Into<String>, capabilities: Capabilities) -> Self {
-        Self { scheme, address: address.into(), capabilities }
+        Self { scheme, address: address.into(), capabilities, batch: 1024 }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The engine: all policy of the client. It waits, retries, renews, gives up and cleans up, over any store.
 
 mod acquire;
-mod backoff;
+mod armed_watch;
+pub(crate) mod backoff;
 pub(crate) mod cohort;
 mod entropy;
 mod finish_on_drop;

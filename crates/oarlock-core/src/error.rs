@@ -336,6 +336,22 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The error of a client library or of the operating system that caused this one. `Display` shows it, so
+    /// [`source`](std::error::Error::source) continues behind it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::Os, "cannot open the directory").because(std::io::Error::other("disk"));
+    /// assert!(error.cause().is_some_and(|cause| cause.is::<std::io::Error>()));
+    /// ```
+    #[must_use]
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.0.source.as_deref()
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
@@ -381,7 +397,7 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
-    /// What the cause of this error was caused by: `Display` shows the cause itself.
+    /// What the [cause](Error::cause) of this error was caused by: `Display` shows the cause itself.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref()?.source()
     }

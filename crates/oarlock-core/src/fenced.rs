@@ -48,6 +48,18 @@ pub struct Stale {
     pub seen: Fence,
 }
 
+/// The outcome of a write to a store that checks fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is stored.
+    Stored,
+    /// A write with a larger fence came before: the sender of this one has lost the lock.
+    Refused {
+        /// The fence of the stored value.
+        stored: Fence,
+    },
+}
+
 impl<T> Fenced<T> {
     /// Data that was not changed yet.
     pub fn new(data: T) -> Self {

@@ -417,9 +417,14 @@ impl Guard {
         (self.baton, self.reserves) = (baton, true);
     }
 
+    /// Whether the release is to leave a memo.
+    pub(crate) fn leaves_memo(&self) -> bool {
+        self.end != (End::Done { memo: None })
+    }
+
     /// Hands the lock to the next task of this process, if it may and one waits. A memo has to go to the store.
     fn hand_on(&mut self) -> Option<Release> {
-        if self.end != (End::Done { memo: None }) {
+        if self.leaves_memo() {
             return None;
         }
         let release = cohort::hand_on(&self.core, &self.held, self.baton.take()?)?;
@@ -619,7 +624,7 @@ impl Guard {
                 }
                 Err(error) if error.retry() == Retry::Never => return Err(error),
                 Err(error) => {
-                    let pause = self.core.entropy.jitter(errors.next());
+                    let pause = self.core.entropy.jitter(errors.pause());
                     if self.core.clock.now() + pause >= give_up {
                         return Err(error);
                     }

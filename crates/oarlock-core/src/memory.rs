@@ -14,9 +14,7 @@ use tokio::sync::watch;
 use crate::capabilities::{Capabilities, Liveness};
 use crate::claim::{Claim, ClaimId, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
-use crate::driver::{
-    Attempt, Driver, End, Hint, HintSender, Info, Interest, Listeners, Release, Renewal, Renewed, Watch,
-};
+use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, Waiters, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Calls, Entry, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
@@ -55,9 +53,8 @@ struct Store {
 #[derive(Debug, Default)]
 struct State {
     resources: BTreeMap<ResourceName, Resource>,
-    turns: HashMap<ClaimId, HintSender>,
+    waiters: Waiters,
     mailboxes: HashMap<Session, Listeners>,
-    observers: HashMap<ResourceName, Listeners>,
     sessions: Session,
 }
 
@@ -165,7 +162,7 @@ impl Driver for Memory {
             let attempt =
                 store.step(&claim.resource, |resource, now, calls| resource.attempt(claim, session, now, calls));
             if let Ok(Attempt::Granted(_)) = attempt {
-                store.lock().turns.remove(&claim.id);
+                store.lock().waiters.forget(claim.id);
             }
             attempt
         })
@@ -188,7 +185,7 @@ impl Driver for Memory {
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.call(Some(Verb::Release), |store| {
             let release = store.step(resource, |resource, now, calls| resource.release(id, end, now, calls));
-            store.lock().turns.remove(&id);
+            store.lock().waiters.forget(id);
             release
         })
         .await
@@ -198,12 +195,8 @@ impl Driver for Memory {
         self.call(None, |store| {
             let mut state = store.lock();
             match interest {
-                Interest::Turn(claim, _) => {
-                    let (hints, watch) = Watch::channel();
-                    state.turns.insert(claim.id, hints);
-                    watch
-                }
-                Interest::Resource(name) => state.observers.entry(name.clone()).or_default().watch(),
+                Interest::Turn(claim, _) => state.waiters.turn(claim.id),
+                Interest::Resource(name) => state.waiters.resource(name.as_str()),
                 Interest::Mailbox => state.mailboxes.entry(self.connection.session).or_default().watch(),
             }
         })
@@ -262,20 +255,15 @@ impl Store {
 }
 
 impl State {
-    fn tell(&mut self, name: &ResourceName, calls: &Calls) {
+    fn tell(&self, name: &ResourceName, calls: &Calls) {
         for (id, session) in calls {
-            let hint = Hint::about(*id);
-            if self.turns.get(id).is_some_and(|turn| turn.send(hint)) {
-                continue;
-            }
-            self.turns.remove(id);
-            if let Some(mailboxes) = self.mailboxes.get(session) {
-                mailboxes.tell(hint);
+            if !self.waiters.notify(*id, |()| ())
+                && let Some(mailboxes) = self.mailboxes.get(session)
+            {
+                mailboxes.tell(Hint::about(*id));
             }
         }
-        if self.observers.get(name).is_some_and(|observers| !observers.tell(Hint::ANY)) {
-            self.observers.remove(name);
-        }
+        self.waiters.changed(name.as_str());
     }
 }
 

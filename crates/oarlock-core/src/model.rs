@@ -168,7 +168,7 @@ impl Resource {
         entry.awaits_grant = turn::may_be_handed(claim);
         // A claim that was asked to end gets no more time, waiting or holding.
         if entry.ending.is_none() {
-            entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.place_ttl() };
+            entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.waiter_ttl() };
         }
         let Some(fence) = fence else {
             self.call(now, calls);
@@ -240,7 +240,7 @@ impl Resource {
         let entry = &mut self.entries[at];
         entry.behind = renewal.claim.behind;
         if entry.ending.is_none() {
-            entry.expires = now.boot + renewal.claim.place_ttl();
+            entry.expires = now.boot + renewal.claim.waiter_ttl();
         }
         self.quiet_until.0 = self.quiet_until.0.min(entry.ends());
         // A turn must be taken by an attempt; a renewal does not take it.
@@ -299,7 +299,7 @@ impl Resource {
             entry.since = now.boot;
             entry.expires = match entry.standing {
                 Standing::Held(_) => now.boot + entry.ttl,
-                Standing::Waits(_) => now.boot + entry.ttl.min(Claim::MAX_PLACE_TTL),
+                Standing::Waits(_) => now.boot + entry.ttl.min(Claim::MAX_WAITER_TTL),
             };
             if let Standing::Waits(turn) = &mut entry.standing {
                 *turn = None;
@@ -475,7 +475,7 @@ impl Entry {
             label: claim.label.clone(),
             value: claim.value.clone(),
             since: now.boot,
-            expires: now.boot + claim.place_ttl(),
+            expires: now.boot + claim.waiter_ttl(),
             standing: Standing::Waits(None),
             ending: None,
             awaits_grant: false,

@@ -1,7 +1,11 @@
 //! Which claims can hold together: the arithmetic of the rule, for the [model](crate::model) and for stores that decide
 //! from an ordered list of claims.
 
+mod turn_times;
+
 use std::num::NonZeroU32;
+
+pub use turn_times::{EARLY_POLLS, FORGET_TURN_AFTER, LATER, TurnTimes};
 
 use crate::claim::{Capacity, Limit, Weight};
 use crate::error::{Error, ErrorKind, Result};
@@ -78,6 +82,40 @@ pub fn check_weight(weight: Weight, limit: Limit) -> Result<()> {
             Err(Error::new(ErrorKind::TooHeavy, format!("{units} units were requested, but the capacity is {most}")))
         }
         _ => Ok(()),
+    }
+}
+
+/// What must change before a waiter can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle<T> {
+    /// This claim cannot hold beside it: its end, or its becoming lighter.
+    Rival(T),
+    /// This one waits before it: its end, or its grant.
+    Waiter(T),
+    /// Any change among the claims before it.
+    Any,
+}
+
+impl<T> Obstacle<T> {
+    /// The claim to watch; `None` for all of them.
+    pub fn claim(self) -> Option<T> {
+        match self {
+            Self::Rival(claim) | Self::Waiter(claim) => Some(claim),
+            Self::Any => None,
+        }
+    }
+}
+
+/// What is in the way of a waiter, by the claims `before` it in order of arrival: the nearest that can never hold
+/// together with it.
+///
+/// If there is none, all of them share, and they are too many. The first waiter (`is_first`) watches all of them. Each
+/// later one watches the one before it, which is granted, or ends, no later than it can be granted itself.
+pub fn obstacle<T>(before: &[T], is_rival: impl FnMut(&&T) -> bool, is_first: impl FnOnce() -> bool) -> Obstacle<&T> {
+    match before.iter().rev().find(is_rival) {
+        Some(rival) => Obstacle::Rival(rival),
+        None if is_first() => Obstacle::Any,
+        None => before.last().map_or(Obstacle::Any, Obstacle::Waiter),
     }
 }
 

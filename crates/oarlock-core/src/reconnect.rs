@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+pub use crate::engine::backoff::Backoff;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Work that one task does for all callers that need it.
@@ -97,6 +98,19 @@ impl Joined {
 pub trait Ends {
     /// Whether it has ended, so that another one is needed.
     fn is_ended(&self) -> bool;
+
+    /// Ends one that was opened while the client was shut down, unless dropping it is enough.
+    fn end(&self) {}
+}
+
+impl<T: Ends> Ends for Arc<T> {
+    fn is_ended(&self) -> bool {
+        (**self).is_ended()
+    }
+
+    fn end(&self) {
+        (**self).end();
+    }
 }
 
 /// One `T` that all requests share: opened when needed, and again after it has ended.
@@ -149,8 +163,9 @@ impl<T: Ends + Send + Sync + 'static> Reopened<T> {
                     return Ok(());
                 }
                 let opened = Arc::new(open.await?);
-                // The client was shut down meanwhile: it is not needed.
-                drop(put(&current, opened));
+                if let Err(not_needed) = put(&current, opened) {
+                    not_needed.end();
+                }
                 Ok(())
             }
         });
@@ -267,9 +282,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Line(AtomicBool);
+    struct FakeConnection(AtomicBool);
 
-    impl Ends for Line {
+    impl Ends for FakeConnection {
         fn is_ended(&self) -> bool {
             self.0.load(Ordering::SeqCst)
         }
@@ -279,74 +294,77 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_not_polled_any_more_holds_up_no_other() {
-        let lines = Reopened::<Line>::new("test");
+        let connections = Reopened::<FakeConnection>::new("test");
         let (answer, server) = oneshot::channel();
-        let mut first = pin!(lines.get(|| async move {
+        let mut first = pin!(connections.get(|| async move {
             server.await.map_err(|_| Error::unreachable("gone"))?;
-            Ok(Line::default())
+            Ok(FakeConnection::default())
         }));
         // Polled once: it opens the connection. Then its caller does something else.
         assert!(matches!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
         answer.send(()).unwrap();
-        let second = lines.get(|| async { unreachable!("it is being opened") });
+        let second = connections.get(|| async { unreachable!("it is being opened") });
         tokio::time::timeout(SOON, second).await.expect("the second request to go on").unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_dropped_request_does_not_stop_the_opening() {
-        let lines = Reopened::<Line>::new("test");
+        let connections = Reopened::<FakeConnection>::new("test");
         let opened = Arc::new(AtomicU32::new(0));
         let count = opened.clone();
         let slow = async move {
             tokio::time::sleep(SOON / 2).await;
             count.fetch_add(1, Ordering::SeqCst);
-            Ok(Line::default())
+            Ok(FakeConnection::default())
         };
-        assert!(tokio::time::timeout(SOON / 4, lines.get(|| slow)).await.is_err());
-        tokio::time::timeout(SOON, lines.get(|| async { unreachable!("it is being opened") })).await.unwrap().unwrap();
+        assert!(tokio::time::timeout(SOON / 4, connections.get(|| slow)).await.is_err());
+        tokio::time::timeout(SOON, connections.get(|| async { unreachable!("it is being opened") }))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(opened.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]
     async fn an_ended_one_is_opened_again_and_a_failure_is_shared_but_not_kept() {
-        let lines = Reopened::<Line>::new("test");
-        let first = lines.get(|| async { Ok(Line::default()) }).await.unwrap();
+        let connections = Reopened::<FakeConnection>::new("test");
+        let first = connections.get(|| async { Ok(FakeConnection::default()) }).await.unwrap();
         first.0.store(true, Ordering::SeqCst);
-        let refused = lines.get(|| async { Err(Error::unreachable("refused")) }).await.unwrap_err();
+        let refused = connections.get(|| async { Err(Error::unreachable("refused")) }).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unreachable);
-        let second = lines.get(|| async { Ok(Line::default()) }).await.unwrap();
+        let second = connections.get(|| async { Ok(FakeConnection::default()) }).await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
-        lines.discard(&first);
-        assert!(lines.current().is_some(), "another had taken its place");
-        lines.discard(&second);
-        assert!(lines.current().is_none());
+        connections.discard(&first);
+        assert!(connections.current().is_some(), "another had taken its place");
+        connections.discard(&second);
+        assert!(connections.current().is_none());
     }
 
     #[tokio::test]
     async fn nothing_is_left_open_after_a_close() {
-        let lines = Arc::new(Reopened::<Line>::new("test"));
+        let connections = Arc::new(Reopened::<FakeConnection>::new("test"));
         let (answer, server) = oneshot::channel::<()>();
         let held = Arc::new(());
         let seen = Arc::downgrade(&held);
         let opening = tokio::spawn({
-            let lines = lines.clone();
+            let connections = connections.clone();
             async move {
                 let open = || async move {
                     let _ = server.await;
                     drop(held);
-                    Ok(Line::default())
+                    Ok(FakeConnection::default())
                 };
-                lines.get(open).await.map(drop)
+                connections.get(open).await.map(drop)
             }
         });
         tokio::task::yield_now().await;
-        assert!(lines.close().is_none());
+        assert!(connections.close().is_none());
         answer.send(()).unwrap();
         assert_eq!(opening.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         assert!(seen.upgrade().is_none());
-        assert!(lines.current().is_none());
-        assert!(lines.put(Arc::default()).is_err());
-        let after = lines.get(|| async { unreachable!("closed") }).await.unwrap_err();
+        assert!(connections.current().is_none());
+        assert!(connections.put(Arc::default()).is_err());
+        let after = connections.get(|| async { unreachable!("closed") }).await.unwrap_err();
         assert_eq!(after.kind(), ErrorKind::Closed);
     }
 }

@@ -114,7 +114,8 @@ impl Guard {
     /// The lock must have been taken with [`Lifetime::Lease`]. `max_hold` does not apply after the hand-over.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidClaim`] for a lock that ends with its process, [`ErrorKind::Lost`] for one that was lost.
+    /// [`ErrorKind::InvalidClaim`] for a lock that ends with its process, or that is to [leave a
+    /// memo](Guard::leave_memo), [`ErrorKind::Lost`] for one that was lost.
     /// The lock is released then.
     ///
     /// # Examples
@@ -139,6 +140,10 @@ impl Guard {
         }
         if let Some(reason) = self.loss() {
             return Err(Error::lost(reason).about(&claim.resource));
+        }
+        if self.leaves_memo() {
+            let message = "a ticket has no memo: leave it where the lock is released";
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&claim.resource));
         }
         let ticket = LockTicket {
             format: FORMAT,
@@ -194,7 +199,7 @@ impl Locks {
         let claim = Arc::new(ticket.claim(core.label.clone()));
         let sent = core.clock.now();
         let kept = if ticket.renewed { renewed(core, &claim).await } else { found(core, &claim).await };
-        let Kept { lease, ending, fence } = kept.map_err(|error| error.about(&claim.resource))?;
+        let StoredHold { lease, ending, fence } = kept.map_err(|error| error.about(&claim.resource))?;
         // The store fell back to an earlier state and granted the claim again: others may have held the lock in
         // between.
         if fence.is_some_and(|fence| !ticket.is_of(fence)) {
@@ -220,7 +225,7 @@ impl Locks {
 }
 
 /// The state of a lock that was handed over, as the store has it.
-struct Kept {
+struct StoredHold {
     lease: Lease,
     ending: Option<Ending>,
     /// The fence of its grant, where the store tells.
@@ -243,14 +248,14 @@ fn check(core: &Core, ticket: &LockTicket) -> Result<()> {
 }
 
 /// Renews it, to learn whether it is alive and for how long.
-async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
+async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<StoredHold> {
     let request = core.driver.clone().renew(vec![Renewal::of(claim.clone())]);
     let one = Box::pin(async move { Ok(request.await.pop()) });
     let answer = core.in_time(one, "adopt").await?;
     match answer
         .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the driver returned no answer to a renewal")))?
     {
-        Renewed::Alive { lease, ending, fence: fence @ Some(_) } => Ok(Kept { lease, ending, fence }),
+        Renewed::Alive { lease, ending, fence: fence @ Some(_) } => Ok(StoredHold { lease, ending, fence }),
         Renewed::Alive { fence: None, .. } => {
             Err(Error::new(ErrorKind::InvalidClaim, "this ticket is for a claim that waits"))
         }
@@ -259,7 +264,7 @@ async fn renewed(core: &Core, claim: &Arc<Claim>) -> Result<Kept> {
 }
 
 /// Inspects it: a renewal would extend an explicit lease.
-async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
+async fn found(core: &Core, claim: &Claim) -> Result<StoredHold> {
     let page = core.in_time(core.driver.clone().inspect(Query::name(claim.resource.clone())), "adopt").await?;
     let mut holders = page.resources.into_iter().flat_map(|state| state.holders);
     let Some(holder) = holders.find(|holder| holder.id == claim.id) else {
@@ -267,7 +272,7 @@ async fn found(core: &Core, claim: &Claim) -> Result<Kept> {
     };
     // Counted from when the request was sent, which is earlier than when the store read its clock.
     let lease = Lease { from: None::<Moment>, ttl: holder.lease_left };
-    Ok(Kept { lease, ending: holder.ending, fence: holder.fence })
+    Ok(StoredHold { lease, ending: holder.ending, fence: holder.fence })
 }
 
 #[cfg(test)]

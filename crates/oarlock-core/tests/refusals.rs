@@ -128,3 +128,25 @@ async fn a_ticket_with_a_value_that_no_leader_could_publish_is_refused() -> Resu
     locks.adopt(&serde_json::from_str(&ticket).unwrap()).await?.release().await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_ticket_does_not_lose_a_memo_silently() -> Result<()> {
+    let locks = Locks::over(Memory::new())?;
+    let mut guard = locks.mutex("a").lifetime(Lifetime::Lease).lock().await?;
+    guard.leave_memo("slot 7")?;
+    assert_eq!(guard.hand_over().unwrap_err().kind(), ErrorKind::InvalidClaim);
+    let guard = locks.mutex("a").lock().await?;
+    assert!(guard.memo().is_some(), "the refused guard was released with its memo");
+    Ok(())
+}
+
+/// Tickets of other versions are read: the words in them are a format.
+#[tokio::test]
+async fn the_capacity_in_a_ticket_keeps_its_word() -> Result<()> {
+    let locks = Locks::over(Memory::new())?;
+    let guard = locks.semaphore("a", 3).use_stored_permits().lifetime(Lifetime::Lease).acquire(1).await?;
+    let ticket: LockTicket = guard.hand_over()?;
+    let json = serde_json::to_value(&ticket).unwrap();
+    assert_eq!(json["capacity"], serde_json::json!({ "adopt": { "units": 3 } }), "{json}");
+    Ok(())
+}

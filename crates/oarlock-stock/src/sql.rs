@@ -215,7 +215,7 @@ impl<C: Conn> Shelf for Sql<C> {
         })?;
         // Now, or by an earlier call: it must be this very delivery.
         let same = "select id from oarlock_stock_reservation where sku = ? and id = ? and quantity = ? and state = 'd'";
-        let found = self.ask(same, &[sku.into(), delivery.into(), quantity.into()]).await?;
+        let found = self.query(same, &[sku.into(), delivery.into(), quantity.into()]).await?;
         if found.is_empty() { Err(Error::Reused { id: delivery.to_owned() }) } else { Ok(()) }
     }
 
@@ -275,7 +275,7 @@ impl<C: Conn> Shelf for Sql<C> {
         );
         let mut count = Count::default();
         let (mut segments, mut there) = (Vec::new(), false);
-        for text in self.ask(&sql, &[sku.into(), sku.into(), sku.into(), sku.into()]).await? {
+        for text in self.query(&sql, &[sku.into(), sku.into(), sku.into(), sku.into()]).await? {
             let [kind, segment, units] = steps::numbers(&text)?;
             match kind {
                 0 => segments.push((segment, units)),
@@ -297,7 +297,7 @@ impl<C: Conn> Shelf for Sql<C> {
 impl<C: Conn> Sql<C> {
     /// Asks outside a transaction, again when others were in the way: who only reads meets them too, where isolation is
     /// strict, and in a file.
-    async fn ask(&mut self, sql: &str, with: &[steps::Value<'_>]) -> Result<Vec<String>, Error> {
+    async fn query(&mut self, sql: &str, with: &[steps::Value<'_>]) -> Result<Vec<String>, Error> {
         let mut attempts = self.retry.begin();
         loop {
             let error = match steps::texts(&mut self.conn, sql, with).await {
@@ -322,7 +322,7 @@ impl<C: Conn> Sql<C> {
         );
         let columns = schema::joined(self.conn.dialect(), &["segments", "generation", left, &known]);
         let sql = format!("select {columns} from oarlock_stock_item as i where sku = ?");
-        let text = self.ask(&sql, &[id.into(), sku.into()]).await?.pop();
+        let text = self.query(&sql, &[id.into(), sku.into()]).await?.pop();
         let text = text.ok_or_else(|| Error::NoSuchItem(sku.clone()))?;
         let mut parts = text.splitn(4, ' ');
         let mut part = || parts.next().ok_or_else(|| Error::answer(&text));
@@ -409,7 +409,7 @@ impl<C: Conn> Sql<C> {
         let sql = format!(
             "select id from oarlock_stock_reservation where sku = ? and state = 'h' and expires <= {now} order by expires limit {SWEPT}"
         );
-        self.ask(&sql, &[sku.into()]).await
+        self.query(&sql, &[sku.into()]).await
     }
 
     /// MySQL does both in a procedure.
@@ -464,7 +464,7 @@ impl<C: Conn> Sql<C> {
             };
             // A known id fails the whole statement, and so takes nothing.
             let find = steps::find_statement(Dialect::Postgres);
-            if let Some(known) = self.ask(&find, &[(&order.sku).into(), (&order.id).into()]).await?.pop() {
+            if let Some(known) = self.query(&find, &[(&order.sku).into(), (&order.id).into()]).await?.pop() {
                 return Ok(Step::Known(steps::read(&order.sku, &order.id, &known)?.0));
             }
             match attempts.after(error.trouble()) {

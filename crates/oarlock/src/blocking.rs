@@ -8,9 +8,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A call blocks the calling thread until it is done. It works with and without an async runtime; on a thread of a runtime it
-//! blocks that thread. The client's background thread renews locks. A call cannot be cancelled: limit it with `wait`, which is
-//! 30 seconds by default.
+//! A call blocks the calling thread until it is done. It works with and without an async runtime; on a thread of a
+//! runtime it blocks that thread. The client's background thread renews locks. A call cannot be cancelled: limit it
+//! with `wait`, which is 30 seconds by default.
 
 pub use oarlock_core::blocking::*;
 
@@ -25,8 +25,8 @@ pub fn connect(url: impl IntoUrl) -> Result<Locks> {
     builder(url).connect()
 }
 
-/// Connects to the store behind a URL, with settings; finish with [`connect`](LocksBuilder::connect), which also returns the
-/// error of an invalid URL.
+/// Connects to the store behind a URL, with settings; finish with [`connect`](LocksBuilder::connect), which also
+/// returns the error of an invalid URL.
 ///
 /// # Examples
 /// ```
@@ -47,8 +47,8 @@ pub mod setup {
     use crate::Result;
     use crate::url::IntoUrl;
 
-    /// Creates what the store behind `url` needs, and gives the user `grant` the rights that locks need; false if the store
-    /// needs nothing. See [`init`](crate::setup::init) of the async API.
+    /// Creates what the store behind `url` needs, and gives the user `grant` the rights that locks need; false if the
+    /// store needs nothing. See [`init`](crate::setup::init) of the async API.
     ///
     /// # Errors
     /// As [`connect`](crate::connect).

@@ -12,8 +12,8 @@ use crate::{Error, Locks, LocksBuilder, Result};
 /// If the future is dropped there is no client; a connection that is being opened is closed.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it; any error that
-/// the store returns.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it; any error
+/// that the store returns.
 ///
 /// # Examples
 /// ```

@@ -1,8 +1,8 @@
-//! The contract of a store, for stores of your own: implement [`Driver`] and pass it to [`Locks::over`](crate::Locks::over).
-//! The suite `oarlock-conformance` tests it.
+//! The contract of a store, for stores of your own: implement [`Driver`] and pass it to
+//! [`Locks::over`](crate::Locks::over). The suite `oarlock-conformance` tests it.
 //!
-//! The enums that a driver takes, returns or finds in a claim are exhaustive, so that the compiler shows it each new case;
-//! everything else that may grow is `#[non_exhaustive]`.
+//! The enums that verbs take and return, and the capacity and weight of a claim, are exhaustive, so that the compiler
+//! shows a driver each new case. Everything else that may grow is `#[non_exhaustive]`.
 
 pub use oarlock_core::capabilities::*;
 pub use oarlock_core::claim::{Capacity, Claim, ClaimId, Kind, Limit, ResourceName, Weight};

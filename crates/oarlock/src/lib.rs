@@ -1,5 +1,5 @@
-//! A distributed lock over the store you already run: Redis, Redlock, etcd, ZooKeeper, PostgreSQL, MySQL and MariaDB, or an
-//! embedded store that needs no server.
+//! A distributed lock over the store you already run: Redis, Redlock, etcd, ZooKeeper, PostgreSQL, MySQL and MariaDB,
+//! or an embedded store that needs no server.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
@@ -61,7 +61,8 @@ pub mod state {
     };
 }
 
-/// A store in memory that loses locks, drops replies and moves its clock ahead on request: to test how your own code reacts.
+/// A store in memory that loses locks, drops replies and moves its clock ahead on request: to test how your own code
+/// reacts.
 #[cfg(feature = "testing")]
 pub mod testing {
     pub use oarlock_core::clock::{BootClock, Clock, Moment, TokioClock};

@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::url::IntoUrl;
 
-/// The script that creates what the store behind `url` needs, with the rights that locks need for the user `grant`; `None` if
-/// the store needs nothing.
+/// The script that creates what the store behind `url` needs, with the rights that locks need for the user `grant`;
+/// `None` if the store needs nothing.
 ///
 /// # Errors
 /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it.
@@ -18,8 +18,8 @@ pub fn script(url: impl IntoUrl, grant: Option<&str>) -> Result<Option<String>> 
     Ok(url.into_url()?.store().needs().map(|setup| (setup.script)(grant)))
 }
 
-/// Creates what the store behind `url` needs, and gives the user `grant` the rights that locks need; false if the store needs
-/// nothing.
+/// Creates what the store behind `url` needs, and gives the user `grant` the rights that locks need; false if the store
+/// needs nothing.
 ///
 /// # Guarantees
 /// What exists already stays as it is. Any number of processes may call this at once.

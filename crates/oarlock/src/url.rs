@@ -8,8 +8,8 @@ use crate::registry::STORES;
 /// Parses the URL of a store, to check it before [`connect`](crate::connect) or to [explain](Url::explain) it.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config), with what is wrong and never with the password. If this build has no
-/// driver for the URL, the error names the feature that is missing.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), with what is wrong and never with the password. If this build has
+/// no driver for the URL, the error names the feature that is missing.
 ///
 /// # Examples
 /// ```

@@ -1,11 +1,9 @@
 //! Attempts: one request if no claim is before this one, else the rule over a listing.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use oarlock_core::clock::wall_micros;
 use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
-use oarlock_core::model::TURN_TTL;
 use oarlock_core::queue::{UNSTATED, check_held, check_weight};
 use oarlock_core::state::Memo;
 use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Lifetime, Result, Retry, Weight};
@@ -20,22 +18,6 @@ use crate::lease::{Entry, Leased, Majority, seconds};
 use crate::operations::put;
 use crate::peek::{self, read};
 use crate::queue::{Listing, Record, StoredClaim, check_fence, read_memo};
-
-/// An open turn that was not seen for so long is forgotten.
-const FORGET_TURN_AFTER: Duration = Duration::from_secs(60);
-
-/// In a long queue only this many waiters poll as soon as a turn may expire. In a queue that moves, a turn is open
-/// much of the time: if every waiter polled early, all of them would read each open turn. The others poll later, in
-/// case these do not.
-const EARLY_POLLS: usize = 8;
-
-/// When the others poll: well before the time of an open turn is forgotten.
-const LATER: Duration = Duration::from_secs(20);
-
-/// When a claim with `waiting` waiters before it polls again, if a turn may expire `after` some time.
-pub(crate) fn recheck_in(after: Duration, waiting: usize) -> Duration {
-    if waiting <= EARLY_POLLS { after } else { after.max(LATER) }
-}
 
 impl Etcd {
     /// One attempt of a claim.
@@ -221,7 +203,7 @@ impl Etcd {
         if !comes_last(claim, entry) {
             return None;
         }
-        let spare = || self.leases.spare(claim.id, seconds(claim.place_ttl()), full);
+        let spare = || self.leases.spare(claim.id, seconds(claim.waiter_ttl()), full);
         let lease = entry.waiting.or_else(spare)?;
         let record = Record::of(claim, &self.client, None, false);
         let create = keys.create(&record, lease.id);
@@ -259,7 +241,7 @@ impl Etcd {
         }
         let mut pending = self.pending(claim, &listing, at, keys);
         let waiting = listing.claims.iter().take(at).filter(|stored| !stored.record.granted).count();
-        pending.recheck_after = self.evict_silent(keys, &listing, at).await?.map(|after| recheck_in(after, waiting));
+        pending.recheck_after = self.evict_silent(keys, &listing, at, waiting).await?;
         self.peek_next_time(claim, &listing, at);
         Ok(Attempt::Pending(pending))
     }
@@ -327,7 +309,7 @@ impl Etcd {
 
     /// The lease of a waiter. It is short, so that a dead waiter blocks the queue for less time than a holder may.
     async fn waiting_lease(&self, claim: &Claim, full: Leased) -> Result<Leased> {
-        let length = seconds(claim.place_ttl());
+        let length = seconds(claim.waiter_ttl());
         if length == full.seconds {
             return Ok(full);
         }
@@ -412,38 +394,24 @@ impl Etcd {
         Ok(())
     }
 
-    /// Evicts waiters before `at` that did not take their turn, and says when to poll for the others again.
-    ///
-    /// etcd cannot say since when a turn is open. So this counts from when this client first saw it open, which is
-    /// never too early: a client that has just come, or was away, gives more time and not less. A waiter that has
-    /// taken its turn is never evicted: taking it changes the key, and the removal is on condition that the key is
-    /// unchanged. Time in which the machine sleeps does not count: the waiter may sleep on the same machine.
-    pub(crate) async fn evict_silent(&self, keys: &Keys, listing: &Listing, at: usize) -> Result<Option<Duration>> {
-        let mut recheck_after = None;
-        for (stored, open_for) in self.open_turns(listing, at) {
-            let left = TURN_TTL.saturating_sub(open_for);
-            if left.is_zero() {
-                self.connection.txn(keys.unchanged(stored), keys.remove(stored), Vec::new()).await?;
-            }
-            recheck_after = Some(recheck_after.map_or(left, |other: Duration| other.min(left)));
+    /// Evicts waiters before `at` that did not take their turn, and says when to poll for the others again; `waiting`
+    /// claims wait there.
+    pub(crate) async fn evict_silent(
+        &self,
+        keys: &Keys,
+        listing: &Listing,
+        at: usize,
+        waiting: usize,
+    ) -> Result<Option<Duration>> {
+        let called: Vec<_> = listing.called(at).map(|stored| stored.created).collect();
+        let before = || listing.claims.iter().take(at);
+        let turns = before().map(|stored| (stored.created, called.contains(&stored.created)));
+        let (expired, recheck_after) = self.turns.observe(turns, waiting, Instant::now());
+        for stored in before().filter(|stored| expired.contains(&stored.created)) {
+            // A waiter that has taken its turn is never evicted: taking it changes the key.
+            self.connection.txn(keys.unchanged(stored), keys.remove(stored), Vec::new()).await?;
         }
         Ok(recheck_after)
-    }
-
-    /// The turns before `at` that are open and not taken, and for how long this client has seen them so.
-    fn open_turns<'a>(&self, listing: &'a Listing, at: usize) -> Vec<(&'a StoredClaim, Duration)> {
-        let now = Instant::now();
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, since| now.duration_since(*since) < FORGET_TURN_AFTER);
-        let called: Vec<_> = listing.called(at).collect();
-        // A turn that has closed meanwhile starts again when it opens.
-        for stored in listing.claims.iter().take(at).filter(|stored| called.iter().all(|open| open.id != stored.id)) {
-            turns.remove(&stored.created);
-        }
-        called
-            .into_iter()
-            .map(|stored| (stored, now.duration_since(*turns.entry(stored.created).or_insert(now))))
-            .collect()
     }
 }
 

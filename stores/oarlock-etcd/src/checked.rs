@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oarlock_core::fenced::Written;
 use oarlock_core::{Error, ErrorKind, Fence, Result};
 
 use crate::api::{Compare, Is, Op, Range};
@@ -9,18 +10,6 @@ use crate::config::Config;
 use crate::connection::{Connection, transaction};
 use crate::error::SCHEME;
 use crate::operations::put;
-
-/// The outcome of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// It is stored.
-    Stored,
-    /// A write with a larger fence came before: the sender of this one has lost the lock.
-    Refused {
-        /// The fence of the stored value.
-        stored: Fence,
-    },
-}
 
 /// Values in etcd that are written only with a fence that is not smaller than the last one.
 ///

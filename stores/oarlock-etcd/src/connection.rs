@@ -22,7 +22,7 @@ use crate::api::{
 use crate::config::Config;
 use crate::error::{SCHEME, closed, denied, failed, missing};
 use crate::keys::Space;
-use crate::lease::{Kept, Leased, Majority};
+use crate::lease::{KeepAlive, Leased, Majority};
 use crate::login::{Login, Pass, is_stale, is_without_users};
 use crate::members::{InFlight, Members};
 use crate::watch::OpenRequests;
@@ -245,7 +245,7 @@ impl Connection {
 
     /// Keeps leases alive in one request: since when, and the answer for each. The member that answers may have been
     /// deposed as leader without knowing it.
-    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> Result<(Moment, HashMap<i64, Kept>)> {
+    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> Result<(Moment, HashMap<i64, KeepAlive>)> {
         let from = BootClock.now();
         let mut lives = HashMap::with_capacity(leases.len());
         if leases.is_empty() {
@@ -263,14 +263,14 @@ impl Connection {
         Ok((from, lives))
     }
 
-    async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, Kept>, Status> {
+    async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, KeepAlive>, Status> {
         let requests: Vec<_> = leases.iter().map(|id| LeaseId { id: *id }).collect();
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let (mut answers, ..) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(requests), pass).await?;
         let mut lives = HashMap::with_capacity(leases.len());
         while let Some(life) = answers.message().await? {
             let term = life.header.unwrap_or_default().term;
-            lives.insert(life.id, Kept { ttl: lived(life.ttl), term });
+            lives.insert(life.id, KeepAlive { ttl: lived(life.ttl), term });
         }
         Ok(lives)
     }

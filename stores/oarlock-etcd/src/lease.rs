@@ -27,7 +27,7 @@ pub(crate) struct Majority {
 
 /// The answer to a keep-alive of one lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeepAlive {
     /// How long it lives; zero if it is over.
     pub(crate) ttl: Duration,
     /// The member that answered was the leader of this term, or of a later one.
@@ -70,7 +70,7 @@ impl Leased {
     }
 
     /// Applies the answer to a keep-alive; false if the lease is over.
-    fn extend(&mut self, from: Moment, lives: &HashMap<i64, Kept>) -> bool {
+    fn extend(&mut self, from: Moment, lives: &HashMap<i64, KeepAlive>) -> bool {
         let Some(kept) = lives.get(&self.id) else { return true };
         if from >= self.from {
             (self.from, self.ttl, self.term) = (from, kept.ttl, Some(kept.term));
@@ -143,7 +143,7 @@ impl Entry {
     }
 
     /// Applies the answer to a keep-alive, and drops a lease that is over.
-    pub(crate) fn extend(&mut self, from: Moment, lives: &HashMap<i64, Kept>) {
+    pub(crate) fn extend(&mut self, from: Moment, lives: &HashMap<i64, KeepAlive>) {
         for lease in [&mut self.full, &mut self.waiting] {
             if lease.as_mut().is_some_and(|lease| !lease.extend(from, lives)) {
                 *lease = None;

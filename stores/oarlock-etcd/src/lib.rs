@@ -20,23 +20,23 @@ mod release;
 mod renew;
 mod watch;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::Arc;
 
 use oarlock_core::capabilities::{Consistency, Fencing};
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::queue::TurnTimes;
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
 use tokio::task::JoinSet;
 
-pub use crate::checked::{Checked, Written};
+pub use crate::checked::Checked;
 pub use crate::config::{Config, Layout, STORE, Tls};
 use crate::connection::Connection;
 use crate::error::SCHEME;
 use crate::keys::{Keys, Space};
 use crate::lease::Leases;
+pub use oarlock_core::fenced::Written;
 
 /// An etcd cluster. See the [crate] for its guarantees and limits.
 pub struct Etcd {
@@ -46,8 +46,8 @@ pub struct Etcd {
     /// The id of this client: the name of its mailbox.
     pub(crate) client: String,
     pub(crate) leases: Leases,
-    /// When an open turn was first seen, by the revision that created its claim.
-    pub(crate) turns: Mutex<HashMap<i64, Instant>>,
+    /// By the revision that created a claim.
+    pub(crate) turns: TurnTimes<i64>,
 }
 
 impl fmt::Debug for Etcd {
@@ -73,7 +73,7 @@ impl Etcd {
             space: Space::of(&config),
             client: format!("{:032x}", u128::from_be_bytes(id)),
             leases: Leases::default(),
-            turns: Mutex::default(),
+            turns: TurnTimes::default(),
         })
     }
 

@@ -9,7 +9,6 @@ use oarlock_core::{Claim, ClaimId, Result, Weight};
 
 use crate::Etcd;
 use crate::api::{Compare, Is, Op, Range};
-use crate::attempt::recheck_in;
 use crate::config::Layout;
 use crate::connection::Outcome;
 use crate::error::missing;
@@ -103,7 +102,7 @@ impl Etcd {
             // The turn of this claim is open, and of no other.
             (false, Weight::All) => {
                 let alone = Listing { revision: found.revision, claims: vec![first], ..Listing::default() };
-                self.evict_silent(keys, &alone, 1).await?.map(|after| recheck_in(after, waiting))
+                self.evict_silent(keys, &alone, 1, waiting).await?
             }
             (false, Weight::Units(_)) => return Ok(None),
         };

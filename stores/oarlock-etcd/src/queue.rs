@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use oarlock_core::clock::wall_micros;
-use oarlock_core::queue::{Load, UNSTATED, admit};
+use oarlock_core::driver::Versioned;
+use oarlock_core::queue::{Load, UNSTATED, admit, obstacle};
 use oarlock_core::state::{Ending, Memo};
 use oarlock_core::{Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Kind, Label, Lifetime, Limit, Result, Weight};
 use serde::{Deserialize, Serialize};
@@ -104,15 +105,9 @@ impl Record {
     }
 
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
-        }
         let unreadable = |error| Error::new(ErrorKind::Foreign, "a claim cannot be read").on(SCHEME).because(error);
-        let Version { format } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        if format > FORMAT {
-            return Err(Error::new(ErrorKind::NewerFormat, "a claim was written by a newer version").on(SCHEME));
-        }
+        let version: Versioned = serde_json::from_slice(bytes).map_err(unreadable)?;
+        version.check(FORMAT, "a claim").map_err(|error| error.on(SCHEME))?;
         serde_json::from_slice(bytes).map_err(unreadable)
     }
 
@@ -322,12 +317,8 @@ impl Listing {
     /// What the claim at `at`, which may not hold, has to wait for: a change of this claim, or (`None`) of any.
     pub(crate) fn blocker(&self, at: usize) -> Option<&StoredClaim> {
         let weight = self.claims[at].record.weight;
-        let before = &self.claims[..at];
-        let incompatible = before.iter().rev().find(|stored| !stored.record.weight.coexists_with(weight));
-        // All earlier claims share, and there are too many. The first that does not fit watches all of them. Each
-        // later one watches the one before it, which is granted, or ends, no later than it can be granted itself.
-        let first = (0..at).all(|earlier| self.may_hold(earlier));
-        incompatible.or_else(|| before.last().filter(|_| !first))
+        let is_rival = |stored: &&StoredClaim| !stored.record.weight.coexists_with(weight);
+        obstacle(&self.claims[..at], is_rival, || (0..at).all(|earlier| self.may_hold(earlier))).claim()
     }
 
     /// Whether a claim other than `id` waits.

@@ -9,7 +9,7 @@ use crate::api::{Compare, Is, Op, PutRequest, Range};
 use crate::config::Layout;
 use crate::error::{SCHEME, ended, missing};
 use crate::keys::Keys;
-use crate::lease::{Entry, Kept, Leased, Majority};
+use crate::lease::{Entry, KeepAlive, Leased, Majority};
 use crate::operations::put;
 use crate::queue::{FenceOffset, Listing, Notification, Record, StoredClaim, check_fence, memo_bytes};
 
@@ -164,7 +164,7 @@ impl Etcd {
         let read = self.connection.txn(Vec::new(), vec![self.space.probe_key().get()], Vec::new());
         let (kept, seen) = tokio::join!(self.connection.keep_alive(vec![lease]), read);
         let (from, lives) = kept?;
-        let Some(Kept { ttl, term }) = lives.get(&lease).copied().filter(|kept| !kept.ttl.is_zero()) else {
+        let Some(KeepAlive { ttl, term }) = lives.get(&lease).copied().filter(|kept| !kept.ttl.is_zero()) else {
             return Ok(None);
         };
         let mut adopted = Leased { id: lease, seconds: ttl.as_secs(), ttl, from, term: Some(term) };

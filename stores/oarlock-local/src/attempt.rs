@@ -36,7 +36,7 @@ impl Store {
         let step = self.clone().step(claim.resource.clone(), Needs::Session, run).await;
         let mut answer = match step {
             Ok((answer, at)) => {
-                self.hub.answered(claim.id, at);
+                self.hub.waiters.kept(claim.id, |received| received.answer = Some(at));
                 answer
             }
             Err(error) => Err(error),
@@ -45,7 +45,8 @@ impl Store {
             Ok(Attempt::Pending(pending)) => pending.watched = watched,
             Err(error) if error.applied() == Applied::Unknown => {}
             // The engine does not release a claim whose attempt had no effect.
-            Ok(Attempt::Granted(_)) | Err(_) => self.hub.unexpect(claim.id),
+            Ok(Attempt::Granted(_)) => self.hub.waiters.forget(claim.id),
+            Err(_) => self.hub.waiters.unexpect(claim.id),
         }
         let is_stored = match &answer {
             Ok(Attempt::Granted(_)) => true,

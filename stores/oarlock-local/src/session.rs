@@ -269,12 +269,12 @@ impl Session {
     }
 
     /// [Checks](Self::check), and keeps the session from being ended by this process until the answer is dropped.
-    pub(crate) fn keep_open(&self) -> Result<KeptOpen<'_>> {
+    pub(crate) fn keep_open(&self) -> Result<OpenSession<'_>> {
         for _ in 0..identity::REOPENS {
             let kept = self.read();
             let Some(file) = &*kept else { return Err(closed("this store was closed")) };
             match identity::is_unlinked(file) {
-                Ok(false) => return Ok(KeptOpen(kept)),
+                Ok(false) => return Ok(OpenSession(kept)),
                 Ok(true) => {}
                 Err(error) => return Err(os("cannot read the metadata of the session file", error)),
             }
@@ -413,7 +413,7 @@ fn note(file: &File, seconds: u64) -> io::Result<()> {
 
 /// Keeps the session from ending while it exists.
 #[derive(Debug)]
-pub(crate) struct KeptOpen<'a>(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, Option<File>>);
+pub(crate) struct OpenSession<'a>(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, Option<File>>);
 
 impl Drop for Session {
     fn drop(&mut self) {

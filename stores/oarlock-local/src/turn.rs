@@ -114,7 +114,7 @@ pub(crate) fn hand(
 
 /// Whether the last request of a waiter is old. Each request renews its place in the queue.
 fn is_silent(entry: &Entry, now: Now) -> bool {
-    let last_request = entry.expires - entry.ttl.min(Claim::MAX_PLACE_TTL);
+    let last_request = entry.expires - entry.ttl.min(Claim::MAX_WAITER_TTL);
     now.boot.since(last_request) > SILENT
 }
 

@@ -14,18 +14,18 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use oarlock_core::clock::Moment;
-use oarlock_core::driver::{Grant, Hint, HintSender, Interest, Listeners, Watch};
+use oarlock_core::driver::{Grant, Hint, HintSender, Interest, Waiters, Watch};
 use oarlock_core::model::Session;
 use oarlock_core::{ClaimId, Result};
 
 use crate::blockers::from_cursor;
 use crate::events::EventThread;
-use crate::expected::Expected;
+use crate::expected::Received;
 use crate::inotify::Inotify;
 use crate::paths::Paths;
 use crate::session::{Life, Sessions};
 use crate::store::Store;
-use crate::turn::{Answer, TurnGrant};
+use crate::turn::TurnGrant;
 
 /// The most threads that wait for the end of a session, without inotify. The slow poll notices the end of others.
 const MAX_WAITED_FOR: usize = 64;
@@ -38,6 +38,8 @@ const WAITER_STACK: usize = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(crate) sessions: Arc<Sessions>,
+    /// The claims and mailboxes of this process, notified by datagram.
+    pub(crate) waiters: Waiters<Received>,
     inner: Mutex<Inner>,
     pub(crate) inotify: Inotify,
     events: EventThread,
@@ -47,9 +49,6 @@ pub(crate) struct Hub {
 struct Inner {
     closed: bool,
     last_key: u64,
-    turns: HashMap<ClaimId, Listener>,
-    expected: Expected,
-    mailboxes: Listeners,
     /// By the inotify descriptor of a file or folder.
     files: HashMap<i32, Vec<FileListener>>,
     /// The inotify descriptors of session files. They stay watched when their last listener is gone: in a queue that goes
@@ -110,7 +109,13 @@ impl Store {
 
 impl Hub {
     pub(crate) fn new(sessions: Arc<Sessions>, events: EventThread) -> Arc<Self> {
-        Arc::new(Self { sessions, inner: Mutex::default(), inotify: Inotify::default(), events })
+        Arc::new(Self {
+            sessions,
+            waiters: Waiters::default(),
+            inner: Mutex::default(),
+            inotify: Inotify::default(),
+            events,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -124,9 +129,8 @@ impl Hub {
         if inner.closed {
             return listeners.into_watch();
         }
-        inner.turns.insert(id, listener.clone());
-        let kept = inner.expected.take_call(id);
-        let mut missed = kept == Some(true);
+        let expected = self.waiters.arm(id, listener.hints.clone(), |_| ());
+        let mut missed = false;
         for session in ends {
             if inner.add_to_watched_end(*session, &listener) {
                 continue;
@@ -136,7 +140,7 @@ impl Hub {
                 self.wait_for(&mut inner, *session, &listener);
             }
             // No attempt follows for this claim, so it must be notified of an end that came before the watch.
-            missed |= kept.is_some() && self.sessions.is_dead(*session);
+            missed |= expected && self.sessions.is_dead(*session);
         }
         if missed {
             listener.notify();
@@ -148,34 +152,19 @@ impl Hub {
 
     /// Keeps the notifications for this claim, from before it asks the state file. False if none can be received.
     pub(crate) fn expect(&self, id: ClaimId) -> bool {
-        let mut inner = self.lock();
-        let receives = !inner.closed && self.events.receives();
-        if receives {
-            inner.expected.begin(id);
-        }
-        receives
+        self.events.receives() && self.waiters.expect(id, |received| *received = Received::default())
     }
 
-    /// The state file answered that an expected claim waits.
-    pub(crate) fn answered(&self, id: ClaimId, answer: Answer) {
-        self.lock().expected.answered(id, answer);
-    }
-
-    /// This claim waits no longer.
-    pub(crate) fn unexpect(&self, id: ClaimId) {
-        self.lock().expected.forget(id);
-    }
-
-    /// The grant that came for this claim with a notification.
+    /// The grant that came for this claim with a notification. The claim then waits no longer.
     pub(crate) fn handed(&self, id: ClaimId, now: Moment) -> Option<Grant> {
-        self.lock().expected.take_grant(id, now)
+        let grant = self.waiters.kept(id, |received| received.take_grant(now)).flatten()?;
+        self.waiters.forget(id);
+        Some(grant)
     }
 
     /// Watches for notifications to claims of this store's session that have no watch of their own.
     pub(crate) fn mailbox(self: &Arc<Self>) -> Watch {
-        let inner = self.lock();
-        let watch = if inner.closed { Watch::ended() } else { inner.mailboxes.watch() };
-        drop(inner);
+        let watch = self.waiters.mailbox();
         self.events.start(self);
         watch
     }
@@ -203,7 +192,7 @@ impl Hub {
         let key = inner.last_key;
         drop(inner);
         let listener = Listener { key, hints: sender, hint: claim.map_or(Hint::ANY, Hint::about) };
-        (listener, ListenerStream { key, claim, hints, hub: self.clone(), keeps_open: None })
+        (listener, ListenerStream { key, hints, hub: self.clone(), keeps_open: None })
     }
 
     /// Lets inotify watch a file or folder for a listener. False if it cannot.
@@ -250,19 +239,13 @@ impl Hub {
 
     /// Notifies these claims to attempt again.
     pub(crate) fn notify(&self, ids: impl IntoIterator<Item = ClaimId>) {
-        let mut inner = self.lock();
-        for id in ids {
-            let kept = inner.expected.call(id);
-            inner.notify(id, kept);
-        }
+        ids.into_iter().for_each(|id| _ = self.waiters.notify(id, Received::call));
     }
 
     /// Notifies these claims of their grants.
     pub(crate) fn notify_granted(&self, granted: impl IntoIterator<Item = (ClaimId, TurnGrant)>) {
-        let mut inner = self.lock();
         for (id, grant) in granted {
-            let kept = inner.expected.grant(id, grant);
-            inner.notify(id, kept);
+            self.waiters.notify(id, |received| received.grant(grant));
         }
     }
 
@@ -271,9 +254,7 @@ impl Hub {
         let mut inner = self.lock();
         // The lost events may include the end of a session.
         inner.sessions.clear();
-        inner.expected.call_all();
-        inner.turns.values().for_each(Listener::notify);
-        inner.mailboxes.tell(Hint::ANY);
+        self.waiters.notify_all();
         inner.files.values().flatten().for_each(|file| file.listener.notify());
     }
 
@@ -337,20 +318,16 @@ impl Hub {
         }
         let mut inner = self.lock();
         *inner = Inner { closed: true, last_key: inner.last_key, ..Inner::default() };
+        self.waiters.end();
         self.events.stop();
     }
 
-    fn forget(&self, key: u64, claim: Option<ClaimId>) {
+    fn forget(&self, key: u64) {
         // A forked child shares the inotify instance of its parent, and a thread that the child lacks may have this lock.
         if !self.sessions.is_ours() {
             return;
         }
         let mut inner = self.lock();
-        if let Some(id) = claim
-            && inner.turns.get(&id).is_some_and(|listener| listener.key == key)
-        {
-            inner.turns.remove(&id);
-        }
         inner.waited_for.values_mut().for_each(|listeners| listeners.retain(|listener| listener.key != key));
         inner.files.values_mut().for_each(|files| files.retain(|file| file.listener.key != key));
         inner.disarm(&self.inotify);
@@ -375,22 +352,11 @@ impl Inner {
             used
         });
     }
-
-    /// Notifies the watch of a claim. Without one, the next watch finds what was `kept`.
-    fn notify(&mut self, id: ClaimId, kept: bool) {
-        if let Some(turn) = self.turns.get(&id) {
-            turn.notify();
-            self.expected.take_call(id);
-        } else if !kept {
-            self.mailboxes.tell(Hint::about(id));
-        }
-    }
 }
 
 /// The stream of one watch; dropping it disarms the watch.
 struct ListenerStream {
     key: u64,
-    claim: Option<ClaimId>,
     hints: Watch,
     hub: Arc<Hub>,
     keeps_open: Option<HintSender>,
@@ -412,7 +378,7 @@ impl Stream for ListenerStream {
 
 impl Drop for ListenerStream {
     fn drop(&mut self) {
-        self.hub.forget(self.key, self.claim);
+        self.hub.forget(self.key);
     }
 }
 
@@ -448,7 +414,13 @@ mod tests {
         let (session, _socket) = Own::start(sessions.clone(), false).unwrap();
         let (other, _other_socket) = Own::start(sessions.clone(), false).unwrap();
         let events = EventThread::new(None).unwrap();
-        let hub = Arc::new(Hub { sessions, inner: Mutex::default(), inotify: Inotify::unavailable(), events });
+        let hub = Arc::new(Hub {
+            sessions,
+            waiters: Waiters::default(),
+            inner: Mutex::default(),
+            inotify: Inotify::unavailable(),
+            events,
+        });
         let turn = |id, of: &Own| hub.turn(ClaimId::from_bits(id), &[of.id]);
         let (mut first, mut second, mut elsewhere) = (turn(1, &session), turn(2, &session), turn(3, &other));
         drop(turn(4, &session));

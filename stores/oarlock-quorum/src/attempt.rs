@@ -66,7 +66,7 @@ impl Core {
     pub(super) async fn vote(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
         let (started, patience) = (Instant::now(), self.patience(claim.ttl));
         let round = Round::begin(&self.registry, claim)?;
-        let calls = self.ask_for_votes(&round, round.claim.clone(), self.all(), patience);
+        let calls = self.request_votes(&round, round.claim.clone(), self.all(), patience);
         let tally = Tally::of(self.nodes.len(), self.majority);
         let mut voting = Voting { core: self.clone(), round: round.clone(), calls, tally, won: false };
         if let Some(pending) = voting.scout(claim, patience).await {
@@ -101,7 +101,7 @@ impl Core {
 
     /// Asks `nodes` for their votes for `claim`, which is that of the round. Those that come when the round is over are
     /// given back.
-    pub(super) fn ask_for_votes(
+    pub(super) fn request_votes(
         self: &Arc<Self>,
         round: &Arc<Round>,
         claim: Arc<Claim>,

@@ -20,8 +20,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `redlock` | opening a quorum of Redis servers, and its URL (feature `redis`) |
-//! | `node`, `later` | a node and whether it answers; a node that is connected when it can be reached |
+//! | `lib`, `error` | the driver; its errors |
+//! | `config` | opening a quorum of Redis servers, and its URL (feature `redis`) |
+//! | `connection`, `node` | a node that is connected when it can be reached; whether a node answers |
 //! | `calls` | one request to several nodes at once |
 //! | `attempt`, `tally` | a round: the votes, the fence and the memo; the arithmetic of votes |
 //! | `renew`, `release`, `watch`, `inspect` | the other verbs |
@@ -29,15 +30,14 @@
 
 mod attempt;
 mod calls;
-mod crowd;
-mod inspect;
-mod later;
-mod memo;
-#[cfg(test)]
-mod model;
-mod node;
 #[cfg(feature = "redis")]
-mod redlock;
+mod config;
+mod connection;
+mod crowd;
+mod error;
+mod inspect;
+mod memo;
+mod node;
 mod release;
 mod renew;
 mod rounds;
@@ -54,19 +54,18 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use self::calls::{Calls, never_mind};
-use self::crowd::Crowd;
-pub use self::later::Later;
-use self::node::Node;
 #[cfg(feature = "redis")]
-pub use self::redlock::{STORE, configs, redlock};
+pub use self::config::{STORE, configs, redlock};
+pub use self::connection::Later;
+use self::crowd::Crowd;
+use self::error::{SCHEME, about};
+use self::node::Node;
 use self::rounds::Registry;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::claim::{Claim, ClaimId, ResourceName, Weight};
 use oarlock_core::driver::{Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::error::{Error, ErrorKind, Result};
 use oarlock_core::state::{Page, Query};
-
-const SCHEME: &str = "redlock";
 
 /// The fewest nodes of which one may fail.
 const FEWEST: usize = 3;
@@ -226,10 +225,6 @@ impl Core {
     }
 }
 
-fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
-    error.during(verb).about(resource)
-}
-
 impl Driver for Quorum {
     fn info(&self) -> Info {
         let mut can = Capabilities::of_the_model();
@@ -237,8 +232,11 @@ impl Driver for Quorum {
         (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
         (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
         can.consistency = Consistency::Timing;
-        let addresses: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info().address).collect();
-        Info::new(SCHEME, addresses.join(","), can)
+        let nodes: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info()).collect();
+        let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
+        let mut info = Info::new(SCHEME, addresses.join(","), can);
+        info.batch = nodes.iter().map(|node| node.batch).min().unwrap_or(info.batch);
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

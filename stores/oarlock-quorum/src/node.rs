@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::later::Later;
+use super::connection::Later;
 use super::{Core, SCHEME};
 use oarlock_core::claim::ResourceName;
 use oarlock_core::driver::DynDriver;

@@ -122,8 +122,7 @@ impl Core {
 /// Gives the memo that is to be left its version.
 fn stamp(end: &mut End, stamped: impl FnOnce(&Memo) -> Option<Versioned>) -> Result<()> {
     if let End::Done { memo: Some(memo) } = end {
-        let missing =
-            || Error::unreachable("too few nodes answered to read the fence of the ticket").on(SCHEME);
+        let missing = || Error::unreachable("too few nodes answered to read the fence of the ticket").on(SCHEME);
         *memo = stamped(memo).ok_or_else(missing)?.raw;
     }
     Ok(())

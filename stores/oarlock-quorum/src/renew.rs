@@ -125,8 +125,12 @@ impl Keeping {
             // Others may be up by now whose votes make a majority with those that are left.
             hold.doubt(&self.missing);
             self.missing.iter().for_each(|node| core.win_back(hold, *node));
-            let message =
-                format!("{} of {} nodes renewed the lock, {} are needed", self.alive.len(), core.nodes.len(), core.majority);
+            let message = format!(
+                "{} of {} nodes renewed the lock, {} are needed",
+                self.alive.len(),
+                core.nodes.len(),
+                core.majority
+            );
             let error = Error::unreachable(message).on(SCHEME);
             return Err(match self.fault {
                 Some(cause) => error.because(cause),
@@ -236,7 +240,7 @@ impl Core {
     fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
         if !hold.round.is_over() && !hold.is_past() && !hold.ending.load(Ordering::Acquire) {
             // Calls that are dropped are run to their end.
-            drop(self.ask_for_votes(&hold.round, Arc::new(hold.again()), [node], Duration::ZERO));
+            drop(self.request_votes(&hold.round, Arc::new(hold.again()), [node], Duration::ZERO));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod contended;
 mod delayed;
+mod model;
 
 use std::sync::Arc;
 

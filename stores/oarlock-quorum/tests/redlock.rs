@@ -65,7 +65,8 @@ impl Fixture for Store {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let addrs: Vec<_> = self.servers.iter().map(Server::addr).collect();
         Box::pin(async move {
-            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
+            let proxies: Vec<_> =
+                addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
             let quorum = redlock(proxies.iter().map(|proxy| config(proxy.addr()))).await?;
             Ok(ProxiedConnection::new(quorum.node_timeout(NODE_TIMEOUT), proxies) as Arc<dyn Connection>)
         })

@@ -35,11 +35,13 @@ impl Redis {
         let mut answer = self.send_attempt(claim, sent).await;
         match &mut answer {
             Ok(Attempt::Pending(pending)) => {
-                pending.watched = expected.is_some() && self.pool.expect(claim).await == expected;
+                pending.watched = expected.is_some()
+                    && self.pool.source(claim).await.map(|(source, _)| source) == expected
+                    && notifications.expects(claim.id);
             }
             Ok(Attempt::Granted(_)) => notifications.forget(claim.id),
             // A claim that left nothing in the store is not released later.
-            Err(error) if error.applied() == Applied::No => notifications.forget(claim.id),
+            Err(error) if error.applied() == Applied::No => notifications.unexpect(claim.id),
             Err(_) => {}
         }
         answer
@@ -79,7 +81,7 @@ impl Redis {
         let command = &mut call.command;
         command.arg(claim.id.to_string()).arg(&self.pool.session).arg(claim.kind.as_str()).arg(weight(claim.weight));
         command.arg(u8::from(claim.wait)).arg(claim.behind);
-        command.arg(micros(claim.ttl)).arg(micros(claim.place_ttl())).arg(mode).arg(limit).arg(&*label);
+        command.arg(micros(claim.ttl)).arg(micros(claim.waiter_ttl())).arg(mode).arg(limit).arg(&*label);
         command.arg(optional(claim.value.as_deref().map(str::as_bytes)));
         match claim.least_fence {
             Some(fence) => command.arg(fence.get()),

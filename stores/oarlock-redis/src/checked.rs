@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oarlock_core::fenced::Written;
 use oarlock_core::{Error, ErrorKind, Fence, Result};
 use redis::Value;
 
@@ -9,18 +10,6 @@ use crate::config::{Config, Layout};
 use crate::error::unexpected;
 use crate::pool::Pool;
 use crate::scripts::Script;
-
-/// The result of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// It is stored.
-    Stored,
-    /// A write with a larger fence came before: the sender of this one has lost the lock.
-    Refused {
-        /// The larger fence.
-        stored: Fence,
-    },
-}
 
 /// Values in Redis that accept a write only if its fence is not smaller than the last one.
 ///

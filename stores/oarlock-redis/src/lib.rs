@@ -31,12 +31,13 @@ use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewa
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, Error, Label, ResourceName, Result};
 
-pub use crate::checked::{Checked, Written};
+pub use crate::checked::Checked;
 pub use crate::config::{ALLOW_EVICTION, Address, Config, Host, Layout, STORE, Tls, database};
 use crate::error::SCHEME;
 use crate::pool::Pool;
 use crate::scripts::Scripts;
 pub use crate::server_info::{Persistence, ServerInfo};
+pub use oarlock_core::fenced::Written;
 
 /// A Redis or Valkey store. See the [crate] for its guarantees.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::driver::Watch;
 use oarlock_core::reconnect::{Ends, Reopened};
-use oarlock_core::{ClaimId, Error, Result};
+use oarlock_core::{Error, Result};
 use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
 use tokio::sync::oneshot;
 
@@ -152,7 +152,7 @@ impl Node {
             let node = self.clone();
             async move {
                 let connection = node.open().await?;
-                let server_info = ServerInfo::ask(&mut connection.inner.client.clone()).await?;
+                let server_info = ServerInfo::fetch(&mut connection.inner.client.clone()).await?;
                 server_info.check(node.required, &node.target)?;
                 *node.server_info.lock().unwrap_or_else(PoisonError::into_inner) = Some(server_info);
                 Ok(connection)
@@ -299,11 +299,10 @@ impl Node {
         Ok(watch)
     }
 
-    /// Keeps notifications for a claim that is about to wait, if its mailbox is subscribed to; returns the connection.
-    pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str, sharded: bool) -> Option<Source> {
+    /// The open connection on which notifications arrive.
+    pub(crate) fn source(&self, sharded: bool) -> Option<Source> {
         let connections = if sharded { &self.subscriptions } else { &self.requests };
-        let source = connections.current()?.source;
-        self.notifications.expect(claim, mailbox, source).then_some(source)
+        Some(connections.current()?.source)
     }
 
     /// Subscribes to this channel.

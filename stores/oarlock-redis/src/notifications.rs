@@ -1,14 +1,10 @@
 //! Notifications: which watches and claims wait for them, on which connections.
 
 use std::collections::{HashMap, HashSet};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use futures_core::Stream;
 use oarlock_core::ClaimId;
-use oarlock_core::driver::{Handed, Hint, HintSender, Watch};
-
+use oarlock_core::driver::{Handed, Hint, HintSender, Waiters, Watch};
 use redis::{Msg, PushInfo, PushKind, Value};
 
 /// What a watch listens for.
@@ -54,42 +50,31 @@ pub(crate) type Source = u64;
 pub(crate) struct Notifications {
     /// The prefix of the mailboxes: the channels that notify claims.
     mail: String,
+    waiters: Waiters<ExpectedClaim>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    last_key: u64,
     last_source: Source,
     /// The open connections, and the channels that each is subscribed to.
     sources: HashMap<Source, HashSet<Arc<str>>>,
-    by_topic: HashMap<Topic, Vec<Listener>>,
-    /// Waiting claims, from before their request is sent: a notification for one is kept until its next attempt.
-    expected: HashMap<ClaimId, Expected>,
+    /// The watches for messages on channels other than mailboxes, by channel and whether only for releases.
+    channels: HashMap<(String, bool), Vec<(Source, HintSender)>>,
 }
 
-#[derive(Debug)]
-struct Expected {
+/// How a claim is notified, and the grant that was handed to it.
+#[derive(Debug, Default)]
+struct ExpectedClaim {
     source: Source,
     mailbox: Arc<str>,
-    /// Whether a notification arrived that no watch has delivered yet.
-    notified: bool,
     handed: Option<Handed>,
-}
-
-#[derive(Debug)]
-struct Listener {
-    key: u64,
-    source: Source,
-    /// The channel that it depends on.
-    channel: Arc<str>,
-    hints: HintSender,
 }
 
 impl Notifications {
     /// For a client whose mailboxes begin with `mail`.
     pub(crate) fn new(mail: String) -> Arc<Self> {
-        Arc::new(Self { mail, state: Mutex::default() })
+        Arc::new(Self { mail, waiters: Waiters::default(), state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -115,11 +100,9 @@ impl Notifications {
         if state.sources.remove(&source).is_none() {
             return;
         }
-        state.by_topic.retain(|topic, listeners| {
-            listeners.retain(|listener| *topic != Topic::Mailbox && listener.source != source);
-            !listeners.is_empty()
-        });
-        state.expected.retain(|_, expected| expected.source != source || expected.handed.is_some());
+        self.waiters.end_mailboxes();
+        self.waiters.lose(|kept| kept.source == source, |kept| kept.handed.is_some());
+        state.channels.values_mut().for_each(|listeners| listeners.retain(|(of, _)| *of != source));
     }
 
     /// This connection is subscribed to this channel.
@@ -138,12 +121,13 @@ impl Notifications {
         if !state.sources.get_mut(&source).is_some_and(|channels| channels.remove(channel)) {
             return;
         }
-        state.by_topic.retain(|_, listeners| {
-            listeners.retain(|listener| listener.source != source || *listener.channel != *channel);
-            !listeners.is_empty()
-        });
-        let depends = |expected: &Expected| expected.source == source && *expected.mailbox == *channel;
-        state.expected.retain(|_, expected| !depends(expected) || expected.handed.is_some());
+        let depends = |kept: &ExpectedClaim| kept.source == source && *kept.mailbox == *channel;
+        self.waiters.lose(depends, |kept| kept.handed.is_some());
+        for freed in [false, true] {
+            if let Some(listeners) = state.channels.get_mut(&(channel.to_owned(), freed)) {
+                listeners.retain(|(of, _)| *of != source);
+            }
+        }
     }
 
     /// Whether this connection is subscribed to this channel.
@@ -159,72 +143,70 @@ impl Notifications {
     /// Removes and returns the channels of this connection that no watch needs.
     pub(crate) fn take_unused(&self, source: Source) -> Vec<Arc<str>> {
         let mut state = self.lock();
-        let State { sources, by_topic, .. } = &mut *state;
+        let State { sources, channels, .. } = &mut *state;
+        channels.retain(|_, listeners| {
+            listeners.retain(|(_, hints)| !hints.is_closed());
+            !listeners.is_empty()
+        });
         let heard = |channel: &str| {
-            let topics = [Topic::Channel(channel.to_owned()), Topic::Freed(channel.to_owned())];
-            channel.starts_with(&self.mail) || topics.iter().any(|topic| by_topic.contains_key(topic))
+            let is_watched = |freed| channels.contains_key(&(channel.to_owned(), freed));
+            channel.starts_with(&self.mail) || is_watched(false) || is_watched(true)
         };
         sources.get_mut(&source).map_or_else(Vec::new, |it| it.extract_if(|channel| !heard(channel)).collect())
     }
 
     /// Keeps notifications for a claim that is about to wait, if this connection is subscribed to its mailbox.
     pub(crate) fn expect(&self, claim: ClaimId, mailbox: &str, source: Source) -> bool {
-        let mut state = self.lock();
-        let Some(mailbox) = state.sources.get(&source).and_then(|channels| channels.get(mailbox)).cloned() else {
-            return false;
-        };
-        let new = Expected { source, mailbox: mailbox.clone(), notified: false, handed: None };
-        let expected = state.expected.entry(claim).or_insert(new);
-        (expected.source, expected.mailbox) = (source, mailbox);
-        true
+        let state = self.lock();
+        let mailbox = state.sources.get(&source).and_then(|channels| channels.get(mailbox)).cloned();
+        mailbox
+            .is_some_and(|mailbox| self.waiters.expect(claim, |kept| (kept.source, kept.mailbox) = (source, mailbox)))
     }
 
     /// Whether notifications for this claim are kept.
     pub(crate) fn expects(&self, claim: ClaimId) -> bool {
-        self.lock().expected.contains_key(&claim)
+        self.waiters.expects(claim)
     }
 
     /// For how many claims notifications are kept.
     #[cfg(test)]
     pub(crate) fn expected(&self) -> usize {
-        self.lock().expected.len()
+        self.waiters.expected()
     }
 
     /// The grant that was handed to this claim. It is returned once: a second attempt asks the store.
     pub(crate) fn handed(&self, claim: ClaimId) -> Option<Handed> {
-        self.lock().expected.get_mut(&claim)?.handed.take()
+        self.waiters.kept(claim, |kept| kept.handed.take()).flatten()
     }
 
-    /// Drops the notifications for this claim.
+    /// The claim is not in the store.
+    pub(crate) fn unexpect(&self, claim: ClaimId) {
+        self.waiters.unexpect(claim);
+    }
+
+    /// The claim does not wait any more.
     pub(crate) fn forget(&self, claim: ClaimId) {
-        self.lock().expected.remove(&claim);
+        self.waiters.forget(claim);
     }
 
     /// A watch. It has already ended if the connection has.
-    pub(crate) fn listen(self: &Arc<Self>, topic: Topic, channel: &str, source: Source) -> Watch {
-        let (hints, heard) = Watch::channel();
+    pub(crate) fn listen(&self, topic: Topic, channel: &str, source: Source) -> Watch {
         let mut state = self.lock();
-        state.last_key += 1;
-        let key = state.last_key;
-        if state.sources.contains_key(&source) {
-            let unheard = match &topic {
-                Topic::Turn(id) => {
-                    state.expected.get_mut(id).is_some_and(|expected| std::mem::take(&mut expected.notified))
-                }
-                Topic::Mailbox | Topic::Channel(_) | Topic::Freed(_) => false,
-            };
-            if unheard {
-                hints.send(Hint::ANY);
-            }
-            state.by_topic.entry(topic.clone()).or_default().push(Listener {
-                key,
-                source,
-                channel: channel.into(),
-                hints,
-            });
+        if !state.sources.contains_key(&source) {
+            return Watch::ended();
         }
-        drop(state);
-        Watch::new(Listening { key, topic, heard, notifications: self.clone() })
+        let (hints, watch) = Watch::channel();
+        let (channel, freed) = match topic {
+            Topic::Mailbox => return self.waiters.mailbox(),
+            Topic::Turn(id) => {
+                self.waiters.arm(id, hints, |kept| (kept.source, kept.mailbox) = (source, channel.into()));
+                return watch;
+            }
+            Topic::Channel(channel) => (channel, false),
+            Topic::Freed(channel) => (channel, true),
+        };
+        state.channels.entry((channel, freed)).or_default().push((source, hints));
+        watch
     }
 
     /// Handles a push message of a connection.
@@ -247,59 +229,19 @@ impl Notifications {
     }
 
     fn notify(&self, channel: &str, payload: &[u8]) {
-        let mut state = self.lock();
-        let notification = channel.starts_with(&self.mail).then(|| Notification::read(payload));
-        let expected = notification.as_ref().and_then(|notification| state.expected.get_mut(&notification.claim?));
-        if let (Some(expected), Some(notification)) = (expected, &notification) {
-            // Of several notifications the last one counts: a turn may have been taken back.
-            expected.handed.clone_from(&notification.handed);
-            expected.notified = true;
-        }
-        let tell = |topic: &Topic, hint: Hint| {
-            let listeners = state.by_topic.get(topic);
-            for listener in listeners.into_iter().flatten() {
-                listener.hints.send(hint);
-            }
-            listeners.is_some()
-        };
-        let Some(Notification { claim, .. }) = notification else {
-            tell(&Topic::Channel(channel.to_owned()), Hint::ANY);
-            if payload == FREE {
-                tell(&Topic::Freed(channel.to_owned()), Hint::ANY);
+        if !channel.starts_with(&self.mail) {
+            let mut state = self.lock();
+            for freed in [false, true].into_iter().filter(|freed| !freed || payload == FREE) {
+                if let Some(listeners) = state.channels.get_mut(&(channel.to_owned(), freed)) {
+                    listeners.retain(|(_, hints)| hints.send(Hint::ANY));
+                }
             }
             return;
-        };
-        let hint = claim.map_or(Hint::ANY, Hint::about);
-        if !claim.is_some_and(|id| tell(&Topic::Turn(id), hint)) {
-            tell(&Topic::Mailbox, hint);
         }
-    }
-}
-
-/// The stream of one watch. Dropping it disarms the watch.
-struct Listening {
-    key: u64,
-    topic: Topic,
-    heard: Watch,
-    notifications: Arc<Notifications>,
-}
-
-impl Stream for Listening {
-    type Item = Hint;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        self.heard.poll_changed(cx)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let mut state = self.notifications.lock();
-        if let Some(listeners) = state.by_topic.get_mut(&self.topic) {
-            listeners.retain(|listener| listener.key != self.key);
-            if listeners.is_empty() {
-                state.by_topic.remove(&self.topic);
-            }
+        match Notification::read(payload) {
+            // Of several notifications the last one counts: a turn may have been taken back.
+            Notification { claim: Some(id), handed } => _ = self.waiters.notify(id, |kept| kept.handed = handed),
+            Notification { claim: None, .. } => self.waiters.check_all(),
         }
     }
 }

@@ -219,12 +219,19 @@ impl Pool {
 
     /// Keeps notifications for a claim that is about to wait, if its mailbox is subscribed to; returns the connection.
     pub(crate) async fn expect(&self, claim: &Claim) -> Option<Source> {
+        let (source, mailbox) = self.source(claim).await?;
+        self.notifications.expect(claim.id, &mailbox, source).then_some(source)
+    }
+
+    /// The connection on which a claim is notified, and its mailbox.
+    pub(crate) async fn source(&self, claim: &Claim) -> Option<(Source, String)> {
         if !self.is_cluster() {
-            return self.node(0, &Destination::SlotOwner).await.ok()?.expect(claim.id, &self.mailbox, false);
+            let source = self.node(0, &Destination::SlotOwner).await.ok()?.source(false)?;
+            return Some((source, self.mailbox.clone()));
         }
         let keys = self.keys(&claim.resource);
         let mailbox = format!("{}{}", self.mail(&keys), self.session);
-        self.node_of(&keys.key).await.ok()?.expect(claim.id, &mailbox, true)
+        Some((self.node_of(&keys.key).await.ok()?.source(true)?, mailbox))
     }
 
     /// Subscribes to the mailbox for this resource, where each slot has its own.

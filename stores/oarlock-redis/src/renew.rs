@@ -14,7 +14,7 @@ use crate::scripts::{Reply, micros, optional};
 impl Redis {
     pub(crate) async fn renew_batch(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls = batch.iter().map(|renewal| self.renew_call(renewal)).collect();
-        let lease = |Renewal { claim, held, .. }: &Renewal| if *held { claim.ttl } else { claim.place_ttl() };
+        let lease = |Renewal { claim, held, .. }: &Renewal| if *held { claim.ttl } else { claim.waiter_ttl() };
         let (shortest, longest) = (batch.iter().map(lease).min(), batch.iter().map(lease).max());
         let (shortest, longest) = (shortest.unwrap_or_default(), longest.unwrap_or_default());
         // The longest lease decides: a wait ends as soon as enough replicas have the writes, so only a wait in vain
@@ -36,7 +36,7 @@ impl Redis {
         let expected = !held && self.pool.notifications().expects(claim.id);
         let mut call = self.pool.call(&self.scripts.renew, &claim.resource);
         let command = &mut call.command;
-        command.arg(claim.id.to_string()).arg(claim.behind).arg(micros(claim.ttl)).arg(micros(claim.place_ttl()));
+        command.arg(claim.id.to_string()).arg(claim.behind).arg(micros(claim.ttl)).arg(micros(claim.waiter_ttl()));
         command
             .arg(how)
             .arg(number)

@@ -100,7 +100,7 @@ impl Sentinels {
         let mut worst = Error::new(ErrorKind::Config, "the configuration names no Sentinels").on(SCHEME);
         for _ in 0..self.hosts.len() {
             let at = self.next.load(Ordering::Relaxed) % self.hosts.len();
-            match self.ask(&self.hosts[at]).await {
+            match self.query(&self.hosts[at]).await {
                 Ok(followed) => return Ok(followed),
                 Err(error) => worst = error,
             }
@@ -109,7 +109,7 @@ impl Sentinels {
         Err(worst)
     }
 
-    async fn ask(&self, (host, port): &Host) -> Result<Followed> {
+    async fn query(&self, (host, port): &Host) -> Result<Followed> {
         let over = Arc::new(AtomicBool::new(false));
         // The source of notifications that ends with this connection; 0 if no watch depends on it.
         let source = Arc::new(AtomicU64::new(0));

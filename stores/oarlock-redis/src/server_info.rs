@@ -55,7 +55,7 @@ impl Requirements {
 
 impl ServerInfo {
     /// Asks a server. A command that it denies leaves its fields empty.
-    pub(crate) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self> {
+    pub(crate) async fn fetch(connection: &mut MultiplexedConnection) -> Result<Self> {
         let mut questions = Pipeline::new();
         questions.cmd("INFO").cmd("CONFIG").arg("GET").arg("appendfsync");
         let answers = connection.send_packed_commands(&questions, 0, 2).await.map_err(failed)?;

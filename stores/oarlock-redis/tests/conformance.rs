@@ -10,8 +10,8 @@ use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
 use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
 use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
-use oarlock_testbed::server::{MASTER, redis_command};
 use oarlock_testbed::proxied::{done, failed};
+use oarlock_testbed::server::{MASTER, redis_command};
 use oarlock_testbed::{ProxiedConnection, Proxy, RedisCluster, RedisSentinel, RedisTls};
 
 /// Servers under test.
@@ -22,11 +22,11 @@ struct Store {
     addrs: Vec<SocketAddr>,
     /// The one server, where there is only one to be stopped.
     alone: Option<Arc<oarlock_testbed::Redis>>,
-    remembered: Arc<Mutex<Vec<Kept>>>,
+    remembered: Arc<Mutex<Vec<StoredKey>>>,
 }
 
 /// A key, when it ends, and what is in it.
-type Kept = (Vec<u8>, i64, Vec<u8>);
+type StoredKey = (Vec<u8>, i64, Vec<u8>);
 
 fn host(addr: SocketAddr) -> Host {
     (addr.ip().to_string(), addr.port())
@@ -58,7 +58,8 @@ impl Fixture for Store {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let (mut config, addrs) = (self.config.clone(), self.addrs.clone());
         Box::pin(async move {
-            let proxies: Vec<_> = addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
+            let proxies: Vec<_> =
+                addrs.iter().map(|addr| Proxy::start(*addr)).collect::<Result<_, _>>().map_err(failed)?;
             config.detours = addrs.iter().map(|addr| host(*addr)).zip(proxies.iter().map(|p| host(p.addr()))).collect();
             Ok(ProxiedConnection::new(Redis::open(config).await?, proxies) as Arc<dyn Connection>)
         })
@@ -108,7 +109,7 @@ async fn raw(server: &oarlock_testbed::Redis) -> redis::RedisResult<redis::aio::
     redis::Client::open(server.url())?.get_multiplexed_async_connection().await
 }
 
-async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<Kept>> {
+async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<StoredKey>> {
     let mut raw = raw(server).await?;
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut raw).await?;
     let mut all = redis::pipe();
@@ -125,7 +126,7 @@ async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<Kep
     Ok(kept)
 }
 
-async fn restore(server: &oarlock_testbed::Redis, kept: &[Kept]) -> redis::RedisResult<()> {
+async fn restore(server: &oarlock_testbed::Redis, kept: &[StoredKey]) -> redis::RedisResult<()> {
     let mut all = redis::pipe();
     all.atomic().cmd("FLUSHALL");
     for (key, ends, dump) in kept {

@@ -5,6 +5,7 @@ mod connection;
 mod driver;
 mod error;
 mod flavour;
+mod lanes;
 mod listener;
 mod liveness;
 mod queue;

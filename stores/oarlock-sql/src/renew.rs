@@ -1,4 +1,4 @@
-//! Renews claims in batches.
+//! Renews a batch of claims.
 
 use oarlock_core::driver::{Gone, Lease, Renewal, Renewed};
 use oarlock_core::state::Ending;
@@ -8,28 +8,29 @@ use crate::attempt::exhausted;
 use crate::row::{Row, to_span};
 
 /// The server keeps the names of a batch locked until it has answered: not too many at once.
-const BATCH: usize = 128;
+pub(crate) const BATCH: usize = 128;
 
 /// The answers to some renewals; `None` for a name that another transaction has locked.
 pub(crate) type Answers = Vec<Option<Result<Renewed>>>;
 
-/// Renews in batches. `is_over` says whether the session has ended, `ends_with_session` whether a claim ends with it,
+/// Renews a batch, unless the client is not `open`. `is_over` says whether the session has ended, `ends_with_session` whether a claim ends with it,
 /// and `ask` sends a batch; its first argument says whether to wait for names that other transactions have locked.
 pub(crate) async fn renew<'a, R: Row, F: Future<Output = Result<Answers>>>(
+    open: Result<()>,
     batch: &'a [Renewal],
     is_over: impl Fn() -> bool,
     ends_with_session: impl Fn(&Claim) -> bool,
     ask: impl Fn(bool, Vec<&'a Renewal>) -> F,
 ) -> Vec<Result<Renewed>> {
+    if let Err(error) = open {
+        return vec![Err(error.during("renew")); batch.len()];
+    }
     let lost = || Ok(Renewed::Gone(Gone::Session));
     if is_over() && batch.iter().all(|renewal| ends_with_session(&renewal.claim)) {
         return batch.iter().map(|_| lost()).collect();
     }
-    let mut answers = Vec::with_capacity(batch.len());
-    for part in batch.chunks(BATCH) {
-        let renewed = renew_part::<R, F>(part, &ask).await;
-        answers.extend(renewed.unwrap_or_else(|error| vec![Err(error.during("renew")); part.len()]));
-    }
+    let answers = renew_all::<R, F>(batch, ask).await;
+    let answers = answers.unwrap_or_else(|error| vec![Err(error.during("renew")); batch.len()]);
     // The end of a session is the loss of the claims that end with it, whatever the server answered before.
     let is_over = is_over();
     let answers = answers.into_iter().zip(batch);
@@ -38,7 +39,7 @@ pub(crate) async fn renew<'a, R: Row, F: Future<Output = Result<Answers>>>(
         .collect()
 }
 
-async fn renew_part<'a, R: Row, F: Future<Output = Result<Answers>>>(
+async fn renew_all<'a, R: Row, F: Future<Output = Result<Answers>>>(
     batch: &'a [Renewal],
     ask: impl Fn(bool, Vec<&'a Renewal>) -> F,
 ) -> Result<Vec<Result<Renewed>>> {

@@ -20,6 +20,34 @@ pub(crate) trait Row {
     fn bytes(&self, column: &str) -> Result<Option<Vec<u8>>>;
 }
 
+/// The columns of a client crate's row, which `get` reads.
+macro_rules! columns {
+    ($row:ty, $store:expr, $capacity:literal, $get:ident) => {
+        impl $crate::row::Row for $row {
+            const STORE: $crate::error::Store = $store;
+            const CAPACITY: &'static str = $capacity;
+
+            fn integer(&self, column: &str) -> Result<Option<i64>> {
+                $get(self, column)
+            }
+
+            fn boolean(&self, column: &str) -> Result<Option<bool>> {
+                $get(self, column)
+            }
+
+            fn text(&self, column: &str) -> Result<Option<String>> {
+                $get(self, column)
+            }
+
+            fn bytes(&self, column: &str) -> Result<Option<Vec<u8>>> {
+                $get(self, column)
+            }
+        }
+    };
+}
+
+pub(crate) use columns;
+
 pub(crate) fn first<R: Row>(rows: &[R]) -> Result<&R> {
     rows.first().ok_or_else(|| R::STORE.unexpected("a reply without a row"))
 }
@@ -84,8 +112,9 @@ pub(crate) fn to_limit(stored: i64) -> Limit {
 }
 
 pub(crate) fn write(store: Store, value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value)
-        .map_err(|error| store.error(ErrorKind::InvalidClaim, "the label or value cannot be encoded as JSON").because(error))
+    serde_json::to_string(value).map_err(|error| {
+        store.error(ErrorKind::InvalidClaim, "the label or value cannot be encoded as JSON").because(error)
+    })
 }
 
 pub(crate) fn read<'a, T: Deserialize<'a>>(store: Store, text: &'a str) -> Result<T> {

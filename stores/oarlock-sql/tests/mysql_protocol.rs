@@ -11,11 +11,11 @@ mod store;
 mod clock;
 #[path = "mysql/named.rs"]
 mod named;
+#[path = "mysql/protocol.rs"]
+mod protocol;
 #[path = "mysql/tls.rs"]
 mod tls;
 #[path = "mysql/unpolled.rs"]
 mod unpolled;
 #[path = "mysql/wake.rs"]
 mod wake;
-#[path = "mysql/protocol.rs"]
-mod protocol;

@@ -10,11 +10,11 @@ mod store;
 mod advisory;
 #[path = "postgres/clock.rs"]
 mod clock;
+#[path = "postgres/protocol.rs"]
+mod protocol;
 #[path = "postgres/tls.rs"]
 mod tls;
 #[path = "postgres/turns.rs"]
 mod turns;
 #[path = "postgres/unpolled.rs"]
 mod unpolled;
-#[path = "postgres/protocol.rs"]
-mod protocol;

@@ -5,7 +5,7 @@
 
 use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::driver::{Attempt, Cursor, Grant, Lease, Pending};
-use oarlock_core::queue::{UNSTATED, check_held, check_weight, is_lighter};
+use oarlock_core::queue::{Obstacle, UNSTATED, check_held, check_weight, is_lighter};
 use oarlock_core::state::Memo;
 use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, ErrorKind, Fence, Limit, Result, Weight};
 use zookeeper_client as zk;
@@ -78,9 +78,9 @@ impl ZooKeeper {
             self.grant(session, claim, pending_claim, at).await.map(Attempt::Granted)
         } else if claim.wait {
             let obstacle = queue.obstacle(at);
-            let mut pending = pending(at, obstacle.cursor());
+            let mut pending = pending(at, queue::cursor(obstacle));
             // A watch on one node reads that node, and so reports changes that came before it.
-            pending.watched = obstacle != queue::Obstacle::Any;
+            pending.watched = obstacle != Obstacle::Any;
             Ok(Attempt::Pending(pending))
         } else {
             self.remove_claim(&claim.resource, claim.id).await?;

@@ -1,5 +1,6 @@
 //! Values that refuse writes of a holder that has lost its lock: the protected side of a fence.
 
+use oarlock_core::fenced::Written;
 use oarlock_core::{Error, Fence, Result};
 use zookeeper_client as zk;
 
@@ -10,18 +11,6 @@ use crate::session::{Session, if_there};
 
 /// How often other writers may be faster before a write gives up. Each time one of them succeeded.
 const MAX_ROUNDS: usize = 16;
-
-/// The outcome of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// It is stored.
-    Stored,
-    /// A write with a larger fence came before: the sender of this one has lost the lock.
-    Refused {
-        /// The fence of the stored value.
-        stored: Fence,
-    },
-}
 
 /// Values in ZooKeeper that are written only with a fence that is not smaller than the last one.
 ///

@@ -244,8 +244,7 @@ pub(crate) fn is_revoked(data: &[u8]) -> bool {
 
 /// A child that does not belong there is reported: the others may wait for it for ever, or not see it at all.
 fn unexpected_node(folder: &str, node: &str) -> Error {
-    let message =
-        format!("{folder}/{node} belongs to another recipe or program: remove it, or use another path");
+    let message = format!("{folder}/{node} belongs to another recipe or program: remove it, or use another path");
     Error::new(ErrorKind::Foreign, message).on(SCHEME)
 }
 

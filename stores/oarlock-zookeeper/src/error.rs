@@ -42,11 +42,6 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "this connection was closed").on(SCHEME)
 }
 
-/// A record of a later version.
-pub(crate) fn newer(path: &str) -> Error {
-    Error::new(ErrorKind::NewerFormat, format!("{path} was written by a newer version")).on(SCHEME)
-}
-
 /// A record that is not ours.
 pub(crate) fn not_ours(path: &str) -> Error {
     Error::new(ErrorKind::Foreign, format!("{path} has data that Oarlock did not write")).on(SCHEME)

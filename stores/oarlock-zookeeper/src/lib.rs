@@ -25,10 +25,11 @@ use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewa
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, ResourceName, Result};
 
-pub use crate::checked::{Checked, Written};
+pub use crate::checked::Checked;
 pub use crate::config::{Config, Layout, STORE};
 use crate::error::SCHEME;
 use crate::route::Route;
+pub use oarlock_core::fenced::Written;
 
 /// A ZooKeeper ensemble. See the [crate] for its guarantees and limits.
 #[derive(Debug)]

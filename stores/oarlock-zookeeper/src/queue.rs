@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
-use oarlock_core::queue::{Load, is_lighter};
+use oarlock_core::queue::{Load, Obstacle, is_lighter, obstacle};
 use oarlock_core::{ClaimId, Limit, Weight};
 use zookeeper_client as zk;
 
@@ -57,25 +57,12 @@ pub(crate) struct Queue {
     last_change: i64,
 }
 
-/// What a waiter has to watch.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle<'a> {
-    /// This claim cannot hold beside it: its end, or its becoming lighter.
-    Rival(&'a Entry),
-    /// This one waits before it: its end, or its grant.
-    Waiter(&'a Entry),
-    /// Any change among the children.
-    Any,
-}
-
-impl Obstacle<'_> {
-    /// As a text that stays the same while nothing changes: the node, and what it is watched for.
-    pub(crate) fn cursor(&self) -> String {
-        match self {
-            Self::Rival(rival) => format!("{}/{}", rival.node, write_weight(rival.weight)),
-            Self::Waiter(waiter) => format!("{}/", waiter.node),
-            Self::Any => String::new(),
-        }
+/// An obstacle as a text that stays the same while nothing changes: the node, and what it is watched for.
+pub(crate) fn cursor(obstacle: Obstacle<&Entry>) -> String {
+    match obstacle {
+        Obstacle::Rival(rival) => format!("{}/{}", rival.node, write_weight(rival.weight)),
+        Obstacle::Waiter(waiter) => format!("{}/", waiter.node),
+        Obstacle::Any => String::new(),
     }
 }
 
@@ -213,18 +200,12 @@ impl Queue {
         self.entries.iter().skip(self.held).any(|entry| entry.id != id)
     }
 
-    /// What must change before the waiter at `at` can hold: the nearest earlier claim that cannot coexist with it; if
-    /// there is none, the first waiter watches everything, and each later one the one before it.
-    pub(crate) fn obstacle(&self, at: usize) -> Obstacle<'_> {
+    /// What must change before the waiter at `at` can hold. Any change of the children, for the first waiter.
+    pub(crate) fn obstacle(&self, at: usize) -> Obstacle<&Entry> {
         let Some(mine) = self.entries.get(at) else { return Obstacle::Any };
-        let in_the_way =
+        let is_rival =
             |other: &&Entry| !mine.weight.coexists_with(other.weight) || disagree(mine.capacity, other.capacity);
-        let ahead = &self.entries[..at];
-        match ahead.iter().rev().find(in_the_way) {
-            Some(other) => Obstacle::Rival(other),
-            None if at > self.held => ahead.last().map_or(Obstacle::Any, Obstacle::Waiter),
-            None => Obstacle::Any,
-        }
+        obstacle(&self.entries[..at], is_rival, || at <= self.held)
     }
 }
 
@@ -309,10 +290,7 @@ mod tests {
     }
 
     fn watched(queue: &Queue, at: usize) -> Option<u128> {
-        match queue.obstacle(at) {
-            Obstacle::Rival(other) | Obstacle::Waiter(other) => Some(other.id.bits()),
-            Obstacle::Any => None,
-        }
+        queue.obstacle(at).claim().map(|other| other.id.bits())
     }
 
     #[test]

@@ -3,24 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oarlock_core::driver::Versioned;
 use oarlock_core::state::Ending;
 use oarlock_core::{Claim, ClaimId, Error, Fence, Kind, Label, ResourceName, Result, Weight};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zookeeper_client as zk;
 
-use crate::error::{newer, not_ours};
+use crate::error::{SCHEME, not_ours};
 
 /// The version of everything written here.
 pub(crate) const FORMAT: u32 = 1;
 
 /// How many broken claims a resource remembers, so that their holders learn by whom and why.
 const MAX_GRAVES: usize = 8;
-
-#[derive(Deserialize)]
-struct Versioned {
-    format: u32,
-}
 
 /// What is shown of a claim: the rule needs none of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,9 +105,7 @@ pub(crate) struct RootRecord {
 /// Reads a record, if its version is known.
 pub(crate) fn read<T: DeserializeOwned>(path: &str, data: &[u8]) -> Result<T> {
     let version: Versioned = serde_json::from_slice(data).map_err(|_| not_ours(path))?;
-    if version.format > FORMAT {
-        return Err(newer(path));
-    }
+    version.check(FORMAT, path).map_err(|error| error.on(SCHEME))?;
     serde_json::from_slice(data).map_err(|_| not_ours(path))
 }
 

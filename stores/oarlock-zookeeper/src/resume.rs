@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use oarlock_core::Result;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::reconnect::Backoff;
 use zookeeper_client as zk;
 
 use crate::config::Config;
@@ -215,14 +216,14 @@ fn connector(config: &Config, timeout: Duration) -> zk::Connector {
 /// Rounds over all servers, until one has answered or the time is over.
 struct Rounds {
     end: Moment,
-    pause: Duration,
-    most: Duration,
+    pauses: Backoff,
     last: Option<zk::Error>,
 }
 
 impl Rounds {
     fn within(timeout: Duration) -> Self {
-        Self { end: BootClock.now() + timeout, pause: FIRST_PAUSE, most: timeout / 20, last: None }
+        let pauses = Backoff::new(FIRST_PAUSE, (timeout / 20).max(FIRST_PAUSE));
+        Self { end: BootClock.now() + timeout, pauses, last: None }
     }
 
     /// A server could not be used. That may be different in the next round, unless it refused us.
@@ -235,11 +236,10 @@ impl Rounds {
     }
 
     async fn pause(&mut self) -> Result<()> {
-        if BootClock.now() + self.pause >= self.end {
+        if BootClock.now() + self.pauses.peek() >= self.end {
             return Err(from_zk(self.last.take().unwrap_or(zk::Error::NoHosts)));
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(self.most.max(FIRST_PAUSE));
+        tokio::time::sleep(self.pauses.pause()).await;
         Ok(())
     }
 }

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::queue::Obstacle;
 use oarlock_core::{ClaimId, Result};
 use zookeeper_client as zk;
 
 use crate::error::from_zk;
-use crate::queue::{Entry, Obstacle, Queue};
+use crate::queue::{Entry, Queue};
 use crate::session::Session;
 
 /// So many are remembered, which is more than a server lists of one name.

@@ -55,7 +55,7 @@ impl TestContext {
 
     /// How long after its death a waiter at the head may still block others.
     pub(crate) fn place_ends_within(&self) -> Duration {
-        self.ttl().min(Claim::MAX_PLACE_TTL).max(TURN_TTL) + self.pace.soon
+        self.ttl().min(Claim::MAX_WAITER_TTL).max(TURN_TTL) + self.pace.soon
     }
 
     /// How long after the death of its session a holder may still block others.

@@ -92,7 +92,7 @@ impl Suite {
     }
 
     fn verdict(&self, case: &Case) -> Outcome<Ran> {
-        let info = self.info.get_or_init(|| self.ask()).clone()?;
+        let info = self.info.get_or_init(|| self.read_info()).clone()?;
         if let Some(why) = case.lacks(&info.capabilities, &self.fixture.powers()) {
             return Ok(Ran::Skipped(why));
         }
@@ -107,7 +107,7 @@ impl Suite {
         outcome.map(|()| Ran::Passed)
     }
 
-    fn ask(&self) -> Outcome<Info> {
+    fn read_info(&self) -> Outcome<Info> {
         let runtime = runtime()?;
         let info =
             runtime.block_on(async { self.fixture.connect().await.map(|connection| connection.driver().info()) });

@@ -79,14 +79,14 @@ pub(crate) fn name(case: &str) -> String {
 }
 
 pub(crate) async fn held(peer: &Peer, line: String) -> Result<(u64, Option<u64>), Trouble> {
-    match peer.ask(&line).await? {
+    match peer.request(&line).await? {
         Answer::Held { at, fence } => Ok((at, fence)),
         other => Err(failed(format!("{}, asked to `{line}`: {other:?}", peer.name))),
     }
 }
 
 pub(crate) async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
-    match peer.ask(&line).await? {
+    match peer.request(&line).await? {
         Answer::Freed { at } => Ok(at),
         other => Err(failed(format!("{}, asked to `{line}`: {other:?}", peer.name))),
     }
@@ -94,7 +94,7 @@ pub(crate) async fn freed(peer: &Peer, line: String) -> Result<u64, Trouble> {
 
 /// One try, which must be refused.
 async fn refused(peer: &Peer, kind: &str, name: &str, when: &str) -> Result<(), Trouble> {
-    match peer.ask(format!("lock {} {kind} {name} {LONG_MS} 0", Peer::handle())).await? {
+    match peer.request(format!("lock {} {kind} {name} {LONG_MS} 0", Peer::handle())).await? {
         Answer::Busy => Ok(()),
         other => Err(failed(format!("{when}, {} was not refused {kind}: {other:?}", peer.name))),
     }
@@ -122,7 +122,7 @@ pub(crate) async fn hands_over(
     let release = async {
         // There is no event when a waiter waits.
         tokio::time::sleep(after).await;
-        if holder.ask(format!("held {h}")).await? != Answer::Yes {
+        if holder.request(format!("held {h}")).await? != Answer::Yes {
             return Err(failed(format!("{} does not believe in what it holds", holder.name)));
         }
         freed(holder, format!("unlock {h}")).await
@@ -175,11 +175,11 @@ pub(crate) async fn renews(terms: Terms, holder: &Peer, waiter: &Peer) -> Outcom
     let (name, h, w) = (name("renew"), Peer::handle(), Peer::handle());
     let lease = lease.as_millis();
     held(holder, format!("lock {h} {holds} {name} renew:{lease} 0")).await?;
-    match waiter.ask(format!("lock {w} {waits} {name} {LONG_MS} {}", lease * 3 + 200)).await? {
+    match waiter.request(format!("lock {w} {waits} {name} {LONG_MS} {}", lease * 3 + 200)).await? {
         Answer::Busy => {}
         other => return Err(failed(format!("within three leases of a lock that is renewed: {other:?}"))),
     }
-    if holder.ask(format!("held {h}")).await? != Answer::Yes {
+    if holder.request(format!("held {h}")).await? != Answer::Yes {
         return Err(failed(format!("{} does not believe in it after three leases", holder.name)));
     }
     freed(holder, format!("unlock {h}")).await?;
@@ -208,11 +208,11 @@ pub(crate) async fn is_broken(terms: Terms, holder: &Peer, breaker: &Peer) -> Ou
     let Terms { holds, waits, lease } = terms;
     let (name, h, b) = (name("break"), Peer::handle(), Peer::handle());
     held(holder, format!("lock {h} {holds} {name} renew:{} 0", lease.as_millis())).await?;
-    if holder.ask(format!("held {h}")).await? != Answer::Yes {
+    if holder.request(format!("held {h}")).await? != Answer::Yes {
         return Err(failed(format!("{} does not believe in what it was just granted", holder.name)));
     }
     let broken = freed(breaker, format!("break {b} {name}")).await?;
-    match holder.ask(format!("loss {h} {PATIENCE_MS}")).await? {
+    match holder.request(format!("loss {h} {PATIENCE_MS}")).await? {
         Answer::Lost { at, why } if !why.is_empty() => {
             let noticed = span(Duration::from_nanos(at.saturating_sub(broken)));
             held(breaker, format!("lock {b} {waits} {name} {LONG_MS} {PATIENCE_MS}")).await?;
@@ -257,7 +257,7 @@ pub(crate) async fn counts(terms: Terms, ours: &[Arc<Peer>], theirs: &[Arc<Peer>
     for peer in ours.iter().chain(theirs) {
         let line = format!("count {} {} {name} {} {rounds}", Peer::handle(), terms.waits, file.display());
         let peer = peer.clone();
-        counting.spawn(async move { peer.ask(line).await });
+        counting.spawn(async move { peer.request(line).await });
     }
     while let Some(counted) = counting.join_next().await {
         let counted = counted.map_err(|error| failed(error.to_string()))??;

@@ -64,7 +64,7 @@ pub trait Lock: Send + Sync + 'static {
     /// The error of the library.
     fn loss(&mut self) -> impl Future<Output = Result<Option<Loss>, Refusal>> + Send;
 
-    /// Lets it go; gives the loss if it was not ours any more.
+    /// Releases it; gives the loss if it was not ours any more.
     ///
     /// # Errors
     /// The error of the library.

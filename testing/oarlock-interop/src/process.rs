@@ -108,7 +108,7 @@ impl Peer {
     }
 
     /// Sends one command and waits for its answer. The second field is the handle.
-    pub(crate) async fn ask(&self, line: impl AsRef<str>) -> Result<Answer, Trouble> {
+    pub(crate) async fn request(&self, line: impl AsRef<str>) -> Result<Answer, Trouble> {
         let line = line.as_ref();
         let handle = line.split(' ').nth(1).unwrap_or_default().to_owned();
         let (sender, answer) = oneshot::channel();

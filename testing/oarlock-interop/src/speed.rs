@@ -216,7 +216,7 @@ async fn measure_pairs(all: &mut [Contestant], tasks: u32) -> Result<Vec<(&'stat
                 }
             };
             let line = format!("pairs {} {kind} speed-{tasks}-{place} {tasks} {PAIR_SECONDS}", Peer::handle());
-            match peer.ask(line).await {
+            match peer.request(line).await {
                 Ok(Answer::Pairs { count, p50, p99 }) if turn > 0 => {
                     turns[place].push(Pairs { rate: rate(count, seconds), p50, p99 });
                 }
@@ -271,7 +271,7 @@ async fn measure_loads(
                     contenders / processes,
                     file.display()
                 );
-                loading.spawn(async move { (number, file, peer.ask(line).await) });
+                loading.spawn(async move { (number, file, peer.request(line).await) });
             }
             let mut grants = Vec::new();
             let mut trouble = None;

@@ -1,5 +1,7 @@
 //! The peer in Rust speaks the protocol of `interop/README.md`. Cargo builds the programs of this crate for it.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 

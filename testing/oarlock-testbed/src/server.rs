@@ -423,7 +423,7 @@ fn write_for_all(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Sends `question` and reads until `answered` is content with what has come so far.
-fn ask(addr: SocketAddr, timeout: Duration, question: &[u8], answered: impl Fn(&[u8]) -> bool) -> io::Result<()> {
+fn probe(addr: SocketAddr, timeout: Duration, question: &[u8], answered: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&addr, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;

@@ -1,8 +1,8 @@
 //! One process of a contended load: this program once more, with the same words after ours.
 //!
-//! It says `ready` when it is connected. An order is `oarlock START END NAME` or `baseline START END NAME`, in nanoseconds
-//! of the boot-time clock; the answer is a line for each grant, and `done`. It goes when its orders end, and is killed
-//! with the process that started it.
+//! It says `ready` when it is connected. An order is `oarlock START END NAME` or `baseline START END NAME`, in
+//! nanoseconds of the boot-time clock; the answer is a line for each grant, and `done`. It goes when its orders end,
+//! and is killed with the process that started it.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -45,7 +45,7 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage("standard input is no terminal: confirm with --yes"));
     }
     block_on(async {
-        let locks = store.look().await?;
+        let locks = store.connect().await?;
         let holder = find(&locks, &name, fence).await?;
         if !args.yes && !confirmed(&name, &holder) {
             store.messages.note("nothing was done");

@@ -24,7 +24,7 @@ pub(crate) struct LsArgs {
 pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let mut states = block_on(async {
-        let locks = store.look().await?;
+        let locks = store.connect().await?;
         Ok(if args.scan { locks.scan().await? } else { locks.list().await? })
     })?;
     if let Some(pattern) = &args.pattern {

@@ -20,7 +20,7 @@ pub(crate) struct ShowArgs {
 pub(crate) fn main(args: &ShowArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
-    let state = block_on(async { Ok(store.look().await?.inspect(&name).await?) })?;
+    let state = block_on(async { Ok(store.connect().await?.inspect(&name).await?) })?;
     match store.messages.format {
         Format::Table => output::print(&output::resource_text(&state))?,
         Format::Json => output::print_json(&output::resource_json(&state))?,

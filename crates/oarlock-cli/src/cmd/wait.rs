@@ -39,7 +39,7 @@ pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
     let name = ResourceName::new(&args.name)?;
     block_on(async {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
-        let locks = store.look().await?;
+        let locks = store.connect().await?;
         let late = args.wait.and_then(|wait| Instant::now().checked_add(wait));
         let other = tokio::select! {
             biased;

@@ -107,7 +107,7 @@ pub(crate) async fn run<C: Client>(conn: &mut C, statements: &[&str]) -> Result<
 }
 
 /// A whole number that a query answers: `what` of `from`.
-pub(crate) async fn ask<C: Client>(conn: &mut C, what: &str, from: &str) -> Result<i64, C::Error> {
+pub(crate) async fn query<C: Client>(conn: &mut C, what: &str, from: &str) -> Result<i64, C::Error> {
     let text = match conn.dialect() {
         Dialect::Postgres => format!("({what})::text"),
         Dialect::Sqlite => format!("cast({what} as text)"),

@@ -89,7 +89,7 @@ async fn nights<B: Database>(
                     }
                     together.wait().await;
                     if doctor == 1 {
-                        uncovered += u64::from(database::ask(&mut conn, "sum(on_call)", "doctors").await? == 0);
+                        uncovered += u64::from(database::query(&mut conn, "sum(on_call)", "doctors").await? == 0);
                         database::run(&mut conn, &["update doctors set on_call = 1 where id > 0"]).await?;
                     }
                 }
@@ -154,7 +154,7 @@ async fn leave<B: Database>(conn: &mut B::Conn, lock: &Mutex, strategy: Strategy
 
 /// Looks, thinks, and goes.
 async fn careless<C: Client>(conn: &mut C, go: &str) -> Result<(), C::Error> {
-    if database::ask(conn, "sum(on_call)", "doctors").await? == 2 {
+    if database::query(conn, "sum(on_call)", "doctors").await? == 2 {
         tokio::time::sleep(THINKING).await;
         conn.execute(go, Vec::new()).await?;
     }
@@ -186,7 +186,7 @@ async fn versioned<C: Client<Value: From<i64>>>(conn: &mut C, guard: i64, go: &s
     let retry = patient();
     let done = retry.run(async || {
         let Some(seen) = doctors.read(conn, guard).await? else { return Ok(()) };
-        if database::ask(conn, "sum(on_call)", "doctors").await? != 2 {
+        if database::query(conn, "sum(on_call)", "doctors").await? != 2 {
             return Ok(());
         }
         tokio::time::sleep(THINKING).await;

@@ -109,8 +109,8 @@ async fn from_a_row<B: Database>(
     let start = Instant::now();
     let again = crowd::all(tills).await?.into_iter().map(u64::from).sum();
     let took = start.elapsed();
-    let sold = database::ask(&mut conn, "count(*)", "orders").await?.try_into()?;
-    let left = database::ask(&mut conn, "stock", "items").await?.try_into()?;
+    let sold = database::query(&mut conn, "count(*)", "orders").await?.try_into()?;
+    let left = database::query(&mut conn, "stock", "items").await?.try_into()?;
     let again = matches!(shown, Strategy::Version | Strategy::ForUpdate).then_some(again);
     Ok(outcome(plan, shown, sold, left, again, took))
 }
@@ -148,7 +148,7 @@ fn sale(seen: i64, buyer: u64) -> [String; 2] {
 
 /// Looks, pays, and writes what it saw.
 async fn careless<C: Client>(conn: &mut C, buyer: u64) -> Result<(), Boxed> {
-    let stock = database::ask(conn, "stock", "items where id = 1").await?;
+    let stock = database::query(conn, "stock", "items where id = 1").await?;
     if stock > 0 {
         tokio::time::sleep(PAYING).await;
         let [taken, order] = sale(stock, buyer);

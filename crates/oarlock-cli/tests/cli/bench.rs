@@ -6,7 +6,7 @@ use oarlock_testbed::Redis;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{TestContext, Done, PATIENCE, Running, await_death, finish, is_alive};
+use super::support::{Done, PATIENCE, Running, TestContext, await_death, finish, is_alive};
 
 /// Few of everything.
 const SMALL: [&str; 10] =

@@ -1,6 +1,6 @@
 //! Ending the hold of another process.
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 #[test]
 fn the_holder_is_asked_first() {

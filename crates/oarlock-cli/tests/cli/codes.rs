@@ -7,7 +7,7 @@ use std::process::Stdio;
 use oarlock_testbed::plain;
 use rustix::process::Signal;
 
-use super::support::{TestContext, Running, finish};
+use super::support::{Running, TestContext, finish};
 
 #[test]
 fn the_childs_code_is_ours() {

@@ -1,6 +1,6 @@
 //! Many processes, one counter.
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 /// Eight processes add one to a file, 25 times each, with nothing but the lock between them.
 #[test]

@@ -4,7 +4,7 @@ use oarlock_testbed::{MariaDb, MySql, Postgres, Redis, RedisCluster};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{TestContext, Done, Running, finish};
+use super::support::{Done, Running, TestContext, finish};
 
 fn on(context: &TestContext, url: &str, args: &[&str]) -> Done {
     let mut command = context.bare(["demo"]);
@@ -56,7 +56,8 @@ fn all(context: &TestContext, url: &str, transactions: bool, sale: bool) {
         assert!(drawn.contains("4 segments") && drawn.trim_end().ends_with("</svg>"), "{drawn}");
         std::fs::remove_file(found["chart"].as_str().unwrap()).unwrap();
     }
-    let left: Vec<_> = std::fs::read_dir(context.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(context.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("demo")), "{left:?}");
 }
 

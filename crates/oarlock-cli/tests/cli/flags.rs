@@ -1,6 +1,6 @@
 //! What the flags of `run` do.
 
-use super::support::{TestContext, Running, finish};
+use super::support::{Running, TestContext, finish};
 
 /// A command that says `up` and goes on until its input ends.
 const UNTIL_EOF: &str = "echo up; cat >/dev/null";

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::support::{TestContext, Running, await_death, is_alive};
+use super::support::{Running, TestContext, await_death, is_alive};
 
 #[test]
 fn the_command_leads_a_group_of_its_own() {

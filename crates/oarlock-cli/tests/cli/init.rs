@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use oarlock_testbed::{Flavour, Postgres, SqlServer};
 
-use super::support::{TestContext, Done, finish};
+use super::support::{Done, TestContext, finish};
 
 /// Runs it on the store behind `url`.
 fn on(context: &TestContext, url: &str, args: &[&str]) -> Done {

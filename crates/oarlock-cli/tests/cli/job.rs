@@ -10,7 +10,7 @@ use std::time::Instant;
 use oarlock_testbed::plain;
 use rustix::pty::OpenptFlags;
 
-use super::support::{TestContext, PATIENCE};
+use super::support::{PATIENCE, TestContext};
 
 /// A shell on a terminal of its own.
 struct Terminal {

@@ -1,6 +1,6 @@
 //! Looking: `ls`, `show`, `wait`.
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 #[test]
 fn ls_lists_what_is_held() {

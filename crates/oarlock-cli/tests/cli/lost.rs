@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::support::{TestContext, Running, await_death, is_alive};
+use super::support::{Running, TestContext, await_death, is_alive};
 
 /// A holder that sleeps past its lease: the rival gets the lock, and the sleeper notices when it wakes.
 #[test]
@@ -75,7 +75,7 @@ fn on_lost_warn_lets_it_go_on() {
     assert_eq!(cat.line(), "still here");
     let done = cat.finish();
     assert_eq!(done.code, Some(76), "{done:?}");
-    assert!(done.err.contains("goes on without it"), "{done:?}");
+    assert!(done.err.contains("continues without the lock"), "{done:?}");
 }
 
 #[test]

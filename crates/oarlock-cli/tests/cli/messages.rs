@@ -1,6 +1,6 @@
 //! What is said, where, and in which words.
 
-use super::support::{TestContext, Running, finish};
+use super::support::{Running, TestContext, finish};
 
 #[test]
 fn busy_says_who_since_when_and_what_next() {
@@ -15,8 +15,9 @@ fn busy_says_who_since_when_and_what_next() {
     assert!(done.err.starts_with(start), "{done:?}");
     let rest = format!("(pid {}, \"release 2.3\") for ", pid.as_raw_nonzero());
     assert!(done.err.contains(&rest), "{done:?}");
-    let end =
-        format!(", fence {fence}; 2 wait before you. Wait longer with -w, see the holder with \"oarlock show deploy/prod\".\n");
+    let end = format!(
+        ", fence {fence}; 2 wait before you. Wait longer with -w, see the holder with \"oarlock show deploy/prod\".\n"
+    );
     assert!(done.err.ends_with(&end), "{done:?}");
     assert!(done.out.is_empty());
 }

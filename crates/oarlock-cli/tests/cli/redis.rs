@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 /// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
 fn at(context: &TestContext, url: &str, args: &[&str]) -> (i32, String) {

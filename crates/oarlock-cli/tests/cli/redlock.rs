@@ -5,7 +5,7 @@ use std::process::Command;
 use oarlock_testbed::Redis;
 use serde_json::Value;
 
-use super::support::{TestContext, Done, Running, finish};
+use super::support::{Done, Running, TestContext, finish};
 
 struct Three {
     context: TestContext,

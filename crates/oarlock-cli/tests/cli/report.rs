@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 fn report(context: &TestContext, args: &[&str]) -> Value {
     let file = context.path("report");

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::support::{TestContext, Running};
+use super::support::{Running, TestContext};
 
 #[test]
 fn signals_are_passed_on_to_the_group() {

@@ -255,7 +255,7 @@ impl Request {
                     // it.
                     Some(guard) => return core.check_open().map(|()| Some(guard)),
                     // The answer took longer than the lease: the grant is useless, and the claim was abandoned.
-                    None => core.entropy.jitter(errors.next()),
+                    None => core.entropy.jitter(errors.pause()),
                 },
                 Ok(Attempt::Pending(_)) if !self.claim.wait => {
                     pending_claim.settle();
@@ -277,13 +277,13 @@ impl Request {
                         continue;
                     }
                     // A claim that the store will notify polls rarely, also on a store that has to be polled otherwise.
-                    let pauses = if pending.watched && turn.watch.is_some() { &mut slow } else { &mut pauses };
+                    let pauses = if pending.watched && turn.watch.is_armed() { &mut slow } else { &mut pauses };
                     if let (true, Weight::All, Some(ahead)) =
                         (core.info.capabilities.order, self.claim.weight, pending.ahead)
                     {
                         pauses.set_ahead(ahead);
                     }
-                    let pause = core.entropy.jitter(pauses.next());
+                    let pause = core.entropy.jitter(pauses.pause());
                     let recheck = pending.recheck_after.map(|after| after + Duration::from_millis(1));
                     recheck.map_or(pause, |after| after.min(pause))
                 }
@@ -292,7 +292,7 @@ impl Request {
                     let is_quick = error.retry() == Retry::Now;
                     // Only once: a repeated error needs a pause.
                     let at_once = is_quick && std::mem::take(&mut may_repeat_at_once);
-                    let pause = if at_once { Duration::ZERO } else { core.entropy.jitter(errors.next()) };
+                    let pause = if at_once { Duration::ZERO } else { core.entropy.jitter(errors.pause()) };
                     let until = match self.claim.wait {
                         true => give_up,
                         // Without a wait, an error that a retry repairs is retried for a short time.

@@ -15,7 +15,7 @@ pub(crate) enum Patience {
 
 /// Pauses that double up to a bound.
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     next: Duration,
     most: Duration,
@@ -23,7 +23,9 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn new(first: Duration, most: Duration) -> Self {
+    /// From `first` to `most`.
+    #[must_use]
+    pub fn new(first: Duration, most: Duration) -> Self {
         Self { first: first.min(most), next: first.min(most), most, ahead: None }
     }
 
@@ -49,7 +51,8 @@ impl Backoff {
         self.next == self.first
     }
 
-    pub(crate) fn reset(&mut self) {
+    /// Begins with the first pause again.
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 
@@ -61,7 +64,14 @@ impl Backoff {
         }
     }
 
-    pub(crate) fn next(&mut self) -> Duration {
+    /// The next pause, without taking it.
+    #[must_use]
+    pub fn peek(&self) -> Duration {
+        self.next
+    }
+
+    /// The next pause.
+    pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.most);
         pause
@@ -77,7 +87,7 @@ mod tests {
         let mut pauses = Backoff::for_waiting(Patience::Hint, Notify::Poll, Duration::from_secs(30));
         let mut polls = |ahead| {
             pauses.set_ahead(ahead);
-            pauses.next().as_millis()
+            pauses.pause().as_millis()
         };
         assert_eq!([3, 3, 3].map(&mut polls), [30, 60, 120]);
         assert_eq!([2, 1, 1, 1].map(&mut polls), [20, 10, 20, 40]);

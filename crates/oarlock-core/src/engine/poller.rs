@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::armed_watch::ArmedWatch;
 use super::backoff::Backoff;
 use crate::capabilities::Notify;
 use crate::claim::ResourceName;
 use crate::clock::{Moment, nap_until};
-use crate::driver::Watch;
 use crate::error::{Result, Retry};
 use crate::locks::Locks;
 use crate::state::ResourceState;
@@ -15,19 +15,16 @@ use crate::state::ResourceState;
 pub(crate) struct Poller {
     client: Locks,
     name: ResourceName,
-    watch: Option<Watch>,
-    /// After a watch that failed or ended, not before this.
-    arm_at: Moment,
+    watch: ArmedWatch,
     poll_at: Moment,
-    pauses: Backoff,
     errors: Backoff,
 }
 
 impl Poller {
     pub(crate) fn at(client: Locks, name: ResourceName) -> Self {
         let errors = Backoff::for_errors(client.core.ttl);
-        let pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
-        Self { client, name, watch: None, arm_at: Moment::ZERO, poll_at: Moment::ZERO, pauses, errors }
+        let watch = ArmedWatch::new(Duration::from_millis(20), Duration::from_secs(5));
+        Self { client, name, watch, poll_at: Moment::ZERO, errors }
     }
 
     /// The present state: at once for the first call, then whenever it may have changed. Transient errors are retried.
@@ -50,7 +47,7 @@ impl Poller {
                         return Ok(state);
                     }
                     Err(error) if error.retry() == Retry::Never => return Err(error),
-                    Err(_) => self.poll_at = core.clock.now() + core.entropy.jitter(self.errors.next()),
+                    Err(_) => self.poll_at = core.clock.now() + core.entropy.jitter(self.errors.pause()),
                 }
             }
             self.wait().await;
@@ -58,45 +55,29 @@ impl Poller {
     }
 
     async fn arm(&mut self) {
-        let now = self.client.core.clock.now();
-        if self.watch.is_some() || now < self.arm_at {
+        if self.client.core.clock.now() < self.watch.arm_at() {
             return;
         }
-        match self.client.watch(&self.name).await {
-            Ok(watch) => {
-                self.watch = Some(watch);
-                self.poll_at = Moment::ZERO;
-            }
-            // Without a watch it polls.
-            Err(_) => self.arm_later(),
-        }
-    }
-
-    fn arm_later(&mut self) {
+        let armed = self.client.watch(&self.name).await;
         let core = &self.client.core;
-        self.watch = None;
-        self.arm_at = core.clock.now() + core.entropy.jitter(self.pauses.next());
+        // Without a watch it polls.
+        if self.watch.put(armed, &*core.clock, &core.entropy) {
+            self.poll_at = Moment::ZERO;
+        }
     }
 
     async fn wait(&mut self) {
-        let until = if self.watch.is_some() { self.poll_at } else { self.poll_at.min(self.arm_at) };
-        let hint = async {
-            match &mut self.watch {
-                Some(watch) => watch.changed().await,
-                None => std::future::pending().await,
-            }
-        };
+        let core = &self.client.core;
+        let until = self.poll_at.min(self.watch.arm_at());
         tokio::select! {
             biased;
-            hint = hint => {
+            hint = self.watch.changed(&*core.clock, &core.entropy) => {
                 if hint.is_some() {
-                    self.pauses.reset();
-                } else {
-                    self.arm_later();
+                    self.watch.reset();
                 }
                 self.poll_at = Moment::ZERO;
             }
-            () = nap_until(&*self.client.core.clock, until) => {}
+            () = nap_until(&*core.clock, until) => {}
         }
     }
 

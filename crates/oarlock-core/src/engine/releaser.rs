@@ -44,7 +44,7 @@ impl Releaser {
                 .unwrap_or_else(|| self.driver.clone().release(claim.resource.clone(), claim.id, end.clone()));
             match request.await {
                 Err(error) if error.retry() != Retry::Never && self.is_worthwhile(until) => {
-                    nap_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.next())).await;
+                    nap_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.pause())).await;
                 }
                 answer => return answer,
             }

@@ -28,9 +28,6 @@ use crate::state::{Ending, Memo};
 use entry::{Due, Entries, Entry, Publication, Role};
 use mailbox::Mailbox;
 
-/// The most claims in one request.
-const BATCH: usize = 1024;
-
 /// When a hold that began with a part of its lease is first renewed. A shorter hold costs no renewal.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -104,7 +101,7 @@ impl Watchdog {
 
     /// Adds a waiter, and notifies `wakeup` when it should attempt again.
     pub(crate) fn wait(&self, claim: Arc<Claim>, wakeup: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
-        let ttl = claim.place_ttl();
+        let ttl = claim.waiter_ttl();
         let renew_at = Some(from + self.0.entropy.jitter(ttl / 3));
         self.keep(claim, (Role::Waiter { wakeup, lane }, None), ttl, renew_at);
     }
@@ -218,7 +215,7 @@ impl Watchdog {
 
 /// The task: sleeps until an entry is due, a hint arrives, or it is woken.
 async fn run(shared: Arc<Shared>) {
-    let mut mailbox = Mailbox::default();
+    let (mut mailbox, batch) = (Mailbox::default(), shared.driver.info().batch.max(1));
     loop {
         let next = shared.note_next_check();
         tokio::select! {
@@ -239,8 +236,8 @@ async fn run(shared: Arc<Shared>) {
         let (failed, well): (Vec<_>, Vec<_>) = due.into_iter().partition(|due| due.failed);
         for mut due in [well, failed] {
             while !due.is_empty() {
-                let batch = due.split_off(due.len().saturating_sub(BATCH));
-                shared.runtime.spawn_daemon(shared.clone().renew(batch));
+                let part = due.split_off(due.len().saturating_sub(batch));
+                shared.runtime.spawn_daemon(shared.clone().renew(part));
             }
         }
     }
@@ -389,7 +386,7 @@ impl Shared {
                 self.extend(&mut entry, &belief, sent, lease, ending)
             }
             (Ok(Renewed::Alive { lease, .. }), Role::Waiter { .. }) => {
-                (entry.ttl, entry.evicted) = (lease.ttl.min(claim.place_ttl()), false);
+                (entry.ttl, entry.evicted) = (lease.ttl.min(claim.waiter_ttl()), false);
                 self.plan(&mut entry, lease.from.unwrap_or(sent));
                 (true, None)
             }
@@ -400,12 +397,12 @@ impl Shared {
             (Ok(Renewed::Gone(_)), Role::Waiter { wakeup, .. }) => {
                 wakeup.notify_one();
                 // It is not in the queue until its next attempt, which may take long: there is no lease to keep.
-                entry.ttl = claim.place_ttl();
+                entry.ttl = claim.waiter_ttl();
                 self.plan(&mut entry, sent);
                 (true, (!std::mem::replace(&mut entry.evicted, true)).then_some(Step::Requeued))
             }
             (Err(error), role) => {
-                entry.renew_at = Some(self.clock.now() + self.entropy.jitter(entry.errors.next()));
+                entry.renew_at = Some(self.clock.now() + self.entropy.jitter(entry.errors.pause()));
                 match role {
                     Role::Holder(belief) if belief.set_suspect(true) => (true, Some(Step::Suspect { error })),
                     Role::Holder(_) | Role::Waiter { .. } => (true, None),
@@ -433,7 +430,7 @@ impl Shared {
         entry.errors.reset();
         let pause = match entry.role {
             Role::Holder(_) => entry.ttl / 3,
-            Role::Waiter { .. } => (entry.ttl / 3).max(entry.claim.place_ttl() / MOST_RENEWALS),
+            Role::Waiter { .. } => (entry.ttl / 3).max(entry.claim.waiter_ttl() / MOST_RENEWALS),
         };
         entry.renew_at = Some(from + self.entropy.jitter(pause));
     }

@@ -177,6 +177,7 @@ impl Multi {
     /// Identifies these claims to others (host, pid, user, reason).
     pub fn label(mut self, label: Label) -> Self {
         self.options.label = Some(Arc::new(label));
+        self.options.reason = None;
         self
     }
 

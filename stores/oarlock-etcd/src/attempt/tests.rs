@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::model::TURN_TTL;
+use oarlock_core::queue::{EARLY_POLLS, FORGET_TURN_AFTER, LATER};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
@@ -102,7 +104,7 @@ async fn the_second_claim_is_on_the_lease_of_a_waiter() {
     attempt.answered();
     let stored = &listing.claims[listing.position(mine.id).unwrap()];
     assert!(!stored.record.granted && stored.lease != full.id);
-    assert!(bed.one.connection.left(stored.lease).await.unwrap() <= mine.place_ttl());
+    assert!(bed.one.connection.left(stored.lease).await.unwrap() <= mine.waiter_ttl());
 }
 
 /// What an adopted hold replaces may still be wanted by a request under way.
@@ -134,15 +136,16 @@ async fn no_waiter_loses_a_turn_that_it_takes() {
     let keys = bed.two.keys(&behind.resource);
     let listing = bed.two.poll(&keys).await.unwrap();
     // A client that sees the turn for the first time gives it all of its time, however long it was open.
-    let again = bed.two.evict_silent(&keys, &listing, 1).await.unwrap().unwrap();
+    let again = bed.two.evict_silent(&keys, &listing, 1, 1).await.unwrap().unwrap();
     assert!(again > TURN_TTL / 2, "{again:?}");
     assert!(stored(&bed.two, &called).await.is_some());
 
     let long_ago = Instant::now().checked_sub(TURN_TTL).unwrap();
     let created = listing.claims[0].created;
-    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    bed.two.turns.observe([(created, false)], 1, long_ago);
+    bed.two.turns.observe([(created, true)], 1, long_ago);
     assert!(attempt(&bed.one, &called).await);
-    bed.two.evict_silent(&keys, &listing, 1).await.unwrap();
+    bed.two.evict_silent(&keys, &listing, 1, 1).await.unwrap();
     assert!(stored(&bed.two, &called).await.is_some_and(|stored| stored.record.granted), "a holder was removed");
 
     // A waiter that does not take its turn is evicted.
@@ -152,7 +155,8 @@ async fn no_waiter_loses_a_turn_that_it_takes() {
     assert_eq!(release(&bed.two, &behind).await, Released::Released);
     assert!(!attempt(&bed.two, &last).await);
     let created = stored(&bed.two, &late).await.unwrap().created;
-    bed.two.turns.lock().unwrap().insert(created, long_ago);
+    bed.two.turns.observe([(created, false)], 1, long_ago);
+    bed.two.turns.observe([(created, true)], 1, long_ago);
     assert!(!attempt(&bed.two, &last).await);
     assert!(stored(&bed.two, &late).await.is_none(), "a dead one is in the way");
 }
@@ -193,7 +197,7 @@ async fn joining_the_queue_counts_also_when_the_queue_cannot_be_read() {
         let mut unreadable = vec![put(&other, b"hello".to_vec(), 0)];
         unreadable.extend(keys.shared_key(9).map(|shared| put(&shared, Vec::new(), 0)));
         bed.two.connection.txn(Vec::new(), unreadable, Vec::new()).await.unwrap();
-        let spare = bed.one.connection.grant(seconds(mine.place_ttl())).await.unwrap();
+        let spare = bed.one.connection.grant(seconds(mine.waiter_ttl())).await.unwrap();
         bed.one.leases.put(spare);
         let error = bed.one.attempt(&mine).await.unwrap_err();
         assert_eq!((error.kind(), error.applied()), (ErrorKind::Foreign, Applied::Unknown), "{layout:?}");
@@ -236,7 +240,7 @@ async fn a_peek_shows_what_a_poll_does() {
     let (first, second, third) = (plain(1), plain(2), plain(3));
     assert!(attempt(&bed.two, &first).await);
     assert!(!attempt(&bed.two, &second).await);
-    bed.one.leases.put(bed.one.connection.grant(seconds(third.place_ttl())).await.unwrap());
+    bed.one.leases.put(bed.one.connection.grant(seconds(third.waiter_ttl())).await.unwrap());
     let mut answers = Vec::new();
     for peeks in [true, true, false] {
         if !peeks {
@@ -251,7 +255,7 @@ async fn a_peek_shows_what_a_poll_does() {
 
     // The predecessor goes between two peeks: the second peek notices.
     assert_eq!(release(&bed.one, &third).await, Released::Released);
-    bed.one.leases.put(bed.one.connection.grant(seconds(third.place_ttl())).await.unwrap());
+    bed.one.leases.put(bed.one.connection.grant(seconds(third.waiter_ttl())).await.unwrap());
     let fourth = plain(4);
     let Attempt::Pending(behind) = bed.one.attempt(&fourth).await.unwrap() else { panic!("it is third") };
     assert_eq!(release(&bed.two, &second).await, Released::Released);
@@ -403,7 +407,7 @@ async fn a_key_that_was_not_noted_is_found_again() {
     for (round, waits) in (0..).zip([false, true]) {
         let (other, mine) = (plain(10 * round + 1), plain(10 * round + 2));
         // With an idle lease for waiting it would be added in the step that finds another claim: itself.
-        bed.one.leases.put(bed.one.connection.grant(seconds(mine.place_ttl())).await.unwrap());
+        bed.one.leases.put(bed.one.connection.grant(seconds(mine.waiter_ttl())).await.unwrap());
         if waits {
             assert!(attempt(&bed.two, &other).await);
         }

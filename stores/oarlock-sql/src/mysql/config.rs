@@ -10,16 +10,17 @@ use oarlock_core::driver::DynDriver;
 use oarlock_core::url::{Setup, Store, Url};
 use oarlock_core::{Error, ErrorKind, Result};
 
+pub use crate::config::Keys;
+use crate::config::{self, check_prefix, write_address};
 use crate::mysql::error::SCHEME;
 use crate::mysql::{MySql, MySqlSession, Named};
-use crate::url;
 
 /// `MySQL` and `MariaDB` and its scheme `mysql://`.
 pub static STORE: Store =
-    Store::new(SCHEME, &[url::scheme(SCHEME, "MySQL or MariaDB").alias(&["mariadb"]).port(3306)], |url| {
+    Store::new(SCHEME, &[config::scheme(SCHEME, "MySQL or MariaDB").alias(&["mariadb"]).port(3306)], |url| {
         Box::pin(async move {
             let config = Config::from_url(&url)?;
-            if url::is_session(&url) {
+            if config::is_session(&url) {
                 return Ok(Arc::new(MySqlSession::connect(Named::new(config)).await?) as Arc<dyn DynDriver>);
             }
             Ok(Arc::new(MySql::connect(config).await?) as _)
@@ -29,9 +30,6 @@ pub static STORE: Store =
         script: crate::mysql::script,
         run: |url, grant| Box::pin(async move { crate::mysql::init(Config::from_url(&url)?, grant.as_deref()).await }),
     });
-
-/// The longest prefix, so that every name fits beside it.
-const MAX_PREFIX_BYTES: usize = 512;
 
 /// Whether a connection is encrypted, and whether the server is authenticated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,18 +42,6 @@ pub enum Encryption {
     Require,
     /// Always, with a certificate that is trusted and names the host.
     VerifyFull,
-}
-
-/// What a named lock is called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Keys {
-    /// The SHA-256 of prefix and name in 64 lower-case hexadecimal digits.
-    #[default]
-    Named,
-    /// The name itself, as far as the server takes it: 64 characters on `MySQL`, where case does not count. There is no
-    /// prefix.
-    Raw,
 }
 
 /// Choices for a [`MySql`](crate::mysql::MySql) store.
@@ -113,10 +99,11 @@ impl Config {
     /// The server and the database that a `mysql://` URL names.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for options that exclude each other; [`ErrorKind::Unsupported`] for `mode=transaction` and
+    /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other; [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for
+    /// `mode=transaction` and
     /// `sslmode=prefer`.
     pub fn from_url(url: &Url) -> Result<Self> {
-        let host = url::checked_host(url)?;
+        let host = config::checked_host(url)?;
         let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));
         config.user = url.user().map(str::to_owned);
         config.password = url.password().map(|secret| secret.reveal().to_owned());
@@ -131,7 +118,7 @@ impl Config {
             _ => Encryption::Disable,
         };
         config.root_certificate = url.file("sslrootcert");
-        config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+        config.keys = Keys::from_url(url);
         config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
         config.connect_timeout = url.connect_timeout();
         config.silence_timeout = url.silence_timeout(config.silence_timeout);
@@ -146,14 +133,11 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |message: String| Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         if self.database.is_empty() {
-            return wrong("name the database that has the tables: mysql://host/database".to_owned());
+            let message = "name the database that has the tables: mysql://host/database";
+            return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
-        if self.prefix.len() > MAX_PREFIX_BYTES {
-            return wrong(format!("a prefix has at most {MAX_PREFIX_BYTES} bytes"));
-        }
-        Ok(())
+        check_prefix(SCHEME, &self.prefix)
     }
 
     /// The client's own words for it.
@@ -182,9 +166,7 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}/{}", self.host, self.port, self.database)?;
-        // Two name spaces of one database are two places.
-        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
+        write_address(f, (&self.host, self.port), &self.database, &self.prefix)
     }
 }
 

@@ -1,27 +1,26 @@
 //! The connections of one client: a few for requests, one for renewals, one that waits for the end of the session, and
 //! those on which waiters [wait](crate::mysql::listener).
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, Row, params};
-use oarlock_core::reconnect::SharedTask;
+use oarlock_core::driver::Waiters;
+use oarlock_core::reconnect::Reopened;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result, Weight};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use crate::mysql::config::{Config, Encryption};
 use crate::mysql::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
 use crate::mysql::error::{NOT_NULL, SCHEME, STORE, ended, failed, no_connection};
 use crate::mysql::flavour::Flavour;
+use crate::mysql::lanes::{Connection, Lanes, Request};
 use crate::mysql::listener::Listener;
-use crate::mysql::liveness::{Begun, Membership, SETTLED, Session, begin, join, read};
+use crate::mysql::liveness::{Begun, SETTLED, Session, begin, join, read};
 use crate::mysql::schema;
-use crate::mysql::wake::{Keyring, WakeLocks, release_of};
-use crate::mysql::watch::Hub;
+use crate::mysql::wake::{WakeLocks, release_of};
 use crate::row::{Row as _, first};
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
@@ -46,9 +45,7 @@ pub(crate) struct Pool {
     config: Config,
     /// The runtime of all connections, whichever task opens one.
     runtime: Handle,
-    session: Mutex<Option<Arc<Session>>>,
-    /// One task begins a session for all requests that need one.
-    beginning: SharedTask,
+    session: Reopened<Arc<Session>>,
     /// The numbers of sessions that have ended.
     ended: Mutex<Vec<i64>>,
     has_lock: AtomicBool,
@@ -57,111 +54,7 @@ pub(crate) struct Pool {
     closed: AtomicBool,
     wakes: Arc<WakeLocks>,
     pub(crate) listener: Listener,
-    pub(crate) hub: Hub,
-}
-
-/// Connections of one use, at most so many at once.
-struct Lanes {
-    permits: Semaphore,
-    idle: Mutex<Vec<Connection>>,
-}
-
-/// What is asked on a connection.
-enum Request {
-    /// A statement, and what it is given.
-    Step(&'static str, Params),
-    /// An attempt of this claim, for everything or not, which lives for so long after it.
-    Attempt(ClaimId, bool, Duration, Params),
-    /// The release of this claim.
-    Release(ClaimId, Params),
-    /// The session that renews, whether it waits for names that others have locked, and the batch.
-    Renewal(i64, bool, String),
-}
-
-impl Request {
-    /// The claim whose [wake-up lock](crate::mysql::wake) this takes or releases: the connection that holds it is the
-    /// best one for it.
-    fn claim(&self) -> Option<ClaimId> {
-        match self {
-            Self::Attempt(id, ..) | Self::Release(id, _) => Some(*id),
-            Self::Step(..) | Self::Renewal(..) => None,
-        }
-    }
-
-    /// `wake`: whether an attempt takes the lock of its claim.
-    async fn ask(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Vec<Row>> {
-        match self {
-            Self::Step(sql, params) => flavour.ask(conn, sql, params).await,
-            Self::Attempt(.., mut params) => {
-                if let Params::Named(named) = &mut params {
-                    named.insert(b"wake".to_vec(), wake.into());
-                }
-                flavour.ask(conn, ATTEMPT, params).await
-            }
-            Self::Release(_, params) => flavour.ask(conn, RELEASE, params).await,
-            Self::Renewal(session, wait, batch) => {
-                let kills = flavour.kills(conn).await?;
-                conn.exec(RENEW, (session, kills, wait, batch)).await
-            }
-        }
-    }
-}
-
-/// A connection of a session.
-struct Connection {
-    conn: Conn,
-    flavour: Flavour,
-    /// `None` where sessions have no liveness locks.
-    membership: Option<Membership>,
-    keyring: Keyring,
-    made: Instant,
-    used: Instant,
-}
-
-impl Connection {
-    fn is_of(&self, session: &Arc<Session>) -> bool {
-        self.membership
-            .as_ref()
-            .map_or(!session.has_liveness_lock(), |membership| Arc::ptr_eq(&membership.session, session))
-    }
-}
-
-impl Lanes {
-    fn new(count: usize) -> Self {
-        Self { permits: Semaphore::new(count), idle: Mutex::default() }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        lock(&self.idle)
-    }
-
-    /// The connection `best`, or the one that was used last, if it is of this session. Others are of one that has
-    /// ended.
-    fn take(&self, session: &Arc<Session>, best: Option<u64>) -> Option<Connection> {
-        let mut idle = self.idle();
-        idle.retain(|connection| connection.is_of(session));
-        let at = idle.iter().position(|connection| Some(connection.keyring.number) == best);
-        at.map(|at| idle.remove(at)).or_else(|| idle.pop())
-    }
-
-    /// This connection, if it is idle.
-    fn take_this(&self, number: u64) -> Option<Connection> {
-        let mut idle = self.idle();
-        let at = idle.iter().position(|connection| connection.keyring.number == number)?;
-        Some(idle.remove(at))
-    }
-
-    fn put(&self, mut connection: Connection) {
-        connection.used = Instant::now();
-        self.idle().push(connection);
-    }
-}
-
-impl fmt::Debug for Lanes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the connections themselves: they show the password.
-        f.debug_struct("Lanes").field("idle", &self.idle().len()).finish_non_exhaustive()
-    }
+    pub(crate) hub: Waiters,
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -171,12 +64,12 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
         config.check()?;
-        let runtime = Handle::try_current()
-            .map_err(|error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error))?;
+        let runtime = Handle::try_current().map_err(|error| {
+            Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
+        })?;
         let pool = Arc::new(Self {
             config,
-            session: Mutex::default(),
-            beginning: SharedTask::new(SCHEME).on(runtime.clone()),
+            session: Reopened::new(SCHEME).on(runtime.clone()),
             ended: Mutex::default(),
             has_lock: AtomicBool::new(true),
             requests: Lanes::new(REQUESTS),
@@ -184,7 +77,7 @@ impl Pool {
             closed: AtomicBool::new(false),
             wakes: Arc::default(),
             listener: Listener::default(),
-            hub: Hub::default(),
+            hub: Waiters::default(),
             runtime,
         });
         let session = pool.session().await?;
@@ -197,7 +90,9 @@ impl Pool {
     /// Does this in a task of its own, where the connections live: it goes on whether or not its caller does, and holds
     /// up no other request.
     async fn apart<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let gone = |error| Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error);
+        let gone = |error| {
+            Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error)
+        };
         self.runtime.spawn(work).await.map_err(gone)?
     }
 
@@ -212,33 +107,28 @@ impl Pool {
 
     /// The session, if it has not ended.
     pub(crate) fn living_session(&self) -> Option<Arc<Session>> {
-        lock(&self.session).as_ref().filter(|session| !session.has_ended()).cloned()
+        self.session.current().map(|session| Arc::clone(&*session))
     }
 
     /// The session, a new one if the last has ended.
     pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
-        if let Some(session) = self.living_session() {
-            return Ok(session);
-        }
         let pool = self.clone();
-        self.beginning.join(|| async move { pool.begin().await }).done().await?;
-        self.living_session().ok_or_else(ended)
+        Ok(Arc::clone(&*self.session.get(|| async move { pool.begin().await }).await?))
     }
 
-    async fn begin(self: &Arc<Self>) -> Result<()> {
-        // Another task may have begun one since the caller looked.
-        if self.living_session().is_some() {
-            return Ok(());
-        }
+    async fn begin(self: &Arc<Self>) -> Result<Arc<Session>> {
         let session = Arc::new(Session::new()?);
         // The connection that waits for its end would take the liveness lock again.
         let connection = self.take_liveness_lock(&session).await.inspect_err(|_| session.end())?;
-        *lock(&self.session) = Some(session);
         self.renewals.put(connection);
-        self.still_open()
+        self.still_open().inspect_err(|_| session.end())?;
+        if session.has_ended() {
+            return Err(ended());
+        }
+        Ok(session)
     }
 
-    /// Closed while a session or connection was put in its place: `close` may have run before, and would not drop it.
+    /// Closed while a connection was put in its place: `close` may have run before, and would not drop it.
     fn still_open(&self) -> Result<()> {
         self.check().inspect_err(|_| self.abandon())
     }
@@ -266,12 +156,13 @@ impl Pool {
                 lanes.idle().retain(|connection| !connection.is_of(session));
             }
             self.listener.forget_idle();
-            self.hub.end_mailbox();
+            self.hub.check_all();
+            self.hub.end_mailboxes();
         }
     }
 
     /// A request, one round trip.
-    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
+    pub(crate) async fn query(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
         let (pool, params) = (self.clone(), params.into());
         self.apart(async move { pool.on(Request::Step(sql, params)).await }).await
     }
@@ -315,7 +206,7 @@ impl Pool {
             _ => None,
         };
         // The client crate has no timeout for a server that does not answer.
-        let asked = request.ask(&mut connection.conn, connection.flavour, takes.is_some());
+        let asked = request.send(&mut connection.conn, connection.flavour, takes.is_some());
         let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open
         // in the server, which ends with the connection.
@@ -482,7 +373,7 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
         self.listener.end();
-        if let Some(session) = lock(&self.session).take() {
+        if let Some(session) = self.session.close() {
             session.stop_reading();
         }
         for lanes in [&self.requests, &self.renewals] {
@@ -508,7 +399,7 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         self.hub.end();
         self.listener.end();
-        if let Some(session) = lock(&self.session).take() {
+        if let Some(session) = self.session.close() {
             session.stop_reading();
         }
         let idle: Vec<_> =

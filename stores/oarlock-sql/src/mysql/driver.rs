@@ -6,6 +6,7 @@ use std::time::Duration;
 use mysql_async::params;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch};
+use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query, Select};
 use oarlock_core::{Claim, ClaimId, Error, Fence, Lifetime, ResourceName, Result, Weight};
 use serde::Deserialize;
@@ -16,13 +17,14 @@ use crate::mysql::connection::Pool;
 use crate::mysql::error::{SCHEME, STORE};
 use crate::mysql::listener::listen;
 use crate::mysql::queue::Queues;
-use crate::renew::{Answers, renew, renewed};
+use crate::mysql::watch::tell;
+use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
 use crate::{attempt, inspect, release};
 
 /// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after
 /// about a quarter of an hour, and that must not be before its belief has ended.
-const MAX_TETHERED_TTL: Duration = Duration::from_secs(300);
+const MAX_LIVENESS_TTL: Duration = Duration::from_secs(300);
 
 pub(crate) const ATTEMPT: &str =
     "CALL oarlock_attempt(:name, :id, :session, :tethered, :kind, :capacity, :adopt, :weight, :wait,
@@ -66,23 +68,30 @@ impl Driver for MySql {
         capabilities.notify = Notify::Poll;
         capabilities.fencing = Fencing::Clocked;
         capabilities.consistency = Consistency::Single;
-        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+        let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
+        info.batch = BATCH;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        // Before it is sent, so that no turn is missed between the answer and the watch.
+        if claim.wait {
+            self.pool.hub.expect(claim.id, |()| ());
+        }
         let attempt = self.place(claim).await;
+        if attempt.as_ref().is_err_and(|error| error.applied() == Applied::No) {
+            self.pool.hub.unexpect(claim.id);
+        }
         attempt.map_err(|error| error.during("attempt").about(&claim.resource))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        if let Err(error) = self.pool.check() {
-            return vec![Err(error.during("renew")); batch.len()];
-        }
         let session = self.pool.living_session();
         let is_over = || session.as_ref().is_none_or(|session| session.has_ended());
         let number = session.as_ref().map_or(0, |session| session.number);
         let ask = |wait, part| self.keep(number, wait, part);
-        renew::<mysql_async::Row, _>(batch, is_over, |claim| self.ends_with_session(claim), ask).await
+        renew::<mysql_async::Row, _>(self.pool.check(), batch, is_over, |claim| self.ends_with_session(claim), ask)
+            .await
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -134,11 +143,11 @@ impl MySql {
             "wait" => claim.wait,
             "behind" => claim.behind,
             "lease" => micros(claim.ttl),
-            "place" => micros(claim.place_ttl()),
+            "place" => micros(claim.waiter_ttl()),
             "label" => write(STORE, &*claim.label)?,
             "value" => claim.value.as_deref().map(str::as_bytes),
         };
-        let lives = claim.ttl.max(claim.place_ttl());
+        let lives = claim.ttl.max(claim.waiter_ttl());
         let rows = self.pool.attempt(claim, lives, asked).await?;
         let row = first(&rows)?;
         self.tell(row)?;
@@ -189,7 +198,7 @@ impl MySql {
                 "name": hex(&name),
                 "id": claim.id.to_string(),
                 "lease": micros(claim.ttl),
-                "place": micros(claim.place_ttl()),
+                "place": micros(claim.waiter_ttl()),
                 "behind": claim.behind,
                 "value": claim.value.as_deref().map(|value| hex(value.as_bytes())),
                 "memo": renewal.memo.as_deref().map(hex),
@@ -217,7 +226,7 @@ impl MySql {
                         self.left(&claim.resource, claim.id);
                         self.pool.wake(claim.id, true);
                     }
-                    Some(Ok(_)) => self.pool.keep_wake(claim.id, claim.ttl.max(claim.place_ttl())),
+                    Some(Ok(_)) => self.pool.keep_wake(claim.id, claim.ttl.max(claim.waiter_ttl())),
                     Some(Err(_)) | None => {}
                 }
             }
@@ -226,13 +235,15 @@ impl MySql {
     }
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        if !matches!(end, End::Broken { .. }) {
+            self.pool.hub.forget(id);
+        }
         let (memo, ending, grace) = release::arguments(STORE, end)?;
         let asked = (self.pool.stored(resource.as_str()), id_bytes(id), memo, ending, micros(grace));
         let rows = self.pool.release(id, asked).await?;
         let row = first(&rows)?;
         let outcome = release::released(row)?;
         self.tell(row)?;
-        self.pool.hub.forget(id);
         let null = || STORE.unexpected("column others of a reply is NULL");
         let others = row.boolean("others")?.ok_or_else(null)?;
         if outcome != Released::Asked {
@@ -250,7 +261,7 @@ impl MySql {
         let after = query.after.as_ref().map(|after| self.pool.stored(after.as_str()));
         let most = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut found = Vec::new();
-        for row in self.pool.ask(INSPECT, (prefix.as_bytes(), name, after, most)).await? {
+        for row in self.pool.query(INSPECT, (prefix.as_bytes(), name, after, most)).await? {
             found.push((row.bytes("name")?, row.integer("arrival")?, row));
         }
         found.sort_by(|(name, arrival, _), (other, later, _)| (name, arrival).cmp(&(other, later)));
@@ -271,7 +282,7 @@ impl MySql {
     }
 
     fn wake(&self, ids: Vec<ClaimId>) {
-        ids.into_iter().for_each(|id| self.pool.hub.notify(id));
+        ids.into_iter().for_each(|id| _ = self.pool.hub.notify(id, |()| ()));
     }
 
     fn ends_with_session(&self, claim: &Claim) -> bool {
@@ -282,7 +293,7 @@ impl MySql {
     fn tell(&self, row: &mysql_async::Row) -> Result<()> {
         let called = text(row, "called")?;
         if let (false, Some(session)) = (called.is_empty(), self.pool.living_session()) {
-            self.pool.hub.tell(&called, session.number);
+            tell(&self.pool.hub, &called, session.number);
         }
         Ok(())
     }
@@ -290,7 +301,7 @@ impl MySql {
 
 /// Whether a claim ends with the session of its client.
 fn ends_with_session(claim: &Claim) -> bool {
-    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_TETHERED_TTL
+    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_LIVENESS_TTL
 }
 
 /// The answer to one renewal of a batch.

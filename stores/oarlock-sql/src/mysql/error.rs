@@ -76,18 +76,31 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
         return (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock");
     }
     if told.state == DOUBT {
-        return (ErrorKind::Unreachable, "connections were killed on the server at the same time; the step is repeated");
+        return (
+            ErrorKind::Unreachable,
+            "connections were killed on the server at the same time; the step is repeated",
+        );
     }
     match told.code {
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused the request"),
         1049 => (ErrorKind::Config, "there is no such database"),
-        NO_SUCH_TABLE | 1054 | 1305 | 1318 => (ErrorKind::Foreign, "the tables of oarlock are missing or have another layout: run `oarlock init`"),
-        LOCK_WAIT_TIMEOUT | DEADLOCK => (ErrorKind::Unreachable, "the server rolled the step back (deadlock, lock time-out or serialization failure)"),
+        NO_SUCH_TABLE | 1054 | 1305 | 1318 => {
+            (ErrorKind::Foreign, "the tables of oarlock are missing or have another layout: run `oarlock init`")
+        }
+        LOCK_WAIT_TIMEOUT | DEADLOCK => (
+            ErrorKind::Unreachable,
+            "the server rolled the step back (deadlock, lock time-out or serialization failure)",
+        ),
         1290 | 1792 | 1836 => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
         // Without its own log of changes, or with one that cannot tell what a step did.
-        1665 => (ErrorKind::Unsupported, "the server's configuration does not support this: see the set-up section of the store's page"),
+        1665 => (
+            ErrorKind::Unsupported,
+            "the server's configuration does not support this: see the set-up section of the store's page",
+        ),
         1040 | 1041 | 1203 | 1206 | 1226 | 1047 => (ErrorKind::Unreachable, "the server cannot serve the request now"),
-        code if is_doubtful(code) => (ErrorKind::Unreachable, "the server interrupted the request, which may have taken effect"),
+        code if is_doubtful(code) => {
+            (ErrorKind::Unreachable, "the server interrupted the request, which may have taken effect")
+        }
         _ => (ErrorKind::Internal, "the server refused the request"),
     }
 }

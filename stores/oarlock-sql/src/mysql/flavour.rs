@@ -33,7 +33,7 @@ impl Flavour {
 
     /// Asks, and asks again once it has counted who was killed, if the procedure cannot tell without it whether a
     /// session is over.
-    pub(crate) async fn ask(self, conn: &mut Conn, sql: &str, params: Params) -> mysql_async::Result<Vec<Row>> {
+    pub(crate) async fn query(self, conn: &mut Conn, sql: &str, params: Params) -> mysql_async::Result<Vec<Row>> {
         let mut answer = conn.exec(sql, params.clone()).await;
         let mut asked = 0;
         while asked < DOUBTS && matches!(&answer, Err(mysql_async::Error::Server(told)) if told.state == DOUBT) {

@@ -140,7 +140,7 @@ async fn wait(pool: &Arc<Pool>, id: ClaimId, before: ClaimId, permit: OwnedSemap
             state.waits.remove(&id);
         }
         // Under the lock, so not after the claim has left: its hint would be kept for ever.
-        pool.hub.notify(id);
+        pool.hub.notify(id, |()| ());
     }
 }
 

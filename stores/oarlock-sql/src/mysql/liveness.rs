@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
+use oarlock_core::reconnect::Ends;
 use oarlock_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
@@ -66,6 +67,16 @@ impl Drop for Membership {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ends for Session {
+    fn is_ended(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn end(&self) {
+        Session::end(self);
+    }
 }
 
 impl Session {

@@ -148,7 +148,7 @@ pub(crate) async fn dial_patient(config: &Config) -> Result<Conn> {
 
 impl Open {
     /// Whatever fails in another way than by a refusal is the end of the connection.
-    async fn ask<T: mysql_async::prelude::FromValue + Send + 'static>(
+    async fn query<T: mysql_async::prelude::FromValue + Send + 'static>(
         &self,
         sql: &str,
         params: Params,
@@ -213,7 +213,7 @@ impl Open {
 impl Connection {
     /// One request that has one answer, in a task of its own: it goes on whether or not its caller does, and so do the
     /// others on this connection.
-    async fn ask<T: mysql_async::prelude::FromValue + Send + 'static>(
+    async fn query<T: mysql_async::prelude::FromValue + Send + 'static>(
         &self,
         sql: &'static str,
         params: impl Into<Params> + Send,
@@ -221,7 +221,7 @@ impl Connection {
     ) -> Result<Option<T>> {
         let (open, params) = (self.open.clone(), params.into());
         let gone = |error| STORE.closed().because(error);
-        self.server_watch.runtime().spawn(async move { open.ask(sql, params, limit).await }).await.map_err(gone)?
+        self.server_watch.runtime().spawn(async move { open.query(sql, params, limit).await }).await.map_err(gone)?
     }
 
     fn patience(&self) -> Duration {
@@ -231,7 +231,7 @@ impl Connection {
     /// Asked whenever something is taken or kept: then the client wants to hear of the end.
     async fn clock(&self) -> Result<u64> {
         self.server_watch.listen();
-        let clock = self.ask::<u64>(CLOCK, (), self.patience()).await?;
+        let clock = self.query::<u64>(CLOCK, (), self.patience()).await?;
         clock.ok_or_else(|| STORE.unexpected("no clock"))
     }
 }
@@ -246,7 +246,7 @@ impl session::Connection for Connection {
     type Key = String;
 
     async fn take(&self, key: &String) -> Result<Option<u64>> {
-        let taken = self.ask::<i64>(TAKE, params! { "key" => key }, self.patience()).await;
+        let taken = self.query::<i64>(TAKE, params! { "key" => key }, self.patience()).await;
         // The clock is read once it is taken: that of a statement is from its beginning.
         let clock = match taken {
             Ok(Some(1)) => self.clock().await.map(Some),
@@ -265,7 +265,7 @@ impl session::Connection for Connection {
 
     async fn queue(&self, key: &String) -> Result<bool> {
         let queued =
-            self.ask::<i64>("SELECT GET_LOCK(?, ?)", (key, QUEUE_FOR.as_secs()), QUEUE_FOR + self.patience()).await;
+            self.query::<i64>("SELECT GET_LOCK(?, ?)", (key, QUEUE_FOR.as_secs()), QUEUE_FOR + self.patience()).await;
         if let Ok(Some(1)) = queued {
             return Ok(true);
         }
@@ -292,7 +292,7 @@ impl session::Connection for Connection {
     }
 
     async fn release(&self, key: &String) -> Result<bool> {
-        Ok(self.ask::<i64>("SELECT RELEASE_LOCK(?)", (key,), self.patience()).await? == Some(1))
+        Ok(self.query::<i64>("SELECT RELEASE_LOCK(?)", (key,), self.patience()).await? == Some(1))
     }
 
     async fn ping(&self) -> Result<u64> {
@@ -300,14 +300,14 @@ impl session::Connection for Connection {
     }
 
     async fn peek(&self, key: &String) -> Result<Seen> {
-        let holder = self.ask::<u64>("SELECT IS_USED_LOCK(?)", (key,), self.patience()).await?;
+        let holder = self.query::<u64>("SELECT IS_USED_LOCK(?)", (key,), self.patience()).await?;
         let mut seen = Seen::default();
         if let Some(number) = holder {
             let mut label = Label::default();
             label.pid = u32::try_from(number).unwrap_or_default();
             // Shown to those who may see it.
             let whose = "SELECT (SELECT CONCAT(user, '@', host) FROM information_schema.processlist WHERE id = ?)";
-            let whose = self.ask::<String>(whose, (number,), self.patience()).await?.unwrap_or_default();
+            let whose = self.query::<String>(whose, (number,), self.patience()).await?.unwrap_or_default();
             let (user, host) = whose.split_once('@').unwrap_or_default();
             (label.user, label.host) = (user.to_owned(), host.to_owned());
             seen.holders.push((number, label));

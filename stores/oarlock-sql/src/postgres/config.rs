@@ -5,21 +5,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oarlock_core::Result;
 use oarlock_core::driver::DynDriver;
 use oarlock_core::url::{Setup, Store, Url};
-use oarlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::config::SslMode;
 
+pub use crate::config::Keys;
+use crate::config::{self, check_prefix, write_address};
 use crate::postgres::error::SCHEME;
 use crate::postgres::{Advisory, Postgres, PostgresSession};
-use crate::url;
 
 /// `PostgreSQL` and its scheme `postgres://`.
 pub static STORE: Store =
-    Store::new(SCHEME, &[url::scheme(SCHEME, "PostgreSQL").alias(&["postgresql"]).port(5432)], |url| {
+    Store::new(SCHEME, &[config::scheme(SCHEME, "PostgreSQL").alias(&["postgresql"]).port(5432)], |url| {
         Box::pin(async move {
             let config = Config::from_url(&url)?;
-            if url::is_session(&url) {
+            if config::is_session(&url) {
                 return Ok(Arc::new(PostgresSession::connect(Advisory::new(config)).await?) as Arc<dyn DynDriver>);
             }
             Ok(Arc::new(Postgres::connect(config).await?) as _)
@@ -31,9 +32,6 @@ pub static STORE: Store =
             Box::pin(async move { crate::postgres::init(Config::from_url(&url)?, grant.as_deref()).await })
         },
     });
-
-/// The longest prefix, so that every name fits beside it into the index of names.
-const MAX_PREFIX_BYTES: usize = 512;
 
 /// Whether a connection is encrypted, and whether the server is authenticated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,17 +46,6 @@ pub enum Encryption {
     Require,
     /// Always, with a certificate that is trusted and names the host.
     VerifyFull,
-}
-
-/// What an advisory lock is called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Keys {
-    /// The first eight bytes of the SHA-256 of prefix and name, as a number with a sign.
-    #[default]
-    Named,
-    /// The name is the number itself, or two of 32 bits with a comma between. There is no prefix.
-    Raw,
 }
 
 /// Choices for a [`Postgres`](crate::postgres::Postgres) store.
@@ -116,9 +103,10 @@ impl Config {
     /// The server and the database that a `postgres://` URL names.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for options that exclude each other; [`ErrorKind::Unsupported`] for `mode=transaction`.
+    /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other;
+    /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction`.
     pub fn from_url(url: &Url) -> Result<Self> {
-        let host = url::checked_host(url)?;
+        let host = config::checked_host(url)?;
         let mut config = Self::new(&host.name, host.port);
         config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
         config.user = url.user().map(str::to_owned);
@@ -131,7 +119,7 @@ impl Config {
             _ => Encryption::Disable,
         };
         config.root_certificate = url.file("sslrootcert");
-        config.keys = if url.option("key") == Some("raw") { Keys::Raw } else { Keys::Named };
+        config.keys = Keys::from_url(url);
         config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
         config.connect_timeout = url.connect_timeout();
         config.silence_timeout = url.silence_timeout(config.silence_timeout);
@@ -146,11 +134,7 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.prefix.len() > MAX_PREFIX_BYTES {
-            let message = format!("a prefix has at most {MAX_PREFIX_BYTES} bytes");
-            return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
-        }
-        Ok(())
+        check_prefix(SCHEME, &self.prefix)
     }
 
     /// The client's own words for it.
@@ -178,9 +162,7 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database.as_deref().or(self.user.as_deref()).unwrap_or_default();
-        write!(f, "{}:{}/{database}", self.host, self.port)?;
-        // Two name spaces of one database are two places.
-        if self.prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={}", self.prefix) }
+        write_address(f, (&self.host, self.port), database, &self.prefix)
     }
 }
 
@@ -200,6 +182,8 @@ impl fmt::Debug for Config {
 
 #[cfg(test)]
 mod tests {
+    use oarlock_core::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -17,7 +17,7 @@ use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connecti
 use crate::postgres::holder_watch::HolderWatch;
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
-use crate::postgres::watch::Hub;
+use crate::postgres::watch::{Hub, end, tell};
 
 /// Said to the server on a connection of our own.
 const PATIENCE: &str = include_str!("sql/patience.sql");
@@ -101,7 +101,7 @@ impl Session {
     /// Gives it up, though its connection has not ended.
     fn leave(&self) {
         self.left.store(true, Ordering::Release);
-        self.hub.end();
+        end(&self.hub);
     }
 }
 
@@ -205,7 +205,7 @@ struct Ending(Arc<Hub>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.end();
+        end(&self.0);
     }
 }
 
@@ -213,7 +213,7 @@ impl Drop for Ending {
 async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Socket>>, hub: Ending) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(news) = message {
-            hub.0.tell(news.payload());
+            tell(&hub.0, news.payload());
         }
     }
     drop(connection);
@@ -221,8 +221,9 @@ async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Soc
 
 impl Pool {
     pub(crate) async fn open(config: Config) -> Result<Arc<Self>> {
-        let runtime = Handle::try_current()
-            .map_err(|error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error))?;
+        let runtime = Handle::try_current().map_err(|error| {
+            Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
+        })?;
         config.check()?;
         let (requests, renewals) =
             (Reopened::new(SCHEME).on(runtime.clone()), Reopened::new(SCHEME).on(runtime.clone()));
@@ -339,26 +340,28 @@ impl Pool {
 
     /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every
     /// row.
-    pub(crate) async fn ask(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
-        self.ask_on(Lane::Requests, sql, params).await
+    pub(crate) async fn query(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+        self.query_on(Lane::Requests, sql, params).await
     }
 
     /// The same for a renewal, which waits for no other request, unless a pooler lets us have one connection only.
     pub(crate) async fn keep(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
-        self.ask_on(if self.is_pooled() { Lane::Requests } else { Lane::Renewals }, sql, params).await
+        self.query_on(if self.is_pooled() { Lane::Requests } else { Lane::Renewals }, sql, params).await
     }
 
-    async fn ask_on(self: &Arc<Self>, lane: Lane, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+    async fn query_on(self: &Arc<Self>, lane: Lane, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
         self.check()?;
         let pool = self.clone();
         // In a task: while one answer is not read, no other on that connection is, and behind a pooler none is asked
         // for.
-        let asked = self.runtime.spawn(async move { pool.ask_now(lane, sql, &params).await });
-        let gone = |error| Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error);
+        let asked = self.runtime.spawn(async move { pool.query_now(lane, sql, &params).await });
+        let gone = |error| {
+            Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error)
+        };
         asked.await.map_err(gone)?
     }
 
-    async fn ask_now(self: &Arc<Self>, lane: Lane, sql: &str, params: &[Owned]) -> Result<Vec<Row>> {
+    async fn query_now(self: &Arc<Self>, lane: Lane, sql: &str, params: &[Owned]) -> Result<Vec<Row>> {
         let kept = match lane {
             Lane::Requests => &self.requests,
             Lane::Renewals => &self.renewals,
@@ -404,6 +407,6 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         drop((self.session.close(), self.requests.close(), self.renewals.close()));
         self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.holder_watch.end();
+        self.holder_watch.close();
     }
 }

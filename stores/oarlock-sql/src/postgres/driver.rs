@@ -7,7 +7,7 @@ use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, N
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::error::Applied;
-use oarlock_core::reconnect::Ends as _;
+use oarlock_core::reconnect::Ends;
 use oarlock_core::state::{Page, Query, Select};
 use oarlock_core::{Claim, ClaimId, Error, Lifetime, ResourceName, Result};
 use tokio_postgres::types::Type;
@@ -17,13 +17,13 @@ use crate::postgres::connection::{Pool, Session, param};
 use crate::postgres::error::{SCHEME, STORE};
 use crate::postgres::notification;
 use crate::postgres::watch::Hub;
-use crate::renew::{Answers, renew, renewed};
+use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
 use crate::{attempt, inspect, release};
 
 /// Longer leases do not end with their session: the server takes a silent client for dead after two hours, and that
 /// must not be before its belief has ended.
-const MAX_TETHERED_TTL: Duration = Duration::from_secs(3600);
+const MAX_LIVENESS_TTL: Duration = Duration::from_secs(3600);
 
 // The last parameter of each comes back in every row: see [`Pool::ask`].
 pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
@@ -69,7 +69,9 @@ impl Driver for Postgres {
         }
         capabilities.fencing = Fencing::Clocked;
         capabilities.consistency = Consistency::Single;
-        Info::new(SCHEME, self.pool.config().to_string(), capabilities)
+        let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
+        info.batch = BATCH;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -78,15 +80,12 @@ impl Driver for Postgres {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        if let Err(error) = self.pool.check() {
-            return vec![Err(error.during("renew")); batch.len()];
-        }
         let session = self.pool.living_session();
-        let is_over = || session.as_ref().is_none_or(|session| session.is_ended());
+        let is_over = || session.as_deref().is_none_or(Ends::is_ended);
         let number = session.as_ref().map_or(0, |session| session.number);
         let hub = session.as_ref().filter(|session| session.has_liveness_lock()).map(|session| &*session.hub);
         let ask = |wait, part| self.keep(number, hub, wait, part);
-        renew::<tokio_postgres::Row, _>(batch, is_over, ends_with_session, ask).await
+        renew::<tokio_postgres::Row, _>(self.pool.check(), batch, is_over, ends_with_session, ask).await
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -115,9 +114,9 @@ impl Driver for Postgres {
             Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
                 let stored = self.pool.stored(name.as_str());
-                let watch = session.hub.resource(stored.iter().map(|byte| format!("{byte:02x}")).collect());
+                let watch = session.hub.resource(&stored.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
                 let observed =
-                    self.pool.ask(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
+                    self.pool.query(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
                 observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
             }
         }
@@ -139,15 +138,16 @@ impl Postgres {
         let waits = claim.wait && session.has_liveness_lock();
         if waits
             && claim.may_be_handed()
-            && let Some(grant) = session.hub.handed(claim.id).and_then(|handed| handed.grant(BootClock.now()))
+            && let Some(grant) =
+                session.hub.kept(claim.id, Option::take).flatten().and_then(|handed| handed.grant(BootClock.now()))
             && !session.is_ended()
         {
             self.pool.forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
-        let expected = waits && session.hub.expect(claim.id);
-        let answer = self.ask(&session, claim, if expected { handed_since(claim) } else { None }).await;
+        let expected = waits && session.hub.expect(claim.id, |_| ());
+        let answer = self.query(&session, claim, if expected { handed_since(claim) } else { None }).await;
         match answer {
             Ok(Attempt::Pending(mut pending)) => {
                 pending.watched = expected && session.hub.expects(claim.id);
@@ -173,12 +173,12 @@ impl Postgres {
     }
 
     /// Asks the server for a place. `sent` says when, for a claim that may be granted before it asks again.
-    async fn ask(&self, session: &Session, claim: &Claim, sent: Option<i64>) -> Result<Attempt> {
+    async fn query(&self, session: &Session, claim: &Claim, sent: Option<i64>) -> Result<Attempt> {
         let (capacity, adopt) = attempt::capacity(claim);
         let label = write(STORE, &*claim.label)?;
         let rows = self
             .pool
-            .ask(
+            .query(
                 ATTEMPT,
                 vec![
                     param(self.pool.stored(claim.resource.as_str()), Type::BYTEA),
@@ -192,7 +192,7 @@ impl Postgres {
                     param(claim.wait, Type::BOOL),
                     param(i64::from(claim.behind), Type::INT8),
                     param(micros(claim.ttl), Type::INT8),
-                    param(micros(claim.place_ttl()), Type::INT8),
+                    param(micros(claim.waiter_ttl()), Type::INT8),
                     param(label, Type::TEXT),
                     param(claim.value.as_deref().map(|value| value.as_bytes().to_vec()), Type::BYTEA),
                     param(sent, Type::INT8),
@@ -218,7 +218,7 @@ impl Postgres {
         let names: Vec<_> = claims().map(|claim| self.pool.stored(claim.resource.as_str())).collect();
         let ids: Vec<_> = claims().map(|claim| id_bytes(claim.id).to_vec()).collect();
         let leases: Vec<_> = claims().map(|claim| micros(claim.ttl)).collect();
-        let places: Vec<_> = claims().map(|claim| micros(claim.place_ttl())).collect();
+        let places: Vec<_> = claims().map(|claim| micros(claim.waiter_ttl())).collect();
         let behind: Vec<_> = claims().map(|claim| i64::from(claim.behind)).collect();
         let values: Vec<_> =
             claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
@@ -273,7 +273,7 @@ impl Postgres {
         let (memo, ending, grace) = release::arguments(STORE, end)?;
         let rows = self
             .pool
-            .ask(
+            .query(
                 RELEASE,
                 vec![
                     param(self.pool.stored(resource.as_str()), Type::BYTEA),
@@ -300,7 +300,7 @@ impl Postgres {
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
         let rows = self
             .pool
-            .ask(
+            .query(
                 INSPECT,
                 vec![
                     param(prefix.as_bytes().to_vec(), Type::BYTEA),
@@ -322,5 +322,5 @@ fn handed_since(claim: &Claim) -> Option<i64> {
 
 /// Whether a claim ends with the session of its client.
 fn ends_with_session(claim: &Claim) -> bool {
-    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_TETHERED_TTL
+    claim.lifetime == Lifetime::Process && claim.ttl <= MAX_LIVENESS_TTL
 }

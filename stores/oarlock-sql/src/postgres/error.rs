@@ -61,16 +61,27 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
             (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock")
         }
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
-        SqlState::FEATURE_NOT_SUPPORTED => (ErrorKind::Unsupported, "the server's configuration does not support this: see the set-up section of the store's page"),
-        SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => (ErrorKind::Config, "the server refused the request"),
-        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
-            (ErrorKind::Foreign, "the tables of the schema oarlock are missing or have another layout: run `oarlock init`")
+        SqlState::FEATURE_NOT_SUPPORTED => (
+            ErrorKind::Unsupported,
+            "the server's configuration does not support this: see the set-up section of the store's page",
+        ),
+        SqlState::INVALID_CATALOG_NAME | SqlState::UNDEFINED_OBJECT => {
+            (ErrorKind::Config, "the server refused the request")
         }
-        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::Denied, "the user lacks a right: run `oarlock init --grant USER`"),
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => (
+            ErrorKind::Foreign,
+            "the tables of the schema oarlock are missing or have another layout: run `oarlock init`",
+        ),
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            (ErrorKind::Denied, "the user lacks a right: run `oarlock init --grant USER`")
+        }
         ref state => match state.code().get(..2) {
             Some("28") => (ErrorKind::Denied, "the server refused the credentials"),
             Some("08") => (ErrorKind::Unreachable, "the connection failed"),
-            Some("40") => (ErrorKind::Unreachable, "the server rolled the step back (deadlock, lock time-out or serialization failure)"),
+            Some("40") => (
+                ErrorKind::Unreachable,
+                "the server rolled the step back (deadlock, lock time-out or serialization failure)",
+            ),
             // Out of connections or memory, cancelled or shutting down, a lock not to be had.
             Some("53" | "55" | "57" | "58") => NOT_NOW,
             _ => (ErrorKind::Internal, "the server refused the request"),

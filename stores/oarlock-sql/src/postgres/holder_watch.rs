@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oarlock_core::ClaimId;
+use oarlock_core::reconnect::Reopened;
+use oarlock_core::{ClaimId, Result};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio_postgres::Client;
@@ -15,6 +16,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::postgres::config::Config;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::{SCHEME, STORE, failed, no_connection};
 use crate::postgres::tls::Tls;
 use crate::postgres::watch::Hub;
 
@@ -27,8 +30,15 @@ const SETTINGS: &str = "SELECT count(set_config(name, value, false)) FROM pg_set
 /// connection.
 const AWAIT_END: Duration = Duration::from_millis(5500);
 
-#[derive(Debug, Default)]
-pub(crate) struct HolderWatch(Arc<Mutex<State>>);
+#[derive(Debug)]
+pub(crate) struct HolderWatch(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Replaced when the address leads to another server: a connection that is being opened then belongs to the old one.
+    connection: Mutex<Arc<Reopened<Connection>>>,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -36,19 +46,30 @@ struct State {
     target: Option<i64>,
     /// The claims to notify, and their streams.
     claims: HashMap<ClaimId, Arc<Hub>>,
-    client: Option<Arc<Client>>,
-    /// The task that waits on that connection.
+    /// The task that waits on the connection.
     task: Option<AbortHandle>,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self) -> Arc<Reopened<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Default for HolderWatch {
+    fn default() -> Self {
+        Self(Arc::new(Shared { connection: Mutex::new(Arc::new(Reopened::new(SCHEME))), state: Mutex::default() }))
+    }
 }
 
 impl HolderWatch {
     /// Lets `hub` tell of `claim` when `session` is over, unless others want to know of another one.
     pub(crate) fn watch(&self, session: i64, claim: ClaimId, hub: &Arc<Hub>, config: &Config, runtime: &Handle) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         // A claim may have got its turn before it came here.
         state.claims.retain(|claim, hub| hub.listens(*claim));
         if state.target != Some(session) {
@@ -56,9 +77,9 @@ impl HolderWatch {
                 return;
             }
             state.target = Some(session);
-            if let (Some(_), Some(client)) = (&state.task, state.client.clone()) {
+            if let (Some(_), Some(connection)) = (&state.task, self.0.connection().current()) {
                 let config = config.clone();
-                runtime.spawn(async move { cancel(&client, &config).await });
+                runtime.spawn(async move { cancel(&connection.0, &config).await });
             }
         }
         state.claims.insert(claim, hub.clone());
@@ -71,20 +92,29 @@ impl HolderWatch {
 
     /// The wait goes on for a while: the same session is likely to be ahead again.
     pub(crate) fn forget(&self, claim: ClaimId) {
-        lock(&self.0).claims.remove(&claim);
+        self.0.lock().claims.remove(&claim);
     }
 
     pub(crate) fn end(&self) {
-        let state = std::mem::take(&mut *lock(&self.0));
+        let state = std::mem::take(&mut *self.0.lock());
         if let Some(task) = state.task {
             task.abort();
         }
+        let fresh = Arc::new(Reopened::new(SCHEME));
+        let old = std::mem::replace(&mut *self.0.connection.lock().unwrap_or_else(PoisonError::into_inner), fresh);
+        drop(old.close());
+    }
+
+    /// Ends for good.
+    pub(crate) fn close(&self) {
+        self.end();
+        drop(self.0.connection().close());
     }
 }
 
 impl Drop for HolderWatch {
     fn drop(&mut self) {
-        self.end();
+        self.close();
     }
 }
 
@@ -96,22 +126,23 @@ async fn cancel(client: &Client, config: &Config) {
 }
 
 /// Waits for one target after the other, until there is none or the connection fails.
-async fn stand(state: &Mutex<State>, config: &Config) {
-    while let Some(target) = next_target(state) {
-        let Some(client) = connection(state, config).await else {
+async fn stand(shared: &Shared, config: &Config) {
+    while let Some(target) = next_target(shared) {
+        let connections = shared.connection();
+        let Ok(connection) = connections.get(|| connect(config.clone())).await else {
             // The waiters poll.
-            *lock(state) = State::default();
+            *shared.lock() = State::default();
             return;
         };
-        let ended = await_end(&client, target, AWAIT_END + config.silence_timeout).await;
+        let ended = await_end(&connection.0, target, AWAIT_END + config.silence_timeout).await;
         let cancelled = ended == Err(Some(SqlState::QUERY_CANCELED));
         let nothing = ended == Ok(None);
         let is_closed =
             ended.as_ref().is_err_and(|code| code.as_ref().is_none_or(|code| code.code().starts_with("57P")));
-        let mut state = lock(state);
+        let mut state = shared.lock();
         state.claims.retain(|claim, hub| hub.listens(*claim));
         if is_closed {
-            state.client = None;
+            connections.discard(&connection);
         }
         if state.target != Some(target) || cancelled || (nothing && !state.claims.is_empty()) {
             continue;
@@ -119,16 +150,16 @@ async fn stand(state: &Mutex<State>, config: &Config) {
         if is_closed && !state.claims.is_empty() {
             // This connection is no more: the wait goes on on another one, and something may have been missed.
             for (claim, hub) in &state.claims {
-                hub.tell(&claim.to_string());
+                hub.notify(*claim, |handed| *handed = None);
             }
             continue;
         }
         state.target = None;
         if ended.is_err() {
-            state.client = None;
+            connections.discard(&connection);
         }
         for (claim, hub) in state.claims.drain() {
-            hub.tell(&claim.to_string());
+            hub.notify(claim, |handed| *handed = None);
         }
     }
 }
@@ -145,28 +176,20 @@ async fn await_end(client: &Client, target: i64, limit: Duration) -> Result<Opti
 }
 
 /// The session to wait for. If there is none, the next claim starts a new task.
-fn next_target(state: &Mutex<State>) -> Option<i64> {
-    let mut state = lock(state);
+fn next_target(shared: &Shared) -> Option<i64> {
+    let mut state = shared.lock();
     if state.target.is_none() {
         state.task = None;
     }
     state.target
 }
 
-async fn connection(state: &Mutex<State>, config: &Config) -> Option<Arc<Client>> {
-    if let Some(client) = lock(state).client.clone().filter(|client| !client.is_closed()) {
-        return Some(client);
-    }
+async fn connect(config: Config) -> Result<Connection> {
     let connecting = async {
-        let (client, connection) = config.to_client().connect(Tls::of(config).ok()?).await.ok()?;
+        let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
-        client.query_typed(SETTINGS, &[]).await.ok()?;
-        Some(Arc::new(client))
+        client.query_typed(SETTINGS, &[]).await.map_err(failed)?;
+        Ok(Connection(client))
     };
-    let client = tokio::time::timeout(config.connect_timeout, connecting).await.ok()??;
-    let mut state = lock(state);
-    // Closed meanwhile: no claim needs it any more.
-    state.target?;
-    state.client = Some(client.clone());
-    Some(client)
+    tokio::time::timeout(config.connect_timeout, connecting).await.unwrap_or_else(|_| Err(STORE.no_answer()))
 }

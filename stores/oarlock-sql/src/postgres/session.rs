@@ -104,7 +104,7 @@ struct Open {
 
 impl Open {
     /// A server that is silent for longer than it keeps a session has closed it.
-    async fn ask(&self, sql: &str, params: &[Owned], limit: Duration) -> Result<Vec<Row>, Failure> {
+    async fn query(&self, sql: &str, params: &[Owned], limit: Duration) -> Result<Vec<Row>, Failure> {
         let params: Vec<Param<'_>> = params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();
         match tokio::time::timeout(limit, self.client.query_typed(sql, &params)).await {
             Ok(answer) => answer.map_err(Failure::Told),
@@ -143,7 +143,7 @@ async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
     let task = tokio::spawn(async move {
         // Rung however the task ends.
-        let _ring = Ring(mailbox);
+        let _notify = NotifyOnDrop(mailbox);
         let _ = connection.await;
     });
     let task = task.abort_handle();
@@ -160,9 +160,9 @@ async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     Ok(Connection { config, open, pid, runtime: Handle::current() })
 }
 
-struct Ring(Mailbox);
+struct NotifyOnDrop(Mailbox);
 
-impl Drop for Ring {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify();
     }
@@ -171,9 +171,9 @@ impl Drop for Ring {
 impl Connection {
     /// One request, in a task of its own: it goes on whether or not its caller does, and so do the others on this
     /// connection.
-    async fn ask(&self, sql: impl Into<String>, params: Vec<Owned>, limit: Duration) -> Result<Vec<Row>, Failure> {
+    async fn query(&self, sql: impl Into<String>, params: Vec<Owned>, limit: Duration) -> Result<Vec<Row>, Failure> {
         let (open, sql) = (self.open.clone(), sql.into());
-        let asked = self.runtime.spawn(async move { open.ask(&sql, &params, limit).await });
+        let asked = self.runtime.spawn(async move { open.query(&sql, &params, limit).await });
         asked.await.unwrap_or(Err(Failure::Gone))
     }
 
@@ -184,10 +184,10 @@ impl Connection {
     /// Calls a function of the server on `key`.
     async fn call(&self, sql: &str, key: &Key, limit: Duration) -> Result<Vec<Row>, Failure> {
         match key {
-            Key::One(one) => self.ask(sql.replace("KEY", "$1"), vec![param(*one, Type::INT8)], limit).await,
+            Key::One(one) => self.query(sql.replace("KEY", "$1"), vec![param(*one, Type::INT8)], limit).await,
             Key::Two(one, two) => {
                 let params = vec![param(*one, Type::INT4), param(*two, Type::INT4)];
-                self.ask(sql.replace("KEY", "$1, $2"), params, limit).await
+                self.query(sql.replace("KEY", "$1, $2"), params, limit).await
             }
         }
     }
@@ -230,7 +230,7 @@ impl session::Connection for Connection {
             return Err(failure.into());
         }
         // The server may grant it and give up at once. Nothing else is held here.
-        self.ask("SELECT pg_advisory_unlock_all()", Vec::new(), self.patience()).await.inspect_err(|_| self.end())?;
+        self.query("SELECT pg_advisory_unlock_all()", Vec::new(), self.patience()).await.inspect_err(|_| self.end())?;
         Ok(false)
     }
 
@@ -246,14 +246,14 @@ impl session::Connection for Connection {
     }
 
     async fn ping(&self) -> Result<u64> {
-        let rows = self.ask(format!("SELECT {CLOCK}"), Vec::new(), self.patience()).await?;
+        let rows = self.query(format!("SELECT {CLOCK}"), Vec::new(), self.patience()).await?;
         get(first(&rows)?, 0).map(unsigned)
     }
 
     async fn peek(&self, key: &Key) -> Result<Seen> {
         let (class, object, kind) = key.shown();
         let params = vec![param(class, Type::INT8), param(object, Type::INT8), param(kind, Type::INT2)];
-        let rows = self.ask(LOOK, params, self.patience()).await?;
+        let rows = self.query(LOOK, params, self.patience()).await?;
         let (mut seen, mut waiting) = (Seen::default(), 0);
         for row in &rows {
             if get::<bool>(row, 1)? {

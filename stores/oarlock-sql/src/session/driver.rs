@@ -29,7 +29,8 @@ impl<S: Server> SessionLocks<S> {
     /// # Errors
     /// Any error that the server returns; [`ErrorKind::Config`] outside of a runtime.
     pub async fn connect(server: S) -> Result<Self> {
-        let outside = |error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(S::SCHEME).because(error);
+        let outside =
+            |error| Error::new(ErrorKind::Config, "not called within a tokio runtime").on(S::SCHEME).because(error);
         let locks = Self { pool: Pool::new(server, Handle::try_current().map_err(outside)?) };
         locks.pool.open_first().await.map_err(|error| error.during("connect"))?;
         Ok(locks)
@@ -138,12 +139,12 @@ impl<S: Server> SessionLocks<S> {
         let now = tokio::time::Instant::now();
         let until = now + shortest / 3;
         let mut pings = HashMap::new();
-        let mut answers: Vec<Option<Result<Kept<S>>>> = batch.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<HoldState<S>>>> = batch.iter().map(|_| None).collect();
         // First the claims that no other request is busy with.
         for limit in [now, until] {
             for (answer, renewal) in answers.iter_mut().zip(batch).filter(|(answer, _)| answer.is_none()) {
                 let Ok(kept) = timeout_at(limit, self.keep_one(renewal)).await else { continue };
-                if let Ok(Kept::On(connection, _)) = &kept {
+                if let Ok(HoldState::On(connection, _)) = &kept {
                     pings.entry(address_of(connection)).or_insert_with(|| {
                         let connection = connection.clone();
                         self.pool.runtime.spawn(async move { connection.ping().await })
@@ -166,36 +167,38 @@ impl<S: Server> SessionLocks<S> {
         let mut renewed = Vec::with_capacity(batch.len());
         for (answer, renewal) in answers.into_iter().zip(batch) {
             renewed.push(match answer.unwrap_or_else(|| Err(silent())) {
-                Ok(Kept::On(connection, _)) if connection.is_over() => Ok(Renewed::Gone(Gone::Session)),
-                Ok(Kept::On(connection, fence)) => heard
+                Ok(HoldState::On(connection, _)) if connection.is_over() => Ok(Renewed::Gone(Gone::Session)),
+                Ok(HoldState::On(connection, fence)) => heard
                     .get(&address_of(&connection))
                     .cloned()
                     .unwrap_or(Ok(()))
                     .map(|()| Renewed::Alive { lease: self.lease(&renewal.claim), fence: Some(fence), ending: None }),
-                Ok(Kept::Waits) => {
-                    Ok(Renewed::Alive { lease: Lease::of(renewal.claim.place_ttl()), fence: None, ending: None })
+                Ok(HoldState::Waits) => {
+                    Ok(Renewed::Alive { lease: Lease::of(renewal.claim.waiter_ttl()), fence: None, ending: None })
                 }
-                Ok(Kept::Gone(gone)) => Ok(Renewed::Gone(gone)),
+                Ok(HoldState::Gone(gone)) => Ok(Renewed::Gone(gone)),
                 Err(error) => Err(error.during("renew").about(&renewal.claim.resource)),
             });
         }
         renewed
     }
 
-    async fn keep_one(&self, renewal: &Renewal) -> Result<Kept<S>> {
+    async fn keep_one(&self, renewal: &Renewal) -> Result<HoldState<S>> {
         self.pool.check()?;
         if renewal.fences != Fences::Keep || renewal.memo.is_some() {
-            return Err(Error::new(ErrorKind::Unsupported, "mode=session stores no memo and reserves no fences").on(S::SCHEME));
+            return Err(
+                Error::new(ErrorKind::Unsupported, "mode=session stores no memo and reserves no fences").on(S::SCHEME)
+            );
         }
         let id = renewal.claim.id;
-        let Some(state) = self.pool.known_claim(id).await else { return Ok(Kept::Gone(Gone::Unknown)) };
+        let Some(state) = self.pool.known_claim(id).await else { return Ok(HoldState::Gone(Gone::Unknown)) };
         let kept = match &*state {
-            ClaimState::Absent => Kept::Gone(Gone::Unknown),
-            ClaimState::Holding(hold) => Kept::On(hold.lease.connection().clone(), Fence::new(hold.number)),
+            ClaimState::Absent => HoldState::Gone(Gone::Unknown),
+            ClaimState::Holding(hold) => HoldState::On(hold.lease.connection().clone(), Fence::new(hold.number)),
             ClaimState::Waiting(waiting) if matches!(waiting.0.outcome(), Some(Err(_) | Ok(false))) => {
-                Kept::Gone(Gone::Session)
+                HoldState::Gone(Gone::Session)
             }
-            ClaimState::Waiting(_) => Kept::Waits,
+            ClaimState::Waiting(_) => HoldState::Waits,
         };
         self.pool.clear(id, &state);
         Ok(kept)
@@ -254,7 +257,7 @@ fn address_of<L>(connection: &Arc<L>) -> usize {
 }
 
 /// What there is to renew.
-enum Kept<S: Server> {
+enum HoldState<S: Server> {
     /// It holds on this connection.
     On(Arc<S::Connection>, Fence),
     Waits,
@@ -305,7 +308,8 @@ impl<S: Server> Driver for SessionLocks<S> {
         self.pool.check().map_err(about)?;
         let Some(mut state) = self.pool.known_claim(id).await else {
             if matches!(end, End::Broken { .. }) {
-                let message = "the lock of another connection cannot be broken from here: end that connection on the server";
+                let message =
+                    "the lock of another connection cannot be broken from here: end that connection on the server";
                 return Err(about(Error::new(ErrorKind::Unsupported, message).on(S::SCHEME)));
             }
             return Ok(Release::new(Released::NotHeld, None));

@@ -188,7 +188,9 @@ impl<S: Server> Pool<S> {
 
     async fn open(self: &Arc<Self>) -> Result<Arc<S::Connection>> {
         let opening = self.server.clone().open(self.mailbox.clone());
-        let gone = |error| Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(S::SCHEME).because(error);
+        let gone = |error| {
+            Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(S::SCHEME).because(error)
+        };
         Ok(Arc::new(self.runtime.spawn(opening).await.map_err(gone)??))
     }
 

@@ -135,7 +135,7 @@ struct Named {
 }
 
 impl Named {
-    async fn ask(&self, statement: &str) -> Result<()> {
+    async fn send(&self, statement: &str) -> Result<()> {
         let mut conn = self.conn.lock().await;
         let done: Option<Option<i64>> = conn.exec_first(statement, (&self.name,)).await.map_err(failed)?;
         if done.flatten() == Some(1) {
@@ -151,10 +151,10 @@ impl Rival for Named {
     }
 
     fn take(self: Arc<Self>) -> BoxFuture<Result<()>> {
-        Box::pin(async move { self.ask("SELECT GET_LOCK(LEFT(?, 60), 5)").await })
+        Box::pin(async move { self.send("SELECT GET_LOCK(LEFT(?, 60), 5)").await })
     }
 
     fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
-        Box::pin(async move { self.ask("SELECT RELEASE_LOCK(LEFT(?, 60))").await })
+        Box::pin(async move { self.send("SELECT RELEASE_LOCK(LEFT(?, 60))").await })
     }
 }

@@ -82,7 +82,7 @@ struct Advisory {
 }
 
 impl Advisory {
-    async fn ask(&self, statement: &str) -> Result<()> {
+    async fn send(&self, statement: &str) -> Result<()> {
         self.client.query_typed(statement, &[(&&*self.name as _, Type::TEXT)]).await.map(drop).map_err(failed)
     }
 }
@@ -93,10 +93,10 @@ impl Rival for Advisory {
     }
 
     fn take(self: Arc<Self>) -> BoxFuture<Result<()>> {
-        Box::pin(async move { self.ask("SELECT pg_advisory_lock(hashtextextended($1, 0))").await })
+        Box::pin(async move { self.send("SELECT pg_advisory_lock(hashtextextended($1, 0))").await })
     }
 
     fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
-        Box::pin(async move { self.ask("SELECT pg_advisory_unlock(hashtextextended($1, 0))").await })
+        Box::pin(async move { self.send("SELECT pg_advisory_unlock(hashtextextended($1, 0))").await })
     }
 }

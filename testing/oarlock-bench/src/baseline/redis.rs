@@ -143,7 +143,7 @@ struct Token {
 }
 
 impl Token {
-    async fn ask(&self, command: &Cmd) -> Result<Value> {
+    async fn send(&self, command: &Cmd) -> Result<Value> {
         self.connection.get().send_packed_command(command).await.map_err(failed)
     }
 }
@@ -157,7 +157,7 @@ impl Rival for Token {
         Box::pin(async move {
             let mut pop = redis::cmd("BLPOP");
             pop.arg(&self.token).arg(TAKE_SECONDS);
-            match self.ask(&pop).await? {
+            match self.send(&pop).await? {
                 Value::Nil => Err(Error::unreachable("the token of the baseline was lost").on(SCHEME)),
                 _ => Ok(()),
             }
@@ -168,7 +168,7 @@ impl Rival for Token {
         Box::pin(async move {
             let mut push = redis::cmd("LPUSH");
             push.arg(&self.token).arg(1);
-            self.ask(&push).await.map(drop)
+            self.send(&push).await.map(drop)
         })
     }
 }

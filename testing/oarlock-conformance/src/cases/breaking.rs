@@ -151,7 +151,7 @@ async fn a_waiter_is_given_no_more_than_its_grace(context: Arc<TestContext>) -> 
     raw.granted(&holder).await?;
     raw.pending(&waiter).await?;
     // Shorter than its place, which is shorter than its lease.
-    let grace = Claim::MAX_PLACE_TTL - Duration::from_secs(1);
+    let grace = Claim::MAX_WAITER_TTL - Duration::from_secs(1);
     let asked = raw.release(&name, waiter.id, End::Broken { ending: ending(), grace }).await?;
     ensure_eq!(asked.outcome, Released::Asked, "the break");
     let end = now() + grace;

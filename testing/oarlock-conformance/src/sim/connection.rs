@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oarlock_core::clock::{Clock, Moment, TokioClock};
-use oarlock_core::driver::{Hint, HintSender, Listeners, Watch};
+use oarlock_core::driver::{Hint, Listeners, Waiters, Watch};
 use oarlock_core::model::{Calls, Now, Session};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 
@@ -17,7 +17,7 @@ use super::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) clock: TokioClock,
-    turns: BTreeMap<ClaimId, HintSender>,
+    waiters: Waiters,
     mailboxes: BTreeMap<Session, Listeners>,
     rng: fastrand::Rng,
     lost_hint: f64,
@@ -26,17 +26,15 @@ pub(super) struct Hub {
 impl Hub {
     pub(super) fn new(plan: &Plan, clock: TokioClock) -> Self {
         let rng = fastrand::Rng::with_seed(plan.seed ^ 0x4855_4221);
-        Self { clock, turns: BTreeMap::new(), mailboxes: BTreeMap::new(), rng, lost_hint: plan.lost_hint }
+        Self { clock, waiters: Waiters::default(), mailboxes: BTreeMap::new(), rng, lost_hint: plan.lost_hint }
     }
 
     pub(super) fn now(&self) -> Now {
         Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
     }
 
-    pub(super) fn turn(&mut self, claim: ClaimId) -> Watch {
-        let (hints, watch) = Watch::channel();
-        self.turns.insert(claim, hints);
-        watch
+    pub(super) fn turn(&self, claim: ClaimId) -> Watch {
+        self.waiters.turn(claim)
     }
 
     pub(super) fn mailbox(&mut self, session: Session) -> Watch {
@@ -49,13 +47,11 @@ impl Hub {
             if self.rng.f64() < self.lost_hint {
                 continue;
             }
-            let hint = Hint::about(*claim);
-            // A listener that has gone needs no hint.
-            match (self.turns.get(claim), self.mailboxes.get(session)) {
-                (Some(turn), _) => turn.send(hint),
-                (None, Some(mailboxes)) => mailboxes.tell(hint),
-                (None, None) => false,
-            };
+            if !self.waiters.notify(*claim, |()| ())
+                && let Some(mailboxes) = self.mailboxes.get(session)
+            {
+                mailboxes.tell(Hint::about(*claim));
+            }
         }
     }
 }

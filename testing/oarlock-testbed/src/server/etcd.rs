@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::{Missing, Program, Server, Settings, ask, contains, missing};
+use super::{Missing, Program, Server, Settings, contains, missing, probe};
 
 /// How long looking at it from outside may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -110,6 +110,6 @@ impl Program for EtcdProgram {
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
         // It is healthy once there is a leader and a write has gone through.
         let question = format!("GET /health HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
-        ask(addr, timeout, question.as_bytes(), |answer| contains(answer, r#""health":"true""#))
+        probe(addr, timeout, question.as_bytes(), |answer| contains(answer, r#""health":"true""#))
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
 use super::postgres::user_in;
-use super::{Missing, Program, Server, Settings, ask, dying_with_us, missing};
+use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
 
 /// The database that every server has, for locks.
 const DATABASE: &str = "locks";
@@ -137,7 +137,7 @@ impl Program for MariaDbProgram {
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
         // The server sends the first packet, with the version of its protocol, 10.
-        ask(addr, timeout, b"", |answer| answer.len() > 5 && answer[4] == 10)
+        probe(addr, timeout, b"", |answer| answer.len() > 5 && answer[4] == 10)
     }
 
     fn url(addr: SocketAddr) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use super::{Missing, Program, Server, Settings, ask, dying_with_us};
+use super::{Missing, Program, Server, Settings, dying_with_us, probe};
 
 /// The folder of servers under that of build products, and of this one in it.
 const UNPACKED: &str = "servers/mysql";
@@ -131,7 +131,7 @@ impl Program for MySqlProgram {
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
         // The server sends the first packet, with the version of its protocol, 10.
-        ask(addr, timeout, b"", |answer| answer.len() > 5 && answer[4] == 10)
+        probe(addr, timeout, b"", |answer| answer.len() > 5 && answer[4] == 10)
     }
 
     fn url(addr: SocketAddr) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 
-use super::{Missing, Program, Server, Settings, ask, dying_with_us, missing};
+use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
 
 /// Where Debian keeps the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -102,7 +102,7 @@ impl Program for PostgresProgram {
         let mut question = b"\0\0\0\x2c\0\x03\0\0user\0postgres\0database\0postgres\0\0".to_vec();
         question[3] = u8::try_from(question.len()).map_err(io::Error::other)?;
         question.extend_from_slice(b"X\0\0\0\x04");
-        ask(addr, timeout, &question, |answer| answer.starts_with(b"R\0\0\0\x08\0\0\0\0"))
+        probe(addr, timeout, &question, |answer| answer.starts_with(b"R\0\0\0\x08\0\0\0\0"))
     }
 
     fn url(addr: SocketAddr) -> String {

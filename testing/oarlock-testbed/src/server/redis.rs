@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Missing, Program, Settings, ask, missing};
+use super::{Missing, Program, Settings, missing, probe};
 
 /// `redis-server`.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ impl Program for RedisProgram {
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
         // A server that wants a password is ready too. One that still loads its data is not: it answers QUIT with an error.
-        ask(addr, timeout, b"PING\r\nQUIT\r\n", |answer| answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH"))
+        probe(addr, timeout, b"PING\r\nQUIT\r\n", |answer| {
+            answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH")
+        })
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::redis_command::{redis_command, until};
-use super::{Missing, Program, Server, Settings, ask, missing};
+use super::{Missing, Program, Server, Settings, missing, probe};
 use crate::ports::Port;
 
 /// `redis-server` as a node of a cluster.
@@ -46,7 +46,9 @@ impl Program for RedisNodeProgram {
     }
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
-        ask(addr, timeout, b"PING\r\nQUIT\r\n", |answer| answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH"))
+        probe(addr, timeout, b"PING\r\nQUIT\r\n", |answer| {
+            answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH")
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::redis_command::{redis_command, until};
-use super::{Missing, Program, Redis, Server, Settings, ask, missing};
+use super::{Missing, Program, Redis, Server, Settings, missing, probe};
 use crate::proxy::Proxy;
 
 /// The name of the master.
@@ -47,7 +47,7 @@ impl Program for SentinelProgram {
     }
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
-        ask(addr, timeout, b"PING\r\nQUIT\r\n", |answer| answer.starts_with(b"+PONG"))
+        probe(addr, timeout, b"PING\r\nQUIT\r\n", |answer| answer.starts_with(b"+PONG"))
     }
 
     fn url(addr: SocketAddr) -> String {

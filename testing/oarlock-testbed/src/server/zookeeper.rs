@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Missing, Program, Server, Settings, ask, contains, missing};
+use super::{Missing, Program, Server, Settings, contains, missing, probe};
 use crate::ports::Port;
 
 /// The setting with the number of a member. It is a file of its own.
@@ -74,7 +74,7 @@ impl Program for ZooKeeperProgram {
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
         // `ruok` is answered before it serves; a mode is named only once it does.
-        ask(addr, timeout, b"srvr", |answer| contains(answer, "\nMode: "))
+        probe(addr, timeout, b"srvr", |answer| contains(answer, "\nMode: "))
     }
 }
 
@@ -148,7 +148,8 @@ impl ZooKeeperEnsemble {
     pub fn leader(&self) -> anyhow::Result<usize> {
         let deadline = std::time::Instant::now() + ELECTION_TIMEOUT;
         let leads = |member: &Server<ZooKeeperProgram>| {
-            ask(member.addr(), Duration::from_millis(200), b"srvr", |answer| contains(answer, "\nMode: leader")).is_ok()
+            probe(member.addr(), Duration::from_millis(200), b"srvr", |answer| contains(answer, "\nMode: leader"))
+                .is_ok()
         };
         loop {
             if let Some(leader) = self.members.iter().position(leads) {

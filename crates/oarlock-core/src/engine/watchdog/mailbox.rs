@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::Shared;
 use crate::claim::ClaimId;
-use crate::clock::{Moment, sleep_until};
+use crate::clock::sleep_until;
 use crate::driver::{Interest, Watch};
+use crate::engine::armed_watch::ArmedWatch;
 use crate::engine::finish_on_drop::FinishOnDrop;
 use crate::error::Result;
 
@@ -17,15 +18,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 
 /// The client's mailbox, armed anew whenever it ends.
 pub(super) struct Mailbox {
-    watch: Option<Watch>,
+    watch: ArmedWatch,
     arming: Option<FinishOnDrop<Result<Watch>>>,
-    retry_at: Option<Moment>,
-    pause: Duration,
 }
 
 impl Default for Mailbox {
     fn default() -> Self {
-        Self { watch: None, arming: None, retry_at: None, pause: PAUSE }
+        Self { watch: ArmedWatch::new(PAUSE, LONGEST_PAUSE).steady_when_refused(), arming: None }
     }
 }
 
@@ -36,32 +35,24 @@ impl Mailbox {
     /// The next call continues where this one stopped.
     pub(super) async fn hint(&mut self, shared: &Shared) -> Option<ClaimId> {
         loop {
-            if let Some(watch) = &mut self.watch {
-                match watch.changed().await {
-                    Some(hint) => return hint.claim,
-                    None => {
-                        self.watch = None;
-                        let is_early = self.retry_at.is_some_and(|retry_at| shared.clock.now() < retry_at);
-                        self.pause = if is_early { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
-                    }
-                }
+            if self.watch.is_armed()
+                && let Some(hint) = self.watch.changed(&*shared.clock, &shared.entropy).await
+            {
+                return hint.claim;
             }
-            if let Some(arming) = &mut self.arming {
-                // Without a mailbox, renewals notice changes.
-                self.watch = arming.await.ok();
-                self.arming = None;
-                self.retry_at = Some(shared.clock.now() + shared.entropy.jitter(self.pause));
-                if self.watch.is_some() {
-                    // All claims are checked once, for what happened before it was armed.
-                    return None;
-                }
+            let Some(arming) = &mut self.arming else {
+                sleep_until(&*shared.clock, self.watch.arm_at()).await;
+                let request = shared.driver.clone().watch(Interest::Mailbox);
+                self.arming = Some(FinishOnDrop::new(&shared.runtime, request));
                 continue;
+            };
+            let armed = arming.await;
+            self.arming = None;
+            if self.watch.put(armed, &*shared.clock, &shared.entropy) {
+                // All claims are checked once, for what happened before it was armed.
+                return None;
             }
-            if let Some(retry_at) = self.retry_at {
-                sleep_until(&*shared.clock, retry_at).await;
-            }
-            let request = shared.driver.clone().watch(Interest::Mailbox);
-            self.arming = Some(FinishOnDrop::new(&shared.runtime, request));
+            // Without a mailbox, renewals notice changes. No claim asks the store because of this failure.
         }
     }
 }

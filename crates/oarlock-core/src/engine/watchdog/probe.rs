@@ -73,7 +73,7 @@ impl Shared {
                 return;
             }
             probes = unanswered;
-            sleep_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.next())).await;
+            sleep_until(&*self.clock, self.clock.now() + self.entropy.jitter(pauses.pause())).await;
         }
     }
 

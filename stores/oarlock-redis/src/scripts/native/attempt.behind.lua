@@ -4,14 +4,14 @@
 local CROWD = 32
 
 if wait and weight == 0 and said == 'any' and holders > 0 and soon > now and not known then
-  local ahead, soonest, till = holders + count, soon, now + place_ttl
+  local ahead, soonest, till = holders + count, soon, now + waiter_ttl
   tail = tail + 1
   if count == 0 then head = tail - 1 end
   count, soon = count + 1, math.min(soon, till)
   local later = math.ceil(till / 1000)
   local is_later = later > last
   if is_later then last = later end
-  local waits = arriving(tail, place_ttl, 0, sent)
+  local waits = arriving(tail, waiter_ttl, 0, sent)
   local anew = keep(string.sub(packed, HEAD_SIZE + 1), 'w' .. tail, waits, id, labelled(tail))
   if is_later or anew then enlist(anew) end
   redis.call(PUBLISH, key, '')
@@ -26,7 +26,7 @@ if wait and is_blocked and soon > now and count > CROWD then
   local place = place_of(id)
   if place then
     local ahead, soonest = holders + math.min(place.seq - head, count) - 1, soon
-    stay(place, behind, place_ttl, sent)
+    stay(place, behind, waiter_ttl, sent)
     return { 'pending', ahead, soonest - now }
   end
 end

@@ -12,7 +12,7 @@
 
 local id, kind, label, value = ARGV[2], ARGV[4], ARGV[12], ARGV[13]
 local weight, wait, behind, sent = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], tonumber(ARGV[15])
-local ttl, place_ttl = tonumber(ARGV[8]), tonumber(ARGV[9])
+local ttl, waiter_ttl = tonumber(ARGV[8]), tonumber(ARGV[9])
 local said, asked = ARGV[10], tonumber(ARGV[11])
 local limit = said == 'any' and 1 or asked
 local fence = math.max(last_fence + 1, now)

@@ -53,7 +53,7 @@ if fits and next_fence() >= FENCES then return finish({ 'exhausted' }) end
 if said ~= 'any' and cap < 0 then cap = asked end
 if not me then
   tail = tail + 1
-  me = entry_of(arriving(tail, place_ttl, 0, 0))
+  me = entry_of(arriving(tail, waiter_ttl, 0, 0))
   entries[at] = me
   fields[#fields + 1] = id
   fields[#fields + 1] = labelled(tail)
@@ -63,7 +63,7 @@ me.behind, me.deaf = behind, false
 touched[me], dirty = true, true
 -- A claim that was asked to end gets no more time, waiting or holding.
 if not me.by then
-  me.lease = fits and ttl or place_ttl
+  me.lease = fits and ttl or waiter_ttl
   me.till = now + me.lease
 end
 if not fits then

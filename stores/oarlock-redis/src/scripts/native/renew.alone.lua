@@ -9,7 +9,7 @@
 --
 -- The short way, for the only holder of a resource, with or without waiters.
 
-local id, behind, ttl, place_ttl = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local id, behind, ttl, waiter_ttl = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local how, number, value, left = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local held, sent = ARGV[10] == '1', tonumber(ARGV[11])
 
@@ -41,8 +41,8 @@ end
 if not held and how == 'keep' and soon > now then
   local place = place_of(id)
   if place then
-    stay(place, behind, place_ttl, sent)
-    return { 'alive', place_ttl, -1 }
+    stay(place, behind, waiter_ttl, sent)
+    return { 'alive', waiter_ttl, -1 }
   end
 end
 

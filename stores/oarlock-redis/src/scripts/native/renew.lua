@@ -20,7 +20,7 @@ if me.handed and (held or how ~= 'keep' or left ~= '') then take(me) end
 if not me.fence or me.handed then
   -- Its turn must be taken; staying alive is not enough to sit on it.
   if not me.handed then
-    if not me.by then me.till, me.lease = now + place_ttl, place_ttl end
+    if not me.by then me.till, me.lease = now + waiter_ttl, waiter_ttl end
     me.behind, me.sent, me.deaf = behind, there(sent), me.deaf and sent == 0
     touched[me] = true
   end

@@ -1,17 +1,16 @@
 //! A node that is connected when it can be reached.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::watch;
-
-use super::SCHEME;
+use super::error::{SCHEME, unsent};
 use oarlock_core::capabilities::Capabilities;
 use oarlock_core::claim::{Claim, ClaimId, ResourceName};
 use oarlock_core::driver::{
     Attempt, BoxFuture, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch,
 };
-use oarlock_core::error::{Error, ErrorKind, Result};
+use oarlock_core::error::Result;
+use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::state::{Page, Query};
 
 type Opened = Result<Arc<dyn DynDriver>>;
@@ -25,19 +24,22 @@ type Open = dyn Fn() -> BoxFuture<Opened> + Send + Sync;
 pub struct Later {
     address: String,
     open: Box<Open>,
-    state: Mutex<State>,
+    node: Reopened<Reached>,
 }
 
-enum State {
-    Shut,
-    Opening(watch::Receiver<Option<Opened>>),
-    Open(Arc<dyn DynDriver>),
+struct Reached(Arc<dyn DynDriver>);
+
+impl Ends for Reached {
+    /// A driver that was connected once opens its own connections again.
+    fn is_ended(&self) -> bool {
+        false
+    }
 }
 
 impl Later {
     /// The store at `address`, which `open` connects to.
     pub fn new(address: impl Into<String>, open: impl Fn() -> BoxFuture<Opened> + Send + Sync + 'static) -> Self {
-        Self { address: address.into(), open: Box::new(open), state: Mutex::new(State::Shut) }
+        Self { address: address.into(), open: Box::new(open), node: Reopened::new(SCHEME) }
     }
 
     /// The store, if it can be reached.
@@ -48,50 +50,23 @@ impl Later {
     /// # Errors
     /// Any error of connecting.
     pub async fn reach(&self) -> Opened {
-        let mut opening = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*state {
-                State::Open(driver) => return Ok(driver.clone()),
-                // One that failed is over, and so is one whose runtime ended before it was done.
-                State::Opening(opening) if opening.borrow().is_none() && opening.has_changed().is_ok() => {
-                    opening.clone()
-                }
-                State::Opening(_) | State::Shut => {
-                    let (done, opening) = watch::channel(None);
-                    let open = (self.open)();
-                    tokio::spawn(async move { done.send_replace(Some(open.await)) });
-                    *state = State::Opening(opening.clone());
-                    opening
-                }
-            }
+        let open = || {
+            let opened = (self.open)();
+            async { opened.await.map(Reached) }
         };
-        let opened = match opening.wait_for(Option::is_some).await {
-            Ok(opened) => opened.clone(),
-            Err(_) => None,
-        };
-        let gone = || Err(Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME));
-        let driver = opened.unwrap_or_else(gone)?;
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Open(driver.clone());
-        Ok(driver)
+        Ok(self.node.get(open).await?.0.clone())
     }
-}
 
-impl Later {
     /// The store, if it was reached.
     pub(super) fn opened(&self) -> Option<Arc<dyn DynDriver>> {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(driver) => Some(driver.clone()),
-            State::Shut | State::Opening(_) => None,
-        }
+        Some(self.node.current()?.0.clone())
     }
 }
 
 impl Driver for Later {
     fn info(&self) -> Info {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(driver) => driver.info(),
-            State::Shut | State::Opening(_) => Info::new(SCHEME, &self.address, Capabilities::of_the_model()),
-        }
+        let unknown = || Info::new(SCHEME, &self.address, Capabilities::of_the_model());
+        self.opened().map_or_else(unknown, |driver| driver.info())
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -123,11 +98,6 @@ impl Driver for Later {
             None => Ok(()),
         }
     }
-}
-
-/// The store could not be connected, so the request was not sent.
-fn unsent(error: Error) -> Error {
-    Error::new(ErrorKind::Unreachable, "the node cannot be reached").on(SCHEME).retry_later().because(error)
 }
 
 impl fmt::Debug for Later {
