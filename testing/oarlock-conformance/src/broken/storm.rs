@@ -125,12 +125,12 @@ async fn contend(broken: Arc<BrokenStore>, owner: u64, until: Moment) -> Result<
                 }
                 15..=24 => {
                     contender.leave_ghost(What::Fair).await?;
-                    ended = now();
+                    ended = believed_until(&guard);
                 }
                 // The last sign of life is before the kill: belief dies with its process.
                 25..=DEATH => {
                     has_died = true;
-                    ended = now();
+                    ended = believed_until(&guard);
                     contender.kit.kill();
                     history.death(what.name(), ended);
                 }
@@ -160,5 +160,10 @@ async fn stayed(guard: &Guard, span: Duration) -> Moment {
         _ = guard.lost() => {}
         () = tokio::time::sleep(span) => {}
     }
-    now()
+    believed_until(guard)
+}
+
+/// Now, or the end of belief if that has passed: on a busy machine this task runs again later than it could.
+fn believed_until(guard: &Guard) -> Moment {
+    now().min(guard.ends_at())
 }
