@@ -24,8 +24,8 @@ pub(crate) struct InteropOptions {
 /// The flag for [`InteropOptions::built`].
 pub(crate) const BUILT: &str = "--built";
 
-/// The command that runs it beside the tests, with the program that was built with them; nothing where this program does
-/// not know its own path.
+/// The command that runs it beside the tests, with the program that was built with them; nothing where this program
+/// does not know its own path.
 pub(crate) fn command(built: &Path, all: bool) -> Option<Command> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.args(["interop", BUILT]).arg(built);

@@ -65,8 +65,8 @@ impl Program {
 /// The time and the result of a part.
 pub(crate) type Done = (Part, Duration, Result<(), Failure>);
 
-/// Runs every test of every crate, also after a failure, and the examples of the documentation. At the same time it runs
-/// those of `others` that can.
+/// Runs every test of every crate, also after a failure, and the examples of the documentation. At the same time it
+/// runs those of `others` that can.
 ///
 /// # Errors
 /// When something does not build, or with the names of all programs that failed. The parts beside have results of their

@@ -1,4 +1,5 @@
-//! `cargo xtask test` as a whole, with fake programs for cargo and apt: what it runs, in which order, and what a failure does.
+//! `cargo xtask test` as a whole, with fake programs for cargo and apt: what it runs, in which order, and what a
+//! failure does.
 
 // The configured exception for tests does not reach the functions they share.
 #![allow(clippy::expect_used, clippy::panic)]

@@ -1,5 +1,5 @@
-//! The options that subcommands share. The options of one subcommand are in its own file. One definition feeds the help, the
-//! manual pages and the completions.
+//! The options that subcommands share. The options of one subcommand are in its own file. One definition feeds the
+//! help, the manual pages and the completions.
 
 use std::path::PathBuf;
 use std::time::Duration;

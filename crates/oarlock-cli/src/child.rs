@@ -111,7 +111,8 @@ impl Child {
     }
 
     fn poll(&self) -> Option<Change> {
-        // An ended command is not reaped yet: as long as it is a zombie, no other process can get the number of its group.
+        // An ended command is not reaped yet: as long as it is a zombie, no other process can get the number of its
+        // group.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.pid), options) {
             let status = match (status.exit_status(), status.terminating_signal()) {

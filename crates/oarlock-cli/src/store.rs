@@ -126,8 +126,9 @@ fn shown(path: &Path) -> String {
 /// What is left for the farewell to a store that did not answer a release.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place in
-/// a queue is left to be given up; a store that did not answer the release is not asked again, because the lease ends the lock.
+/// Waits for the store to hear that we are done. What was granted deserves patience; where nothing was, at most a place
+/// in a queue is left to be given up; a store that did not answer the release is not asked again, because the lease
+/// ends the lock.
 pub(crate) async fn farewell(locks: &Locks, events: &EngineEvents) -> oarlock::Result<()> {
     let (patience, grace) = if events.has_given_up() {
         (Duration::ZERO, FAREWELL)

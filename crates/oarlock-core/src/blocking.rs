@@ -1,12 +1,12 @@
 //! The blocking API: the same locks, names and guarantees, without `async`.
 //!
-//! Every type here is the one of the same name in the [async API](crate), and has its methods: they are generated from the
-//! same definitions. What the async API does with a future or an async closure is done here with a closure.
+//! Every type here is the one of the same name in the [async API](crate), and has its methods: they are generated from
+//! the same definitions. What the async API does with a future or an async closure is done here with a closure.
 //!
-//! A call blocks the calling thread until it is done. It works where there is no runtime, and on a thread of one, which it
-//! then blocks. The client's background thread renews locks, whatever the caller's threads do; a blocking call on that
-//! thread, as in an [observer](crate::Observer), is refused. A call cannot be interrupted from outside: bound it with
-//! `wait`, which is 30 seconds by default, and a wait for an event with its `…_within(patience)`.
+//! A call blocks the calling thread until it is done. It works where there is no runtime, and on a thread of one, which
+//! it then blocks. The client's background thread renews locks, whatever the caller's threads do; a blocking call on
+//! that thread, as in an [observer](crate::Observer), is refused. A call cannot be interrupted from outside: bound it
+//! with `wait`, which is 30 seconds by default, and a wait for an event with its `…_within(patience)`.
 //!
 //! ```
 //! use oarlock_core::Memory;

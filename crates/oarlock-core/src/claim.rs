@@ -521,7 +521,7 @@ impl Claim {
         }
     }
 
-    /// How long a waiter keeps its place in the queue without renewal.
+    /// How long a waiter keeps its position in the queue without renewal.
     #[must_use]
     pub fn waiter_ttl(&self) -> Duration {
         self.ttl.min(Self::MAX_WAITER_TTL)

@@ -5,14 +5,14 @@
 //!
 //! 1. `attempt` with the same claim id, any number of times, queues at most once, and once granted answers with
 //!    the same fence while the grant lives. With `wait = false` a refusal leaves nothing behind.
-//! 2. A claim's place and fence are fixed atomically in the store; leases run on the store's clock.
+//! 2. A claim's position and fence are fixed atomically in the store; leases run on the store's clock.
 //! 3. After `release` has answered, the id neither holds nor waits. An unknown id is not an error.
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
 //!
 //! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`]) and the
-//! capacity and weight of a claim are exhaustive, so that the compiler shows a driver each new case. Everything else that
-//! may grow is `#[non_exhaustive]`.
+//! capacity and weight of a claim are exhaustive, so that the compiler shows a driver each new case. Everything else
+//! that may grow is `#[non_exhaustive]`.
 
 mod handed;
 pub mod memo;
@@ -134,7 +134,7 @@ pub struct Pending {
 pub enum Attempt {
     /// The claim holds.
     Granted(Grant),
-    /// It does not; with `wait` it has a place in the queue now.
+    /// It does not; with `wait` it has a position in the queue now.
     Pending(Pending),
 }
 
@@ -278,9 +278,9 @@ pub trait Driver: Send + Sync + 'static {
     /// Its scheme, address and capabilities.
     fn info(&self) -> Info;
 
-    /// Grants or queues a claim, or refuses it. Idempotent by claim id. A client holds only after `attempt` has answered
-    /// `Granted`; the store may have decided that earlier, when the previous holder released. A held claim that asks for
-    /// less weight becomes lighter and keeps its fence.
+    /// Grants or queues a claim, or refuses it. Idempotent by claim id. A client holds only after `attempt` has
+    /// answered `Granted`; the store may have decided that earlier, when the previous holder released. A held claim
+    /// that asks for less weight becomes lighter and keeps its fence.
     fn attempt(&self, claim: &Claim) -> impl Future<Output = Result<Attempt>> + Send;
 
     /// Keeps holders and waiters alive: one answer per claim, in order. An error means "unknown" for that claim.

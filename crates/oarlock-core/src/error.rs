@@ -134,8 +134,8 @@ struct Inner {
 
 /// The error type of this library.
 ///
-/// `Display` is one line that says what happened, with its cause; [`hint`](Self::hint) says what to do next. The cause is
-/// already in that line, so [`source`](std::error::Error::source) begins with the cause of the cause: a program that
+/// `Display` is one line that says what happened, with its cause; [`hint`](Self::hint) says what to do next. The cause
+/// is already in that line, so [`source`](std::error::Error::source) begins with the cause of the cause: a program that
 /// prints an error and all its sources prints each once.
 ///
 /// # Examples

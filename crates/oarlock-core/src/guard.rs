@@ -161,8 +161,8 @@ impl Held {
     /// Checks that the lock is still held, for `?` between two steps of work. No I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it was lost, with the reason ([`Error::loss`]); also if this client
-    /// released it or handed it over, without a reason.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it was lost, with the reason ([`Error::loss`]); also if this
+    /// client released it or handed it over, without a reason.
     ///
     /// # Examples
     /// ```

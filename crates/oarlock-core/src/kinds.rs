@@ -175,11 +175,12 @@ macro_rules! options {
                 self
             }
 
-            /// Gives every task a place of its own in the store's queue: tasks of all processes are served in order of
-            /// arrival. Without this, tasks of one process that wait for an exclusive lock stand behind its one place,
-            /// and shares are equal for each process. Readers and permits each have a place anyway.
+            /// Gives every task a position of its own in the store's queue: tasks of all processes are served in order
+            /// of arrival. Without this, tasks of one process that wait for an exclusive lock stand behind its one
+            /// position, and shares are equal for each process. Readers and permits each have a position anyway.
             ///
-            /// A store without a queue refuses to lock then ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
+            /// A store without a queue refuses to lock then
+            /// ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)).
             ///
             /// # Examples
             /// ```

@@ -284,8 +284,8 @@ impl Locks {
     /// their lease alone.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the client stays shut down and releases go on in the background, but connections may stay
-    /// open. Another call finishes it.
+    /// If the future is dropped, the client stays shut down and releases go on in the background, but connections may
+    /// stay open. Another call finishes it.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if a release was not finished; any error that the

@@ -16,7 +16,7 @@ use crate::claim::{Claim, ClaimId, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, Waiters, Watch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Calls, Entry, Now, Resource, Session};
+use crate::model::{Entry, Notified, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
 
 /// One connection to a store in memory.
@@ -160,7 +160,7 @@ impl Driver for Memory {
         let session = self.connection.session;
         self.call(Some(Verb::Attempt), |store| {
             let attempt =
-                store.step(&claim.resource, |resource, now, calls| resource.attempt(claim, session, now, calls));
+                store.step(&claim.resource, |resource, now, notified| resource.attempt(claim, session, now, notified));
             if let Ok(Attempt::Granted(_)) = attempt {
                 store.lock().waiters.forget(claim.id);
             }
@@ -174,7 +174,8 @@ impl Driver for Memory {
         let renewed = self
             .call(Some(Verb::Renew), |store| {
                 let renew = |renewal: &Renewal| {
-                    store.step(&renewal.claim.resource, |resource, now, calls| resource.renew(renewal, now, calls))
+                    store
+                        .step(&renewal.claim.resource, |resource, now, notified| resource.renew(renewal, now, notified))
                 };
                 batch.iter().map(renew).collect()
             })
@@ -184,7 +185,7 @@ impl Driver for Memory {
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.call(Some(Verb::Release), |store| {
-            let release = store.step(resource, |resource, now, calls| resource.release(id, end, now, calls));
+            let release = store.step(resource, |resource, now, notified| resource.release(id, end, now, notified));
             store.lock().waiters.forget(id);
             release
         })
@@ -236,17 +237,17 @@ impl Store {
     }
 
     /// One atomic step on one resource; the claims concerned are notified.
-    fn step<T>(&self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Calls) -> T) -> T {
+    fn step<T>(&self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Notified) -> T) -> T {
         let now = self.now();
-        let mut calls = Calls::new();
+        let mut notified = Notified::new();
         let mut state = self.lock();
         let resource = match state.resources.get_mut(name) {
             Some(resource) => resource,
             None => state.resources.entry(name.clone()).or_default(),
         };
-        let answer = step(resource, now, &mut calls);
+        let answer = step(resource, now, &mut notified);
         let forget = resource.is_forgettable(now);
-        state.tell(name, &calls);
+        state.tell(name, &notified);
         if forget {
             state.resources.remove(name);
         }
@@ -255,8 +256,8 @@ impl Store {
 }
 
 impl State {
-    fn tell(&self, name: &ResourceName, calls: &Calls) {
-        for (id, session) in calls {
+    fn tell(&self, name: &ResourceName, notified: &Notified) {
+        for (id, session) in notified {
             if !self.waiters.notify(*id, |()| ())
                 && let Some(mailboxes) = self.mailboxes.get(session)
             {
@@ -288,8 +289,8 @@ impl Kit {
     /// Asks the holders of `name` to end within `grace`, as an operator would with a graceful break.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
-    /// the request: wait until the code under test holds it.
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass
+    /// without the request: wait until the code under test holds it.
     ///
     /// # Examples
     /// ```
@@ -304,16 +305,16 @@ impl Kit {
     /// # Ok(()) }
     /// ```
     pub fn ask_to_end(&self, name: impl AsRef<str>, ending: &Ending, grace: Duration) -> Result<()> {
-        self.for_each_holder(name, |resource, holder, now, calls| {
-            resource.release(holder.id, &End::Broken { ending: ending.clone(), grace }, now, calls);
+        self.for_each_holder(name, |resource, holder, now, notified| {
+            resource.release(holder.id, &End::Broken { ending: ending.clone(), grace }, now, notified);
         })
     }
 
     /// Takes `name` away from its holders, as an eviction would; they are notified at once.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass without
-    /// the loss: wait until the code under test holds it.
+    /// [`ErrorKind::InvalidName`]; [`ErrorKind::InvalidClaim`] while the lock is free, so that a test cannot pass
+    /// without the loss: wait until the code under test holds it.
     ///
     /// # Examples
     /// ```
@@ -327,9 +328,9 @@ impl Kit {
     /// # Ok(()) }
     /// ```
     pub fn lose(&self, name: impl AsRef<str>) -> Result<()> {
-        self.for_each_holder(name, |resource, holder, now, calls| {
-            resource.release(holder.id, &End::Withdrawn, now, calls);
-            calls.push((holder.id, holder.session));
+        self.for_each_holder(name, |resource, holder, now, notified| {
+            resource.release(holder.id, &End::Withdrawn, now, notified);
+            notified.push((holder.id, holder.session));
         })
     }
 
@@ -337,12 +338,12 @@ impl Kit {
     fn for_each_holder(
         &self,
         name: impl AsRef<str>,
-        act: impl Fn(&mut Resource, &Entry, Now, &mut Calls),
+        act: impl Fn(&mut Resource, &Entry, Now, &mut Notified),
     ) -> Result<()> {
         let name = ResourceName::new(name)?;
-        let count = self.store.step(&name, |resource, now, calls| {
+        let count = self.store.step(&name, |resource, now, notified| {
             let held: Vec<_> = resource.entries().iter().filter(|entry| entry.is_held()).cloned().collect();
-            held.iter().for_each(|holder| act(resource, holder, now, calls));
+            held.iter().for_each(|holder| act(resource, holder, now, notified));
             held.len()
         });
         if count == 0 {
@@ -471,8 +472,8 @@ impl Kit {
         let dead = self.connection.session;
         let names: Vec<_> = self.store.lock().resources.keys().cloned().collect();
         for name in &names {
-            self.store.step(name, |resource, now, calls| {
-                resource.end_sessions(now, calls, |session| session != dead);
+            self.store.step(name, |resource, now, notified| {
+                resource.end_sessions(now, notified, |session| session != dead);
             });
         }
         self.store.lock().mailboxes.remove(&dead);

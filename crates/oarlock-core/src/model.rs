@@ -127,7 +127,7 @@ impl PartialEq for Quiet {
 }
 
 /// The claims that are to be notified after a step, with their sessions.
-pub type Calls = Vec<(ClaimId, Session)>;
+pub type Notified = Vec<(ClaimId, Session)>;
 
 impl Resource {
     /// Grants or queues `claim`, or refuses it.
@@ -135,15 +135,15 @@ impl Resource {
     /// # Errors
     /// [`ErrorKind::SpecMismatch`], [`ErrorKind::TooHeavy`], [`ErrorKind::Upgrade`], [`ErrorKind::FenceExhausted`];
     /// nothing has changed then, beyond what time did.
-    pub fn attempt(&mut self, claim: &Claim, session: Session, now: Now, calls: &mut Calls) -> Result<Attempt> {
-        self.expire(now, calls);
+    pub fn attempt(&mut self, claim: &Claim, session: Session, now: Now, notified: &mut Notified) -> Result<Attempt> {
+        self.expire(now, notified);
         self.quiet_until = Quiet::default();
         self.last_used_micros = now.wall_micros;
         let known = self.position(claim.id);
         if let Some(at) = known
             && let Standing::Held(fence) = self.entries[at].standing
         {
-            return self.reattempt(at, fence, claim, now, calls);
+            return self.reattempt(at, fence, claim, now, notified);
         }
 
         let limit = queue::admit(claim.capacity, claim.weight, self.capacity)?;
@@ -152,7 +152,7 @@ impl Resource {
         if !fits && !claim.wait {
             let pending = self.pending(at, now);
             if known.is_some() {
-                self.remove(at, now, calls);
+                self.remove(at, now, notified);
             }
             return Ok(Attempt::Pending(pending));
         }
@@ -171,7 +171,7 @@ impl Resource {
             entry.expires = now.boot + if fence.is_some() { claim.ttl } else { claim.waiter_ttl() };
         }
         let Some(fence) = fence else {
-            self.call(now, calls);
+            self.notify(now, notified);
             return Ok(Attempt::Pending(self.pending(at, now)));
         };
         entry.standing = Standing::Held(fence);
@@ -180,12 +180,19 @@ impl Resource {
         let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
         grant.memo.clone_from(&self.memo);
         // After this grant others may fit, or a waiter that was notified may not fit any more.
-        self.call(now, calls);
+        self.notify(now, notified);
         Ok(Attempt::Granted(grant))
     }
 
     /// Another attempt of a held claim: a repeated request, or one for less weight.
-    fn reattempt(&mut self, at: usize, fence: Fence, claim: &Claim, now: Now, calls: &mut Calls) -> Result<Attempt> {
+    fn reattempt(
+        &mut self,
+        at: usize,
+        fence: Fence,
+        claim: &Claim,
+        now: Now,
+        notified: &mut Notified,
+    ) -> Result<Attempt> {
         let entry = &mut self.entries[at];
         queue::check_held(entry.weight, claim.weight)?;
         entry.weight = claim.weight;
@@ -196,13 +203,13 @@ impl Resource {
         }
         let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
         grant.memo.clone_from(&self.memo);
-        self.call(now, calls);
+        self.notify(now, notified);
         Ok(Attempt::Granted(grant))
     }
 
     /// Keeps a claim alive.
-    pub fn renew(&mut self, renewal: &Renewal, now: Now, calls: &mut Calls) -> Result<Renewed> {
-        self.expire(now, calls);
+    pub fn renew(&mut self, renewal: &Renewal, now: Now, notified: &mut Notified) -> Result<Renewed> {
+        self.expire(now, notified);
         let id = renewal.claim.id;
         let Some(at) = self.position(id) else {
             let grave = self.graves.iter().find(|grave| grave.id == id);
@@ -249,8 +256,8 @@ impl Resource {
     }
 
     /// Ends a claim, holder or waiter.
-    pub fn release(&mut self, id: ClaimId, end: &End, now: Now, calls: &mut Calls) -> Release {
-        self.expire(now, calls);
+    pub fn release(&mut self, id: ClaimId, end: &End, now: Now, notified: &mut Notified) -> Release {
+        self.expire(now, notified);
         self.quiet_until = Quiet::default();
         let Some(at) = self.position(id) else {
             return Release::new(Released::NotHeld, Some(self.anyone_waits()));
@@ -265,7 +272,7 @@ impl Resource {
             End::Withdrawn => {}
             End::Broken { ending, grace } => {
                 let entry = &mut self.entries[at];
-                calls.push((id, entry.session));
+                notified.push((id, entry.session));
                 if !grace.is_zero() {
                     entry.ending = Some(ending.clone());
                     entry.expires = entry.expires.min(now.boot + *grace);
@@ -274,22 +281,22 @@ impl Resource {
                 self.bury(id, ending.clone());
             }
         }
-        self.remove(at, now, calls);
+        self.remove(at, now, notified);
         Release::new(Released::Released, Some(self.anyone_waits()))
     }
 
     /// Removes the claims whose lease has expired.
-    pub fn expire(&mut self, now: Now, calls: &mut Calls) {
+    pub fn expire(&mut self, now: Now, notified: &mut Notified) {
         if now.boot < self.quiet_until.0 {
             return;
         }
-        self.retain(now, calls, |entry| entry.ends() > now.boot);
+        self.retain(now, notified, |entry| entry.ends() > now.boot);
         self.quiet_until = Quiet(self.entries.iter().map(Entry::ends).min().unwrap_or_default());
     }
 
     /// Removes the claims whose session is not alive.
-    pub fn end_sessions(&mut self, now: Now, calls: &mut Calls, mut is_alive: impl FnMut(Session) -> bool) {
-        self.retain(now, calls, |entry| entry.lifetime == Lifetime::Lease || is_alive(entry.session));
+    pub fn end_sessions(&mut self, now: Now, notified: &mut Notified, mut is_alive: impl FnMut(Session) -> bool) {
+        self.retain(now, notified, |entry| entry.lifetime == Lifetime::Lease || is_alive(entry.session));
     }
 
     /// Restarts every lease: the clock that they were set by was reset by a reboot of the machine.
@@ -307,7 +314,7 @@ impl Resource {
         }
     }
 
-    fn retain(&mut self, now: Now, calls: &mut Calls, mut keep: impl FnMut(&Entry) -> bool) {
+    fn retain(&mut self, now: Now, notified: &mut Notified, mut keep: impl FnMut(&Entry) -> bool) {
         let before = self.entries.len();
         let mut broken = Vec::new();
         self.entries.retain(|entry| {
@@ -321,21 +328,21 @@ impl Resource {
             self.bury(id, ending);
         }
         if self.entries.len() < before {
-            self.after_removal(now, calls);
+            self.after_removal(now, notified);
         }
     }
 
-    fn remove(&mut self, at: usize, now: Now, calls: &mut Calls) {
+    fn remove(&mut self, at: usize, now: Now, notified: &mut Notified) {
         self.entries.remove(at);
-        self.after_removal(now, calls);
+        self.after_removal(now, notified);
     }
 
-    fn after_removal(&mut self, now: Now, calls: &mut Calls) {
+    fn after_removal(&mut self, now: Now, notified: &mut Notified) {
         self.quiet_until = Quiet::default();
         if self.entries.is_empty() {
             self.capacity = None;
         }
-        self.call(now, calls);
+        self.notify(now, notified);
     }
 
     fn bury(&mut self, id: ClaimId, ending: Ending) {
@@ -346,7 +353,7 @@ impl Resource {
     }
 
     /// Notifies the waiters that fit now that their turn has come, and starts the time in which they must take it.
-    fn call(&mut self, now: Now, calls: &mut Calls) {
+    fn notify(&mut self, now: Now, notified: &mut Notified) {
         let limit = self.limit();
         let mut load: Load = self.entries.iter().filter(|entry| entry.is_held()).map(|entry| entry.weight).collect();
         let mut blocked = false;
@@ -356,7 +363,7 @@ impl Resource {
                 load.add(entry.weight);
                 if turn.is_none() {
                     *turn = Some(now.boot + TURN_TTL);
-                    calls.push((entry.id, entry.session));
+                    notified.push((entry.id, entry.session));
                 }
             } else {
                 *turn = None;

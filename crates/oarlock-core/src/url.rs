@@ -1,6 +1,7 @@
 //! The URL of a store: scheme, credentials, hosts, path and options. Printing a URL never shows its password.
 //!
-//! A store describes its schemes as data ([`Scheme`]) and registers them with one [`Store`]. This module knows no store.
+//! A store describes its schemes as data ([`Scheme`]) and registers them with one [`Store`]. This module knows no
+//! store.
 
 mod explain;
 mod options;
@@ -52,8 +53,8 @@ impl Url {
         Ok(Self { store, scheme, parts, options, path_parts, inherit_session: false })
     }
 
-    /// Lets child processes keep the session of the embedded store alive: a lock then outlives this process for as long as a
-    /// child runs, up to its lease. Other stores ignore it. It is not part of the text of the URL.
+    /// Lets child processes keep the session of the embedded store alive: a lock then outlives this process for as long
+    /// as a child runs, up to its lease. Other stores ignore it. It is not part of the text of the URL.
     #[must_use]
     pub fn inherit_session(mut self, inherit: bool) -> Self {
         self.inherit_session = inherit;
@@ -115,7 +116,8 @@ impl Url {
         &self.parts.path
     }
 
-    /// The part of the path that the scheme calls `name`, as [`explain`](Self::explain) shows it; empty if there is none.
+    /// The part of the path that the scheme calls `name`, as [`explain`](Self::explain) shows it; empty if there is
+    /// none.
     #[must_use]
     pub fn path_part(&self, name: &str) -> &str {
         self.path_parts.iter().find(|(part, _)| *part == name).map_or("", |(_, value)| value)
@@ -174,7 +176,8 @@ impl Url {
         self.scheme.choice(key).map(|values| self.option(key).unwrap_or(values[0]))
     }
 
-    /// The value of an option that only some schemes have, such as `min_replicas` of Redis; `None` if the URL does not say.
+    /// The value of an option that only some schemes have, such as `min_replicas` of Redis; `None` if the URL does not
+    /// say.
     #[must_use]
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.own.get(key).map(String::as_str)

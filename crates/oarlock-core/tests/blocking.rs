@@ -345,8 +345,8 @@ fn impl_blocks(source: &str) -> impl Iterator<Item = (&str, bool, &str)> {
     })
 }
 
-/// Without the attribute, a method would have no twin. An `impl` block needs it if it has an async method, or if another
-/// block of its type has it.
+/// Without the attribute, a method would have no twin. An `impl` block needs it if it has an async method, or if
+/// another block of its type has it.
 #[test]
 fn every_public_method_is_seen_by_the_generator() -> Result<(), Failure> {
     // For drivers, and for programs that open stores themselves.

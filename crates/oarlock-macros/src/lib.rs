@@ -4,8 +4,8 @@
 //! method for each public method of the first: the same name and arguments, without `async`. A method can be marked:
 //!
 //! - `#[blocking(within)]`: its twin has a bounded form, too, `name_within(…, patience)`.
-//! - `#[blocking(by_hand)]`: its twin is written by hand, in an `impl` block with `#[by_hand]`. Without it, the crate does
-//!   not compile.
+//! - `#[blocking(by_hand)]`: its twin is written by hand, in an `impl` block with `#[by_hand]`. Without it, the crate
+//!   does not compile.
 //! - `#[blocking(none)]`: it has no twin, because code that blocks has no use for it.
 //!
 //! So the blocking API can lack a method only where the async one says so.
@@ -43,8 +43,8 @@ const TWINS: &[&str] = &[
     "Watch",
 ];
 
-/// Declares the blocking types, as aliases `Name = Blocking<path>` or `Name = BlockingGuard<path, path of its state>`, and
-/// how a value of the async API becomes one.
+/// Declares the blocking types, as aliases `Name = Blocking<path>` or `Name = BlockingGuard<path, path of its state>`,
+/// and how a value of the async API becomes one.
 #[proc_macro]
 pub fn twins(input: TokenStream) -> TokenStream {
     let file = syn::parse_macro_input!(input as syn::File);

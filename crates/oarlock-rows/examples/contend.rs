@@ -1,10 +1,11 @@
-//! Which lock for a row: the same change under a version, under `SELECT … FOR UPDATE` and under a mutex, with many rows and
-//! with one.
+//! Which lock for a row: the same change under a version, under `SELECT … FOR UPDATE` and under a mutex, with many rows
+//! and with one.
 //!
 //! `cargo run --release -p oarlock-rows --example contend -- URL [LOCK_URL [CLIENTS [SECONDS]]]`
 //!
-//! URL is `postgres://…` or `mysql://…`; `LOCK_URL` is where the mutex is, the same store unless it is given. Each client adds
-//! one to a row it picks at random. The program fails when the sum of all rows is not the number of changes.
+//! URL is `postgres://…` or `mysql://…`; `LOCK_URL` is where the mutex is, the same store unless it is given. Each
+//! client adds one to a row it picks at random. The program fails when the sum of all rows is not the number of
+//! changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

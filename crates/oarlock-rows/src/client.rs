@@ -49,8 +49,8 @@ pub trait Client {
     fn last_text(row: &Self::Row) -> Option<String>;
 
     /// Whether this is a transaction, or is inside one. Only then can rows be [locked](crate::Locked::lock): outside of
-    /// one a lock ends with its statement. And nothing is sent again then after an error: the server may have undone what
-    /// came before it, and only who began the transaction can run all of it again.
+    /// one a lock ends with its statement. And nothing is sent again then after an error: the server may have undone
+    /// what came before it, and only who began the transaction can run all of it again.
     ///
     /// `tokio_postgres` and `mysql_async` do not tell of a transaction that was begun by a statement: begin it with
     /// `postgres::transaction`, `mysql::transaction` or the client's own call.

@@ -9,9 +9,9 @@ use crate::{Client, Dialect, Done, Error, Failed, Retry, Troubled};
 pub enum Version {
     /// A column of whole numbers, counted up by each change.
     Integer(String),
-    /// A column of times, always moved forward. It must keep microseconds on PostgreSQL (any `timestamp`), MySQL and MariaDB
-    /// (`datetime(6)`), and be text with milliseconds on SQLite: two changes in one tick would look like one. On MySQL and
-    /// MariaDB not `timestamp(6)`: connections with different time zones show it differently.
+    /// A column of times, always moved forward. It must keep microseconds on PostgreSQL (any `timestamp`), MySQL and
+    /// MariaDB (`datetime(6)`), and be text with milliseconds on SQLite: two changes in one tick would look like one.
+    /// On MySQL and MariaDB not `timestamp(6)`: connections with different time zones show it differently.
     Timestamp(String),
     /// PostgreSQL's own `xmin`, the transaction that wrote the row: no column is needed, and changes of those who know
     /// nothing of versions are seen too. It cannot tell two changes of one transaction apart.
@@ -106,8 +106,8 @@ pub struct Seen<R> {
 ///
 /// # Guarantees
 /// A change or a deletion takes effect only on the very state that was read: both are one statement that names key and
-/// version. That holds against every writer that moves the version too; a writer that does not move it is not seen, except with
-/// [`Version::Xmin`].
+/// version. That holds against every writer that moves the version too; a writer that does not move it is not seen,
+/// except with [`Version::Xmin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
     table: String,
@@ -189,10 +189,10 @@ impl Versioned {
     /// Not for use inside a transaction that isolates more than `READ COMMITTED`: it would read the same old row again.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when attempts or time are used up; otherwise as [`Versioned::read`]. Deadlocks and serialization
-    /// failures are tried again like conflicts, but not inside a transaction: the server has undone what came before, so the
-    /// error must leave it, for the whole of it to be rerun. A transaction that was begun by a statement on a connection of
-    /// `tokio_postgres` or `mysql_async` is not noticed.
+    /// [`Error::Conflict`] when attempts or time are used up; otherwise as [`Versioned::read`]. Deadlocks and
+    /// serialization failures are tried again like conflicts, but not inside a transaction: the server has undone what
+    /// came before, so the error must leave it, for the whole of it to be rerun. A transaction that was begun by a
+    /// statement on a connection of `tokio_postgres` or `mysql_async` is not noticed.
     ///
     /// # Cancel safety
     /// When the future is dropped, the last change may have been made, and wholly.

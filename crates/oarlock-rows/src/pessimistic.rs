@@ -60,8 +60,8 @@ pub enum Wait {
 /// ```
 ///
 /// # Guarantees
-/// The rows stay locked until the transaction ends. They are locked in the order of their keys, so that two callers that want
-/// the same ones do not wait for each other.
+/// The rows stay locked until the transaction ends. They are locked in the order of their keys, so that two callers
+/// that want the same ones do not wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locked {
     table: String,
@@ -69,7 +69,8 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// The rows of a table, by one column that names each of them and has an index. `schema.table` is taken apart at the dot.
+    /// The rows of a table, by one column that names each of them and has an index. `schema.table` is taken apart at
+    /// the dot.
     #[must_use]
     pub fn new(table: &str, key: &str) -> Self {
         Self { table: table.to_owned(), key: key.to_owned() }
@@ -81,11 +82,12 @@ impl Locked {
     /// On PostgreSQL a [`Wait::UpTo`] holds for the rest of the transaction, for every statement of it.
     ///
     /// # Errors
-    /// The client's own; [`Trouble::Busy`](crate::Trouble::Busy) when the wait was over. [`Error::Refused`] outside of a
-    /// transaction, where a lock would end with the statement that takes it; a transaction that was begun by a statement
-    /// (`BEGIN`) on a connection of `tokio_postgres` or `mysql_async` is not noticed, so use `postgres::transaction`,
-    /// `mysql::transaction` or the client's own call. Also for what this database cannot do: SQLite has no locks on rows, so the transaction must have been begun as a writing one
-    /// (`sqlite::transaction` does), and nothing can be skipped.
+    /// The client's own; [`Trouble::Busy`](crate::Trouble::Busy) when the wait was over. [`Error::Refused`] outside of
+    /// a transaction, where a lock would end with the statement that takes it; a transaction that was begun by a
+    /// statement (`BEGIN`) on a connection of `tokio_postgres` or `mysql_async` is not noticed, so use
+    /// `postgres::transaction`, `mysql::transaction` or the client's own call. Also for what this database cannot do:
+    /// SQLite has no locks on rows, so the transaction must have been begun as a writing one (`sqlite::transaction`
+    /// does), and nothing can be skipped.
     ///
     /// # Cancel safety
     /// When the future is dropped, the rows may be locked until the transaction ends.

@@ -94,8 +94,8 @@ client!(Transaction<'_>, in_transaction: true);
 /// A connection that prepares each statement once and keeps it: one round trip a statement instead of two. For
 /// connections that live long and always send the same few.
 ///
-/// A statement that the server refuses because its table was altered (`0A000`) fails once, and is prepared anew the next
-/// time.
+/// A statement that the server refuses because its table was altered (`0A000`) fails once, and is prepared anew the
+/// next time.
 #[derive(Debug)]
 pub struct Cached {
     client: tokio_postgres::Client,

@@ -60,7 +60,8 @@ impl Retry {
         Self { first, longest, ..self }
     }
 
-    /// Also when a lock was not to be had in time ([`Trouble::Busy`]). Otherwise that is an answer: the wait was chosen.
+    /// Also when a lock was not to be had in time ([`Trouble::Busy`]). Otherwise that is an answer: the wait was
+    /// chosen.
     #[must_use]
     pub fn when_busy(self) -> Self {
         Self { when_busy: true, ..self }
@@ -120,7 +121,8 @@ pub struct Done<T> {
     pub value: T,
     /// How often it was tried.
     pub attempts: u32,
-    /// How often another transaction came first. Where this is often most of the attempts, a lock costs less than the repetitions.
+    /// How often another transaction came first. Where this is often most of the attempts, a lock costs less than the
+    /// repetitions.
     pub conflicts: u32,
 }
 

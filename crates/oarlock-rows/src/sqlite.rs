@@ -98,10 +98,11 @@ macro_rules! client {
 client!(Connection);
 client!(Transaction<'_>);
 
-/// Runs `work` in a transaction that is alone in writing from its beginning, and commits it; again when another one was in
-/// the way.
+/// Runs `work` in a transaction that is alone in writing from its beginning, and commits it; again when another one was
+/// in the way.
 ///
-/// **`work` may run more than once.** The future cannot move between threads, as the transaction cannot. How long the beginning waits for another writer is the connection's `busy_timeout`.
+/// **`work` may run more than once.** The future cannot move between threads, as the transaction cannot. How long the
+/// beginning waits for another writer is the connection's `busy_timeout`.
 ///
 /// # Errors
 /// That of `work`, after a rollback, or of beginning and committing.

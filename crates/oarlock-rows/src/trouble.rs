@@ -28,7 +28,8 @@ impl Trouble {
 
     /// By the number that MySQL and MariaDB send.
     ///
-    /// `1205` ends the statement only and leaves the transaction open. A client that goes on after it commits half of the work.
+    /// `1205` ends the statement only and leaves the transaction open. A client that goes on after it commits half of
+    /// the work.
     #[must_use]
     pub fn of_mysql(number: u16) -> Option<Self> {
         match number {

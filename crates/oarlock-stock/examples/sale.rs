@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p oarlock-stock --example sale -- URL [UNITS [REQUESTS [PROCESSES [TAKERS [SEGMENTS…]]]]]`
 //!
-//! URL is `postgres://…`, `mysql://…`, `redis://…`, `redis+cluster://h1:p1,h2:p2` or a file for SQLite. One line is printed for
-//! each number of segments; the program fails when the units are not accounted for to the last one.
+//! URL is `postgres://…`, `mysql://…`, `redis://…`, `redis+cluster://h1:p1,h2:p2` or a file for SQLite. One line is
+//! printed for each number of segments; the program fails when the units are not accounted for to the last one.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;

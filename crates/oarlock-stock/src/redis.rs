@@ -39,22 +39,23 @@ macro_rules! scripts {
 
 scripts!(take, look, settle, sweep, debit, credit, clear, forget, open, close, stale, clock, raise, remap, deliver);
 
-/// Stock on Redis, over a connection of the crate `redis`: a `MultiplexedConnection`, or a `ClusterConnection`, where the
-/// segments lie on different masters.
+/// Stock on Redis, over a connection of the crate `redis`: a `MultiplexedConnection`, or a `ClusterConnection`, where
+/// the segments lie on different masters.
 ///
-/// An id has one home segment. Units and the reservation are in one slot there, so that one script takes them. Where the
-/// home has too little, units are brought from other segments: out of one with a note, into the other once for each
+/// An id has one home segment. Units and the reservation are in one slot there, so that one script takes them. Where
+/// the home has too little, units are brought from other segments: out of one with a note, into the other once for each
 /// note. Who dies in between leaves a note, and the next `sweep`, `resize` or `count` finishes what it says.
 ///
 /// `count` reads one segment after the other: while others take, its parts are of different moments.
 ///
-/// The id of a reservation that was sold or given back is remembered for a week, or as long as [`remember`](Self::remember) says,
-/// and then forgotten by the next `sweep`, `confirm` or `give_back`: an order that is tried again later than that takes again. Ids
-/// of deliveries are remembered for as long as the item.
+/// The id of a reservation that was sold or given back is remembered for a week, or as long as
+/// [`remember`](Self::remember) says, and then forgotten by the next `sweep`, `confirm` or `give_back`: an order that
+/// is tried again later than that takes again. Ids of deliveries are remembered for as long as the item.
 ///
 /// # Guarantees
-/// As those of [`Stock`](crate::Stock), for as long as Redis forgets nothing that it acknowledged. **A failover can lose the
-/// last takes and sell their units again.** Let Redis be the gate and a database the book there, or wait for replicas.
+/// As those of [`Stock`](crate::Stock), for as long as Redis forgets nothing that it acknowledged. **A failover can
+/// lose the last takes and sell their units again.** Let Redis be the gate and a database the book there, or wait for
+/// replicas.
 pub struct Redis<C> {
     conn: C,
     remembered: Duration,
@@ -76,8 +77,8 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         Self { conn, remembered: REMEMBERED, maps: HashMap::new(), empty: HashMap::new() }
     }
 
-    /// Remembers ids for so long after their reservation was sold or given back: longer than any order may be tried again. Each
-    /// takes about 150 bytes of the server's memory meanwhile.
+    /// Remembers ids for so long after their reservation was sold or given back: longer than any order may be tried
+    /// again. Each takes about 150 bytes of the server's memory meanwhile.
     #[must_use]
     pub fn remember(mut self, span: Duration) -> Self {
         self.remembered = span;

@@ -76,8 +76,8 @@ pub enum Step {
 
 /// A store of segments. Every call is safe to repeat, and keeps what [`Count`] says.
 ///
-/// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if its caller no longer waits, so a
-/// future of these is not dropped half-way.
+/// One connection, one call at a time. [`Stock`](crate::Stock) finishes what it began even if its caller no longer
+/// waits, so a future of these is not dropped half-way.
 pub trait Shelf: Send + 'static {
     /// Makes what the store needs, if it is not there.
     fn init(&mut self) -> impl Future<Output = Result<(), Error>> + Send;

@@ -1,4 +1,5 @@
-//! Stock in a database: three tables, each step one transaction. On MySQL a take is a procedure, else it would be four requests.
+//! Stock in a database: three tables, each step one transaction. On MySQL a take is a procedure, else it would be four
+//! requests.
 
 mod schema;
 mod steps;
@@ -18,8 +19,8 @@ use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 /// `mysql_async::Conn` or `rusqlite::Connection`.
 ///
 /// Deadlocks and serialization failures are tried again, and so is a SQLite that is busy. The isolation is that of the
-/// connection; `READ COMMITTED` is enough and best. On MySQL leave `autocommit` on: without it, and with `REPEATABLE READ`, a
-/// connection that once saw too little sees that for ever.
+/// connection; `READ COMMITTED` is enough and best. On MySQL leave `autocommit` on: without it, and with `REPEATABLE
+/// READ`, a connection that once saw too little sees that for ever.
 #[derive(Debug)]
 pub struct Sql<C> {
     conn: C,
@@ -311,8 +312,8 @@ impl<C: Conn> Sql<C> {
         }
     }
 
-    /// How the item is split, how many units are left in all segments, and what the id of the order stands for: all at one
-    /// moment, in one request, because once everything is sold this is what every order costs.
+    /// How the item is split, how many units are left in all segments, and what the id of the order stands for: all at
+    /// one moment, in one request, because once everything is sold this is what every order costs.
     async fn left(&mut self, order: &Order) -> Result<(Map, u64, Option<Reservation>), Error> {
         let Order { sku, id, .. } = order;
         let left = "(select coalesce(sum(available), 0) from oarlock_stock_segment as s where s.sku = i.sku)";

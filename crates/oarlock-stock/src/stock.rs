@@ -30,13 +30,13 @@ pub enum Take {
 /// Stock of items whose units lie in segments, so that many can take at once.
 ///
 /// # Guarantees
-/// No unit is given out twice, whatever other clients take, give back, restock or resize, or crash, at the same time: every step is
-/// atomic in the store and keeps `available + held + sold == delivered`. A take with an id that was used before takes
-/// nothing more. [`Take::SoldOut`] is said only when all segments together had too little at one moment.
+/// No unit is given out twice, whatever other clients take, give back, restock or resize, or crash, at the same time:
+/// every step is atomic in the store and keeps `available + held + sold == delivered`. A take with an id that was used
+/// before takes nothing more. [`Take::SoldOut`] is said only when all segments together had too little at one moment.
 ///
 /// # Cancel safety
-/// A call whose future is dropped is finished all the same: nothing stays half done. Repeat it with the same id to learn
-/// what came of it.
+/// A call whose future is dropped is finished all the same: nothing stays half done. Repeat it with the same id to
+/// learn what came of it.
 #[derive(Debug)]
 pub struct Stock<S> {
     shelf: Arc<Mutex<S>>,
@@ -89,8 +89,8 @@ impl<S: Shelf> Stock<S> {
     /// Takes units, or says that there are too few.
     ///
     /// # Errors
-    /// [`Error::Reused`] when the id stands for another item or quantity. After [`Error::Store`] ask again with the same
-    /// order.
+    /// [`Error::Reused`] when the id stands for another item or quantity. After [`Error::Store`] ask again with the
+    /// same order.
     pub async fn take(&self, order: Order) -> Result<Take, Error> {
         named(&order.sku)?;
         named(&order.id)?;
@@ -127,8 +127,8 @@ impl<S: Shelf> Stock<S> {
         finished(async move { shelf.settle(&sku, &id, State::Returned).await }).await
     }
 
-    /// Gives back what was held for too long, a few hundred at a time, and says how many reservations that were. Each goes
-    /// back once, however many sweep. Call it now and then, from anywhere.
+    /// Gives back what was held for too long, a few hundred at a time, and says how many reservations that were. Each
+    /// goes back once, however many sweep. Call it now and then, from anywhere.
     ///
     /// # Errors
     /// The store's own.
@@ -159,8 +159,8 @@ impl<S: Shelf> Stock<S> {
         finished(async move { shelf.spread(&sku, None).await }).await
     }
 
-    /// Forgets an item: its units, reservations and deliveries. An id may stand for something else afterwards, so do this
-    /// only when no request of the old days can still be under way. Nothing happens if there is no such item.
+    /// Forgets an item: its units, reservations and deliveries. An id may stand for something else afterwards, so do
+    /// this only when no request of the old days can still be under way. Nothing happens if there is no such item.
     ///
     /// # Errors
     /// The store's own.

@@ -1,4 +1,5 @@
-//! Takers and servers that are killed half-way: every unit is accounted for, and no taker was told of one that it does not have.
+//! Takers and servers that are killed half-way: every unit is accounted for, and no taker was told of one that it does
+//! not have.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, reason = "not every test uses all that is shared")]

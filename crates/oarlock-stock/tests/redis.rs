@@ -173,8 +173,8 @@ async fn a_resize_that_nobody_ended_stops_nobody() {
     }
 }
 
-/// The client that brought units back died before it could say so, just after another had looked. They lie where no single
-/// segment has enough, so that a taker must look, and not believe what it remembers.
+/// The client that brought units back died before it could say so, just after another had looked. They lie where no
+/// single segment has enough, so that a taker must look, and not believe what it remembers.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_back_without_a_word_is_found() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
@@ -221,7 +221,8 @@ async fn the_map_of_a_former_life_is_not_believed() {
     assert_eq!((count.available, count.sold), (20, 20));
 }
 
-/// What was sold or given back is forgotten after its time, by sweeps and by others that end, so that ids do not become more and more.
+/// What was sold or given back is forgotten after its time, by sweeps and by others that end, so that ids do not become
+/// more and more.
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_forgotten_some_time_after_their_end() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };

@@ -101,8 +101,8 @@ async fn sell_out<S: Shelf>(sku: &'static str, units: u64, stocks: Vec<Stock<S>>
     assert_eq!((count.available, count.held, sold), (0, units, units));
 }
 
-/// At these levels of isolation the server refuses a client that changes a row that another has changed since, and may refuse
-/// who only reads: they ask again.
+/// At these levels of isolation the server refuses a client that changes a row that another has changed since, and may
+/// refuse who only reads: they ask again.
 #[tokio::test(flavor = "multi_thread")]
 async fn takers_in_strict_isolation_are_served() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };

@@ -1,5 +1,5 @@
-//! Measures what a cohort gains and what it costs other clients: 128 tasks of one client and one other client take one lock, with
-//! and without a cohort, in turns, in one run.
+//! Measures what a cohort gains and what it costs other clients: 128 tasks of one client and one other client take one
+//! lock, with and without a cohort, in turns, in one run.
 //!
 //! `cargo run --release -p oarlock --features redis --example cohort -- [URL] [seconds]`
 

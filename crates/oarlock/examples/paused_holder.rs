@@ -21,7 +21,8 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// The process that will be stopped. It takes the lock, does its reading, and writes when told to, without looking back.
+/// The process that will be stopped. It takes the lock, does its reading, and writes when told to, without looking
+/// back.
 fn holder(folder: &Path) -> Result<(), Failure> {
     let locks = oarlock::blocking::connect(format!("local:{}", folder.display()))?;
     let guard = locks.mutex("stock").ttl(LEASE).lock()?;

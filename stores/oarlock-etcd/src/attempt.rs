@@ -403,9 +403,9 @@ impl Etcd {
         at: usize,
         waiting: usize,
     ) -> Result<Option<Duration>> {
-        let called: Vec<_> = listing.called(at).map(|stored| stored.created).collect();
+        let notified: Vec<_> = listing.notified(at).map(|stored| stored.created).collect();
         let before = || listing.claims.iter().take(at);
-        let turns = before().map(|stored| (stored.created, called.contains(&stored.created)));
+        let turns = before().map(|stored| (stored.created, notified.contains(&stored.created)));
         let (expired, recheck_after) = self.turns.observe(turns, waiting, Instant::now());
         for stored in before().filter(|stored| expired.contains(&stored.created)) {
             // A waiter that has taken its turn is never evicted: taking it changes the key.

@@ -309,7 +309,7 @@ impl Listing {
     }
 
     /// The claims before `at` whose turn has come and that have not taken it.
-    pub(crate) fn called(&self, at: usize) -> impl Iterator<Item = &StoredClaim> {
+    pub(crate) fn notified(&self, at: usize) -> impl Iterator<Item = &StoredClaim> {
         let open = move |before: &usize| !self.claims[*before].record.granted && self.may_hold(*before);
         (0..at).filter(open).map(|before| &self.claims[before])
     }
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn a_turn_that_was_not_taken_is_seen() {
         let queue = queue(of(0), &[Weight::ONE, Weight::ONE, Weight::All], 1);
-        assert_eq!(queue.called(2).map(|stored| stored.key[0]).collect::<Vec<_>>(), [1]);
+        assert_eq!(queue.notified(2).map(|stored| stored.key[0]).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

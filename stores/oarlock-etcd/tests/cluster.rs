@@ -123,8 +123,8 @@ async fn minority(leads: bool) -> Outcome {
     let (holder, rival) =
         (client([&bed.members[minority]]).await?, client(others.iter().map(|other| &bed.members[*other])).await?);
     let guard = lock_for(&holder, "job", ttl).await?;
-    // Before 3.5 a member that comes back with a later term makes the others elect again, and a slow disk makes that take
-    // several seconds: this lease outlasts it.
+    // Before 3.5 a member that comes back with a later term makes the others elect again, and a slow disk makes that
+    // take several seconds: this lease outlasts it.
     let waiting = waiter(&rival, &holder, TTL * 3).await?;
     // It is to be a lease that this member has kept alive.
     let first = guard.ends_at();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::Attempt;
-use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{Applied, Claim, ErrorKind, Result};
 
 use crate::blockers::{suspects, to_cursor, watched};
@@ -29,8 +29,8 @@ impl Store {
         let (store, mut asked) = (self.clone(), claim.clone());
         // A claim that would not receive the notification must ask for its grant.
         asked.renews &= watched;
-        let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
-            let attempt = store.attempt_on(&asked, resource, now, calls);
+        let run = move |resource: &mut Resource, now: Now, notified: &mut Notified| {
+            let attempt = store.attempt_on(&asked, resource, now, notified);
             (attempt, Answer { at: now.boot, last_fence: resource.last_fence() })
         };
         let step = self.clone().step(claim.resource.clone(), Needs::Session, run).await;
@@ -60,16 +60,16 @@ impl Store {
     }
 
     /// Attempts under the shard's lock. Ends the sessions in the way whose process is dead, then attempts again.
-    fn attempt_on(&self, claim: &Claim, resource: &mut Resource, now: Now, calls: &mut Calls) -> Result<Attempt> {
+    fn attempt_on(&self, claim: &Claim, resource: &mut Resource, now: Now, notified: &mut Notified) -> Result<Attempt> {
         let me = self.session.id;
         let mut alive = Vec::new();
         loop {
-            let mut answer = resource.attempt(claim, me, now, calls);
+            let mut answer = resource.attempt(claim, me, now, notified);
             let entries = resource.entries();
             let at = entries.iter().position(|entry| entry.id == claim.id).unwrap_or(entries.len());
             match &mut answer {
                 Ok(Attempt::Granted(_)) => {
-                    calls.retain(|(id, _)| *id != claim.id);
+                    notified.retain(|(id, _)| *id != claim.id);
                     return answer;
                 }
                 Ok(Attempt::Pending(pending)) => pending.cursor = to_cursor(&watched(entries, at)),
@@ -82,7 +82,7 @@ impl Store {
                 return answer;
             }
             alive.extend(living);
-            resource.end_sessions(now, calls, |session| !dead.contains(&session));
+            resource.end_sessions(now, notified, |session| !dead.contains(&session));
         }
     }
 }

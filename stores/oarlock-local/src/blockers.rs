@@ -1,10 +1,10 @@
 //! The sessions whose end a waiter must notice.
 //!
-//! The first waiter watches the holders. Each other waiter watches only the waiter just before it. So one death wakes one waiter,
-//! not a thousand, and every death is noticed.
+//! The first waiter watches the holders. Each other waiter watches only the waiter just before it. So one death wakes
+//! one waiter, not a thousand, and every death is noticed.
 
 use oarlock_core::driver::Cursor;
-use oarlock_core::model::{Calls, Entry, Session};
+use oarlock_core::model::{Entry, Notified, Session};
 use oarlock_core::{ClaimId, Lifetime};
 
 /// The sessions that the claim at `at` must watch.
@@ -21,8 +21,8 @@ pub(crate) fn watched(entries: &[Entry], at: usize) -> Vec<Session> {
     sessions
 }
 
-/// The sessions to probe for the claim at `at`: those that it watches, and those of all holders, so that each attempt notices
-/// a dead holder.
+/// The sessions to probe for the claim at `at`: those that it watches, and those of all holders, so that each attempt
+/// notices a dead holder.
 pub(crate) fn suspects(entries: &[Entry], at: usize, me: Session) -> Vec<Session> {
     let mut sessions = watched(entries, at);
     entries.iter().filter(|entry| entry.is_held()).for_each(|entry| push(&mut sessions, entry, Some(me)));
@@ -59,8 +59,8 @@ impl Watches {
         Self(waiting.map(|(at, entry)| (entry.id, watched(entries, at))).collect())
     }
 
-    /// Calls the waiters that must watch another session after a step: their next attempt tells them which.
-    pub(crate) fn call_changed(&self, entries: &[Entry], calls: &mut Calls) {
+    /// Notifies the waiters that must watch another session after a step: their next attempt tells them which.
+    pub(crate) fn notify_changed(&self, entries: &[Entry], notified: &mut Notified) {
         if self.0.is_empty() {
             return;
         }
@@ -69,8 +69,8 @@ impl Watches {
             // Waiters leave, but never change their order.
             let Some((_, watching)) = before.find(|(id, _)| *id == entry.id) else { return };
             let is_new = |session: &Session| !watching.contains(session);
-            if watched(entries, at).iter().any(is_new) && !calls.iter().any(|(id, _)| *id == entry.id) {
-                calls.push((entry.id, entry.session));
+            if watched(entries, at).iter().any(is_new) && !notified.iter().any(|(id, _)| *id == entry.id) {
+                notified.push((entry.id, entry.session));
             }
         }
     }
@@ -95,7 +95,7 @@ mod tests {
         for (at, session) in sessions.iter().enumerate() {
             let mut claim = claim(at);
             claim.wait = true;
-            resource.attempt(&claim, *session, NOW, &mut Calls::new()).unwrap();
+            resource.attempt(&claim, *session, NOW, &mut Notified::new()).unwrap();
         }
         resource
     }
@@ -124,30 +124,30 @@ mod tests {
         let mut resource = Resource::default();
         let mut held = claim(0);
         held.lifetime = Lifetime::Lease;
-        resource.attempt(&held, 7, NOW, &mut Calls::new()).unwrap();
+        resource.attempt(&held, 7, NOW, &mut Notified::new()).unwrap();
         assert!(suspects(resource.entries(), 1, 8).is_empty());
     }
 
     #[test]
-    fn a_waiter_that_must_watch_another_session_is_called() {
+    fn a_waiter_that_must_watch_another_session_is_notified() {
         let mut resource = queue(&[7, 8, 9, 5]);
         let before = Watches::of(resource.entries());
-        let mut calls = Calls::new();
-        resource.release(id(1), &End::Withdrawn, NOW, &mut calls);
-        before.call_changed(resource.entries(), &mut calls);
-        assert_eq!(calls, [(id(2), 9)]);
+        let mut notified = Notified::new();
+        resource.release(id(1), &End::Withdrawn, NOW, &mut notified);
+        before.notify_changed(resource.entries(), &mut notified);
+        assert_eq!(notified, [(id(2), 9)]);
     }
 
     #[test]
-    fn a_waiter_is_not_called_when_the_one_before_becomes_the_holder() {
+    fn a_waiter_is_not_notified_when_the_one_before_becomes_the_holder() {
         let mut resource = queue(&[7, 8, 9]);
         let before = Watches::of(resource.entries());
-        let mut calls = Calls::new();
-        resource.release(id(0), &End::Withdrawn, NOW, &mut calls);
-        let granted = resource.attempt(&claim(1), 8, NOW, &mut Calls::new()).unwrap();
+        let mut notified = Notified::new();
+        resource.release(id(0), &End::Withdrawn, NOW, &mut notified);
+        let granted = resource.attempt(&claim(1), 8, NOW, &mut Notified::new()).unwrap();
         assert!(matches!(granted, Attempt::Granted(_)));
-        before.call_changed(resource.entries(), &mut calls);
-        assert_eq!(calls, [(id(1), 8)]);
+        before.notify_changed(resource.entries(), &mut notified);
+        assert_eq!(notified, [(id(1), 8)]);
     }
 
     #[test]

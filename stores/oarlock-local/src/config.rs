@@ -37,8 +37,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// Whether programs that this process starts keep its locks alive after its death, as with flock(1).
     pub inherit: bool,
-    /// Whether the group of the directory shares its locks. Otherwise the directory belongs to one user, and one that other
-    /// users can write to is refused.
+    /// Whether the group of the directory shares its locks. Otherwise the directory belongs to one user, and one that
+    /// other users can write to is refused.
     pub group: bool,
 }
 
@@ -86,8 +86,8 @@ pub fn default_dir() -> Result<PathBuf> {
     dir_from(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
 
-/// The other default directory of this user's locks, if both exist: programs that are started without `XDG_STATE_HOME`, as from
-/// cron, use `$HOME/.local/state/oarlock`. A lock in one directory does not exclude a lock in the other.
+/// The other default directory of this user's locks, if both exist: programs that are started without `XDG_STATE_HOME`,
+/// as from cron, use `$HOME/.local/state/oarlock`. A lock in one directory does not exclude a lock in the other.
 #[must_use]
 pub fn other_default_dir() -> Option<PathBuf> {
     other_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))

@@ -1,5 +1,5 @@
-//! The directory of the store and its folders. They are created for their owner, or for a group if the URL says so. A directory
-//! that other users can write to is refused.
+//! The directory of the store and its folders. They are created for their owner, or for a group if the URL says so. A
+//! directory that other users can write to is refused.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -82,7 +82,8 @@ impl Access {
         })
     }
 
-    /// Opens a file for writing. Creates it if it is missing, never truncates it. For a group it has its mode before its name.
+    /// Opens a file for writing. Creates it if it is missing, never truncates it. For a group it has its mode before
+    /// its name.
     pub(crate) fn open_or_create(self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -141,8 +142,8 @@ impl Directory {
         Ok(dir)
     }
 
-    /// Takes a shared flock of the directory for as long as the store is open: systemd-tmpfiles skips a directory with a flock.
-    /// It fails while that program runs; the sweep tries again a minute later.
+    /// Takes a shared flock of the directory for as long as the store is open: systemd-tmpfiles skips a directory with
+    /// a flock. It fails while that program runs; the sweep tries again a minute later.
     pub(crate) fn protect(&self) {
         let Ok(root) = File::open(&self.root) else { return };
         if root.try_lock_shared().is_ok() {

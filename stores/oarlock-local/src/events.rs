@@ -122,7 +122,8 @@ impl Idle {
     }
 }
 
-/// Reads all datagrams. If the queue may have been full, the kernel may have dropped some: then all claims are notified.
+/// Reads all datagrams. If the queue may have been full, the kernel may have dropped some: then all claims are
+/// notified.
 fn receive(socket: &UnixDatagram, queue: usize, hub: &Hub) {
     let mut message = [0; MAX_MESSAGE];
     let mut received = 0;

@@ -1,8 +1,8 @@
 //! Whether a path still leads to the file that this process has open.
 //!
-//! A cleaner of old files (systemd-tmpfiles, tmpreaper) or a user can remove, move or replace an open file. A lock on such a
-//! file does not exclude processes that come later. So the path is checked after each lock, and files that are locked but
-//! never written are touched from time to time, so that they do not look unused.
+//! A cleaner of old files (systemd-tmpfiles, tmpreaper) or a user can remove, move or replace an open file. A lock on
+//! such a file does not exclude processes that come later. So the path is checked after each lock, and files that are
+//! locked but never written are touched from time to time, so that they do not look unused.
 
 use std::fs::File;
 use std::io;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use oarlock_core::model::Calls;
+use oarlock_core::model::Notified;
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Error, ErrorKind, Result};
 
@@ -60,7 +60,7 @@ impl Store {
         let name = record.name.clone();
         let mut resource = self.of_this_boot(record, now);
         let is_alive = |session| *known.entry(session).or_insert_with(|| !self.sessions.is_dead(session));
-        resource.end_sessions(now, &mut Calls::new(), is_alive);
+        resource.end_sessions(now, &mut Notified::new(), is_alive);
         resource.state(name, now)
     }
 

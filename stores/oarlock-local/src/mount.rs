@@ -1,7 +1,7 @@
 //! Refuses file systems on which locks are not reliable.
 //!
-//! The store relies on flock, on Unix sockets and on a page cache that all processes share. All three are certain only where
-//! one kernel owns the files. So file systems that other kernels share are refused by their type.
+//! The store relies on flock, on Unix sockets and on a page cache that all processes share. All three are certain only
+//! where one kernel owns the files. So file systems that other kernels share are refused by their type.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! Notifications to waiters, as datagrams to the sessions of their claims: a grant, or a call to attempt again.
 //!
-//! A lost datagram costs time, not safety: the engine polls slowly, and a grant that was not received ends with its turn.
+//! A lost datagram costs time, not safety: the engine polls slowly, and a grant that was not received ends with its
+//! turn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -8,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oarlock_core::ClaimId;
-use oarlock_core::model::{Calls, Session};
+use oarlock_core::model::{Notified, Session};
 
 use crate::session::{Life, Sessions};
 use crate::turn::{self, Handed};
@@ -57,11 +58,11 @@ impl Notifier {
         true
     }
 
-    /// Calls these claims to attempt again. Returns those of the session `me`, which need no datagram.
-    pub(crate) fn send_calls(&self, calls: &Calls, me: Session) -> Vec<ClaimId> {
+    /// Notifies these claims, which attempt again. Returns those of the session `me`, which need no datagram.
+    pub(crate) fn send_hints(&self, notified: &Notified, me: Session) -> Vec<ClaimId> {
         let mut mine = Vec::new();
         let mut others: BTreeMap<Session, Vec<ClaimId>> = BTreeMap::new();
-        for (id, session) in calls {
+        for (id, session) in notified {
             let ids = if *session == me { &mut mine } else { others.entry(*session).or_default() };
             ids.push(*id);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oarlock_core::driver::{End, Release, Released};
-use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{ClaimId, ResourceName, Result};
 
 use crate::store::{Needs, Store};
@@ -19,7 +19,8 @@ impl Store {
             self.hub.waiters.forget(id);
         }
         let end = end.clone();
-        let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| resource.release(id, &end, now, calls);
+        let run =
+            move |resource: &mut Resource, now: Now, notified: &mut Notified| resource.release(id, &end, now, notified);
         let release = self.clone().step(name.clone(), needs, run).await?;
         if release.outcome != Released::Asked {
             self.session.remove(id);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use oarlock_core::driver::{Gone, Renewal, Renewed};
-use oarlock_core::model::{Calls, Entry, Now, Resource};
+use oarlock_core::model::{Entry, Notified, Now, Resource};
 use oarlock_core::{Error, ErrorKind, Lifetime, ResourceName, Result};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -82,12 +82,12 @@ impl Store {
     /// Renews claims of one name.
     async fn renew_name(self: Arc<Self>, name: ResourceName, renewals: Vec<Renewal>) -> Result<Vec<Result<Renewed>>> {
         let needs = if renewals.iter().any(|it| it.memo.is_some()) { Needs::Disk } else { Needs::Nothing };
-        let run = move |resource: &mut Resource, now: Now, calls: &mut Calls| {
-            let renewed = renewals.iter().map(|renewal| resource.renew(renewal, now, calls)).collect::<Vec<_>>();
+        let run = move |resource: &mut Resource, now: Now, notified: &mut Notified| {
+            let renewed = renewals.iter().map(|renewal| resource.renew(renewal, now, notified)).collect::<Vec<_>>();
             let untaken = resource.entries().iter().filter(|entry| entry.untaken);
             let asks = |entry: &&Entry| renewals.iter().any(|renewal| renewal.claim.id == entry.id);
             // The claim holds, but its client does not know: the notification was lost.
-            calls.extend(untaken.filter(asks).map(|entry| (entry.id, entry.session)));
+            notified.extend(untaken.filter(asks).map(|entry| (entry.id, entry.session)));
             renewed
         };
         self.step(name, needs, run).await

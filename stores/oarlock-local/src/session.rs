@@ -1,13 +1,13 @@
-//! One session per open store: a file with a *liveness lock*, a flock that the process keeps until it ends. The kernel drops it
-//! when the process dies.
+//! One session per open store: a file with a *liveness lock*, a flock that the process keeps until it ends. The kernel
+//! drops it when the process dies.
 //!
-//! A session is dead when its file exists and its liveness lock is free. A *missing* file proves nothing: a cleaner of old
-//! files may have removed it while its process lives. Then the lease decides, and a live process creates its file again.
-//! A probe takes a *shared* flock, so that it does not look like a live process to other probes. The file is locked before it
-//! gets its name, so no process ever finds the file of a live session unlocked.
+//! A session is dead when its file exists and its liveness lock is free. A *missing* file proves nothing: a cleaner of
+//! old files may have removed it while its process lives. Then the lease decides, and a live process creates its file
+//! again. A probe takes a *shared* flock, so that it does not look like a live process to other probes. The file is
+//! locked before it gets its name, so no process ever finds the file of a live session unlocked.
 //!
-//! For the same reason a session that ends with claims leaves its file, unlocked, as the proof of its death. The file says for
-//! how many seconds the proof is needed: the longest lease that the session asked for.
+//! For the same reason a session that ends with claims leaves its file, unlocked, as the proof of its death. The file
+//! says for how many seconds the proof is needed: the longest lease that the session asked for.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -65,8 +65,8 @@ impl Sessions {
         Ok(Self { path: path.to_owned(), folder, opened_by: std::process::id(), access, known: Mutex::default() })
     }
 
-    /// Whether this is the process that opened the store. A forked child shares the descriptors of its parent and so every
-    /// lock: an unlock in the child would unlock for the parent too.
+    /// Whether this is the process that opened the store. A forked child shares the descriptors of its parent and so
+    /// every lock: an unlock in the child would unlock for the parent too.
     pub(crate) fn is_ours(&self) -> bool {
         self.opened_by == std::process::id()
     }
@@ -284,8 +284,8 @@ impl Session {
         Err(identity::removed_all_the_time(&self.sessions.file(self.id)))
     }
 
-    /// Creates the file of this session again if it was removed. Without it, other processes know the session as neither dead
-    /// nor alive.
+    /// Creates the file of this session again if it was removed. Without it, other processes know the session as
+    /// neither dead nor alive.
     pub(crate) fn restore(&self) -> Result<()> {
         let mut kept = self.file.write().unwrap_or_else(PoisonError::into_inner);
         let path = self.sessions.file(self.id);
@@ -303,7 +303,8 @@ impl Session {
         Err(identity::removed_all_the_time(&path))
     }
 
-    /// Sets the modification times of this session's files, so that cleaners of old files spare them. Restores removed files.
+    /// Sets the modification times of this session's files, so that cleaners of old files spare them. Restores removed
+    /// files.
     pub(crate) fn touch(&self) -> Result<()> {
         self.restore()?;
         if let Some(file) = &*self.read() {
@@ -313,7 +314,8 @@ impl Session {
         Ok(())
     }
 
-    /// Adds a claim that ends with this session, before it is stored. False if it was added before, or does not end with it.
+    /// Adds a claim that ends with this session, before it is stored. False if it was added before, or does not end
+    /// with it.
     pub(crate) fn add(&self, claim: &Claim) -> Result<bool> {
         if claim.lifetime != Lifetime::Process {
             return Ok(false);
@@ -327,8 +329,8 @@ impl Session {
         self.claims().remove(&id);
     }
 
-    /// Writes into the file for how long other processes may need it after the death of this one, before a lease of that length
-    /// is granted.
+    /// Writes into the file for how long other processes may need it after the death of this one, before a lease of
+    /// that length is granted.
     pub(crate) fn covers(&self, lease: Duration) -> Result<()> {
         let seconds = lease.as_secs().saturating_add(1);
         if seconds <= self.longest.load(Ordering::Relaxed) {
@@ -362,8 +364,8 @@ impl Session {
     }
 }
 
-/// Creates the file of a session: locks it, calls `ready`, then gives it its name. `None` if a concurrent sweep removed it as
-/// the leftover of a crash.
+/// Creates the file of a session: locks it, calls `ready`, then gives it its name. `None` if a concurrent sweep removed
+/// it as the leftover of a crash.
 fn announce(
     sessions: &Sessions,
     id: SessionId,

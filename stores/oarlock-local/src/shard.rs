@@ -1,12 +1,12 @@
 //! The 256 locks under which steps are made.
 //!
-//! A flock excludes open files, not threads, so the tasks of this process first take a mutex; only the task that has it asks
-//! the kernel. With a plain flock a busy process can take its shard again before the process that it woke has run. So a step
-//! that finds the shard taken, and every 32nd step of each process, takes the *turnstile* first: a second flock that is kept
-//! until the step has the shard.
+//! A flock excludes open files, not threads, so the tasks of this process first take a mutex; only the task that has it
+//! asks the kernel. With a plain flock a busy process can take its shard again before the process that it woke has run.
+//! So a step that finds the shard taken, and every 32nd step of each process, takes the *turnstile* first: a second
+//! flock that is kept until the step has the shard.
 //!
-//! A flock excludes other processes only on the file that they open by the same name. So after locking, the step checks that
-//! the name still leads to the file that it has open. If not, it starts over with the file that is there now.
+//! A flock excludes other processes only on the file that they open by the same name. So after locking, the step checks
+//! that the name still leads to the file that it has open. If not, it starts over with the file that is there now.
 
 use std::fs::{File, TryLockError};
 use std::hint::spin_loop;
@@ -77,8 +77,8 @@ impl Shards {
         Self { dir, cells: (0..SHARDS).map(|_| OnceLock::new()).collect(), kept: Arc::default(), round: Arc::default() }
     }
 
-    /// Makes every shard check again that its path leads to its file. A removed file shows in its count of links; a file or
-    /// directory that was moved does not.
+    /// Makes every shard check again that its path leads to its file. A removed file shows in its count of links; a
+    /// file or directory that was moved does not.
     pub(crate) fn recheck(&self) {
         self.round.fetch_add(1, Ordering::Relaxed);
     }
@@ -210,14 +210,14 @@ impl Shard {
         Ok(file)
     }
 
-    /// Opened for each use: it is needed seldom, and descriptors are few. If it is removed, the order of steps suffers for a
-    /// moment; exclusion does not.
+    /// Opened for each use: it is needed seldom, and descriptors are few. If it is removed, the order of steps suffers
+    /// for a moment; exclusion does not.
     fn turnstile(&self) -> Result<File> {
         self.open(&self.dir.turnstile(self.number))
     }
 
-    /// Opens a file in the folder of the shards. A cleaner can remove empty folders, but the directory of the store has a live
-    /// session in it: if it is missing, the whole store was removed.
+    /// Opens a file in the folder of the shards. A cleaner can remove empty folders, but the directory of the store has
+    /// a live session in it: if it is missing, the whole store was removed.
     fn open(&self, path: &Path) -> Result<File> {
         let access = self.dir.access;
         match access.open_or_create(path) {

@@ -1,8 +1,8 @@
 //! The state file of one name: two [slots](crate::slot) that hold the state of the model.
 //!
-//! A state file is created, grown and shrunk by a rename, so that a kill never leaves a file without a whole slot. Every other
-//! change is one `pwrite` into the older slot. Both slots are allocated when the file is created, so that a release needs no
-//! space on a full disk.
+//! A state file is created, grown and shrunk by a rename, so that a kill never leaves a file without a whole slot.
+//! Every other change is one `pwrite` into the older slot. Both slots are allocated when the file is created, so that a
+//! release needs no space on a full disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -73,8 +73,8 @@ impl StateFile {
         Self::open_with(OpenOptions::new().read(true).write(true), path)
     }
 
-    /// Opens the state file of a name for reading only. Closing a file that is open for writing would look like a change to the
-    /// processes that watch it.
+    /// Opens the state file of a name for reading only. Closing a file that is open for writing would look like a
+    /// change to the processes that watch it.
     pub(crate) fn open_to_show(path: PathBuf) -> Result<Option<Self>> {
         Self::open_with(OpenOptions::new().read(true), path)
     }
@@ -134,7 +134,8 @@ impl StateFile {
             (Some(kept), Some(before)) if fits(before.slot_size) => {
                 let slot = 1 - before.slot;
                 let at = u64::try_from(slot * before.slot_size).unwrap_or(u64::MAX);
-                // A failed write leaves a torn slot, but a failing disk can report the failure of a write that was done.
+                // A failed write leaves a torn slot, but a failing disk can report the failure of a write that was
+                // done.
                 let failed = |error| os_at("write", &path, error).applied_unknown();
                 kept.file.write_all_at(buffer, at).map_err(failed)?;
                 (kept.file, slot, before.slot_size)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use oarlock_core::clock::{BootClock, Clock};
-use oarlock_core::model::{Calls, Now, Resource};
+use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
 use tokio::sync::oneshot;
 
@@ -38,7 +38,7 @@ pub(crate) enum Needs {
 #[derive(Debug, Default)]
 struct Notifications {
     /// Claims that must attempt again.
-    calls: Calls,
+    notified: Notified,
     /// Claims that the step granted to.
     handed: Vec<Handed>,
 }
@@ -102,7 +102,7 @@ impl Store {
         self: Arc<Self>,
         name: ResourceName,
         needs: Needs,
-        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T + Send + 'static,
+        run: impl FnOnce(&mut Resource, Now, &mut Notified) -> T + Send + 'static,
     ) -> Result<T> {
         self.sessions.check_ours()?;
         sweep::now_and_then(&self);
@@ -128,7 +128,7 @@ impl Store {
         locked: Locked,
         paths: &Paths,
         (name, needs): (&ResourceName, Needs),
-        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
+        run: impl FnOnce(&mut Resource, Now, &mut Notified) -> T,
     ) -> Result<T> {
         let mut notifications = Notifications::default();
         let answer = self.locked_step(shard, paths, (name, needs), run, &mut notifications);
@@ -147,13 +147,13 @@ impl Store {
     }
 
     /// Sends the notifications of a step.
-    fn notify(&self, Notifications { calls, handed }: Notifications) {
+    fn notify(&self, Notifications { notified, handed }: Notifications) {
         if !handed.is_empty() {
             let mine = self.notifier.send_grants(handed, self.session.id);
             self.hub.notify_granted(mine.into_iter().map(|handed| (handed.claim, handed.grant)));
         }
-        if !calls.is_empty() {
-            let mine = self.notifier.send_calls(&calls, self.session.id);
+        if !notified.is_empty() {
+            let mine = self.notifier.send_hints(&notified, self.session.id);
             self.hub.notify(mine);
         }
     }
@@ -163,8 +163,8 @@ impl Store {
         shard: &mut Shard,
         paths: &Paths,
         (name, needs): (&ResourceName, Needs),
-        run: impl FnOnce(&mut Resource, Now, &mut Calls) -> T,
-        Notifications { calls, handed }: &mut Notifications,
+        run: impl FnOnce(&mut Resource, Now, &mut Notified) -> T,
+        Notifications { notified, handed }: &mut Notifications,
     ) -> Result<T> {
         // The store may have been closed during a long wait for the shard.
         let _open = if needs == Needs::Session { Some(self.session.keep_open()?) } else { None };
@@ -180,10 +180,10 @@ impl Store {
             None => Resource::default(),
         };
         let watches = Watches::of(resource.entries());
-        let answer = run(&mut resource, now, calls);
+        let answer = run(&mut resource, now, notified);
         let me = self.session.id;
-        *handed = turn::hand(&mut resource, now, calls, |session| session == me || self.notifier.reaches(session));
-        watches.call_changed(resource.entries(), calls);
+        *handed = turn::hand(&mut resource, now, notified, |session| session == me || self.notifier.reaches(session));
+        watches.notify_changed(resource.entries(), notified);
         if version.is_none() && resource.is_free() && resource.last_fence().is_none() {
             return Ok(answer);
         }
@@ -193,7 +193,7 @@ impl Store {
         match written {
             Ok(file) => shard.last = Some((paths.file.clone(), file)),
             Err(error) => {
-                calls.clear();
+                notified.clear();
                 handed.clear();
                 return Err(error);
             }
@@ -206,7 +206,7 @@ impl Store {
         let mut resource = record.resource;
         if record.boot != self.boot {
             // No process survived the restart, even if its session file did.
-            resource.end_sessions(now, &mut Calls::new(), |_| false);
+            resource.end_sessions(now, &mut Notified::new(), |_| false);
             resource.void_deadlines(now);
         }
         resource
@@ -239,8 +239,8 @@ impl Drop for Store {
 
 /// Runs blocking work on a thread of its own.
 ///
-/// Not on the runtime's pool: a runtime that is dropped waits for its pool, and another process that is stopped must not
-/// keep this one from ending.
+/// Not on the runtime's pool: a runtime that is dropped waits for its pool, and another process that is stopped must
+/// not keep this one from ending.
 pub(crate) fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<impl Future<Output = Result<T>> + Send> {

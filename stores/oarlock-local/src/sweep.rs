@@ -1,7 +1,7 @@
 //! Removes the files of dead sessions, and of names that no process has used for a day.
 //!
-//! A process sweeps when it opens the store and while it uses it, but all processes together at most once a minute and a part at
-//! a time. Each sweep goes on where the last sweep of any process stopped.
+//! A process sweeps when it opens the store and while it uses it, but all processes together at most once a minute and
+//! a part at a time. Each sweep goes on where the last sweep of any process stopped.
 
 use std::fs::{DirEntry, File, Metadata};
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use oarlock_core::clock::Moment;
-use oarlock_core::model::{Calls, FORGET_AFTER};
+use oarlock_core::model::{FORGET_AFTER, Notified};
 
 use crate::identity;
 use crate::paths::Paths;
@@ -56,7 +56,8 @@ pub(crate) fn now_and_then(store: &Arc<Store>) {
 
 /// Touches the files of this process, and sweeps if no process has for a minute. The next sweep retries what fails.
 ///
-/// The sweep keeps the store open for one shard at a time, so that dropping the store does not wait for the whole sweep.
+/// The sweep keeps the store open for one shard at a time, so that dropping the store does not wait for the whole
+/// sweep.
 pub(crate) fn run(store: &Weak<Store>) {
     if let Some(store) = store.upgrade() {
         store.dir.protect();
@@ -104,8 +105,8 @@ fn is_old(entry: &DirEntry) -> bool {
     entry.metadata().is_ok_and(|file| age(&file).is_some_and(|age| age >= FORGET_AFTER))
 }
 
-/// Removes a state file that no process has used for a day; true if it did. Under its shard's lock: a process that has it open
-/// finds it unlinked at its next step.
+/// Removes a state file that no process has used for a day; true if it did. Under its shard's lock: a process that has
+/// it open finds it unlinked at its next step.
 fn forget(store: &Store, shard: u8, entry: &DirEntry) -> bool {
     let Ok(file) = entry.file_name().into_string() else { return false };
     let Some(mut locks) = store.shards.try_enter(shard) else { return false };
@@ -125,10 +126,10 @@ fn forget_locked(store: &Store, locks: &mut Shard, paths: &Paths, path: &Path) -
     }
     let Ok((_, Some(record))) = store.load(locks, paths) else { return false };
     let now = store.now();
-    let mut calls = Calls::new();
+    let mut notified = Notified::new();
     let mut resource = store.of_this_boot(record, now);
-    resource.expire(now, &mut calls);
-    resource.end_sessions(now, &mut calls, |session| !store.sessions.is_dead(session));
+    resource.expire(now, &mut notified);
+    resource.end_sessions(now, &mut notified, |session| !store.sessions.is_dead(session));
     if resource.is_forgettable(now) {
         return std::fs::remove_file(path).is_ok();
     }
@@ -178,7 +179,7 @@ mod tests {
         let (me, asked) = (store.session.id, claim.clone());
         let step = store
             .clone()
-            .step(claim.resource.clone(), Needs::Session, move |r, now, calls| r.attempt(&asked, me, now, calls));
+            .step(claim.resource.clone(), Needs::Session, move |r, now, notified| r.attempt(&asked, me, now, notified));
         assert!(matches!(step.await.unwrap().unwrap(), Attempt::Granted(_)));
     }
 
@@ -186,7 +187,7 @@ mod tests {
         let (id, end) = (claim.id, End::Withdrawn);
         let step = store
             .clone()
-            .step(claim.resource.clone(), Needs::Nothing, move |r, now, calls| r.release(id, &end, now, calls));
+            .step(claim.resource.clone(), Needs::Nothing, move |r, now, notified| r.release(id, &end, now, notified));
         step.await.unwrap();
     }
 

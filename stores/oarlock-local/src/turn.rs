@@ -1,17 +1,18 @@
 //! Grants that come with a notification. The step that frees a name also grants it to the next waiter, and the datagram
 //! that wakes the waiter carries the grant. The driver answers the next attempt from it, without a step.
 //!
-//! **What is trusted.** The datagram is a copy of what the state file says; `attempt` would answer the same. It is believed
-//! only for a claim that this store has put into the queue, and only if it is newer than the last answer of the state file
-//! to that claim: granted after it, and with a larger fence. Otherwise, and when half of its time has passed, the driver
-//! reads the state file. All processes of a machine read the same boot clock, so belief counts from the moment of the grant.
-//! The datagram carries no other proof: a process that can write to the socket can write to the state files too.
+//! **What is trusted.** The datagram is a copy of what the state file says; `attempt` would answer the same. It is
+//! believed only for a claim that this store has put into the queue, and only if it is newer than the last answer of
+//! the state file to that claim: granted after it, and with a larger fence. Otherwise, and when half of its time has
+//! passed, the driver reads the state file. All processes of a machine read the same boot clock, so belief counts from
+//! the moment of the grant. The datagram carries no other proof: a process that can write to the socket can write to
+//! the state files too.
 
 use std::time::Duration;
 
 use oarlock_core::clock::Moment;
 use oarlock_core::driver::{Grant, Lease};
-use oarlock_core::model::{Calls, Entry, Now, Resource, Session, Standing, TURN_TTL};
+use oarlock_core::model::{Entry, Notified, Now, Resource, Session, Standing, TURN_TTL};
 use oarlock_core::state::{MAX_MEMO_BYTES, Memo};
 use oarlock_core::{Claim, ClaimId, Fence};
 
@@ -77,19 +78,19 @@ impl TurnGrant {
     }
 }
 
-/// Grants to the claims in `calls` that wait for it and whose sessions `reaches` accepts. They leave `calls`.
+/// Grants to the claims in `notified` that wait for it and whose sessions `reaches` accepts. They leave `notified`.
 ///
-/// A grant to a waiter that hangs ends with its turn, but a client must poll then. So if the waiter was silent for long, the
-/// next waiter is called: it attempts now and learns when the turn ends.
+/// A grant to a waiter that hangs ends with its turn, but a client must poll then. So if the waiter was silent for
+/// long, the next waiter is notified: it attempts now and learns when the turn ends.
 pub(crate) fn hand(
     resource: &mut Resource,
     now: Now,
-    calls: &mut Calls,
+    notified: &mut Notified,
     mut reaches: impl FnMut(Session) -> bool,
 ) -> Vec<Handed> {
     let mut handed = Vec::new();
     let mut doubtful = false;
-    calls.retain(|(claim, session)| {
+    notified.retain(|(claim, session)| {
         let Some(entry) = resource.entries().iter().find(|entry| entry.id == *claim) else { return true };
         let silent = is_silent(entry, now);
         if !entry.awaits_grant || entry.is_held() || !reaches(*session) {
@@ -105,9 +106,9 @@ pub(crate) fn hand(
     if doubtful
         && resource.entries().iter().filter(waits).count() <= FEW
         && let Some(next) = resource.entries().iter().find(waits)
-        && !calls.iter().any(|(claim, _)| *claim == next.id)
+        && !notified.iter().any(|(claim, _)| *claim == next.id)
     {
-        calls.push((next.id, next.session));
+        notified.push((next.id, next.session));
     }
     handed
 }
@@ -181,17 +182,18 @@ mod tests {
         TurnGrant { fence: Fence::new(fence), at: START.boot, ttl: TURN_TTL, memo: memo.map(Into::into) }
     }
 
-    /// Claims 1 to `count` of sessions 1 to `count` ask for everything; the first holds and releases. Answers with the calls.
-    fn released(count: u128, now: Now) -> (Resource, Calls) {
+    /// Claims 1 to `count` of sessions 1 to `count` ask for everything; the first holds and releases. Answers with the
+    /// notified.
+    fn released(count: u128, now: Now) -> (Resource, Notified) {
         let mut resource = Resource::default();
         for number in 1..=count {
             let mut claim = Claim::new(id(number), ResourceName::new("x").unwrap());
             claim.wait = true;
-            resource.attempt(&claim, number, START, &mut Calls::new()).unwrap();
+            resource.attempt(&claim, number, START, &mut Notified::new()).unwrap();
         }
-        let mut calls = Calls::new();
-        resource.release(id(1), &End::Withdrawn, now, &mut calls);
-        (resource, calls)
+        let mut notified = Notified::new();
+        resource.release(id(1), &End::Withdrawn, now, &mut notified);
+        (resource, notified)
     }
 
     #[test]
@@ -237,28 +239,28 @@ mod tests {
 
     #[test]
     fn a_release_grants_to_the_next_waiter() {
-        let (mut resource, mut calls) = released(3, START);
-        let handed = hand(&mut resource, START, &mut calls, |session| session == 2);
+        let (mut resource, mut notified) = released(3, START);
+        let handed = hand(&mut resource, START, &mut notified, |session| session == 2);
         assert_eq!(handed.iter().map(|handed| (handed.claim, handed.session)).collect::<Vec<_>>(), [(id(2), 2)]);
         assert_eq!(resource.last_fence(), Some(handed[0].grant.fence));
-        assert_eq!(calls, [], "no other claim is notified");
+        assert_eq!(notified, [], "no other claim is notified");
     }
 
     #[test]
-    fn a_waiter_that_receives_no_datagrams_is_called_and_granted_nothing() {
-        let (mut resource, mut calls) = released(3, START);
-        assert_eq!(hand(&mut resource, START, &mut calls, |_| false), []);
-        assert_eq!(calls, [(id(2), 2)]);
+    fn a_waiter_that_receives_no_datagrams_is_notified_and_granted_nothing() {
+        let (mut resource, mut notified) = released(3, START);
+        assert_eq!(hand(&mut resource, START, &mut notified, |_| false), []);
+        assert_eq!(notified, [(id(2), 2)]);
         assert!(resource.entries().iter().all(|entry| !entry.is_held()));
     }
 
     #[test]
-    fn the_waiter_behind_a_silent_one_is_called_too() {
-        for (silence, count, called) in [(SILENT, 3, false), (SILENT * 2, 3, true), (SILENT * 2, 100, false)] {
+    fn the_waiter_behind_a_silent_one_is_notified_too() {
+        for (silence, count, notifies) in [(SILENT, 3, false), (SILENT * 2, 3, true), (SILENT * 2, 100, false)] {
             let now = after(silence);
-            let (mut resource, mut calls) = released(count, now);
-            assert_eq!(hand(&mut resource, now, &mut calls, |_| true).len(), 1);
-            assert_eq!(calls, if called { vec![(id(3), 3)] } else { vec![] }, "{silence:?}, {count} claims");
+            let (mut resource, mut notified) = released(count, now);
+            assert_eq!(hand(&mut resource, now, &mut notified, |_| true).len(), 1);
+            assert_eq!(notified, if notifies { vec![(id(3), 3)] } else { vec![] }, "{silence:?}, {count} claims");
         }
     }
 }

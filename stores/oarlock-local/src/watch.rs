@@ -51,8 +51,8 @@ struct Inner {
     last_key: u64,
     /// By the inotify descriptor of a file or folder.
     files: HashMap<i32, Vec<FileListener>>,
-    /// The inotify descriptors of session files. They stay watched when their last listener is gone: in a queue that goes
-    /// round, the same sessions are watched again and again.
+    /// The inotify descriptors of session files. They stay watched when their last listener is gone: in a queue that
+    /// goes round, the same sessions are watched again and again.
     sessions: HashMap<Session, i32>,
     /// By the session whose end a thread waits for, without inotify. The thread goes on when its last listener is gone.
     waited_for: HashMap<Session, Vec<Listener>>,
@@ -281,8 +281,9 @@ impl Hub {
         }
     }
 
-    /// The last descriptor of a session's file was closed. The kernel reports that just before it drops the lock. A waiter that
-    /// is notified too early would find the session alive, so a thread waits for the lock first if it is not free yet.
+    /// The last descriptor of a session's file was closed. The kernel reports that just before it drops the lock. A
+    /// waiter that is notified too early would find the session alive, so a thread waits for the lock first if it is
+    /// not free yet.
     fn session_ended(self: &Arc<Self>, session: Session) {
         if self.sessions.is_dead(session) {
             self.notify_end(session);
@@ -323,7 +324,8 @@ impl Hub {
     }
 
     fn forget(&self, key: u64) {
-        // A forked child shares the inotify instance of its parent, and a thread that the child lacks may have this lock.
+        // A forked child shares the inotify instance of its parent, and a thread that the child lacks may have this
+        // lock.
         if !self.sessions.is_ours() {
             return;
         }
@@ -387,7 +389,8 @@ mod tests {
     use super::*;
     use crate::session::Session as Own;
 
-    /// The kernel reports that a session's file was closed before it drops the lock: a waiter would find the session alive.
+    /// The kernel reports that a session's file was closed before it drops the lock: a waiter would find the session
+    /// alive.
     #[tokio::test]
     async fn the_end_of_a_session_is_notified_after_its_lock_is_free() {
         let dir = tempfile::tempdir().unwrap();

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Core;
-use super::calls::Calls;
 use super::memo::lacks;
+use super::requests::Requests;
 use super::rounds::{Hold, Round};
 use super::tally::Tally;
 use oarlock_core::belief::drift_margin;
@@ -22,7 +22,7 @@ use oarlock_core::error::{Applied, Error, ErrorKind, Result};
 struct Voting {
     core: Arc<Core>,
     round: Arc<Round>,
-    calls: Calls<Attempt>,
+    calls: Requests<Attempt>,
     tally: Tally,
     won: bool,
 }
@@ -107,7 +107,7 @@ impl Core {
         claim: Arc<Claim>,
         nodes: impl IntoIterator<Item = usize>,
         patience: Duration,
-    ) -> Calls<Attempt> {
+    ) -> Requests<Attempt> {
         let (core, round) = (self.clone(), round.clone());
         let late = move |node: usize, vote: Result<Attempt>| -> BoxFuture<()> {
             let (core, round) = (core.clone(), round.clone());
@@ -128,7 +128,7 @@ impl Core {
                 }
             })
         };
-        Calls::send(self, nodes, patience, move |node| node.attempt(claim.clone()), late)
+        Requests::send(self, nodes, patience, move |node| node.attempt(claim.clone()), late)
     }
 
     /// The fence of a round, once a majority has it: the largest of the votes, written back only where the vote is
@@ -160,7 +160,7 @@ impl Core {
             late.clone().linger_after(&written);
             Box::pin(std::future::ready(()))
         };
-        let mut calls = Calls::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), late);
+        let mut calls = Requests::send(self, behind, patience, move |node| renew_one(node, renewal.clone()), late);
         while missing > 0 {
             let (node, written) = calls.next().await?;
             round.clone().linger_after(&written);

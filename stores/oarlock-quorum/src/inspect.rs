@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::calls::{Calls, never_mind};
 use super::memo::newest;
+use super::requests::{Requests, never_mind};
 use super::rounds::{claim_of, fence_of, untagged};
 use super::{Core, PATIENCE, SCHEME};
 use oarlock_core::claim::{ClaimId, Fence, ResourceName};
@@ -157,7 +157,7 @@ impl Core {
 
     async fn poll(self: &Arc<Self>, name: &ResourceName) -> Result<View> {
         let query = Query::name(name.clone());
-        let mut calls = Calls::send(self, self.all(), PATIENCE, move |node| node.inspect(query.clone()), never_mind);
+        let mut calls = Requests::send(self, self.all(), PATIENCE, move |node| node.inspect(query.clone()), never_mind);
         let (nodes, majority) = (self.nodes.len(), self.majority);
         let mut view =
             View { nodes, majority, free: 0, held: HashMap::new(), last_fence: None, memos: Vec::new(), fault: None };

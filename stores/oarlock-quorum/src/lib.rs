@@ -23,13 +23,12 @@
 //! | `lib`, `error` | the driver; its errors |
 //! | `config` | opening a quorum of Redis servers, and its URL (feature `redis`) |
 //! | `connection`, `node` | a node that is connected when it can be reached; whether a node answers |
-//! | `calls` | one request to several nodes at once |
+//! | `requests` | one request to several nodes at once |
 //! | `attempt`, `tally` | a round: the votes, the fence and the memo; the arithmetic of votes |
 //! | `renew`, `release`, `watch`, `inspect` | the other verbs |
 //! | `rounds`, `crowd`, `memo` | rounds and holds of this client; contended names; which memo is the newest |
 
 mod attempt;
-mod calls;
 #[cfg(feature = "redis")]
 mod config;
 mod connection;
@@ -40,6 +39,7 @@ mod memo;
 mod node;
 mod release;
 mod renew;
+mod requests;
 mod rounds;
 mod tally;
 #[cfg(test)]
@@ -53,13 +53,13 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use self::calls::{Calls, never_mind};
 #[cfg(feature = "redis")]
 pub use self::config::{STORE, configs, redlock};
 pub use self::connection::Later;
 use self::crowd::Crowd;
 use self::error::{SCHEME, about};
 use self::node::Node;
+use self::requests::{Requests, never_mind};
 use self::rounds::Registry;
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::claim::{Claim, ClaimId, ResourceName, Weight};
@@ -271,7 +271,7 @@ impl Driver for Quorum {
     async fn close(&self) -> Result<()> {
         self.core.tasks.close();
         let _ = tokio::time::timeout(PATIENCE, self.core.tasks.wait()).await;
-        let mut closing = Calls::send(&self.core, self.core.all(), PATIENCE, DynDriver::close, never_mind);
+        let mut closing = Requests::send(&self.core, self.core.all(), PATIENCE, DynDriver::close, never_mind);
         while closing.next().await.is_some() {}
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Calls;
+use super::requests::Requests;
 use super::rounds::Hold;
 use super::{Core, PATIENCE, SCHEME};
 use oarlock_core::claim::{ClaimId, ResourceName};
@@ -76,7 +76,7 @@ impl Core {
             Box::pin(std::future::ready(()))
         };
         let request = move |node: Arc<dyn DynDriver>| node.release(resource.clone(), id, end.clone());
-        let mut calls = Calls::send(self, self.all(), patience, request, late);
+        let mut calls = Requests::send(self, self.all(), patience, request, late);
         let (mut done, mut asked, mut absent, mut fault, mut failed) = (0, 0, 0, None, Vec::new());
         while done.max(asked) < self.majority && absent <= self.spare() {
             match calls.next().await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::calls::Calls;
+use super::requests::Requests;
 use super::rounds::{Hold, Round};
 use super::{Core, SCHEME};
 use oarlock_core::claim::{Claim, Fence, Lifetime};
@@ -177,7 +177,7 @@ impl Core {
                 core.late_renewal(node, &holds, answers);
                 Box::pin(std::future::ready(())) as BoxFuture<()>
             };
-            let mut calls = Calls::send(self, self.all(), self.patience(longest), request, late);
+            let mut calls = Requests::send(self, self.all(), self.patience(longest), request, late);
             while !open.iter().all(|keeping| keeping.is_decided(self)) {
                 let Some((node, answers)) = calls.next().await else { break };
                 let mut answers = answers.into_iter().flatten();
@@ -239,7 +239,7 @@ impl Core {
     /// down when the round was won. Not once its lease is over: another may have had it since, with a larger fence.
     fn win_back(self: &Arc<Self>, hold: &Arc<Hold>, node: usize) {
         if !hold.round.is_over() && !hold.is_past() && !hold.ending.load(Ordering::Acquire) {
-            // Calls that are dropped are run to their end.
+            // Requests that are dropped are run to their end.
             drop(self.request_votes(&hold.round, Arc::new(hold.again()), [node], Duration::ZERO));
         }
     }

@@ -13,8 +13,9 @@ pub(crate) const BATCH: usize = 128;
 /// The answers to some renewals; `None` for a name that another transaction has locked.
 pub(crate) type Answers = Vec<Option<Result<Renewed>>>;
 
-/// Renews a batch, unless the client is not `open`. `is_over` says whether the session has ended, `ends_with_session` whether a claim ends with it,
-/// and `ask` sends a batch; its first argument says whether to wait for names that other transactions have locked.
+/// Renews a batch, unless the client is not `open`. `is_over` says whether the session has ended, `ends_with_session`
+/// whether a claim ends with it, and `ask` sends a batch; its first argument says whether to wait for names that other
+/// transactions have locked.
 pub(crate) async fn renew<'a, R: Row, F: Future<Output = Result<Answers>>>(
     open: Result<()>,
     batch: &'a [Renewal],
@@ -57,8 +58,8 @@ async fn renew_all<'a, R: Row, F: Future<Output = Result<Answers>>>(
     Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect())
 }
 
-/// The answer to one renewal; `None` if another transaction has the name locked. `alive` reads the lease and the fence of
-/// a claim that goes on.
+/// The answer to one renewal; `None` if another transaction has the name locked. `alive` reads the lease and the fence
+/// of a claim that goes on.
 pub(crate) fn renewed<R: Row>(
     outcome: &str,
     alive: impl FnOnce() -> Result<(i64, Option<Fence>)>,

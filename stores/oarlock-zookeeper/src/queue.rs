@@ -427,7 +427,7 @@ mod tests {
     fn it_agrees_with_the_model() {
         use oarlock_core::clock::Moment;
         use oarlock_core::driver::{Attempt, End};
-        use oarlock_core::model::{Calls, Now, Resource};
+        use oarlock_core::model::{Notified, Now, Resource};
         use oarlock_core::{Capacity, Claim, ResourceName};
 
         let now = Now { boot: Moment::from_nanos(1), wall_micros: 1 };
@@ -451,12 +451,12 @@ mod tests {
                     claims.push(claim);
                 } else {
                     let gone = claims.remove(random(u32::try_from(claims.len()).unwrap()) as usize);
-                    model.release(gone.id, &End::Withdrawn, now, &mut Calls::new());
+                    model.release(gone.id, &End::Withdrawn, now, &mut Notified::new());
                     children.retain(|child| !child.starts_with(&gone.id.to_string()));
                 }
                 let queue = Queue::read(&children);
                 for (at, claim) in claims.iter().enumerate() {
-                    let answer = model.attempt(claim, 1, now, &mut Calls::new()).unwrap();
+                    let answer = model.attempt(claim, 1, now, &mut Notified::new()).unwrap();
                     let holds = matches!(answer, Attempt::Granted(_));
                     assert_eq!(at < queue.held, holds, "{children:?}, number {at}");
                     if holds { granted += 1 } else { refused += 1 }

@@ -30,7 +30,8 @@ pub trait Baseline: Send + Sync {
     /// Takes `name` and gives it back. No other client may use `name`.
     fn pair(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<()>>;
 
-    /// A contender that passes `name` on to others and waits for it; `None` where the store has no plain way to do that.
+    /// A contender that passes `name` on to others and waits for it; `None` where the store has no plain way to do
+    /// that.
     fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>>;
 
     /// How many requests the store has served so far, of the kinds that locks and baselines send; `None` where it does

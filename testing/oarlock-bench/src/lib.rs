@@ -4,7 +4,8 @@
 //! - [`RawDriver`]: the requests of a driver without the engine. The difference to a lock is the cost of the engine.
 //! - [`Baseline`]: the fewest requests to the store that do what a lock does. The difference to the driver is the cost
 //!   of fences, queues and leases.
-//! - [`pairs`]: loads without contention. [`mod@contend`]: loads with it; [`grants`] checks and counts what came of them.
+//! - [`pairs`]: loads without contention. [`mod@contend`]: loads with it; [`grants`] checks and counts what came of
+//!   them.
 //!
 //! Features have the names of the stores, as in `oarlock`.
 

@@ -1,4 +1,5 @@
-//! The cases, by topic. A case states what it needs; if the store or the fixture lacks it, the case is skipped with the reason.
+//! The cases, by topic. A case states what it needs; if the store or the fixture lacks it, the case is skipped with the
+//! reason.
 
 mod belief;
 mod breaking;

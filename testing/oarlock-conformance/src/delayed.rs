@@ -1,8 +1,9 @@
 //! A driver with network latency, whose requests cannot be cancelled.
 //!
-//! On a network, a request that was sent arrives also if its sender gives up. A driver in memory hides that: its requests are done
-//! in one poll or not at all. Through a [`DelayedDriver`] every request takes time, arrives even if its future was dropped, and its
-//! answer takes time too. Attempts take longer than releases, so that a release that is sent too early overtakes its attempt.
+//! On a network, a request that was sent arrives also if its sender gives up. A driver in memory hides that: its
+//! requests are done in one poll or not at all. Through a [`DelayedDriver`] every request takes time, arrives even if
+//! its future was dropped, and its answer takes time too. Attempts take longer than releases, so that a release that is
+//! sent too early overtakes its attempt.
 
 use std::future::Future;
 use std::sync::Arc;

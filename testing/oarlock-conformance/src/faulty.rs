@@ -1,4 +1,5 @@
-//! Injects faults between the engine and any driver: for stores whose own connection cannot be cut, or not verb by verb.
+//! Injects faults between the engine and any driver: for stores whose own connection cannot be cut, or not verb by
+//! verb.
 
 use std::sync::Arc;
 

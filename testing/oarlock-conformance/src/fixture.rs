@@ -114,7 +114,8 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Deviations {
-    /// A waiter that does not take its turn is only skipped when a waiter behind it attempts, and live claims determine the capacity.
+    /// A waiter that does not take its turn is only skipped when a waiter behind it attempts, and live claims determine
+    /// the capacity.
     pub queues: bool,
     /// How much earlier than agreed a lease may end, counted from the request that began it.
     pub ends_early: Duration,
@@ -184,14 +185,15 @@ pub trait Fixture: Send + Sync + 'static {
         lacking("resume its server")
     }
 
-    /// Remembers the state of the store, for [`fall_back`](Self::fall_back). It resolves when every later change will be
-    /// forgotten: a snapshot was taken, or the replica that is to be promoted applies nothing more.
+    /// Remembers the state of the store, for [`fall_back`](Self::fall_back). It resolves when every later change will
+    /// be forgotten: a snapshot was taken, or the replica that is to be promoted applies nothing more.
     fn remember(&self) -> BoxFuture<Result<()>> {
         lacking("remember a state")
     }
 
-    /// Takes the store back to the state it had at the last [`remember`](Self::remember), as a restart from a snapshot or a
-    /// failover to a replica that is behind would. Clients reach it where they did before. Such cases run alone too.
+    /// Takes the store back to the state it had at the last [`remember`](Self::remember), as a restart from a snapshot
+    /// or a failover to a replica that is behind would. Clients reach it where they did before. Such cases run alone
+    /// too.
     fn fall_back(&self) -> BoxFuture<Result<()>> {
         lacking("fall back to an earlier state")
     }

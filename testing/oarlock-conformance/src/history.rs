@@ -1,8 +1,8 @@
 //! Checks a recorded run for violations of the rule.
 //!
-//! Every acquisition is an interval of *belief* with a fence. Exclusion, capacity, order and liveness are checked with sweeps in
-//! O(n log n), and each violation is reported with its holds. The history records belief and not the store's state, because
-//! users act on belief.
+//! Every acquisition is an interval of *belief* with a fence. Exclusion, capacity, order and liveness are checked with
+//! sweeps in O(n log n), and each violation is reported with its holds. The history records belief and not the store's
+//! state, because users act on belief.
 
 mod exclusion;
 mod fences;

@@ -9,7 +9,8 @@
 //! harness = false
 //! ```
 //!
-//! In `tests/conformance.rs`, pass a function that connects. Each call must open another connection, as another process would:
+//! In `tests/conformance.rs`, pass a function that connects. Each call must open another connection, as another process
+//! would:
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -27,18 +28,19 @@
 //! }
 //! ```
 //!
-//! - `cargo test --test conformance` runs every case for which the driver declares the capabilities, eight at a time, each on
-//!   fresh names. `cargo test --test conformance -- order::` runs one topic.
+//! - `cargo test --test conformance` runs every case for which the driver declares the capabilities, eight at a time,
+//!   each on fresh names. `cargo test --test conformance -- order::` runs one topic.
 //! - A case that needs what the store or the fixture lacks is printed as ignored, with the reason.
 //! - Measurements, such as how long before the rival's grant belief ended, are printed at the end.
-//! - Call [`close_is_death`](DriverFixture::close_is_death) only if closing a connection ends its claims as the death of its
-//!   process would.
+//! - Call [`close_is_death`](DriverFixture::close_is_death) only if closing a connection ends its claims as the death
+//!   of its process would.
 //!
-//! [`DriverFixture`] injects faults between the engine and the driver. To cut a real network, kill real sessions or restart a
-//! real server, implement [`Fixture`] and [`Connection`]. Each [power](Powers) of a fixture is optional.
+//! [`DriverFixture`] injects faults between the engine and the driver. To cut a real network, kill real sessions or
+//! restart a real server, implement [`Fixture`] and [`Connection`]. Each [power](Powers) of a fixture is optional.
 //!
 //! # What else is here
-//! - [`history`]: the checker. Record what your workers believed; it finds overlaps, falling fences, overtaking and starvation.
+//! - [`history`]: the checker. Record what your workers believed; it finds overlaps, falling fences, overtaking and
+//!   starvation.
 //! - [`sim`]: the engine over simulated stores, under paused time. A seed repeats a failure.
 //! - [`broken`]: broken locks that the checker and the cases must catch.
 //! - [`delayed`] and [`faulty`]: latency, cuts and lost replies for any driver.

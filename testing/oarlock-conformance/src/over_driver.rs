@@ -13,8 +13,8 @@ use crate::fixture::{Connection, Fixture, Pace, Power, Powers};
 
 type Connect = Box<dyn Fn() -> BoxFuture<Result<Arc<dyn DynDriver>>> + Send + Sync>;
 
-/// A fixture for any driver, made from a function that connects. It can cut connections and lose replies. For a store with a
-/// server, also write a [`Fixture`] that cuts the real network.
+/// A fixture for any driver, made from a function that connects. It can cut connections and lose replies. For a store
+/// with a server, also write a [`Fixture`] that cuts the real network.
 pub struct DriverFixture {
     name: String,
     pace: Pace,

@@ -17,8 +17,8 @@ const CASE_BOUND: Duration = Duration::from_secs(120);
 /// More than there are processors: cases mostly wait for leases to expire.
 const THREADS: usize = 8;
 
-/// Runs the whole suite on `fixture` with the usual test arguments, prints the measurements of the cases, and exits. Call it in
-/// the `main` of a test with `harness = false`.
+/// Runs the whole suite on `fixture` with the usual test arguments, prints the measurements of the cases, and exits.
+/// Call it in the `main` of a test with `harness = false`.
 pub fn run(fixture: impl Fixture) -> ! {
     run_with(fixture, &args()).exit()
 }

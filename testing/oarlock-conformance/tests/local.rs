@@ -1,5 +1,5 @@
-//! The suite on the embedded store. Its sessions end with a close as with the death of a process. Tests with the testbed kill
-//! and stop real processes.
+//! The suite on the embedded store. Its sessions end with a close as with the death of a process. Tests with the
+//! testbed kill and stop real processes.
 
 use std::sync::Arc;
 

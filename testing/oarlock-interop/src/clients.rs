@@ -184,9 +184,9 @@ impl Client {
         self.name == name || self.client == name
     }
 
-    /// The versions to run: the file `versions` of its folder has one in each line, the first is the usual one. A line may
-    /// name the clients that it is for, which then have no other. A client without such a file has the version that its
-    /// language's lock file pins.
+    /// The versions to run: the file `versions` of its folder has one in each line, the first is the usual one. A line
+    /// may name the clients that it is for, which then have no other. A client without such a file has the version that
+    /// its language's lock file pins.
     pub(crate) fn versions(&self, root: &Path, all: bool) -> Result<Vec<String>> {
         if self.language != Language::Java {
             return Ok(vec![String::new()]);

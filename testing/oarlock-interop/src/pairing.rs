@@ -93,8 +93,8 @@ impl Pairing {
     }
 
     async fn cells(&self, ours: &Side, theirs: &Side) -> Vec<(Case, Cell)> {
-        // One of each side is there to be killed. Another of ours is broken: where a connection is ended to that end, all
-        // that is held on it is lost.
+        // One of each side is there to be killed. Another of ours is broken: where a connection is ended to that end,
+        // all that is held on it is lost.
         let ([us, frail, .., our_victim], [them, .., their_victim]) = (ours.as_slice(), theirs.as_slice()) else {
             return Vec::new();
         };

@@ -5,8 +5,8 @@ use std::process::Command;
 
 /// `program` with the default action for every signal, whatever started the tests.
 ///
-/// `nohup`, and `&` in a script, leave signals ignored, and so do some CI runners. That is handed down to every child, and
-/// a shell cannot trap a signal that it found ignored: a test that sends one would wait in vain.
+/// `nohup`, and `&` in a script, leave signals ignored, and so do some CI runners. That is handed down to every child,
+/// and a shell cannot trap a signal that it found ignored: a test that sends one would wait in vain.
 ///
 /// The process that is started is that of `program`, with the same number.
 #[must_use]

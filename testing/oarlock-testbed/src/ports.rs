@@ -96,8 +96,8 @@ mod tests {
         let name = UnixAddr::from_abstract_name(format!("oarlock-testbed-port-{}", port.number())).expect("a name");
         assert!(UnixDatagram::bind_addr(&name).is_err());
         drop(port);
-        // Not at once: a child that another test starts just now has a copy of everything until it runs its program, and another
-        // test may draw the same number.
+        // Not at once: a child that another test starts just now has a copy of everything until it runs its program,
+        // and another test may draw the same number.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while UnixDatagram::bind_addr(&name).is_err() {
             assert!(std::time::Instant::now() < end, "still taken");

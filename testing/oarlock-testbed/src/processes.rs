@@ -52,8 +52,8 @@ pub async fn a_killed_waiter_is_skipped(url: &str, name: &str, ttl: Duration, bo
     Ok(at.since(released))
 }
 
-/// SIGSTOP of `many` waiters at the head of the queue, then a release: the waiter behind them is granted within `bound`. Returns
-/// how long after the release that was.
+/// SIGSTOP of `many` waiters at the head of the queue, then a release: the waiter behind them is granted within
+/// `bound`. Returns how long after the release that was.
 ///
 /// # Errors
 /// The step that failed.
@@ -66,7 +66,8 @@ pub async fn stopped_waiters_are_skipped(
 ) -> Result<Duration> {
     let mut holder = LockProcess::spawn(url, name, ttl)?;
     let (first, _) = holder.holds(SOON).await?;
-    // Each reports that it waits once it has its place in the queue, so they wait in the order in which they were started.
+    // Each reports that it waits once it has its place in the queue, so they wait in the order in which they were
+    // started.
     let mut stopped = Vec::new();
     for _ in 0..many {
         let mut waiter = LockProcess::spawn(url, name, ttl)?;

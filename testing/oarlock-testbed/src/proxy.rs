@@ -99,7 +99,8 @@ impl Proxy {
         url.replace(&server.to_string(), &self.addr().to_string())
     }
 
-    /// Lets new connections lead to another server, as an address does that moved with a failover. Those that are open stay where they are.
+    /// Lets new connections lead to another server, as an address does that moved with a failover. Those that are open
+    /// stay where they are.
     pub fn aim(&self, target: SocketAddr) {
         *self.shared.target() = target;
     }

@@ -77,15 +77,15 @@ pub type EtcdTls = Server<EtcdTlsProgram>;
 /// A ZooKeeper alone, with ticks of half a second: sessions last between 1 s and 10 s.
 pub type ZooKeeper = Server<ZooKeeperProgram>;
 
-/// A PostgreSQL that trusts all connections on the loopback interface, takes 200 connections, and does not sync: it survives
-/// its own death, not that of the machine.
+/// A PostgreSQL that trusts all connections on the loopback interface, takes 200 connections, and does not sync: it
+/// survives its own death, not that of the machine.
 pub type Postgres = Server<PostgresProgram>;
 
 /// The same with a wall clock that can be moved.
 pub type PostgresClock = Server<Clocked<PostgresProgram>>;
 
-/// A MariaDB that lets `root` in without a password, takes 500 connections, and does not sync: it survives its own death, not that
-/// of the machine. It has a database `locks`.
+/// A MariaDB that lets `root` in without a password, takes 500 connections, and does not sync: it survives its own
+/// death, not that of the machine. It has a database `locks`.
 pub type MariaDb = Server<MariaDbProgram>;
 
 /// The same with a wall clock that can be moved.
@@ -94,7 +94,8 @@ pub type MariaDbClock = Server<Clocked<MariaDbProgram>>;
 /// A MySQL with the same.
 pub type MySql = Server<MySqlProgram>;
 
-/// A PgBouncer in transaction mode that trusts all connections, in front of a PostgreSQL: see [`PgBouncer::in_front_of`].
+/// A PgBouncer in transaction mode that trusts all connections, in front of a PostgreSQL: see
+/// [`PgBouncer::in_front_of`].
 pub type PgBouncer = Server<PgBouncerProgram>;
 
 /// Settings beyond those that a server gets anyway, by the names it has for them itself. The last of a name counts.
@@ -129,7 +130,8 @@ pub trait Program: Sized + fmt::Debug {
     /// Ends it in good order, without waiting for its clients.
     const STOP: Signal = Signal::TERM;
 
-    /// Whether it is killed when it is dropped: it leaves nothing behind outside its folder, and takes its time to end in good order.
+    /// Whether it is killed when it is dropped: it leaves nothing behind outside its folder, and takes its time to end
+    /// in good order.
     const KILLABLE: bool = false;
 
     /// Finds its files.

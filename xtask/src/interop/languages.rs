@@ -1,4 +1,5 @@
-//! How the program of each language is built: by the language's own tools, with the versions its lock file pins, outside the tree.
+//! How the program of each language is built: by the language's own tools, with the versions its lock file pins,
+//! outside the tree.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! MySQL, which Debian has in its unstable suite alone: unpacked with all its libraries under the folder of build products, and not
-//! installed. The machine's packages and apt's own state stay as they are, and no right beyond that folder is needed.
+//! MySQL, which Debian has in its unstable suite alone: unpacked with all its libraries under the folder of build
+//! products, and not installed. The machine's packages and apt's own state stay as they are, and no right beyond that
+//! folder is needed.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +30,8 @@ const PROGRAM: &str = "usr/sbin/mysqld";
 /// How the folders begin in which it is unpacked; then follows the number of the process.
 const UNPACKING: &str = "unpacking-";
 
-/// Programs that the machine has apt run. They are about its own packages, of which these are none. All else that is set there stays, such as a proxy.
+/// Programs that the machine has apt run. They are about its own packages, of which these are none. All else that is
+/// set there stays, such as a proxy.
 const HOOKS: [&str; 8] = [
     "APT::Update::Pre-Invoke",
     "APT::Update::Post-Invoke",

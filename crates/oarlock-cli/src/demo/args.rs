@@ -74,7 +74,8 @@ pub(crate) struct FlashSaleArgs {
     /// How long the sale lasts with each of them; 50ms to 1m
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = span)]
     pub(crate) duration: Duration,
-    /// Where to draw it: an SVG file, or a page if it ends in .html; without this, an SVG file in the folder for temporary files
+    /// Where to draw it: an SVG file, or a page if it ends in .html; without this, an SVG file in the folder for
+    /// temporary files
     #[arg(long, value_name = "FILE")]
     pub(crate) chart: Option<PathBuf>,
     /// Give two takers the same ids, to see that the demo notices the units that both were promised

@@ -39,8 +39,8 @@ impl TestContext {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// The program with these arguments on this test's store. In a session of its own: the terminal of the person that runs
-    /// the tests would make two processes of it.
+    /// The program with these arguments on this test's store. In a session of its own: the terminal of the person that
+    /// runs the tests would make two processes of it.
     pub(super) fn oarlock(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.bare(args);
         command.env("OARLOCK_URL", self.url());

@@ -111,7 +111,7 @@ impl Cohorts {
             if waiter.ttl == claim.ttl && waiter.lifetime == claim.lifetime {
                 return Some(waiter);
             }
-            // A task that wants another lease gets it from the store, and keeps its place before the others.
+            // A task that wants another lease gets it from the store, and keeps its position before the others.
             waiters.push_front(waiter);
             break;
         }

@@ -68,7 +68,8 @@ impl Runtime {
         Ok(Self { handle, tasks: TaskTracker::new(), thread: None })
     }
 
-    /// A new thread, which ends after the last client, guard and blocking view on it are gone and their releases are done.
+    /// A new thread, which ends after the last client, guard and blocking view on it are gone and their releases are
+    /// done.
     ///
     /// # Errors
     /// [`ErrorKind::Os`] if the thread or its runtime cannot be started.

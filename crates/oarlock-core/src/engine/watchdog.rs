@@ -367,7 +367,7 @@ impl Shared {
         answer: Result<Renewed>,
     ) {
         let mut entries = self.lock();
-        // It was granted meanwhile: an answer about its place in the queue has no meaning for the grant.
+        // It was granted meanwhile: an answer about its position in the queue has no meaning for the grant.
         if !held && entries.by_id.get(&id).is_some_and(|entry| entry.role.belief().is_some()) {
             return;
         }

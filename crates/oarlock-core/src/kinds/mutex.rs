@@ -12,15 +12,15 @@ use crate::owner::Owner;
 /// A lock with one holder at a time.
 ///
 /// Processes that wait are served in order of arrival, where the store keeps a queue
-/// ([`Capabilities::order`](crate::Capabilities::order)): each process has one place in it, and its tasks wait behind
-/// that place in order. So under contention processes get equal shares. [`fair`](Self::fair) gives every task a place
-/// of its own.
+/// ([`Capabilities::order`](crate::Capabilities::order)): each process has one position in it, and its tasks wait
+/// behind that position in order. So under contention processes get equal shares. [`fair`](Self::fair) gives every task
+/// a position of its own.
 ///
 /// All kinds of one name share one resource: a mutex excludes every other claim of its name.
 ///
 /// # Guarantees
-/// - At most one guard is believed in at a time: belief of a holder ends before the store can grant the lock again, except
-///   after a forced break or if the store loses its data.
+/// - At most one guard is believed in at a time: belief of a holder ends before the store can grant the lock again,
+///   except after a forced break or if the store loses its data.
 /// - Every guard has a larger [`fence`](crate::Held::fence) than all guards of the name before it.
 ///
 /// # Examples
@@ -54,7 +54,7 @@ impl Mutex {
         self.request
     }
 
-    /// Waits by timer only, without notification, in short bounded pauses. It keeps its place in the queue.
+    /// Waits by timer only, without notification, in short bounded pauses. It keeps its position in the queue.
     pub fn spin(mut self) -> Self {
         self.request.claim.kind = Kind::Spin;
         self.request.patience = Patience::Spin;

@@ -142,8 +142,8 @@ impl<S> LocksBuilder<S> {
     /// Sets how many claims of this client may wait in the store's queue for one name; 10,000 by default. One more is
     /// refused with [`ErrorKind::TooManyWaiters`](crate::ErrorKind::TooManyWaiters) before the store is asked.
     ///
-    /// Tasks that wait for one exclusive lock in this client have one place in the store's queue together, and do not
-    /// count. Readers, permits and fair locks each have a place.
+    /// Tasks that wait for one exclusive lock in this client have one position in the store's queue together, and do
+    /// not count. Readers, permits and fair locks each have a position.
     pub fn max_waiters(mut self, max_waiters: usize) -> Self {
         self.settings.max_waiters = max_waiters;
         self

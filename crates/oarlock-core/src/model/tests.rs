@@ -7,13 +7,13 @@ use super::*;
 struct World {
     resource: Resource,
     now: Now,
-    calls: Calls,
+    notified: Notified,
 }
 
 impl World {
     fn new() -> Self {
         let now = Now { boot: Moment::from_nanos(1_000_000_000_000), wall_micros: 1_000_000 };
-        Self { resource: Resource::default(), now, calls: Calls::new() }
+        Self { resource: Resource::default(), now, notified: Notified::new() }
     }
 
     fn pass(&mut self, span: Duration) {
@@ -22,26 +22,26 @@ impl World {
     }
 
     fn attempt(&mut self, claim: &Claim) -> Option<Fence> {
-        match self.resource.attempt(claim, 0, self.now, &mut self.calls).unwrap() {
+        match self.resource.attempt(claim, 0, self.now, &mut self.notified).unwrap() {
             Attempt::Granted(grant) => Some(grant.fence),
             Attempt::Pending(_) => None,
         }
     }
 
     fn refused(&mut self, claim: &Claim) -> ErrorKind {
-        self.resource.attempt(claim, 0, self.now, &mut self.calls).unwrap_err().kind()
+        self.resource.attempt(claim, 0, self.now, &mut self.notified).unwrap_err().kind()
     }
 
     fn renew(&mut self, claim: &Claim) -> Renewed {
-        self.resource.renew(&Renewal::of(Arc::new(claim.clone())), self.now, &mut self.calls).unwrap()
+        self.resource.renew(&Renewal::of(Arc::new(claim.clone())), self.now, &mut self.notified).unwrap()
     }
 
     fn release(&mut self, claim: &Claim) -> Released {
-        self.resource.release(claim.id, &End::Done { memo: None }, self.now, &mut self.calls).outcome
+        self.resource.release(claim.id, &End::Done { memo: None }, self.now, &mut self.notified).outcome
     }
 
-    fn called(&mut self) -> Vec<u128> {
-        std::mem::take(&mut self.calls).into_iter().map(|(id, _)| id.bits()).collect()
+    fn notified(&mut self) -> Vec<u128> {
+        std::mem::take(&mut self.notified).into_iter().map(|(id, _)| id.bits()).collect()
     }
 }
 
@@ -71,7 +71,7 @@ fn one_holds_and_the_next_has_a_larger_fence() {
     let first = world.attempt(&claim(1)).unwrap();
     assert_eq!(world.attempt(&claim(2)), None);
     assert_eq!(world.release(&claim(1)), Released::Released);
-    assert_eq!(world.called(), [2]);
+    assert_eq!(world.notified(), [2]);
     assert!(world.attempt(&claim(2)).unwrap() > first);
 }
 
@@ -92,7 +92,7 @@ fn a_proposed_fence_is_moved_to_within_a_minute_of_the_clock() {
     let proposed = |number: u64| {
         let mut claim = claim(1);
         claim.least_fence = Some(Fence::new(number));
-        Resource::default().attempt(&claim, 0, world.now, &mut Calls::new()).unwrap()
+        Resource::default().attempt(&claim, 0, world.now, &mut Notified::new()).unwrap()
     };
     let (least, most) = (clock - 60_000_000, clock + 60_000_000);
     let cases = [(7, least), (least, least), (clock + 7, clock + 7), (most, most), (most + 1, most), (u64::MAX, most)];
@@ -128,7 +128,7 @@ fn weights_never_exceed_the_capacity() {
     assert!(world.attempt(&units(2, 2, 3)).is_none());
     assert!(world.attempt(&units(3, 1, 3)).is_none(), "it would fit, but a heavier claim waits before it");
     world.release(&units(2, 2, 3));
-    assert_eq!(world.called(), [3]);
+    assert_eq!(world.notified(), [3]);
     assert!(world.attempt(&units(3, 1, 3)).is_some());
     assert!(world.attempt(&claim(4)).is_none(), "everything does not fit beside something");
     assert_eq!(world.refused(&units(5, 4, 3)), ErrorKind::TooHeavy);
@@ -153,7 +153,7 @@ fn claims_are_granted_in_order_of_arrival() {
     world.attempt(&claim(2));
     world.attempt(&claim(3));
     world.release(&claim(1));
-    assert_eq!(world.called(), [2]);
+    assert_eq!(world.notified(), [2]);
     assert!(world.attempt(&claim(3)).is_none(), "no overtaking");
     let mut barging = claim(4);
     barging.wait = false;
@@ -169,13 +169,13 @@ fn a_waiting_writer_holds_back_later_readers() {
     assert!(world.attempt(&claim(3)).is_none());
     assert!(world.attempt(&reader(4)).is_none());
     world.release(&reader(1));
-    assert_eq!(world.called(), [] as [u128; 0]);
+    assert_eq!(world.notified(), [] as [u128; 0]);
     world.release(&reader(2));
-    assert_eq!(world.called(), [3]);
+    assert_eq!(world.notified(), [3]);
     assert!(world.attempt(&claim(3)).is_some());
     world.attempt(&reader(5));
     world.release(&claim(3));
-    assert_eq!(world.called(), [4, 5], "all readers at once");
+    assert_eq!(world.notified(), [4, 5], "all readers at once");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_writer_becomes_a_reader_without_a_gap() {
     let fence = world.attempt(&writer);
     world.attempt(&reader(2));
     assert_eq!(world.attempt(&reader(1)), fence, "lighter, same fence");
-    assert_eq!(world.called(), [2]);
+    assert_eq!(world.notified(), [2]);
     assert!(world.attempt(&reader(2)).is_some());
     assert_eq!(world.refused(&writer), ErrorKind::Upgrade);
 }
@@ -215,7 +215,7 @@ fn an_expired_waiter_is_evicted() {
     world.renew(&claim(3));
     world.pass(Duration::from_secs(6));
     world.release(&claim(1));
-    assert_eq!(world.called(), [3], "2 let its place run out");
+    assert_eq!(world.notified(), [3], "2 let its place run out");
     assert!(world.attempt(&claim(3)).is_some());
 }
 
@@ -240,9 +240,9 @@ fn a_broken_holder_is_told_by_whom() {
     world.attempt(&claim(2));
     let ending = Ending::new("alice", "stuck");
     let end = End::Broken { ending: ending.clone(), grace: Duration::ZERO };
-    let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.calls);
+    let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.notified);
     assert_eq!(release.outcome, Released::Released);
-    assert_eq!(world.called(), [1, 2], "the victim and the next are told");
+    assert_eq!(world.notified(), [1, 2], "the victim and the next are told");
     assert_eq!(world.renew(&claim(1)), Renewed::Gone(Gone::Broken(ending)));
 }
 
@@ -252,7 +252,7 @@ fn a_break_with_grace_ends_the_lease_early() {
     world.attempt(&claim(1));
     let ending = Ending::new("alice", "stuck");
     let end = End::Broken { ending: ending.clone(), grace: Duration::from_secs(5) };
-    let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.calls);
+    let release = world.resource.release(ClaimId::from_bits(1), &end, world.now, &mut world.notified);
     assert_eq!(release.outcome, Released::Asked);
     world.pass(Duration::from_secs(4));
     let alive = Renewed::Alive {
@@ -272,14 +272,14 @@ fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
     world.attempt(&claim(1));
     world.attempt(&claim(2));
     let end = End::Broken { ending: Ending::new("alice", "to drain"), grace: Duration::from_secs(5) };
-    world.resource.release(ClaimId::from_bits(2), &end, world.now, &mut world.calls);
+    world.resource.release(ClaimId::from_bits(2), &end, world.now, &mut world.notified);
     world.pass(Duration::from_secs(1));
     let Renewed::Alive { lease, .. } = world.renew(&claim(2)) else { panic!("its grace is not over") };
     assert_eq!(lease.ttl, Duration::from_secs(4));
     world.attempt(&claim(2));
     world.release(&claim(1));
     world.pass(Duration::from_secs(1));
-    match world.resource.attempt(&claim(2), 0, world.now, &mut world.calls).unwrap() {
+    match world.resource.attempt(&claim(2), 0, world.now, &mut world.notified).unwrap() {
         Attempt::Granted(grant) => assert_eq!(grant.lease.ttl, Duration::from_secs(3)),
         Attempt::Pending(pending) => panic!("{pending:?}"),
     }
@@ -288,12 +288,12 @@ fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
 #[test]
 fn the_claims_of_a_dead_session_end_unless_they_outlive_it() {
     let mut world = World::new();
-    world.resource.attempt(&reader(1), 7, world.now, &mut world.calls).unwrap();
+    world.resource.attempt(&reader(1), 7, world.now, &mut world.notified).unwrap();
     let mut survivor = reader(2);
     survivor.lifetime = Lifetime::Lease;
-    world.resource.attempt(&survivor, 7, world.now, &mut world.calls).unwrap();
+    world.resource.attempt(&survivor, 7, world.now, &mut world.notified).unwrap();
     world.attempt(&claim(3));
-    world.resource.end_sessions(world.now, &mut world.calls, |session| session != 7);
+    world.resource.end_sessions(world.now, &mut world.notified, |session| session != 7);
     let left: Vec<_> = world.resource.entries().iter().map(|entry| entry.id.bits()).collect();
     assert_eq!(left, [2, 3]);
 }
@@ -304,13 +304,13 @@ fn fences_can_be_reserved_and_raised_but_not_past_the_limit() {
     let fence = world.attempt(&claim(1)).unwrap().get();
     let mut renewal = Renewal::of(Arc::new(claim(1)));
     renewal.fences = Fences::Reserve(100);
-    world.resource.renew(&renewal, world.now, &mut world.calls).unwrap();
+    world.resource.renew(&renewal, world.now, &mut world.notified).unwrap();
     assert_eq!(world.resource.last_fence(), Some(Fence::new(fence + 100)));
     renewal.fences = Fences::AtLeast(Fence::new(Fence::LIMIT));
-    let error = world.resource.renew(&renewal, world.now, &mut world.calls).unwrap_err();
+    let error = world.resource.renew(&renewal, world.now, &mut world.notified).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FenceExhausted);
     renewal.fences = Fences::AtLeast(Fence::new(Fence::LIMIT - 1));
-    world.resource.renew(&renewal, world.now, &mut world.calls).unwrap();
+    world.resource.renew(&renewal, world.now, &mut world.notified).unwrap();
     world.release(&claim(1));
     assert_eq!(world.refused(&claim(2)), ErrorKind::FenceExhausted);
 }
@@ -354,7 +354,7 @@ fn a_withdrawn_head_passes_the_turn_on() {
     world.attempt(&claim(2));
     world.attempt(&claim(3));
     world.release(&claim(1));
-    assert_eq!(world.called(), [2]);
-    world.resource.release(ClaimId::from_bits(2), &End::Withdrawn, world.now, &mut world.calls);
-    assert_eq!(world.called(), [3]);
+    assert_eq!(world.notified(), [2]);
+    world.resource.release(ClaimId::from_bits(2), &End::Withdrawn, world.now, &mut world.notified);
+    assert_eq!(world.notified(), [3]);
 }

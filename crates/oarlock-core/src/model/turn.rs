@@ -54,7 +54,7 @@ mod tests {
     use crate::claim::{Fence, ResourceName};
     use crate::clock::Moment;
     use crate::driver::{Attempt, End, Release, Renewed};
-    use crate::model::Calls;
+    use crate::model::Notified;
     use crate::state::Ending;
 
     const START: Now = Now { boot: Moment::from_nanos(1_000_000_000_000), wall_micros: 1_000_000 };
@@ -73,13 +73,13 @@ mod tests {
     fn queue(claims: &[Claim]) -> Resource {
         let mut resource = Resource::default();
         for claim in claims {
-            resource.attempt(claim, 0, START, &mut Calls::new()).unwrap();
+            resource.attempt(claim, 0, START, &mut Notified::new()).unwrap();
         }
         resource
     }
 
     fn release(resource: &mut Resource, id: u128, end: &End) -> Release {
-        resource.release(ClaimId::from_bits(id), end, START, &mut Calls::new())
+        resource.release(ClaimId::from_bits(id), end, START, &mut Notified::new())
     }
 
     fn handed(resource: &mut Resource, id: u128) -> Option<Grant> {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn fence_of(resource: &mut Resource, id: u128, now: Now) -> Option<Fence> {
-        match resource.attempt(&claim(id), 0, now, &mut Calls::new()).unwrap() {
+        match resource.attempt(&claim(id), 0, now, &mut Notified::new()).unwrap() {
             Attempt::Granted(grant) => Some(grant.fence),
             Attempt::Pending(_) => None,
         }
@@ -96,7 +96,7 @@ mod tests {
     fn renew(resource: &mut Resource, id: u128, now: Now, change: impl FnOnce(&mut Renewal)) -> Renewed {
         let mut renewal = Renewal::of(Arc::new(claim(id)));
         change(&mut renewal);
-        resource.renew(&renewal, now, &mut Calls::new()).unwrap()
+        resource.renew(&renewal, now, &mut Notified::new()).unwrap()
     }
 
     #[test]

@@ -163,8 +163,8 @@ impl Scheme {
         self.choices.iter().find(|(name, _)| *name == key).map(|(_, values)| *values)
     }
 
-    /// Checks the value of an option that only some schemes have, and gives the key as the scheme writes it; `None` if this
-    /// scheme has no such option.
+    /// Checks the value of an option that only some schemes have, and gives the key as the scheme writes it; `None` if
+    /// this scheme has no such option.
     pub(super) fn own_key(&self, key: &str, value: &str) -> Result<Option<&'static str>> {
         let refuse = |wanted| Err(bad(format!("{key} of {} is {wanted}, not {}", self.name, text::quoted(value))));
         if let Some((name, values)) = self.choices.iter().find(|(name, _)| *name == key) {

@@ -43,7 +43,8 @@ impl Store {
     /// Connects to the store behind `url`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for options that exclude each other; any error that the store returns.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for options that exclude each other; any error that the store
+    /// returns.
     pub async fn open(&self, url: Url) -> Result<Arc<dyn DynDriver>> {
         (self.open)(url).await
     }

@@ -81,7 +81,8 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         if map.generation != old.generation {
             return Ok(map);
         }
-        // The client that changes it has told the segments, or some, and not yet the map. If it is gone, another must finish.
+        // The client that changes it has told the segments, or some, and not yet the map. If it is gone, another must
+        // finish.
         if attempt + 1 < patience(&map) {
             tokio::time::sleep(PAUSE).await;
         } else {
@@ -90,8 +91,8 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         self.read(sku).await
     }
 
-    /// Changes the map from `before` to `after`, if it is still that one. The places first: an order by the old map that is
-    /// still on its way must not find them open.
+    /// Changes the map from `before` to `after`, if it is still that one. The places first: an order by the old map
+    /// that is still on its way must not find them open.
     pub(super) async fn remap(&mut self, sku: &str, before: Option<&Map>, after: Map) -> Result<bool, Error> {
         let all = Map { segments: before.map_or(0, |map| map.segments).max(after.segments), ..after };
         let places: Vec<_> = all.places().collect();

@@ -68,7 +68,8 @@ pub(super) fn insert_new(dialect: Dialect, into: &str) -> String {
     }
 }
 
-/// The end of a query whose rows no other transaction may change until the transaction ends. A transaction of SQLite has them all.
+/// The end of a query whose rows no other transaction may change until the transaction ends. A transaction of SQLite
+/// has them all.
 pub(super) fn for_update(dialect: Dialect) -> &'static str {
     if dialect == Dialect::Sqlite { "" } else { " for update" }
 }

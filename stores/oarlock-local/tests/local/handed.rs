@@ -15,7 +15,8 @@ use crate::helper::Helper;
 use crate::stall::stalled;
 use crate::{claim, granted, hint, open, pending, release, show, temp, turn, waiting};
 
-/// Puts a claim into the queue so that its grant comes with a notification: a store receives them from its first watch on.
+/// Puts a claim into the queue so that its grant comes with a notification: a store receives them from its first watch
+/// on.
 async fn queue(store: &Local, claim: &Claim) -> (Pending, Watch) {
     let first = pending(store, claim).await;
     let watch = turn(store, claim, first.cursor.clone()).await;
@@ -166,7 +167,8 @@ async fn datagrams_that_the_state_file_did_not_cause_are_not_believed() {
     assert_eq!(Some(granted(&b, &next).await.fence), holder(&a).await);
 }
 
-/// Linux drops datagrams that do not fit into the queue of a socket. A client that reads a full queue attempts every claim.
+/// Linux drops datagrams that do not fit into the queue of a socket. A client that reads a full queue attempts every
+/// claim.
 #[tokio::test]
 async fn a_lost_datagram_costs_a_step_and_not_the_lock() {
     let dir = temp();

@@ -17,7 +17,8 @@ const DIR: &str = "OARLOCK_LOCAL_TEST_DIR";
 /// A helper process; killed when dropped.
 pub(crate) struct Helper {
     child: Child,
-    /// Kept until the end of the test: a helper that waits for input, or a process that it started, ends then at the latest.
+    /// Kept until the end of the test: a helper that waits for input, or a process that it started, ends then at the
+    /// latest.
     input: Option<ChildStdin>,
     output: BufReader<std::process::ChildStdout>,
 }

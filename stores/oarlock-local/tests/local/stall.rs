@@ -42,7 +42,8 @@ async fn the_runtime_goes_on_and_so_do_other_shards() {
     late.await.unwrap();
 }
 
-/// A runtime that is dropped waits for its blocking threads. Another process that is stopped must not keep it from ending.
+/// A runtime that is dropped waits for its blocking threads. Another process that is stopped must not keep it from
+/// ending.
 #[test]
 fn a_stalled_step_does_not_keep_the_process() {
     let dir = temp();

@@ -99,9 +99,8 @@ impl Config {
     /// The server and the database that a `mysql://` URL names.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other; [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for
-    /// `mode=transaction` and
-    /// `sslmode=prefer`.
+    /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other;
+    /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction` and `sslmode=prefer`.
     pub fn from_url(url: &Url) -> Result<Self> {
         let host = config::checked_host(url)?;
         let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));

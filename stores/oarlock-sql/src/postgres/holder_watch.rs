@@ -35,7 +35,8 @@ pub(crate) struct HolderWatch(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Replaced when the address leads to another server: a connection that is being opened then belongs to the old one.
+    /// Replaced when the address leads to another server: a connection that is being opened then belongs to the old
+    /// one.
     connection: Mutex<Arc<Reopened<Connection>>>,
     state: Mutex<State>,
 }

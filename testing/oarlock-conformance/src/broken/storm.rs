@@ -17,8 +17,8 @@ const TTL: Duration = Duration::from_millis(240);
 /// Long enough to see that no waiter is served after a death.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// Lets `contenders` loose on `broken` for `span`: they hold, wait, give up, are cut off, stay in the queue as ghosts, and
-/// die.
+/// Lets `contenders` loose on `broken` for `span`: they hold, wait, give up, are cut off, stay in the queue as ghosts,
+/// and die.
 ///
 /// # Errors
 /// What the store says.

@@ -54,7 +54,8 @@ async fn a_push_tells_the_holder_at_once(context: Arc<TestContext>) -> Outcome {
     Ok(())
 }
 
-/// The first hold of a client arms its mailbox. This one is broken meanwhile: only a renewal after the arming can notice it.
+/// The first hold of a client arms its mailbox. This one is broken meanwhile: only a renewal after the arming can
+/// notice it.
 async fn a_break_before_the_mailbox_is_armed_is_noticed_at_once(context: Arc<TestContext>) -> Outcome {
     for explicit in [false, true] {
         let (operator, name) = (context.peer().await?, context.name()?);

@@ -1,7 +1,7 @@
 //! The store may fall back to an earlier state: a restart from a snapshot, a failover to a replica that is behind.
 //!
-//! No lock can prevent that the store then grants a lock whose holder it has forgotten. Each client must learn of it at its next
-//! renewal, and fences must go on rising, so that the protected resource can refuse the earlier holder.
+//! No lock can prevent that the store then grants a lock whose holder it has forgotten. Each client must learn of it at
+//! its next renewal, and fences must go on rising, so that the protected resource can refuse the earlier holder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use crate::failure::{Outcome, ensure};
 
 cases!("fall_back": belief_follows_the_store [FallBack, Fences]);
 
-/// Long enough for a failover: belief must end because of an answer of the store, not because the store was unreachable.
+/// Long enough for a failover: belief must end because of an answer of the store, not because the store was
+/// unreachable.
 const TTL: Duration = Duration::from_secs(12);
 
-/// One fall-back, because it takes long on some stores, and three names: a holder that the store then knows as a waiter, one
-/// that it does not know at all, and a waiter that it has forgotten.
+/// One fall-back, because it takes long on some stores, and three names: a holder that the store then knows as a
+/// waiter, one that it does not know at all, and a waiter that it has forgotten.
 async fn belief_follows_the_store(context: Arc<TestContext>) -> Outcome {
     let peer = context.peer().await?;
     let (waited, fresh, queued) = (context.name()?, context.name()?, context.name()?);

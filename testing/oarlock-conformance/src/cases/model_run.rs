@@ -11,7 +11,7 @@ use std::time::Duration;
 use oarlock_core::capabilities::WaiterView;
 use oarlock_core::clock::{Moment, wall_micros};
 use oarlock_core::driver::{Attempt, End, Renewal, Renewed};
-use oarlock_core::model::{Calls, Entry, Now, Resource, Standing};
+use oarlock_core::model::{Entry, Notified, Now, Resource, Standing};
 use oarlock_core::state::{Query, ResourceState, Waiters};
 use oarlock_core::{Capacity, Claim, ClaimId, Fence, Lifetime, Limit, ResourceName, Weight};
 use tokio::task::JoinSet;
@@ -227,7 +227,7 @@ impl Run {
     async fn attempt(&mut self, claim: Claim) -> Outcome {
         let words = (Self::short(&claim), claim.weight, claim.capacity, claim.wait, claim.ttl);
         let repeated = self.holds(claim.id);
-        let ours = self.model.attempt(&claim, 1, Self::now(), &mut Calls::new());
+        let ours = self.model.attempt(&claim, 1, Self::now(), &mut Notified::new());
         let theirs = self.raw.attempt(&claim).await;
         self.log.push(format!("attempt {words:?} -> {}", said(&theirs)));
         match (&ours, &theirs) {
@@ -261,7 +261,7 @@ impl Run {
     async fn renew(&mut self) -> Outcome {
         let claim = self.any_claim(0.1);
         let renewal = Renewal::of(Arc::new(claim.clone()));
-        let ours = self.model.renew(&renewal, Self::now(), &mut Calls::new());
+        let ours = self.model.renew(&renewal, Self::now(), &mut Notified::new());
         let theirs = self.raw.driver.clone().renew(vec![renewal]).await;
         let Some(theirs) = theirs.into_iter().next() else { return Err(Failure::new("a renewal without an answer")) };
         self.log.push(format!("renew {} -> {}", Self::short(&claim), theirs.is_ok()));
@@ -279,7 +279,7 @@ impl Run {
     async fn release(&mut self) -> Outcome {
         let claim = self.any_claim(0.1);
         let end = if self.random.bool() { End::Done { memo: None } } else { End::Withdrawn };
-        let ours = self.model.release(claim.id, &end, Self::now(), &mut Calls::new());
+        let ours = self.model.release(claim.id, &end, Self::now(), &mut Notified::new());
         let theirs = self.raw.release(&self.name.clone(), claim.id, end).await?;
         self.log.push(format!("release {} -> {:?}", Self::short(&claim), theirs.outcome));
         ensure_eq!(theirs.outcome, ours.outcome, "the outcome of a release");

@@ -1,7 +1,7 @@
 //! Grants follow the order of arrival, where it is known.
 //!
-//! Two claims that can hold together may be answered in either order: neither delays the other. So only claims that exclude each
-//! other are compared, and for those the order of answers is the order of grants.
+//! Two claims that can hold together may be answered in either order: neither delays the other. So only claims that
+//! exclude each other are compared, and for those the order of answers is the order of grants.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::{Clock, Moment, TokioClock};
 use oarlock_core::driver::{Hint, Listeners, Waiters, Watch};
-use oarlock_core::model::{Calls, Now, Session};
+use oarlock_core::model::{Notified, Now, Session};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 
 use super::plan::Plan;
@@ -41,9 +41,9 @@ impl Hub {
         self.mailboxes.entry(session).or_default().watch()
     }
 
-    /// Notifies the claims that a step calls, unless the hint is lost.
-    pub(super) fn notify(&mut self, calls: &Calls) {
-        for (claim, session) in calls {
+    /// Notifies the claims that a step names, unless the hint is lost.
+    pub(super) fn notify(&mut self, notified: &Notified) {
+        for (claim, session) in notified {
             if self.rng.f64() < self.lost_hint {
                 continue;
             }

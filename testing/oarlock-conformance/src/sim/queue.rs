@@ -9,7 +9,7 @@ use oarlock_core::clock::{Clock, Moment};
 use oarlock_core::driver::{
     Attempt, Cursor, End, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
 };
-use oarlock_core::model::{Calls, Session};
+use oarlock_core::model::{Notified, Session};
 use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select};
 use oarlock_core::{Capabilities, Capacity, Claim, ClaimId, Driver, Error, Fence, Limit, ResourceName, Result, Weight};
 
@@ -58,8 +58,8 @@ impl Queue {
     /// A node was removed: the claims behind it must attempt again.
     fn notify(&mut self, resource: &ResourceName) {
         let behind = self.nodes.iter().filter(|node| node.resource == *resource);
-        let calls: Calls = behind.map(|node| (node.id, node.session)).collect();
-        self.hub.notify(&calls);
+        let notified: Notified = behind.map(|node| (node.id, node.session)).collect();
+        self.hub.notify(&notified);
     }
 
     fn remove(&mut self, id: ClaimId) -> bool {

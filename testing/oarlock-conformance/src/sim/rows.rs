@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
-use oarlock_core::model::{Calls, Now, Resource, Session};
+use oarlock_core::model::{Notified, Now, Resource, Session};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capabilities, Claim, ClaimId, Driver, ResourceName, Result};
 
@@ -21,20 +21,20 @@ impl Rows {
         Self { hub, resources: BTreeMap::new() }
     }
 
-    fn step<T>(&mut self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Calls) -> T) -> T {
+    fn step<T>(&mut self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Notified) -> T) -> T {
         let now = self.hub.now();
-        let mut calls = Calls::new();
-        let answer = step(self.resources.entry(name.clone()).or_default(), now, &mut calls);
-        self.hub.notify(&calls);
+        let mut notified = Notified::new();
+        let answer = step(self.resources.entry(name.clone()).or_default(), now, &mut notified);
+        self.hub.notify(&notified);
         answer
     }
 
     /// The claims that are still there.
     pub(super) fn leftovers(&mut self) -> usize {
         let now = self.hub.now();
-        let mut calls = Calls::new();
+        let mut notified = Notified::new();
         for resource in self.resources.values_mut() {
-            resource.expire(now, &mut calls);
+            resource.expire(now, &mut notified);
         }
         self.resources.values().map(|resource| resource.entries().len()).sum()
     }
@@ -55,21 +55,22 @@ impl Driver for RowsDriver {
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.session;
         let step =
-            |store: &mut Rows| store.step(&claim.resource, |r, now, calls| r.attempt(claim, session, now, calls));
+            |store: &mut Rows| store.step(&claim.resource, |r, now, notified| r.attempt(claim, session, now, notified));
         self.connection.call(step).await?
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         let renew = |store: &mut Rows| {
-            let one =
-                |renewal: &Renewal| store.step(&renewal.claim.resource, |r, now, calls| r.renew(renewal, now, calls));
+            let one = |renewal: &Renewal| {
+                store.step(&renewal.claim.resource, |r, now, notified| r.renew(renewal, now, notified))
+            };
             batch.iter().map(one).collect::<Vec<_>>()
         };
         self.connection.call(renew).await.unwrap_or_else(|error| vec![Err(error); batch.len()])
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
-        self.connection.call(|store| store.step(resource, |r, now, calls| r.release(id, end, now, calls))).await
+        self.connection.call(|store| store.step(resource, |r, now, notified| r.release(id, end, now, notified))).await
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {

@@ -80,7 +80,8 @@ impl EtcdCluster {
         Ok(Self { members, ports, peers })
     }
 
-    /// Lets nothing pass between a member and the others, either way, until it is healed. Its clients go on reaching it.
+    /// Lets nothing pass between a member and the others, either way, until it is healed. Its clients go on reaching
+    /// it.
     ///
     /// # Errors
     /// When members were not started apart.

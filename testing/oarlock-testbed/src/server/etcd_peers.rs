@@ -1,8 +1,9 @@
 //! The ways between etcd members, so that one of them can be cut off from the others.
 //!
-//! All members must agree on the address of each, so what goes to a member can pass a proxy of its own, but a member's own calls
-//! cannot be distinguished from those of others. Those it makes through a SOCKS proxy, which Go's HTTP client takes from its environment
-//! for every address outside loopback: addresses are of a network that exists in no place, and mean the port on loopback.
+//! All members must agree on the address of each, so what goes to a member can pass a proxy of its own, but a member's
+//! own calls cannot be distinguished from those of others. Those it makes through a SOCKS proxy, which Go's HTTP client
+//! takes from its environment for every address outside loopback: addresses are of a network that exists in no place,
+//! and mean the port on loopback.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -21,8 +21,8 @@ const DATABASE: &str = "locks";
 /// What a server keeps.
 const DATA: &str = "data";
 
-/// Where it puts temporary tables. A server that starts removes all that it finds there, so it must not be another's: that one would
-/// fail in the middle of a statement, and crash.
+/// Where it puts temporary tables. A server that starts removes all that it finds there, so it must not be another's:
+/// that one would fail in the middle of a statement, and crash.
 const SCRATCH: &str = "scratch";
 
 /// Where Debian keeps programs that a plain user's `PATH` lacks.
@@ -58,8 +58,8 @@ impl Server<MariaDbProgram> {
         Self::start_with_or_skip(&[LOG])
     }
 
-    /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only reads until
-    /// [`PROMOTE`](Self::PROMOTE) makes it a primary of its own.
+    /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only
+    /// reads until [`PROMOTE`](Self::PROMOTE) makes it a primary of its own.
     ///
     /// # Errors
     /// As for [`Server::start`].

@@ -62,8 +62,8 @@ impl Server<MySqlProgram> {
         Self::start_with_or_skip(&[(NO_LOG, "0")])
     }
 
-    /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only reads until
-    /// [`PROMOTE`](Self::PROMOTE) makes it a primary of its own.
+    /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only
+    /// reads until [`PROMOTE`](Self::PROMOTE) makes it a primary of its own.
     ///
     /// # Errors
     /// As for [`Server::start`].
@@ -153,7 +153,8 @@ impl MySqlProgram {
         command
     }
 
-    /// What new folders of data are copied from: making the system's tables takes seconds, so it is kept beside the program.
+    /// What new folders of data are copied from: making the system's tables takes seconds, so it is kept beside the
+    /// program.
     fn made(&self) -> anyhow::Result<PathBuf> {
         let made = self.home.join(format!("made-{}", rustix::process::geteuid().as_raw()));
         if made.is_dir() {

@@ -27,8 +27,8 @@ pub struct PostgresProgram {
 const STANDBY_OF: &str = "standby_of";
 
 impl Server<PostgresProgram> {
-    /// Starts a standby that follows the server at `primary` without holding it up, and waits until it answers. `SELECT pg_promote()` makes
-    /// it a primary of its own.
+    /// Starts a standby that follows the server at `primary` without holding it up, and waits until it answers. `SELECT
+    /// pg_promote()` makes it a primary of its own.
     ///
     /// # Errors
     /// As for [`Server::start`].

@@ -32,7 +32,8 @@ impl Program for RedisProgram {
     }
 
     fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
-        // A server that wants a password is ready too. One that still loads its data is not: it answers QUIT with an error.
+        // A server that wants a password is ready too. One that still loads its data is not: it answers QUIT with an
+        // error.
         probe(addr, timeout, b"PING\r\nQUIT\r\n", |answer| {
             answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH")
         })

@@ -1,5 +1,5 @@
-//! A Redis master with two replicas, and three Sentinels that watch over them. Every server is reached through a proxy of
-//! its own, by its clients, by the other servers and by the Sentinels: cut that, and the machine is off the network.
+//! A Redis master with two replicas, and three Sentinels that watch over them. Every server is reached through a proxy
+//! of its own, by its clients, by the other servers and by the Sentinels: cut that, and the machine is off the network.
 
 use std::fs;
 use std::io;

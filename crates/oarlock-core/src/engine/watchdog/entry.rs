@@ -96,7 +96,7 @@ impl Entry {
         }
     }
 
-    /// The lease that a late answer would endanger. For a waiter it is the requested one: its place in the queue may
+    /// The lease that a late answer would endanger. For a waiter it is the requested one: its position in the queue may
     /// end soon.
     pub(super) fn patient_for(&self) -> Duration {
         match self.role {

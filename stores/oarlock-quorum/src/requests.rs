@@ -19,7 +19,7 @@ type Late<T> = Arc<dyn Fn(usize, Result<T>) -> BoxFuture<()> + Send + Sync>;
 
 /// Requests under way. Dropping them ends the wait; the requests themselves run to their end, and their answers are
 /// handled.
-pub(super) struct Calls<T: Send + 'static> {
+pub(super) struct Requests<T: Send + 'static> {
     core: Arc<Core>,
     open: Vec<(usize, BoxFuture<Result<T>>)>,
     /// Not sent yet.
@@ -32,7 +32,7 @@ pub(super) struct Calls<T: Send + 'static> {
     late: Late<T>,
 }
 
-impl<T: Send + 'static> Calls<T> {
+impl<T: Send + 'static> Requests<T> {
     /// Sends `request` to each of `nodes`, and waits for no longer than `patience`.
     pub(super) fn send(
         core: &Arc<Core>,
@@ -95,7 +95,7 @@ impl<T: Send + 'static> Calls<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Calls<T> {
+impl<T: Send + 'static> Drop for Requests<T> {
     fn drop(&mut self) {
         if self.open.is_empty() {
             return;
