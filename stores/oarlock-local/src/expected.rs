@@ -14,6 +14,11 @@ pub(crate) struct Received {
 }
 
 impl Received {
+    /// The claim is about to ask the state file. The answer replaces all that was received before.
+    pub(crate) fn begin(&mut self) {
+        *self = Self::default();
+    }
+
     /// The claim must attempt again, also if it was granted before.
     pub(crate) fn call(&mut self) {
         self.granted = None;
@@ -37,10 +42,12 @@ impl Received {
 mod tests {
     use std::time::Duration;
 
-    use oarlock_core::Fence;
+    use oarlock_core::driver::Waiters;
+    use oarlock_core::{ClaimId, Fence};
 
     use super::*;
 
+    const ID: ClaimId = ClaimId::from_bits(1);
     const ASKED: Moment = Moment::from_nanos(1_000_000_000);
     const NOW: Moment = Moment::from_nanos(1_500_000_000);
 
@@ -58,10 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_given_once() {
-        let mut received = waiting();
-        received.grant(grant(7, 1));
-        assert_eq!([fence(&mut received), fence(&mut received)], [Some(7), None]);
+    fn a_grant_is_given_once_to_the_claim_that_waits_for_it() {
+        let waiters = Waiters::<Received>::default();
+        waiters.expect(ID, |received| *received = waiting());
+        waiters.notify(ClaimId::from_bits(2), |_| panic!("it does not wait"));
+        waiters.notify(ID, |received| received.grant(grant(7, 1)));
+        let taken = || waiters.kept(ID, fence).flatten();
+        assert_eq!([taken(), taken()], [Some(7), None]);
     }
 
     #[test]
@@ -76,13 +86,15 @@ mod tests {
     }
 
     #[test]
-    fn after_a_call_or_before_an_answer_the_state_file_decides() {
+    fn after_a_call_or_a_new_attempt_the_state_file_decides() {
         let mut received = waiting();
         received.grant(grant(7, 1));
         received.call();
         assert_eq!(fence(&mut received), None);
-        let mut received = Received::default();
         received.grant(grant(7, 1));
-        assert_eq!(fence(&mut received), None, "there is no answer yet");
+        received.begin();
+        assert_eq!(fence(&mut received), None);
+        received.grant(grant(7, 1));
+        assert_eq!(fence(&mut received), None, "the new attempt has no answer yet");
     }
 }

@@ -152,7 +152,7 @@ impl Hub {
 
     /// Keeps the notifications for this claim, from before it asks the state file. False if none can be received.
     pub(crate) fn expect(&self, id: ClaimId) -> bool {
-        self.events.receives() && self.waiters.expect(id, |received| *received = Received::default())
+        self.events.receives() && self.waiters.expect(id, Received::begin)
     }
 
     /// The grant that came for this claim with a notification. The claim then waits no longer.

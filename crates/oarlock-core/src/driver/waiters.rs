@@ -254,6 +254,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn after_a_loss_every_watch_is_notified() {
+        let waiters = Waiters::<()>::default();
+        let (late, mut mailbox) = (ClaimId::from_bits(2), waiters.mailbox());
+        let mut turn = waiters.turn(ID);
+        waiters.expect(late, |()| ());
+        waiters.notify_all();
+        assert_eq!(
+            (read(&mut turn).await, read(&mut mailbox).await),
+            (Some(Some(Hint::about(ID))), Some(Some(Hint::ANY)))
+        );
+        assert_eq!(read(&mut waiters.turn(late)).await, Some(Some(Hint::about(late))), "its watch came later");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_is_kept_of_a_claim_that_is_not_expected() {
         let waiters = Waiters::<u32>::default();
         let mut turn = waiters.turn(ID);
