@@ -358,13 +358,17 @@ async fn a_claim_that_is_not_renewed_or_outlives_the_process_gets_the_whole_leas
     // With its first waiter the client subscribes to its mailbox.
     for lock in [lock(), lock(), lock().ttl(ttl).no_renewal(), lock().lifetime(Lifetime::Lease)] {
         let guard = one.mutex("deploy").lock().await.unwrap();
-        let waits = tokio::spawn(async move { lock.lock().await.unwrap() });
+        // Nothing is awaited in between: the client asks for the rest of the lease in the background.
+        let waits = tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            (guard.time_left(), guard)
+        });
         while one.inspect(&name()).await.unwrap().waiters.count() != Some(1) {
             tokio::task::yield_now().await;
         }
         guard.release().await.unwrap();
-        let guard = waits.await.unwrap();
-        left.push(guard.time_left());
+        let (begun, guard) = waits.await.unwrap();
+        left.push(begun);
         guard.release().await.unwrap();
     }
     assert!(left[1] <= TURN, "it was handed the lock: {left:?}");
