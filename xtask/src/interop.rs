@@ -24,10 +24,14 @@ pub(crate) struct InteropOptions {
 /// The flag for [`InteropOptions::built`].
 pub(crate) const BUILT: &str = "--built";
 
+/// This program, also when the build of the tests has replaced its file.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The command that runs it beside the tests, with the program that was built with them; nothing where this program
 /// does not know its own path.
 pub(crate) fn command(built: &Path, all: bool) -> Option<Command> {
-    let mut command = Command::new(std::env::current_exe().ok()?);
+    let own = if Path::new(OWN_PROGRAM).exists() { OWN_PROGRAM.into() } else { std::env::current_exe().ok()? };
+    let mut command = Command::new(own);
     command.args(["interop", BUILT]).arg(built);
     if all {
         command.arg("--all");

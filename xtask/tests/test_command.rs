@@ -129,6 +129,36 @@ fn every_part_runs_in_order() {
     assert_eq!(scene.calls("program"), [" long= url= doc="]);
 }
 
+/// The build of the tests builds this program, too.
+#[test]
+fn a_program_that_was_replaced_meanwhile_still_meets_other_languages() {
+    let scene = Scene::new(
+        "replaced",
+        r#"case "$name $1" in
+            "cargo tree") echo 'oarlock v0.1.0';;
+            "cargo run") echo 'one at a time';;
+            "cargo test") case "$*" in *--no-run*) built; rm "$INSTALLED/own";; esac;;
+        esac"#,
+    );
+    let own = scene.folder.join("installed/own");
+    fs::hard_link(env!("CARGO_BIN_EXE_xtask"), &own).expect("the same program under another name");
+    let path = format!("{STAND_IN}:{}", std::env::var("PATH").unwrap_or_default());
+    let installed = format!("{}:{path}", scene.folder.join("installed").display());
+    fs::write(scene.folder.join("installed/ps"), "").expect("the last program");
+    let command = scene.command(&["test"], &installed);
+    let mut replaced = Command::new(&own);
+    replaced.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => replaced.env(name, value),
+            None => replaced.env_remove(name),
+        };
+    }
+    let output = replaced.output().expect("xtask starts");
+    assert!(!own.exists(), "it was not replaced");
+    assert!(row(&stdout(&output), "interop").ends_with("ok, beside the tests"), "{}", stdout(&output));
+}
+
 #[test]
 fn a_failing_part_fails_the_run_and_hides_no_other() {
     let scene = Scene::new(
