@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 const FEWEST: usize = 3;
 
 /// Never more than this: each starts servers, which need memory.
-const MOST: usize = 7;
+const MOST: usize = 5;
 
 /// How much of the processor time must be idle for one more program to start.
-const IDLE: f64 = 0.4;
+const IDLE: f64 = 0.5;
 
 /// How long the load is observed before one more program starts. It also covers the start of the last one.
 const OBSERVED: Duration = Duration::from_secs(4);

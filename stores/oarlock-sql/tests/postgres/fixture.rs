@@ -49,6 +49,7 @@ impl Fixture for Server {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let (entrance, mode) = (self.entrance, self.mode);
         Box::pin(async move {
+            admits(entrance).await?;
             let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
             let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port());
             (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
@@ -82,6 +83,27 @@ impl Fixture for Server {
         let (bed, entrance) = (self.bed.clone(), self.entrance);
         Box::pin(async move { bed.fall_back(entrance).await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
     }
+}
+
+/// Waits until a client is let in: a pooler refuses the next clients after a login at a server that was restarting.
+async fn admits(entrance: SocketAddr) -> Result<()> {
+    let config = format!("host={} port={} user=postgres dbname=postgres", entrance.ip(), entrance.port());
+    let mut refused = None;
+    for _ in 0..100 {
+        match tokio_postgres::connect(&config, tokio_postgres::NoTls).await {
+            Ok((client, connection)) => {
+                tokio::spawn(connection);
+                match client.simple_query("SELECT 1").await {
+                    Ok(_) => return Ok(()),
+                    Err(error) => refused = Some(error),
+                }
+            }
+            Err(error) => refused = Some(error),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let error = Error::unreachable("the pooler lets no client in");
+    Err(refused.into_iter().fold(error, Error::because))
 }
 
 impl Server {
