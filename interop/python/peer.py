@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import file_locks
 import kazoo_locks
 import redis_locks
 import sql_locks
@@ -16,7 +17,7 @@ LEASE_MS = 10_000
 WAIT_MS = 60_000
 POLL_SECONDS = 0.01
 
-CLIENTS = {**redis_locks.CLIENTS, **kazoo_locks.CLIENTS, **sql_locks.CLIENTS}
+CLIENTS = {**file_locks.CLIENTS, **kazoo_locks.CLIENTS, **redis_locks.CLIENTS, **sql_locks.CLIENTS}
 
 now = time.monotonic_ns
 

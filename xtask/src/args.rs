@@ -18,6 +18,8 @@ pub(crate) enum Invocation {
     Mutants(Vec<String>),
     /// Measure locks on every store, with these flags of `oarlock bench`.
     Bench(Vec<String>),
+    /// Measure locks beside those of other libraries.
+    Peers(InteropOptions),
     /// Meet the lock libraries of other languages.
     Interop(InteropOptions),
 }
@@ -55,11 +57,27 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
             Some(extra) => Err(format!("setup takes no argument, got `{extra}`")),
         },
         "test" => parse_test(args),
-        "bench" => Ok(Invocation::Bench(args.collect())),
+        "bench" => parse_bench(args),
         "interop" => parse_interop(args),
         "mutants" => Ok(Invocation::Mutants(args.collect())),
         other => Err(format!("there is no command `{other}`")),
     }
+}
+
+fn parse_bench(args: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    let mut args = args.peekable();
+    if args.next_if(|arg| arg == "--peers").is_none() {
+        return Ok(Invocation::Bench(args.collect()));
+    }
+    let mut options = InteropOptions { speed: true, ..InteropOptions::default() };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Invocation::Help),
+            "--only" => options.only.push(args.next().ok_or("--only needs the name of a store or a client")?),
+            other => return Err(format!("bench --peers does not know `{other}`")),
+        }
+    }
+    Ok(Invocation::Peers(options))
 }
 
 fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, String> {
@@ -87,7 +105,6 @@ fn parse_interop(mut args: impl Iterator<Item = String>) -> Result<Invocation, S
         match arg.as_str() {
             "-h" | "--help" => return Ok(Invocation::Help),
             "--all" => options.all = true,
-            "--speed" => options.speed = true,
             BUILT => options.built = Some(args.next().ok_or("--built needs the path of a program")?.into()),
             "--only" => options.only.push(args.next().ok_or("--only needs the name of a client")?),
             other => match other.strip_prefix("--only=") {
@@ -116,12 +133,13 @@ cargo xtask test [--all] [--only PART]…   install what the tests need, then ru
     --only PART    this part only; may be repeated
 cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
 cargo xtask mutants --table               write the table of mutants in docs/track-record.md
-cargo xtask interop [--all] [--only CLIENT]… [--speed]
+cargo xtask interop [--all] [--only CLIENT]…
                                           share locks with the libraries of other languages
     --all          every version of every client
     --only CLIENT  this client only; may be repeated
-    --speed        how fast they are beside each other
 cargo xtask bench [FLAG]…                 measure locks on every store; flags of `oarlock bench`
+cargo xtask bench --peers [--only NAME]…  measure locks beside those of other libraries, write docs/benchmarks.md
+    --only NAME    this store or library only, and write nothing; may be repeated
 cargo xtask setup                         install what the tests need, and stop there
 cargo xtask help                          this text
 
@@ -173,6 +191,10 @@ mod tests {
     fn flags_of_bench_are_not_ours() {
         let flags = ["--duration", "1s", "--fair"].map(String::from).to_vec();
         assert_eq!(parsed("bench --duration 1s --fair"), Ok(Invocation::Bench(flags)));
+        let only = vec!["redis".to_owned()];
+        let options = InteropOptions { speed: true, only, ..InteropOptions::default() };
+        assert_eq!(parsed("bench --peers --only redis"), Ok(Invocation::Peers(options)));
+        assert!(parsed("bench --peers --fair").is_err());
     }
 
     #[test]
@@ -200,7 +222,7 @@ mod tests {
     #[test]
     fn help_lists_every_command_and_part() {
         let text = help();
-        for word in ["test", "bench", "interop", "setup", "help", "--all", "--only", "--speed"] {
+        for word in ["test", "bench", "interop", "setup", "help", "--all", "--only", "--peers"] {
             assert!(text.contains(word), "{word}");
         }
         for part in Part::ALL {

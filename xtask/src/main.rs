@@ -51,6 +51,11 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
         Invocation::Interop(options) => interop::run(&Workspace::find()?, options),
+        Invocation::Peers(options) => {
+            let workspace = Workspace::find()?;
+            setup::run(&workspace, &[Part::Interop])?;
+            interop::run(&workspace, options)
+        }
         Invocation::Setup => {
             let workspace = Workspace::find()?;
             setup::run(&workspace, Part::ALL)?;

@@ -31,10 +31,6 @@ impl Client for Rslock {
         }
         Ok(RslockLock { manager: self.manager.clone(), name: name.to_owned(), hold: None })
     }
-
-    async fn force_unlock(&self, _: &str) -> Result<bool, Refusal> {
-        Err(Refusal::Cannot("rslock has no force-unlock".to_owned()))
-    }
 }
 
 pub struct RslockLock {
@@ -56,14 +52,6 @@ impl Lock for RslockLock {
             Err(LockError::Unavailable) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn fence(&self) -> Option<u64> {
-        None
-    }
-
-    async fn again(&mut self) -> Result<bool, Refusal> {
-        Err(Refusal::Cannot("rslock is not re-entrant".to_owned()))
     }
 
     async fn loss(&mut self) -> Result<Option<Loss>, Refusal> {

@@ -19,6 +19,8 @@ pub(crate) struct Args {
     only: Vec<String>,
     /// Languages that are not installed.
     without: Vec<Language>,
+    /// Clients that could not be built.
+    without_clients: Vec<String>,
     /// The repository.
     pub(crate) root: PathBuf,
     /// Where the programs of each language were built.
@@ -35,6 +37,7 @@ impl Args {
                 "--all" => args.all = true,
                 "--speed" => args.speed = true,
                 "--only" => args.only.push(value()?),
+                "--without-client" => args.without_clients.push(value()?),
                 "--without" => args.without.push(Language::named(&value()?)?),
                 "--root" => args.root = value()?.into(),
                 "--out" => args.out = value()?.into(),
@@ -42,9 +45,9 @@ impl Args {
             }
         }
         for name in &args.only {
-            let also = if args.speed { speed::ALSO } else { &[] };
+            let also: Vec<_> = if args.speed { speed::names().collect() } else { Vec::new() };
             if !CLIENTS.iter().any(|client| client.answers_to(name)) && !also.contains(&name.as_str()) {
-                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).chain(also.iter().copied()).collect();
+                let known: Vec<_> = CLIENTS.iter().map(|client| client.name).chain(also).collect();
                 bail!("there is no client `{name}`; the clients are {}", known.join(", "));
             }
         }
@@ -54,6 +57,11 @@ impl Args {
     /// Whether a language is not installed.
     pub(crate) fn lacks(&self, language: Language) -> bool {
         self.without.contains(&language)
+    }
+
+    /// Whether a client could not be built.
+    pub(crate) fn lacks_client(&self, name: &str) -> bool {
+        self.without_clients.iter().any(|client| client == name)
     }
 
     /// Whether a client by such a name was asked for.

@@ -40,10 +40,6 @@ impl Client for Baseline {
             other => Err(Refusal::Cannot(format!("a baseline has no {other} lock"))),
         }
     }
-
-    async fn force_unlock(&self, _: &str) -> Result<bool, Refusal> {
-        Err(Refusal::Cannot("a baseline locks nothing".to_owned()))
-    }
 }
 
 /// One contender of several that hand a token on, or one alone.
@@ -66,18 +62,6 @@ impl Lock for Raw {
             Self::Rival(rival) => rival.clone().take().await?,
         }
         Ok(true)
-    }
-
-    fn fence(&self) -> Option<u64> {
-        None
-    }
-
-    async fn again(&mut self) -> Result<bool, Refusal> {
-        Err(Refusal::Cannot("a baseline has no owners".to_owned()))
-    }
-
-    async fn loss(&mut self) -> Result<Option<Loss>, Refusal> {
-        Ok(None)
     }
 
     async fn release(&mut self) -> Result<Option<Loss>, Refusal> {

@@ -43,6 +43,8 @@ pub(crate) enum Store {
     Postgres(&'static str),
     /// One MariaDB.
     MariaDb(&'static str),
+    /// A folder of this machine.
+    Local,
 }
 
 /// What both sides ask for.
@@ -143,6 +145,9 @@ pub(crate) const CLIENTS: &[Client] = &[
     new("psql", "psql", Language::Python, Store::Postgres("?mode=session&prefix="), MUTEX),
     new("mariadb", "mariadb", Language::Python, Store::MariaDb("?mode=session&key=raw"), MUTEX),
 ];
+
+/// Clients that are measured beside ours, and share no lock with it.
+pub(crate) const MEASURED: &[Client] = &[new("filelock", "filelock", Language::Python, Store::Local, MUTEX)];
 
 const PLAIN: Store = Store::Redis("?layout=plain");
 const ETCD: Store = Store::Etcd("?layout=go");

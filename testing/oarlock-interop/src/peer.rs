@@ -32,8 +32,10 @@ pub trait Client: Send + Sync + 'static {
     /// Takes the lock from its holder; false if it was free.
     ///
     /// # Errors
-    /// The error of the library.
-    fn force_unlock(&self, name: &str) -> impl Future<Output = Result<bool, Refusal>> + Send;
+    /// The error of the library. [`Refusal::Cannot`] where that is not possible.
+    fn force_unlock(&self, _name: &str) -> impl Future<Output = Result<bool, Refusal>> + Send {
+        std::future::ready(Err(Refusal::Cannot("it has no force-unlock".to_owned())))
+    }
 }
 
 /// One lock of one owner.
@@ -50,19 +52,25 @@ pub trait Lock: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
     /// A number that grows with every grant, where there is one.
-    fn fence(&self) -> Option<u64>;
+    fn fence(&self) -> Option<u64> {
+        None
+    }
 
     /// Enters once more.
     ///
     /// # Errors
     /// [`Refusal::Cannot`] where that is not possible.
-    fn again(&mut self) -> impl Future<Output = Result<bool, Refusal>> + Send;
+    fn again(&mut self) -> impl Future<Output = Result<bool, Refusal>> + Send {
+        std::future::ready(Err(Refusal::Cannot("it is not re-entrant".to_owned())))
+    }
 
-    /// Why it is no longer held.
+    /// Why it is no longer held, where the library knows.
     ///
     /// # Errors
     /// The error of the library.
-    fn loss(&mut self) -> impl Future<Output = Result<Option<Loss>, Refusal>> + Send;
+    fn loss(&mut self) -> impl Future<Output = Result<Option<Loss>, Refusal>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Releases it; gives the loss if it was not ours any more.
     ///

@@ -22,6 +22,7 @@ pub(crate) struct Servers {
 #[derive(Debug)]
 enum Server {
     Etcd(Etcd),
+    Local(tempfile::TempDir),
     MariaDb(MariaDb),
     Postgres(Postgres),
     Redis(Redis),
@@ -38,6 +39,7 @@ impl Server {
             Store::ZooKeeper(_) => Self::ZooKeeper(ZooKeeper::start()?),
             Store::Postgres(_) => Self::Postgres(Postgres::start()?),
             Store::MariaDb(_) => Self::MariaDb(MariaDb::start()?),
+            Store::Local => Self::Local(tempfile::tempdir()?),
         })
     }
 
@@ -45,6 +47,7 @@ impl Server {
     fn addrs(&self) -> Vec<SocketAddr> {
         match self {
             Self::Etcd(server) => vec![server.addr()],
+            Self::Local(_) => Vec::new(),
             Self::MariaDb(server) => vec![server.addr()],
             Self::Postgres(server) => vec![server.addr()],
             Self::Redis(server) => vec![server.addr()],
@@ -57,6 +60,7 @@ impl Server {
     fn theirs(&self) -> String {
         match self {
             Self::Etcd(server) => server.url(),
+            Self::Local(folder) => folder.path().display().to_string(),
             Self::MariaDb(server) => server.url(),
             Self::Postgres(server) => server.url(),
             Self::Redis(server) => server.url(),
@@ -86,6 +90,7 @@ impl Servers {
             Store::ZooKeeper(_) => "zookeeper".to_owned(),
             Store::Postgres(_) => "postgres, session".to_owned(),
             Store::MariaDb(_) => "mysql, session".to_owned(),
+            Store::Local => "local".to_owned(),
         }
     }
 
@@ -96,16 +101,38 @@ impl Servers {
 
     /// The URL of Oarlock. A store with sessions has sessions of `lease`.
     pub(crate) fn ours(&self, lease: Duration) -> String {
+        let base = self.base();
+        match self.store {
+            Store::ZooKeeper(query) => format!("{base}{query}&ttl={}ms", lease.as_millis()),
+            Store::Redis(query)
+            | Store::RedisCluster(query)
+            | Store::Redlock(query)
+            | Store::Etcd(query)
+            | Store::Postgres(query)
+            | Store::MariaDb(query) => format!("{base}{query}"),
+            Store::Local => base,
+        }
+    }
+
+    /// The URL of Oarlock without options.
+    pub(crate) fn base(&self) -> String {
         let hosts = self.servers.iter().flat_map(Server::addrs).map(|addr| addr.to_string());
         let hosts = hosts.collect::<Vec<_>>().join(",");
         match self.store {
-            Store::Redis(query) => format!("redis://{hosts}{query}"),
-            Store::RedisCluster(query) => format!("redis+cluster://{hosts}{query}"),
-            Store::Redlock(query) => format!("redlock://{hosts}{query}"),
-            Store::Etcd(query) => format!("etcd://{hosts}{query}"),
-            Store::ZooKeeper(query) => format!("zk://{hosts}{query}&ttl={}ms", lease.as_millis()),
-            Store::Postgres(query) | Store::MariaDb(query) => format!("{}{query}", self.theirs()),
+            Store::Redis(_) => format!("redis://{hosts}"),
+            Store::RedisCluster(_) => format!("redis+cluster://{hosts}"),
+            Store::Redlock(_) => format!("redlock://{hosts}"),
+            Store::Etcd(_) => format!("etcd://{hosts}"),
+            Store::ZooKeeper(_) => format!("zk://{hosts}"),
+            Store::Postgres(_) | Store::MariaDb(_) => self.theirs(),
+            Store::Local => format!("local:{}/oarlock", self.theirs()),
         }
+    }
+
+    /// The addresses of servers of Redis, which count requests.
+    pub(crate) fn redis(&self) -> Vec<SocketAddr> {
+        let is_redis = |server: &&Server| matches!(server, Server::Redis(_));
+        self.servers.iter().filter(is_redis).flat_map(Server::addrs).collect()
     }
 
     /// Sets a key of Redis, on the server that has its slot. It blocks.

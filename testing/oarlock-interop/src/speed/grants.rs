@@ -36,8 +36,8 @@ pub(super) struct Contention {
     /// Grants of each contender.
     shares: Vec<u64>,
     pub(super) time: Duration,
-    /// Requests to the server, and all grants that they were for.
-    calls: u64,
+    /// Requests to the server, where they are counted, and all grants that they were for.
+    calls: Option<u64>,
     served: u64,
     /// How often two held it at once.
     pub(super) overlaps: u64,
@@ -51,14 +51,14 @@ impl Contention {
             longest_wait: Duration::ZERO,
             shares: vec![0; contenders],
             time: Duration::ZERO,
-            calls: 0,
+            calls: None,
             served: 0,
             overlaps: 0,
         }
     }
 
     /// Adds one turn. Those who were served after its end have waited, but do not count.
-    pub(super) fn add(&mut self, mut grants: Vec<Grant>, time: Duration, calls: u64) {
+    pub(super) fn add(&mut self, mut grants: Vec<Grant>, time: Duration, calls: Option<u64>) {
         grants.sort_unstable_by_key(|grant| grant.granted);
         let start = grants.iter().map(|grant| grant.asked).min().unwrap_or(0);
         let end = start + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -77,7 +77,7 @@ impl Contention {
             before = Some(*grant);
         }
         self.time += time;
-        self.calls += calls;
+        self.calls = calls.map(|calls| calls + self.calls.unwrap_or(0));
         self.served += grants.len() as u64;
     }
 
@@ -86,9 +86,9 @@ impl Contention {
         (self.shares.iter().copied().max().unwrap_or(0), self.shares.iter().copied().min().unwrap_or(0))
     }
 
-    /// Requests to the server for each grant.
-    pub(super) fn calls(&self) -> f64 {
-        super::rate(self.calls, super::rate(self.served.max(1), 1.0))
+    /// Requests to the server for each grant, where they are counted.
+    pub(super) fn calls(&self) -> Option<f64> {
+        Some(super::rate(self.calls?, super::rate(self.served.max(1), 1.0)))
     }
 }
 
@@ -104,17 +104,17 @@ mod tests {
     fn retaking_ones_own_lock_is_no_hand_off() {
         let mut contention = Contention::new(2);
         let grants = vec![grant(1, 0, 50, 60), grant(0, 0, 10, 20), grant(0, 21, 30, 40), grant(0, 41, 5000, 5001)];
-        contention.add(grants, Duration::from_nanos(1000), 8);
+        contention.add(grants, Duration::from_nanos(1000), Some(8));
         assert_eq!((contention.grants, contention.hand_offs, contention.overlaps), (3, 1, 0));
         assert_eq!(contention.shares(), (2, 1));
         assert_eq!(contention.longest_wait, Duration::from_nanos(4959));
-        assert!((contention.calls() - 2.0).abs() < 0.001);
+        assert!(contention.calls().is_some_and(|calls| (calls - 2.0).abs() < 0.001));
     }
 
     #[test]
     fn two_at_once_are_seen() {
         let mut contention = Contention::new(2);
-        contention.add(vec![grant(0, 0, 10, 30), grant(1, 0, 20, 40)], Duration::from_nanos(100), 4);
-        assert_eq!(contention.overlaps, 1);
+        contention.add(vec![grant(0, 0, 10, 30), grant(1, 0, 20, 40)], Duration::from_nanos(100), None);
+        assert_eq!((contention.overlaps, contention.calls()), (1, None));
     }
 }

@@ -2,20 +2,26 @@
 
 use std::time::Duration;
 
+use super::contestants::BASELINE;
 use super::grants::Contention;
-use super::{BASELINE, Pairs, rate};
+use super::measure::{LoadRows, PairRows};
+use super::{hand_offs, rate};
 use crate::cases::span;
 use crate::matrix::aligned;
 
-type Measured = (&'static str, Option<Pairs>);
-
 /// One row for each contestant, beside the baseline where there is one.
-pub(super) fn pairs(loads: &[(u32, Vec<Measured>)]) -> String {
+pub(super) fn pairs(loads: &[PairRows]) -> String {
     let mut table = vec![words(["tasks", "who", "pairs/s", "p50", "p99", "by the baseline (p50)"])];
     for (tasks, rows) in loads {
-        let baseline = rows.iter().find(|(shown, _)| *shown == BASELINE).and_then(|(_, pairs)| *pairs);
+        let baseline = rows.iter().find(|(shown, _)| *shown == BASELINE).and_then(|(_, pairs)| pairs.as_ref().ok());
         for (shown, pairs) in rows {
-            let Some(pairs) = pairs else { continue };
+            let pairs = match pairs {
+                Ok(pairs) => pairs,
+                Err(why) => {
+                    table.push(words([&tasks.to_string(), shown, &format!("failed: {why}")]));
+                    continue;
+                }
+            };
             let nanos = |nanos| span(Duration::from_nanos(nanos));
             let by = baseline.map_or_else(|| "-".to_owned(), |baseline| format!("{:.2}", by(pairs.p50, baseline.p50)));
             let rate = format!("{:.0}", pairs.rate);
@@ -25,10 +31,8 @@ pub(super) fn pairs(loads: &[(u32, Vec<Measured>)]) -> String {
     aligned(&table)
 }
 
-type Loaded = (&'static str, Result<Contention, String>);
-
 /// One row for each shape and contestant.
-pub(super) fn loads(loads: &[((usize, usize), Vec<Loaded>)]) -> String {
+pub(super) fn loads(loads: &[LoadRows]) -> String {
     let head =
         ["contenders", "processes", "who", "hand-offs/s", "by the baseline", "grants/s", "longest wait", "shares"];
     let mut head: Vec<String> = head.map(str::to_owned).to_vec();
@@ -64,13 +68,9 @@ fn figures(row: &Contention, baseline: Option<f64>) -> Vec<String> {
         format!("{:.0}", rate(row.grants, row.time.as_secs_f64())),
         span(row.longest_wait),
         shares,
-        format!("{:.1}", row.calls()),
+        row.calls().map_or_else(|| "-".to_owned(), |calls| format!("{calls:.1}")),
         if row.overlaps == 0 { "never".to_owned() } else { format!("**{} times**", row.overlaps) },
     ]
-}
-
-fn hand_offs(row: &Contention) -> f64 {
-    rate(row.hand_offs, row.time.as_secs_f64())
 }
 
 fn by(ours: u64, theirs: u64) -> f64 {
