@@ -22,7 +22,7 @@ pub(crate) const TOUCH_AFTER: Duration = Duration::from_secs(300);
 
 /// Whether the file was removed.
 pub(crate) fn is_unlinked(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() == 0)
+    Ok(rustix::fs::fstat(file)?.st_nlink == 0)
 }
 
 /// Whether this path leads to this file.

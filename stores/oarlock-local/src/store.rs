@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use oarlock_core::clock::{BootClock, Clock};
+use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
 use tokio::sync::oneshot;
@@ -94,7 +94,11 @@ impl Store {
     }
 
     pub(crate) fn now(&self) -> Now {
-        Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
+        Now { boot: self.boot_now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    pub(crate) fn boot_now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Makes one atomic step on one resource, and sends the notifications that it causes.

@@ -17,7 +17,7 @@ use crate::baseline::Rival;
 const TAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a contender that leaves waits for the token.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long to wait for room in the queue of the next contender.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -170,23 +170,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// All leave in the end, at different times, and none of them waits in vain.
-    #[tokio::test]
+    /// All leave when the turn is over, and none of them waits in vain.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
     async fn the_token_goes_round_for_as_long_as_a_contender_waits() {
         let folder = std::env::temp_dir().join(format!("oarlock-ring-{:x}", fastrand::u64(..)));
         let ring: Vec<_> = (0..3).map(|_| Arc::new(Token::new(folder.clone()).unwrap())).collect();
-        for turn in 0..3 {
+        for _ in 0..5 {
+            let end = std::time::Instant::now() + Duration::from_millis(10);
             let pass = |at: usize| {
-                let one = ring[at].clone();
-                async move {
-                    for _ in 0..100 + 10 * (at + turn) {
+                let one: Arc<Token> = ring[at].clone();
+                tokio::spawn(async move {
+                    let mut taken = 0;
+                    while std::time::Instant::now() < end {
                         one.clone().take().await.unwrap();
                         one.clone().give().await.unwrap();
+                        taken += 1;
                     }
                     one.leave().await.unwrap();
-                }
+                    taken
+                })
             };
-            tokio::join!(pass(0), pass(1), pass(2));
+            let (first, second, third) = tokio::join!(pass(0), pass(1), pass(2));
+            assert!([first, second, third].map(Result::unwrap).iter().all(|taken| *taken > 0));
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
