@@ -152,6 +152,8 @@ fn run_bounded(command: &mut Command) -> anyhow::Result<Option<bool>> {
 fn test_command(workspace: &Workspace, test: &str, tree: &Path, folder: &Path) -> Command {
     let mut command = workspace.cargo(["test", "--quiet", "--locked"]);
     command.args(test.split_whitespace()).current_dir(tree).env("CARGO_TARGET_DIR", folder.join("build"));
+    // One file changes from build to build.
+    command.env("CARGO_INCREMENTAL", "1");
     // The output of a test that is meant to fail would only frighten the reader.
     command.env("RUSTFLAGS", "-Awarnings").env("OARLOCK_SEEDS", "3000").env("RUST_BACKTRACE", "0");
     command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,7 +15,6 @@ use crate::workspace::{Failure, Workspace};
 /// When a part failed: all of them by name, with the exit code of the first.
 pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
     let asked: Vec<_> = Part::ALL.iter().copied().filter(|part| options.selects(*part)).collect();
-    let workspace = &workspace.built_once();
     let mut report = Report::default();
     let (took, outcome) = timed("setup", || setup::run(workspace, &asked));
     let is_ready = matches!(outcome, Outcome::Passed);

@@ -34,7 +34,6 @@ impl From<anyhow::Error> for Failure {
 pub(crate) struct Workspace {
     root: PathBuf,
     cargo: OsString,
-    incremental: bool,
 }
 
 impl Workspace {
@@ -45,13 +44,7 @@ impl Workspace {
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest_dir.parent().context("the manifest of xtask has no folder above it")?;
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        Ok(Self { root: root.to_owned(), cargo, incremental: true })
-    }
-
-    /// The same, for builds of everything: what an incremental build would store takes time, and helps the next build
-    /// only.
-    pub(crate) fn built_once(&self) -> Self {
-        Self { incremental: false, root: self.root.clone(), cargo: self.cargo.clone() }
+        Ok(Self { root: root.to_owned(), cargo })
     }
 
     /// The folder that holds `README.md` and the workspace manifest.
@@ -68,9 +61,6 @@ impl Workspace {
     pub(crate) fn cargo<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(args).current_dir(&self.root);
-        if !self.incremental {
-            command.env("CARGO_INCREMENTAL", "0");
-        }
         command
     }
 }

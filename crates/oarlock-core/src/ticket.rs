@@ -12,7 +12,8 @@ use crate::clock::Moment;
 use crate::driver::{Grant, Lease, Renewal, Renewed};
 use crate::engine::{Core, MAX_HAND_OFFS, check_ttl};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held};
+use crate::guard::Guard;
+use crate::held::Held;
 use crate::locks::Locks;
 use crate::state::{Ending, MAX_VALUE_BYTES, Query};
 

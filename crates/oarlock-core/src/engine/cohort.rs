@@ -16,7 +16,8 @@ use crate::claim::{Claim, Fence, Lifetime, ResourceName};
 use crate::clock::Moment;
 use crate::driver::{Fences, Release, Released, Renewal, Renewed};
 use crate::event::Step;
-use crate::guard::{Guard, Held};
+use crate::guard::Guard;
+use crate::held::Held;
 
 /// The most hand-offs: fences are reserved for all of them, and must not run far ahead of the clock.
 pub(crate) const MAX_HAND_OFFS: u32 = 1024;

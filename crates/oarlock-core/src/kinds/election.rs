@@ -10,7 +10,8 @@ use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
 use crate::driver::Released;
 use crate::engine::{Poller, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held};
+use crate::guard::Guard;
+use crate::held::Held;
 use crate::state::{Ending, HolderState, MAX_VALUE_BYTES, ResourceState};
 
 /// An election of one leader among many candidates.

@@ -17,7 +17,8 @@ use crate::claim::{Label, ResourceName};
 use crate::driver::Released;
 use crate::engine::{LAST_CHANCE, Request, Runtime, Wait};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held, while_held};
+use crate::guard::Guard;
+use crate::held::{Held, while_held};
 use crate::state::Ending;
 
 /// One lock of a [`Multi`], not taken yet: a [`Mutex`], [`RwLock::for_reading`](crate::RwLock::for_reading),

@@ -9,7 +9,8 @@ use super::options;
 use crate::claim::ResourceName;
 use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held};
+use crate::guard::Guard;
+use crate::held::Held;
 use crate::state::Memo;
 
 /// The longest slot, in bytes.

@@ -8,7 +8,7 @@ use super::rwlock::RwLock;
 use crate::driver::Released;
 use crate::engine::Request;
 use crate::error::{Error, Result};
-use crate::guard::Held;
+use crate::held::Held;
 use crate::owner::{Owner, Share, SharedHold};
 
 /// A mutex that its [`Owner`] can enter again while it holds it: made by

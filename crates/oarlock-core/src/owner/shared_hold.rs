@@ -9,7 +9,8 @@ use crate::claim::{Claim, ResourceName, Weight};
 use crate::clock::{Moment, nap_until};
 use crate::engine::{Core, LAST_CHANCE, Request, Wait, busy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Held};
+use crate::guard::Guard;
+use crate::held::Held;
 
 /// The shared holds of an owner, by store and name. Each lives as long as an entry or an acquisition uses it.
 #[derive(Debug, Default)]
