@@ -192,7 +192,7 @@ impl Guard {
                 let held_for = self.held.held_for(self.core.clock.now());
                 let outcome = release.outcome;
                 self.core.observers.emit(&claim, || Step::Released { outcome, held_for });
-                if release.others_waiting == Some(true) {
+                if release.others_waiting == Some(true) && self.core.watchdog.keeps_waiters() {
                     step_aside().await;
                 }
                 Ok(outcome)
@@ -375,7 +375,8 @@ impl Guard {
     }
 }
 
-/// Yields to other tasks that are ready: the next holder may be one of them, and all others wait for it.
+/// Yields to other tasks that are ready: the next holder may be one of them, and all others wait for it. If no claim of
+/// this client waits, the next holder is elsewhere, and yielding would only wake another thread of the runtime.
 async fn step_aside() {
     let mut aside = false;
     std::future::poll_fn(|cx| {

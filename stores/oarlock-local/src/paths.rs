@@ -15,18 +15,18 @@ impl Paths {
     pub(crate) fn of(name: &ResourceName) -> Self {
         let hash: [u8; 32] = Sha256::digest(name.as_str().as_bytes()).into();
         let [shard, rest @ ..] = hash;
-        let mut file = String::with_capacity(2 * rest.len());
-        for byte in rest {
-            // Every step does this: formatting each byte would take longer than the hash.
-            file.extend([byte >> 4, byte & 15].map(digit));
+        // Every step does this: formatting each byte would take longer than the hash.
+        let mut file = [0; 62];
+        for (digits, byte) in file.as_chunks_mut().0.iter_mut().zip(rest) {
+            *digits = [byte >> 4, byte & 15].map(digit);
         }
-        Self { shard, file }
+        Self { shard, file: String::from_utf8_lossy(&file).into_owned() }
     }
 }
 
 /// The hexadecimal digit of a number below 16.
-fn digit(number: u8) -> char {
-    char::from(if number < 10 { b'0' + number } else { b'a' + number - 10 })
+fn digit(number: u8) -> u8 {
+    if number < 10 { b'0' + number } else { b'a' + number - 10 }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::directory::Access;
 use crate::error::{SCHEME, foreign, newer, os_at};
+use crate::identity;
 use crate::slot::{self, Newest, Trouble};
 
 /// The version of the JSON that layout 1 has as its payload. This code reads it, and writes the bytes of layout 2: the
@@ -95,11 +96,11 @@ impl StateFile {
     /// Reads the newest record; `None` if the file is empty, `Err(Unlinked)` if it was replaced or removed.
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
         let failed = |error| Unread::Failed(os_at("read", &self.path, error));
-        let stat = rustix::fs::fstat(&self.file).map_err(|error| failed(error.into()))?;
-        if stat.st_nlink == 0 {
+        let (links, length) = identity::links_and_size(&self.file).map_err(failed)?;
+        if links == 0 {
             return Err(Unread::Unlinked);
         }
-        let length = usize::try_from(stat.st_size).unwrap_or(0);
+        let length = usize::try_from(length).unwrap_or(0);
         buffer.resize(length, 0);
         self.file.read_exact_at(buffer, 0).map_err(failed)?;
         let is_newest =
