@@ -302,7 +302,7 @@ impl Shared {
                 break;
             }
             if let Role::Holder(belief) = &entry.role
-                && (belief.deadline() <= now || belief.token().is_cancelled())
+                && (belief.deadline() <= now || belief.has_ended())
                 && belief.end_if_due()
             {
                 lost.push((entry.claim.clone(), belief.reason()));
