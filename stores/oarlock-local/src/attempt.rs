@@ -22,7 +22,7 @@ impl Store {
         // The step that frees a lock grants nothing to a claim that may not be handed its grant: `may_be_handed` of the
         // stored claim decides there.
         if claim.wait
-            && let Some(grant) = self.hub.handed(claim.id, self.boot_now())
+            && let Some(grant) = self.hub.handed(claim.id, || self.boot_now())
         {
             self.sessions.check_ours()?;
             return Ok(Attempt::Granted(grant));

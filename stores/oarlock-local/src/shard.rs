@@ -53,7 +53,8 @@ pub(crate) struct Shard {
     lock: Option<Arc<File>>,
     /// The state file that was used last, with its file name.
     pub(crate) last: Option<(String, StateFile)>,
-    pub(crate) buffer: Vec<u8>,
+    /// For reading, and as long as the longest state file so far; and for writing.
+    pub(crate) buffers: (Vec<u8>, Vec<u8>),
     kept: Arc<AtomicUsize>,
     keeps: bool,
     round: Arc<AtomicU64>,
@@ -101,7 +102,7 @@ impl Shards {
                 steps: 0,
                 lock: None,
                 last: None,
-                buffer: Vec::new(),
+                buffers: Default::default(),
                 kept: self.kept.clone(),
                 keeps: false,
                 round: self.round.clone(),

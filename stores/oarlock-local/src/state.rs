@@ -101,7 +101,10 @@ impl StateFile {
             return Err(Unread::Unlinked);
         }
         let length = usize::try_from(length).unwrap_or(0);
-        buffer.resize(length, 0);
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        let Some(buffer) = buffer.get_mut(..length) else { return Ok(None) };
         self.file.read_exact_at(buffer, 0).map_err(failed)?;
         let is_newest =
             |written: &mut Record| written.slot_size == length / 2 && slot::is_still_newest(buffer, &written.newest);
@@ -132,7 +135,7 @@ impl StateFile {
         buffer: &mut Vec<u8>,
         access: Access,
     ) -> Result<Self> {
-        let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
+        let (path, kept) = kept.map_or_else(|| (path(), None), |kept| (kept.path, Some(kept.file)));
         let sequence = before.map_or(1, |before| before.sequence + 1);
         slot::begin(buffer);
         for text in [next.name.as_str(), &next.boot] {
@@ -153,8 +156,8 @@ impl StateFile {
                 // A failed write leaves a torn slot, but a failing disk can report the failure of a write that was
                 // done.
                 let failed = |error| os_at("write", &path, error).applied_unknown();
-                kept.file.write_all_at(buffer, at).map_err(failed)?;
-                (kept.file, slot, before.slot_size)
+                kept.write_all_at(buffer, at).map_err(failed)?;
+                (kept, slot, before.slot_size)
             }
             _ => {
                 let size = slot::size_for(length);

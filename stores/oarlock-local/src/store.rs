@@ -193,7 +193,7 @@ impl Store {
         }
         let next = Next { name: name.clone(), boot: self.boot.clone(), resource };
         let path = || self.dir.state(paths);
-        let written = StateFile::write(file, path, version, next, &mut shard.buffer, self.dir.access);
+        let written = StateFile::write(file, path, version, next, &mut shard.buffers.1, self.dir.access);
         match written {
             Ok(file) => shard.last = Some((paths.file.clone(), file)),
             Err(error) => {
@@ -219,14 +219,14 @@ impl Store {
     /// Opens and reads the state file of a name. The caller must have the shard's lock.
     pub(crate) fn load(&self, shard: &mut Shard, paths: &Paths) -> Result<(Option<StateFile>, Option<Record>)> {
         if let Some((_, mut file)) = shard.last.take_if(|(kept, _)| *kept == paths.file) {
-            match file.read(&mut shard.buffer) {
+            match file.read(&mut shard.buffers.0) {
                 Ok(record) => return Ok((Some(file), record)),
                 Err(Unread::Unlinked) => {}
                 Err(Unread::Damaged(error) | Unread::Failed(error)) => return Err(error),
             }
         }
         let Some(mut file) = StateFile::open(self.dir.state(paths))? else { return Ok((None, None)) };
-        match file.read(&mut shard.buffer) {
+        match file.read(&mut shard.buffers.0) {
             Ok(record) => Ok((Some(file), record)),
             // Only possible if a user or another program removes files.
             Err(Unread::Unlinked) => Ok((None, None)),
