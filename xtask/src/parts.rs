@@ -37,9 +37,9 @@ impl Part {
     pub(crate) const ALL: &[Self] = &[
         Self::Format,
         Self::Readme,
-        Self::Clippy,
         Self::Features,
         Self::Tests,
+        Self::Clippy,
         Self::Docs,
         Self::Interop,
         Self::Examples,
@@ -96,25 +96,23 @@ impl Part {
     /// `built` is the program for other languages that was built with the tests.
     pub(crate) fn beside_tests(self, workspace: &Workspace, long: bool, built: Option<&Path>) -> Option<Command> {
         match self {
+            Self::Clippy => Some(nice(&clippy(workspace))),
             Self::Docs => Some(nice(&docs(workspace))),
             Self::Interop => interop::command(built?, long),
             _ => None,
         }
     }
 
+    /// Whether it runs at the lowest priority beside the tests. It needs no lane then.
+    pub(crate) fn gives_way(self) -> bool {
+        matches!(self, Self::Clippy | Self::Docs)
+    }
+
     /// Runs it, with its output passed through.
     pub(crate) fn run(self, workspace: &Workspace, options: &TestOptions) -> Result<(), Failure> {
         match self {
             Self::Format => stream(&mut workspace.cargo(["fmt", "--all", "--check"])),
-            Self::Clippy => stream(&mut workspace.cargo([
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ])),
+            Self::Clippy => stream(&mut clippy(workspace)),
             Self::Features => features::run(workspace),
             Self::Tests => programs::run(workspace, options.long, &[]).0,
             Self::Docs => stream(&mut docs(workspace)),
@@ -128,6 +126,10 @@ impl Part {
             }
         }
     }
+}
+
+fn clippy(workspace: &Workspace) -> Command {
+    workspace.cargo(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
 }
 
 fn docs(workspace: &Workspace) -> Command {

@@ -52,7 +52,7 @@ struct Program {
 }
 
 impl Program {
-    /// Its position among the long ones. Parts come first: they are longer than any test, or give way to the tests.
+    /// Its position among the long ones. Parts come first: they are longer than any test.
     fn order(&self) -> usize {
         if self.part.is_some() {
             return 0;
@@ -165,6 +165,8 @@ fn built(message: &str) -> Option<Built> {
 /// Runs them all, several at a time, and prints the output of each when it has ended.
 fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) {
     programs.sort_by_key(Program::order);
+    let (giving_way, programs): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| program.part.is_some_and(Part::gives_way));
     let (left, failures, done) =
         (Mutex::new(programs.into_iter()), Mutex::new(Vec::new()), Mutex::new(Vec::<Done>::new()));
     let lanes = Lanes::default();
@@ -173,18 +175,23 @@ fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) 
         let lane = lanes.enter();
         locked(&left).next().map(|program| (lane, program))
     };
+    let run = |program: Program| {
+        let (part, start) = (program.part, Instant::now());
+        let result = run_one(program, long);
+        match part {
+            Some(part) => locked(&done).push((part, start.elapsed(), result)),
+            None => locked(&failures).extend(result.err()),
+        }
+    };
     let lane = || {
         while let Some((_lane, program)) = next() {
-            let (part, start) = (program.part, Instant::now());
-            let result = run_one(program, long);
-            match part {
-                Some(part) => locked(&done).push((part, start.elapsed(), result)),
-                None => locked(&failures).extend(result.err()),
-            }
+            run(program);
         }
     };
     std::thread::scope(|scope| {
-        let running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        let mut running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        // One after the other: they build in the same folder.
+        running.push(scope.spawn(|| giving_way.into_iter().for_each(run)));
         for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
             if ended.is_err() {
                 locked(&failures).push(Failure::new("a lane of tests ended in a panic"));

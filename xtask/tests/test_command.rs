@@ -109,15 +109,15 @@ fn every_part_runs_in_order() {
     let output = scene.run(&["test"]);
     assert!(output.status.success(), "{}", stdout(&output));
     let text = stdout(&output);
-    for part in ["setup", "format", "readme", "clippy", "features", "tests", "examples"] {
+    for part in ["setup", "format", "readme", "features", "tests", "examples"] {
         assert!(row(&text, part).ends_with("ok"), "{text}");
     }
-    for part in ["docs", "interop"] {
+    for part in ["clippy", "docs", "interop"] {
         assert!(row(&text, part).ends_with("ok, beside the tests"), "{text}");
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "run", "clippy", "tree", "check", "test", "doc", "test", "run", "run"]);
+    assert_eq!(first_words, ["fmt", "run", "tree", "check", "test", "clippy", "doc", "test", "run", "run"]);
     assert!(log[1].ends_with("long= url= doc="), "{}", log[1]);
     assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
     assert!(log[7].starts_with("test --workspace --locked --doc "), "{}", log[7]);

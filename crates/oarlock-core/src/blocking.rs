@@ -168,9 +168,34 @@ oarlock_macros::twins! {
     pub type Mutex = Blocking<crate::Mutex>;
 
     /// A lock with many readers or one writer.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let config = locks.rwlock("config");
+    /// let (first, second) = (config.read()?, config.read()?);
+    /// assert!(config.try_write()?.is_none());
+    /// first.release()?;
+    /// second.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type RwLock = Blocking<crate::RwLock>;
 
     /// A lock of a number of units, of which each holder takes some.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let api = locks.semaphore("api", 10);
+    /// let batch = api.acquire(8)?;
+    /// assert!(api.try_acquire(3)?.is_none(), "two are left");
+    /// batch.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type Semaphore = Blocking<crate::Semaphore>;
 
     /// An election of one leader among many candidates.
@@ -221,18 +246,80 @@ oarlock_macros::twins! {
     pub type Multi = Blocking<crate::Multi>;
 
     /// One lock of a [`Multi`]: a mutex, [`RwLock::for_reading`], [`RwLock::for_writing`] or [`Semaphore::permits`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::{Locks, Multi, Part}};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let parts: Vec<Part> = vec![locks.mutex("account/7").into(), locks.semaphore("api", 10).permits(2)];
+    /// Multi::all(parts).lock()?.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type Part = Blocking<crate::Part>;
 
     /// A mutex that its owner can enter again. For a thread as the owner: [`ThreadMutex`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, Owner, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let ledger = locks.mutex("ledger").reentrant(&Owner::new());
+    /// let (outer, inner) = (ledger.lock()?, ledger.lock()?);
+    /// assert_eq!((inner.fence(), inner.entries()), (outer.fence(), 2));
+    /// # Ok(()) }
+    /// ```
     pub type ReentrantMutex = Blocking<crate::ReentrantMutex>;
 
     /// A read-write lock that its owner can enter again. For a thread as the owner: [`ThreadRwLock`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{ErrorKind, Memory, Owner, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let config = locks.rwlock("config").reentrant(&Owner::new());
+    /// let reader = config.read()?;
+    /// assert_eq!(config.write().unwrap_err().kind(), ErrorKind::SelfDeadlock);
+    /// reader.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type ReentrantRwLock = Blocking<crate::ReentrantRwLock>;
 
     /// The state of a held lock, for other threads. Cheap to clone; it cannot release the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::{Held, Locks}};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let guard = locks.mutex("report").lock()?;
+    /// fn write(line: u32, held: &Held) -> oarlock_core::Result<()> {
+    ///     held.check()?; // before each step of the work
+    ///     println!("line {line} with fence {}", held.fence());
+    ///     Ok(())
+    /// }
+    /// (1..=3).try_for_each(|line| write(line, &guard))?;
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type Held = Blocking<crate::Held>;
 
     /// The state of several held locks, for other threads. Cheap to clone; it cannot release them.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::{Locks, Multi}};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let both = Multi::of(locks.mutex("account/7")).and(locks.mutex("account/9")).lock()?;
+    /// let held = both.held();
+    /// let watcher = std::thread::spawn(move || held.ended());
+    /// both.release()?;
+    /// assert!(watcher.join().is_ok());
+    /// # Ok(()) }
+    /// ```
     pub type MultiHeld = Blocking<crate::MultiHeld>;
 
     /// A held lock, which is a [`Held`]; dropping it releases the lock, and never blocks.
@@ -255,20 +342,95 @@ oarlock_macros::twins! {
     pub type Guard = BlockingGuard<crate::Guard, crate::Held>;
 
     /// A held lock of a writer: it can become a reader's.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let writer = locks.rwlock("config").write()?;
+    /// let reader = writer.downgrade()?; // other readers can enter now, and no writer was in between
+    /// reader.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type WriteGuard = BlockingGuard<crate::WriteGuard, crate::Held>;
 
     /// One entry of an owner in a re-entrant lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, Owner, Released, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let ledger = locks.mutex("ledger").reentrant(&Owner::new());
+    /// let (outer, inner) = (ledger.lock()?, ledger.lock()?);
+    /// assert_eq!(outer.release()?, Released::StillHeld);
+    /// assert_eq!(inner.release()?, Released::Released);
+    /// # Ok(()) }
+    /// ```
     pub type ReentrantGuard = BlockingGuard<crate::ReentrantGuard, crate::Held>;
 
     /// The leadership of an election; dropping it resigns.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Error, Memory, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:9000")?;
+    /// leadership.with(|held| {
+    ///     held.check()?; // before each step of the leader's work
+    ///     Ok::<_, Error>(())
+    /// })?;
+    /// leadership.resign()?;
+    /// # Ok(()) }
+    /// ```
     pub type Leadership = BlockingGuard<crate::Leadership, crate::Held>;
 
     /// Several held locks, which are a [`MultiHeld`]; dropping it releases them, and never blocks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, Released, blocking::{Locks, Multi}};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let both = Multi::of(locks.mutex("account/7")).and(locks.mutex("account/9")).lock()?;
+    /// for (name, released) in both.release_each()? {
+    ///     assert_eq!(released?, Released::Released, "{name}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub type MultiGuard = BlockingGuard<crate::MultiGuard, crate::MultiHeld>;
 
     /// Follows the leader of an election.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Memory, blocking::Locks};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let mut leaders = locks.election("scheduler").observe();
+    /// assert_eq!(leaders.changed()?, None, "there is no leader yet");
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:9000")?;
+    /// assert!(leaders.changed()?.is_some());
+    /// leadership.resign()?;
+    /// # Ok(()) }
+    /// ```
     pub type LeaderWatch = Blocking<crate::LeaderWatch>;
 
     /// Reports when a resource may have changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Memory, blocking::{Locks, Within}};
+    /// # fn main() -> oarlock_core::Result<()> {
+    /// let locks = Locks::over(Memory::new())?;
+    /// let mut watch = locks.watch("report")?;
+    /// let guard = locks.mutex("report").lock()?;
+    /// assert!(matches!(watch.changed_within(Duration::from_secs(10))?, Within::Some(_)));
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub type Watch = Blocking<crate::driver::Watch>;
 }

@@ -34,7 +34,7 @@ struct Plan {
 }
 
 /// One of the databases.
-trait Bed: Send + Sync + 'static {
+trait TestContext: Send + Sync + 'static {
     type Conn: Client<Value: From<i64>> + Send + 'static;
 
     async fn connect(&self) -> anyhow::Result<Self::Conn>;
@@ -61,7 +61,7 @@ macro_rules! pessimistic {
 
 struct Pg(String);
 
-impl Bed for Pg {
+impl TestContext for Pg {
     type Conn = tokio_postgres::Client;
 
     async fn connect(&self) -> anyhow::Result<tokio_postgres::Client> {
@@ -81,7 +81,7 @@ impl Bed for Pg {
 
 struct Maria(String);
 
-impl Bed for Maria {
+impl TestContext for Maria {
     type Conn = mysql_async::Conn;
 
     async fn connect(&self) -> anyhow::Result<mysql_async::Conn> {
@@ -121,8 +121,8 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-async fn compare<B: Bed>(bed: B, lock_url: &str, clients: usize, span: Duration) -> anyhow::Result<()> {
-    let bed = Arc::new(bed);
+async fn compare<B: TestContext>(context: B, lock_url: &str, clients: usize, span: Duration) -> anyhow::Result<()> {
+    let context = Arc::new(context);
     println!(
         "{:>6}  {:<12}  {:>9}  {:>12}  {:>8}  {:>8}",
         "rows", "how", "changes/s", "again/change", "p50 ms", "p99 ms"
@@ -133,14 +133,14 @@ async fn compare<B: Bed>(bed: B, lock_url: &str, clients: usize, span: Duration)
             for _ in 0..SHOPS {
                 locks.push(oarlock::builder(lock_url).connect().await?);
             }
-            measure(&bed, Plan { locks, rows, clients, span, how }).await?;
+            measure(&context, Plan { locks, rows, clients, span, how }).await?;
         }
     }
     Ok(())
 }
 
-async fn measure<B: Bed>(bed: &Arc<B>, plan: Plan) -> anyhow::Result<()> {
-    let mut conn = bed.connect().await?;
+async fn measure<B: TestContext>(context: &Arc<B>, plan: Plan) -> anyhow::Result<()> {
+    let mut conn = context.connect().await?;
     let numbers: Vec<_> = (1..=plan.rows).map(|id| format!("({id}, 0, 1)")).collect();
     for sql in [
         "drop table if exists contended".to_owned(),
@@ -151,7 +151,7 @@ async fn measure<B: Bed>(bed: &Arc<B>, plan: Plan) -> anyhow::Result<()> {
     }
     let mut conns = Vec::new();
     for _ in 0..plan.clients {
-        conns.push(bed.connect().await?);
+        conns.push(context.connect().await?);
     }
     let (plan, start) = (Arc::new(plan), Instant::now());
     let clients: Vec<_> = conns
@@ -193,7 +193,7 @@ async fn measure<B: Bed>(bed: &Arc<B>, plan: Plan) -> anyhow::Result<()> {
 }
 
 /// One client: changes until the time is up, with how long each took and how often it was tried again.
-async fn client<B: Bed>(
+async fn client<B: TestContext>(
     plan: &Plan,
     number: usize,
     mut conn: B::Conn,

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_nobody_knows_is_no_trouble() {
+    fn an_unknown_error_is_no_trouble() {
         let error: Box<dyn StdError + Send + Sync> = "sold out".into();
         assert_eq!(error.trouble(), None);
     }

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "rows/beds.rs"]
-mod beds;
 #[path = "rows/cached.rs"]
 mod cached;
+#[path = "rows/contexts.rs"]
+mod contexts;
 #[path = "rows/optimistic.rs"]
 mod optimistic;
 #[path = "rows/pessimistic.rs"]

@@ -11,7 +11,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_and_nobody_has_two_more() {
+    fn nothing_is_lost_and_no_share_has_two_more() {
         for (units, segments) in [(0, 3), (10, 4), (7, 7), (3, 64), (1000, 7)] {
             let parts: Vec<_> = evenly(units, segments).map(|(_, part)| part).collect();
             assert_eq!(parts.iter().sum::<u64>(), units);

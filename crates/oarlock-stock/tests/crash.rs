@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
-#[path = "shared/beds.rs"]
-mod beds;
+#[path = "shared/contexts.rs"]
+mod contexts;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use oarlock_stock::{Order, State, Stock, Take};
 use oarlock_testbed::{MariaDb, MySql, Postgres, RedisCluster};
 
-use self::beds::{Bed, Lite, Many, Maria, One, Pg};
+use self::contexts::{Lite, Many, Maria, One, Pg, TestContext};
 
 /// What a taker's process is to do: where, and what its ids begin with.
 const TAKER: &str = "OARLOCK_TEST_TAKER";
@@ -39,8 +39,8 @@ async fn taker() {
     }
 }
 
-async fn take_for_ever(bed: &impl Bed, id: &str) {
-    let stock = bed.stock().await;
+async fn take_for_ever(context: &impl TestContext, id: &str) {
+    let stock = context.stock().await;
     for line in 0..UNITS {
         let id = format!("{id}-{line}");
         // A server that was killed: this taker has done its part.
@@ -64,15 +64,15 @@ fn spawn(url: &str, id: usize) -> (Child, std::thread::JoinHandle<Vec<String>>) 
 }
 
 /// Kills takers, and the server where there is one, in the middle of it.
-async fn account<B: Bed>(bed: &B, url: &str, kill_server: impl Fn()) {
-    let stock = bed.stock().await;
+async fn account<B: TestContext>(context: &B, url: &str, kill_server: impl Fn()) {
+    let stock = context.stock().await;
     stock.init().await.unwrap();
     stock.create("hot", 3).await.unwrap();
     stock.restock("hot", "truck", UNITS).await.unwrap();
     let mut said = Vec::new();
     for round in 0..3 {
         let takers: Vec<_> = (0..3).map(|taker| spawn(url, round * 3 + taker)).collect();
-        busy(bed, said.len() as u64).await;
+        busy(context, said.len() as u64).await;
         if round == 1 {
             kill_server();
         }
@@ -83,12 +83,12 @@ async fn account<B: Bed>(bed: &B, url: &str, kill_server: impl Fn()) {
         }
     }
     // A new connection: the server may be another one by now.
-    check(&bed.stock().await, &said).await;
+    check(&context.stock().await, &said).await;
 }
 
 /// Waits until some were taken since.
-async fn busy(bed: &impl Bed, before: u64) {
-    let stock = bed.stock().await;
+async fn busy(context: &impl TestContext, before: u64) {
+    let stock = context.stock().await;
     let waited = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
             let count = stock.count("hot").await.unwrap();

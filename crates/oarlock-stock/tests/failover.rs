@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
-#[path = "shared/beds.rs"]
-mod beds;
+#[path = "shared/contexts.rs"]
+mod contexts;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use oarlock_stock::{Order, Shelf, State, Stock, Take};
 use oarlock_testbed::RedisCluster;
 use oarlock_testbed::server::redis_command;
 
-use self::beds::{Bed as _, Many};
+use self::contexts::{Many, TestContext as _};
 
 const UNITS: u64 = 1800;
 const PATIENCE: Duration = Duration::from_secs(60);

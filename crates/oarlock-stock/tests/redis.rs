@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, reason = "not every test uses all that is shared")]
 
-#[path = "shared/beds.rs"]
-mod beds;
+#[path = "shared/contexts.rs"]
+mod contexts;
 
 use oarlock_stock::{Order, Stock, Take};
 use redis::aio::MultiplexedConnection;
 
-use self::beds::{Bed as _, One};
+use self::contexts::{One, TestContext as _};
 
 const TAKE: &str = include_str!("../src/redis/scripts/take.lua");
 const OPEN: &str = include_str!("../src/redis/scripts/open.lua");
@@ -27,20 +27,20 @@ fn keys(segment: u32) -> [String; 5] {
 
 type Shelf = oarlock_stock::Redis<MultiplexedConnection>;
 
-async fn fresh(bed: &One, segments: u32, units: u64) -> (Stock<Shelf>, MultiplexedConnection) {
-    let stock = bed.stock().await;
+async fn fresh(context: &One, segments: u32, units: u64) -> (Stock<Shelf>, MultiplexedConnection) {
+    let stock = context.stock().await;
     stock.create("hot", segments).await.unwrap();
     stock.restock("hot", "truck", units).await.unwrap();
-    let raw = redis::Client::open(bed.0.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let raw = redis::Client::open(context.0.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap();
     (stock, raw)
 }
 
 /// Units have left segment 0 and not come to segment 1, or have and no client wrote that down.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transfer_that_nobody_ended_is_finished_once() {
+async fn a_transfer_that_was_left_is_finished_once() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (stock, mut raw) = fresh(&bed, 2, 20).await;
+    let context = One(server.url());
+    let (stock, mut raw) = fresh(&context, 2, 20).await;
     let [from, _, _, under_way, _] = keys(0);
     let [to, _, _, _, arrived] = keys(1);
     for (transfer, has_come) in [("t1", false), ("t2", true)] {
@@ -51,7 +51,7 @@ async fn a_transfer_that_nobody_ended_is_finished_once() {
             redis::cmd("HINCRBY").arg(&to).arg("n").arg(3).exec_async(&mut raw).await.unwrap();
         }
     }
-    let (one, two, three) = (bed.stock().await, bed.stock().await, bed.stock().await);
+    let (one, two, three) = (context.stock().await, context.stock().await, context.stock().await);
     let (one, two, three) = tokio::join!(one.sweep("hot"), two.sweep("hot"), three.sweep("hot"));
     assert_eq!((one.unwrap(), two.unwrap(), three.unwrap()), (0, 0, 0));
     let count = stock.count("hot").await.unwrap();
@@ -64,8 +64,8 @@ async fn a_transfer_that_nobody_ended_is_finished_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_its_way_is_not_sold_out() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (stock, mut raw) = fresh(&bed, 2, 6).await;
+    let context = One(server.url());
+    let (stock, mut raw) = fresh(&context, 2, 6).await;
     assert!(matches!(stock.take(order("most", 3)).await.unwrap(), Take::Reserved(_)));
     let [from, _, _, under_way, _] = keys(0);
     let [other, ..] = keys(1);
@@ -82,12 +82,12 @@ async fn what_is_on_its_way_is_not_sold_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cannot_be_served_is_told_so_in_any_crowd() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (_, mut raw) = fresh(&bed, 8, 1).await;
+    let context = One(server.url());
+    let (_, mut raw) = fresh(&context, 8, 1).await;
     let before: u64 = redis::cmd("HGET").arg(MAP).arg("moves").query_async(&mut raw).await.unwrap();
     let mut takers = Vec::new();
     for taker in 0..8 {
-        let stock = bed.stock().await;
+        let stock = context.stock().await;
         takers.push(tokio::spawn(async move {
             for line in 0..20 {
                 let take = stock.take(order(&format!("{taker}-{line}"), 2)).await.unwrap();
@@ -104,14 +104,14 @@ async fn who_cannot_be_served_is_told_so_in_any_crowd() {
 
 /// Each taker could be served, but not all: the first ones must be, and the rest hear that it is sold out.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_gathers_beside_others_gets_an_answer() {
+async fn a_taker_that_gathers_beside_others_gets_an_answer() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
+    let context = One(server.url());
     for round in 0..10 {
-        let (stock, _) = fresh(&bed, 16, 16).await;
+        let (stock, _) = fresh(&context, 16, 16).await;
         let mut takers = Vec::new();
         for taker in 0..6 {
-            let stock = bed.stock().await;
+            let stock = context.stock().await;
             takers.push(tokio::spawn(async move { stock.take(order(&format!("{round}-{taker}"), 5)).await.unwrap() }));
         }
         let mut served = 0;
@@ -127,9 +127,9 @@ async fn whoever_gathers_beside_others_gets_an_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_by_an_old_map_is_not_carried_out() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (stock, mut raw) = fresh(&bed, 3, 30).await;
-    let behind = bed.stock().await;
+    let context = One(server.url());
+    let (stock, mut raw) = fresh(&context, 3, 30).await;
+    let behind = context.stock().await;
     assert!(matches!(behind.take(order("first", 1)).await.unwrap(), Take::Reserved(_)));
     let old = generation(&mut raw).await.to_string();
     stock.resize("hot", 5).await.unwrap();
@@ -150,7 +150,7 @@ async fn an_order_by_an_old_map_is_not_carried_out() {
 
 /// The segments know of a new map that was never written: its maker died.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resize_that_nobody_ended_stops_nobody() {
+async fn a_resize_that_was_left_stops_no_taker() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
     // He told all of them, or only some.
     for told in [3, 2, 1] {
@@ -205,12 +205,12 @@ async fn what_came_back_without_a_word_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_map_of_a_former_life_is_not_believed() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (stock, _) = fresh(&bed, 4, 40).await;
-    let behind = bed.stock().await;
+    let context = One(server.url());
+    let (stock, _) = fresh(&context, 4, 40).await;
+    let behind = context.stock().await;
     assert!(matches!(behind.take(order("before", 1)).await.unwrap(), Take::Reserved(_)));
     stock.remove("hot").await.unwrap();
-    let (stock, _) = fresh(&bed, 8, 40).await;
+    let (stock, _) = fresh(&context, 8, 40).await;
     for number in 0..20 {
         let id = format!("after {number}");
         assert!(matches!(behind.take(order(&id, 1)).await.unwrap(), Take::Reserved(_)));
@@ -226,8 +226,8 @@ async fn the_map_of_a_former_life_is_not_believed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_forgotten_some_time_after_their_end() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (stock, mut raw) = fresh(&bed, 1, 1000).await;
+    let context = One(server.url());
+    let (stock, mut raw) = fresh(&context, 1, 1000).await;
     let connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let brief = Stock::new(Shelf::new(connection).remember(std::time::Duration::ZERO));
     let known = async || redis::cmd("HLEN").arg(&keys(0)[1]).query_async::<usize>(&mut raw.clone()).await.unwrap();
@@ -256,8 +256,8 @@ async fn ids_are_forgotten_some_time_after_their_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_map_with_impossible_segments_is_refused() {
     let Some(server) = oarlock_testbed::Redis::start_or_skip().unwrap() else { return };
-    let bed = One(server.url());
-    let (_, mut raw) = fresh(&bed, 2, 10).await;
+    let context = One(server.url());
+    let (_, mut raw) = fresh(&context, 2, 10).await;
     for (field, number) in [("segments", "4000000000"), ("past", "2 4000000000")] {
         redis::cmd("HSET")
             .arg(MAP)
@@ -265,7 +265,7 @@ async fn a_map_with_impossible_segments_is_refused() {
             .exec_async(&mut raw)
             .await
             .unwrap();
-        let error = bed.stock().await.sweep("hot").await.unwrap_err();
+        let error = context.stock().await.sweep("hot").await.unwrap_err();
         assert!(error.to_string().contains("4000000000 segments"), "{error}");
     }
 }

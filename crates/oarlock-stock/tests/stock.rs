@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "shared/beds.rs"]
-mod beds;
+#[path = "shared/contexts.rs"]
+mod contexts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use mysql_async::prelude::Queryable as _;
 use oarlock_stock::{Count, Error, Order, Sql, State, Stock, Take};
 use oarlock_testbed::{MariaDb, MySql, Postgres, RedisCluster};
 
-use self::beds::{Bed, Lite, Many, Maria, One, Pg};
+use self::contexts::{Lite, Many, Maria, One, Pg, TestContext};
 
 fn order(sku: &str, id: impl Into<String>, quantity: u64) -> Order {
     Order { sku: sku.to_owned(), id: id.into(), quantity, hold: None }
@@ -31,33 +31,33 @@ fn balanced(count: &Count) {
     assert_eq!(count.available + count.held + count.sold, count.delivered, "{count:?}");
 }
 
-async fn all(bed: &impl Bed) {
-    let stock = bed.stock().await;
+async fn all(context: &impl TestContext) {
+    let stock = context.stock().await;
     stock.init().await.unwrap();
     stock.init().await.unwrap();
-    an_id_takes_once(bed).await;
-    what_is_given_back_can_be_taken_again(bed).await;
-    a_hold_that_is_over_goes_back_once(bed).await;
-    more_than_one_segment_has(bed).await;
-    a_delivery_counts_once(bed).await;
-    uneven_segments_are_levelled(bed).await;
-    an_item_can_be_forgotten(bed).await;
-    nonsense_is_refused(bed).await;
-    a_dropped_take_is_finished(bed).await;
-    nothing_is_sold_twice_while_it_is_spread_anew(bed).await;
+    an_id_takes_once(context).await;
+    what_is_given_back_can_be_taken_again(context).await;
+    a_hold_that_is_over_goes_back_once(context).await;
+    more_than_one_segment_has(context).await;
+    a_delivery_counts_once(context).await;
+    uneven_segments_are_levelled(context).await;
+    an_item_can_be_forgotten(context).await;
+    nonsense_is_refused(context).await;
+    a_dropped_take_is_finished(context).await;
+    nothing_is_sold_twice_while_it_is_spread_anew(context).await;
 }
 
-async fn fresh<B: Bed>(bed: &B, sku: &str, segments: u32, units: u64) -> Stock<B::Shelf> {
-    let stock = bed.stock().await;
+async fn fresh<B: TestContext>(context: &B, sku: &str, segments: u32, units: u64) -> Stock<B::Shelf> {
+    let stock = context.stock().await;
     stock.create(sku, segments).await.unwrap();
     stock.create(sku, segments).await.unwrap();
     stock.restock(sku, &format!("first of {sku}"), units).await.unwrap();
     stock
 }
 
-async fn an_id_takes_once(bed: &impl Bed) {
-    let stock = fresh(bed, "once", 4, 3).await;
-    for stock in [&stock, &bed.stock().await, &bed.stock().await] {
+async fn an_id_takes_once(context: &impl TestContext) {
+    let stock = fresh(context, "once", 4, 3).await;
+    for stock in [&stock, &context.stock().await, &context.stock().await] {
         let reservation = reserved(stock.take(order("once", "a-1", 1)).await.unwrap());
         assert_eq!((reservation.quantity, reservation.state), (1, State::Held));
     }
@@ -72,13 +72,13 @@ async fn an_id_takes_once(bed: &impl Bed) {
     let error = stock.take(order("once", "a-1", 2)).await.unwrap_err();
     assert!(matches!(error, Error::Reused { .. }), "{error}");
     // An id belongs to its item.
-    let other = fresh(bed, "other", 1, 1).await;
+    let other = fresh(context, "other", 1, 1).await;
     assert_eq!(reserved(other.take(order("other", "a-1", 1)).await.unwrap()).state, State::Held);
     balanced(&stock.count("once").await.unwrap());
 }
 
-async fn what_is_given_back_can_be_taken_again(bed: &impl Bed) {
-    let stock = fresh(bed, "back", 2, 2).await;
+async fn what_is_given_back_can_be_taken_again(context: &impl TestContext) {
+    let stock = fresh(context, "back", 2, 2).await;
     for id in ["b-1", "b-2"] {
         reserved(stock.take(order("back", id, 1)).await.unwrap());
     }
@@ -96,14 +96,14 @@ async fn what_is_given_back_can_be_taken_again(bed: &impl Bed) {
     balanced(&stock.count("back").await.unwrap());
 }
 
-async fn a_hold_that_is_over_goes_back_once(bed: &impl Bed) {
-    let stock = fresh(bed, "hold", 3, 9).await;
+async fn a_hold_that_is_over_goes_back_once(context: &impl TestContext) {
+    let stock = fresh(context, "hold", 3, 9).await;
     for id in 0..6 {
         let hold = Some(if id < 4 { Duration::ZERO } else { Duration::from_secs(600) });
         reserved(stock.take(Order { hold, ..order("hold", format!("h-{id}"), 1) }).await.unwrap());
     }
     assert_eq!(stock.confirm("hold", "h-0").await.unwrap().unwrap().state, State::Sold, "it is not swept yet");
-    let (one, other) = (bed.stock().await, bed.stock().await);
+    let (one, other) = (context.stock().await, context.stock().await);
     let (one, other) = tokio::join!(one.sweep("hold"), other.sweep("hold"));
     let count = stock.count("hold").await.unwrap();
     assert_eq!((count.available, count.held, count.sold), (6, 2, 1));
@@ -113,8 +113,8 @@ async fn a_hold_that_is_over_goes_back_once(bed: &impl Bed) {
     balanced(&count);
 }
 
-async fn more_than_one_segment_has(bed: &impl Bed) {
-    let stock = fresh(bed, "much", 4, 10).await;
+async fn more_than_one_segment_has(context: &impl TestContext) {
+    let stock = fresh(context, "much", 4, 10).await;
     assert_eq!(stock.count("much").await.unwrap().segments, [3, 3, 2, 2]);
     reserved(stock.take(order("much", "m-1", 7)).await.unwrap());
     assert_eq!(stock.take(order("much", "m-2", 4)).await.unwrap(), Take::SoldOut { left: 3 });
@@ -132,8 +132,8 @@ async fn more_than_one_segment_has(bed: &impl Bed) {
     balanced(&count);
 }
 
-async fn a_delivery_counts_once(bed: &impl Bed) {
-    let stock = fresh(bed, "more", 3, 5).await;
+async fn a_delivery_counts_once(context: &impl TestContext) {
+    let stock = fresh(context, "more", 3, 5).await;
     for _ in 0..3 {
         stock.restock("more", "truck 7", 4).await.unwrap();
     }
@@ -144,8 +144,8 @@ async fn a_delivery_counts_once(bed: &impl Bed) {
     balanced(&stock.count("more").await.unwrap());
 }
 
-async fn uneven_segments_are_levelled(bed: &impl Bed) {
-    let stock = fresh(bed, "level", 4, 40).await;
+async fn uneven_segments_are_levelled(context: &impl TestContext) {
+    let stock = fresh(context, "level", 4, 40).await;
     // More than any segment has, so that some of them are empty.
     reserved(stock.take(order("level", "l-1", 25)).await.unwrap());
     let before = stock.count("level").await.unwrap();
@@ -157,26 +157,26 @@ async fn uneven_segments_are_levelled(bed: &impl Bed) {
     balanced(&count);
 }
 
-async fn an_item_can_be_forgotten(bed: &impl Bed) {
-    let stock = fresh(bed, "old", 3, 6).await;
-    let other = fresh(bed, "old too", 1, 1).await;
+async fn an_item_can_be_forgotten(context: &impl TestContext) {
+    let stock = fresh(context, "old", 3, 6).await;
+    let other = fresh(context, "old too", 1, 1).await;
     reserved(stock.take(order("old", "o-1", 5)).await.unwrap());
     stock.resize("old", 2).await.unwrap();
     for _ in 0..2 {
         stock.remove("old").await.unwrap();
     }
-    let gone = bed.stock().await.take(order("old", "o-2", 1)).await;
+    let gone = context.stock().await.take(order("old", "o-2", 1)).await;
     assert!(matches!(gone, Err(Error::NoSuchItem(_))), "{gone:?}");
     // Made anew, it knows nothing of what was.
-    let stock = fresh(bed, "old", 3, 5).await;
+    let stock = fresh(context, "old", 3, 5).await;
     let count = stock.count("old").await.unwrap();
     assert_eq!((count.available, count.held, count.delivered), (5, 0, 5));
     reserved(stock.take(order("old", "o-1", 5)).await.unwrap());
     assert_eq!(other.count("old too").await.unwrap().available, 1);
 }
 
-async fn nonsense_is_refused(bed: &impl Bed) {
-    let stock = bed.stock().await;
+async fn nonsense_is_refused(context: &impl TestContext) {
+    let stock = context.stock().await;
     let nowhere = [
         stock.count("nowhere").await.map(drop),
         stock.resize("nowhere", 3).await,
@@ -198,14 +198,14 @@ async fn nonsense_is_refused(bed: &impl Bed) {
     }
     // Any bytes are a name, and no two of them are the same.
     for sku in ["a'; drop table oarlock_stock_item; --", "a ", "A ", "ä"] {
-        let stock = fresh(bed, sku, 1, 1).await;
+        let stock = fresh(context, sku, 1, 1).await;
         reserved(stock.take(order(sku, format!("{sku} 1"), 1)).await.unwrap());
         assert_eq!(stock.count(sku).await.unwrap().held, 1);
     }
 }
 
-async fn a_dropped_take_is_finished(bed: &impl Bed) {
-    let stock = fresh(bed, "drop", 2, 40).await;
+async fn a_dropped_take_is_finished(context: &impl TestContext) {
+    let stock = fresh(context, "drop", 2, 40).await;
     for polls in 0..20 {
         let mut take = Box::pin(stock.take(order("drop", format!("d-{polls}"), 1)));
         for _ in 0..polls {
@@ -227,12 +227,12 @@ async fn a_dropped_take_is_finished(bed: &impl Bed) {
 
 const TAKERS: usize = 6;
 
-async fn nothing_is_sold_twice_while_it_is_spread_anew<B: Bed>(bed: &B) {
-    let stock = fresh(bed, "hot", 4, 100).await;
+async fn nothing_is_sold_twice_while_it_is_spread_anew<B: TestContext>(context: &B) {
+    let stock = fresh(context, "hot", 4, 100).await;
     let delivered = Arc::new(AtomicBool::new(false));
     let mut takers = Vec::new();
     for taker in 0..TAKERS {
-        let (stock, delivered) = (bed.stock().await, delivered.clone());
+        let (stock, delivered) = (context.stock().await, delivered.clone());
         takers.push(tokio::spawn(async move {
             let mut sold = Vec::new();
             for line in 0.. {
@@ -319,13 +319,13 @@ async fn redis_cluster() {
 #[tokio::test]
 async fn a_take_that_was_cut_short_takes_nothing() {
     let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
-    let bed = Maria(server.url());
-    bed.stock().await.init().await.unwrap();
-    let stock = fresh(&bed, "cut", 1, 2).await;
-    let mut other = mysql_async::Conn::from_url(&bed.0).await.unwrap();
+    let context = Maria(server.url());
+    context.stock().await.init().await.unwrap();
+    let stock = fresh(&context, "cut", 1, 2).await;
+    let mut other = mysql_async::Conn::from_url(&context.0).await.unwrap();
     let locked = "start transaction; select available from oarlock_stock_segment where sku = 'cut' for update";
     let waiting = "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'";
-    let conn = mysql_async::Conn::from_url(&bed.0).await.unwrap();
+    let conn = mysql_async::Conn::from_url(&context.0).await.unwrap();
     let kill = format!("kill query {}", conn.id());
     let taker = Stock::new(Sql::new(conn));
     for id in ["a", "b"] {

@@ -30,8 +30,8 @@ async fn client(members: impl IntoIterator<Item = &Server>) -> Result<Locks, oar
 }
 
 /// All members, this one first.
-async fn from(bed: &EtcdCluster, first: usize) -> Result<Locks, oarlock_core::Error> {
-    client((0..3).map(|step| &bed.members[(first + step) % 3])).await
+async fn from(context: &EtcdCluster, first: usize) -> Result<Locks, oarlock_core::Error> {
+    client((0..3).map(|step| &context.members[(first + step) % 3])).await
 }
 
 async fn lock(client: &Locks, name: &str) -> Result<Guard, Box<dyn std::error::Error>> {
@@ -70,21 +70,21 @@ async fn waiter(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_killed_or_stopped_loses_no_lock() -> Outcome {
     let _room = ROOM.acquire().await?;
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
     // Long enough for a second election, when the votes of the first were split.
     let ttl = TTL * 5 / 3;
     let mut last = 0;
     for stopped in [true, false] {
-        let leader = bed.leader()?;
-        let (holder, other) = (from(&bed, leader).await?, from(&bed, leader).await?);
+        let leader = context.leader()?;
+        let (holder, other) = (from(&context, leader).await?, from(&context, leader).await?);
         let guard = lock_for(&holder, "job", ttl).await?;
         assert!(guard.fence().get() > last);
         last = guard.fence().get();
         let waiting = waiter(&other, &holder, TTL).await?;
         if stopped {
-            bed.members[leader].pause()?;
+            context.members[leader].pause()?;
         } else {
-            bed.members[leader].kill()?;
+            context.members[leader].kill()?;
         }
         let failed = Instant::now();
         let took = pair(&holder).await?;
@@ -103,9 +103,9 @@ async fn a_leader_that_is_killed_or_stopped_loses_no_lock() -> Outcome {
         assert!(freed.elapsed() < bound, "{:?}", freed.elapsed());
         guard.release().await?;
         if stopped {
-            bed.members[leader].resume()?;
+            context.members[leader].resume()?;
         } else {
-            bed.members[leader].restart()?;
+            context.members[leader].restart()?;
         }
         pair(&holder).await?;
     }
@@ -116,12 +116,14 @@ async fn a_leader_that_is_killed_or_stopped_loses_no_lock() -> Outcome {
 /// others give the lock away. When they are together again, nothing is left of the old hold.
 async fn minority(leads: bool) -> Outcome {
     let _room = ROOM.acquire().await?;
-    let Some(bed) = EtcdCluster::start_apart_or_skip()? else { return Ok(()) };
+    let Some(context) = EtcdCluster::start_apart_or_skip()? else { return Ok(()) };
     let ttl = TTL / 2;
-    let minority = (bed.leader()? + usize::from(!leads)) % 3;
+    let minority = (context.leader()? + usize::from(!leads)) % 3;
     let others: Vec<_> = (0..3).filter(|member| *member != minority).collect();
-    let (holder, rival) =
-        (client([&bed.members[minority]]).await?, client(others.iter().map(|other| &bed.members[*other])).await?);
+    let (holder, rival) = (
+        client([&context.members[minority]]).await?,
+        client(others.iter().map(|other| &context.members[*other])).await?,
+    );
     let guard = lock_for(&holder, "job", ttl).await?;
     // Before 3.5 a member that comes back with a later term makes the others elect again, and a slow disk makes that
     // take several seconds: this lease outlasts it.
@@ -132,11 +134,11 @@ async fn minority(leads: bool) -> Outcome {
         assert!(guard.is_held(), "{:?}", guard.loss());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    bed.cut(minority)?;
+    context.cut(minority)?;
     let cut = BootClock.now();
     let next = tokio::time::timeout(PATIENCE, waiting).await???;
     let (granted, held, ended) = (BootClock.now(), guard.is_held(), guard.ends_at());
-    let has_leader = bed.members[minority].metric("etcd_server_has_leader")?;
+    let has_leader = context.members[minority].metric("etcd_server_has_leader")?;
     println!(
         "minority, its member a {}: belief ended {:?} after the cut, {:?} before the next grant, which came {:?} after the cut",
         if leads { "leader" } else { "follower" },
@@ -153,7 +155,7 @@ async fn minority(leads: bool) -> Outcome {
     // above.
     assert!(granted.since(cut) < ttl + Duration::from_secs(9), "{:?}", granted.since(cut));
 
-    bed.heal(minority)?;
+    context.heal(minority)?;
     let healed = Instant::now();
     let job = ResourceName::new("job")?;
     let seen = loop {
@@ -191,12 +193,13 @@ async fn a_holder_cut_off_with_the_leader_stops_believing_first() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_deposed_leader_says_of_a_lease_is_not_believed() -> Outcome {
     let _room = ROOM.acquire().await?;
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
     let rounds = if std::env::var_os("OARLOCK_LONG").is_some() { 10 } else { 1 };
     for round in 0..rounds {
-        let stopped = bed.leader()?;
-        let others = bed.members.iter().enumerate().filter(|(number, _)| *number != stopped).map(|(_, member)| member);
-        let (holder, others) = (Arc::new(store([&bed.members[stopped]]).await?), store(others).await?);
+        let stopped = context.leader()?;
+        let others =
+            context.members.iter().enumerate().filter(|(number, _)| *number != stopped).map(|(_, member)| member);
+        let (holder, others) = (Arc::new(store([&context.members[stopped]]).await?), store(others).await?);
         let mut claims = Vec::new();
         for number in 0..24_u128 {
             let name = ResourceName::new(format!("job {round} {number}"))?;
@@ -205,7 +208,7 @@ async fn what_a_deposed_leader_says_of_a_lease_is_not_believed() -> Outcome {
             assert!(matches!(holder.attempt(&claim).await?, Attempt::Granted(_)));
             claims.push(Arc::new(claim));
         }
-        bed.members[stopped].pause()?;
+        context.members[stopped].pause()?;
         let patience = Instant::now() + PATIENCE;
         while let Err(error) = others.inspect(&Query::name(claims[0].resource.clone())).await {
             assert!(Instant::now() < patience, "{error}");
@@ -219,7 +222,7 @@ async fn what_a_deposed_leader_says_of_a_lease_is_not_believed() -> Outcome {
         };
         let mut renewals: Vec<_> = claims[..12].iter().map(renew).collect();
         tokio::time::sleep(Duration::from_millis(100)).await;
-        bed.members[stopped].resume()?;
+        context.members[stopped].resume()?;
         for claim in &claims[12..] {
             renewals.push(renew(claim));
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -248,9 +251,9 @@ async fn what_a_deposed_leader_says_of_a_lease_is_not_believed() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_compaction_and_the_loss_of_its_member() -> Outcome {
     let _room = ROOM.acquire().await?;
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
-    let follower = (bed.leader()? + 1) % 3;
-    let (holder, other) = (from(&bed, (follower + 1) % 3).await?, from(&bed, follower).await?);
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let follower = (context.leader()? + 1) % 3;
+    let (holder, other) = (from(&context, (follower + 1) % 3).await?, from(&context, follower).await?);
     for (what, lose) in [("compaction", false), ("its member lost", true)] {
         let guard = lock(&holder, "job").await?;
         let waiting = waiter(&other, &holder, TTL).await?;
@@ -258,9 +261,9 @@ async fn a_wait_survives_compaction_and_the_loss_of_its_member() -> Outcome {
         let revision = between.fence();
         between.release().await?;
         if lose {
-            bed.members[follower].kill()?;
+            context.members[follower].kill()?;
         } else {
-            bed.members[0].ctl(&["compact", &revision.to_string(), "--physical"])?;
+            context.members[0].ctl(&["compact", &revision.to_string(), "--physical"])?;
         }
         let before = guard.fence();
         guard.release().await?;
@@ -294,37 +297,37 @@ async fn contend(client: Locks, until: Instant, holds: Arc<Mutex<Vec<Hold>>>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn fences_rise_through_a_storm() -> Outcome {
     let _room = ROOM.acquire().await?;
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
     let long = std::env::var_os("OARLOCK_LONG").is_some();
     let rounds = if long { 6 } else { 1 };
     let (start, holds) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
     let round = Duration::from_secs(13);
     let mut crew = tokio::task::JoinSet::new();
     for number in 0..4 {
-        crew.spawn(contend(from(&bed, number % 3).await?, start + round * rounds, holds.clone()));
+        crew.spawn(contend(from(&context, number % 3).await?, start + round * rounds, holds.clone()));
     }
     let _bed = tokio::task::spawn_blocking(move || -> anyhow::Result<EtcdCluster> {
-        let mut bed = bed;
+        let mut context = context;
         for number in 0..rounds {
             let begin = start + round * number;
             let at = |second: u64| {
                 std::thread::sleep((begin + Duration::from_secs(second)).saturating_duration_since(Instant::now()));
             };
             at(1);
-            let leader = bed.leader()?;
+            let leader = context.leader()?;
             if number == 0 {
-                bed.replace((leader + 1) % 3)?;
+                context.replace((leader + 1) % 3)?;
             }
             at(4);
-            bed.members[leader].kill()?;
+            context.members[leader].kill()?;
             at(7);
-            bed.members[leader].restart()?;
-            let leader = bed.leader()?;
-            bed.members[leader].pause()?;
+            context.members[leader].restart()?;
+            let leader = context.leader()?;
+            context.members[leader].pause()?;
             at(10);
-            bed.members[leader].resume()?;
+            context.members[leader].resume()?;
         }
-        Ok(bed)
+        Ok(context)
     })
     .await??;
     tokio::time::timeout(PATIENCE * 2, async { while crew.join_next().await.is_some() {} }).await?;

@@ -105,8 +105,8 @@ fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
 
 /// All cases in the long tier; else those where it matters most that there are three.
 fn three() -> Result<bool, Failure> {
-    let Some(bed) = oarlock_testbed::EtcdCluster::start_or_skip()? else { return Ok(true) };
-    let members: Vec<_> = bed.members.iter().map(oarlock_testbed::server::Server::addr).collect();
+    let Some(context) = oarlock_testbed::EtcdCluster::start_or_skip()? else { return Ok(true) };
+    let members: Vec<_> = context.members.iter().map(oarlock_testbed::server::Server::addr).collect();
     let config = Config::new(Vec::<String>::new());
     let only: &[_] = if std::env::var_os("OARLOCK_LONG").is_some() { &[] } else { &["belief::", "lost_reply::"] };
     let store = || Server { name: "etcd/three", members: members.clone(), config: config.clone(), alone: None };

@@ -119,14 +119,14 @@ async fn a_slow_disk_loses_no_lock() -> Outcome {
 /// client that believed it alone would believe in a lock that the others have given away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_disk_hangs_is_not_believed() -> Outcome {
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
-    let leader = bed.leader()?;
-    let others: Vec<_> = (0..3).filter(|member| *member != leader).map(|member| &bed.members[member]).collect();
-    let (holder, rival) = (client([&bed.members[leader]]).await?, client(others).await?);
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let leader = context.leader()?;
+    let others: Vec<_> = (0..3).filter(|member| *member != leader).map(|member| &context.members[member]).collect();
+    let (holder, rival) = (client([&context.members[leader]]).await?, client(others).await?);
     let guard = lock(&holder).await?;
     let waiting = waiter(rival, &holder).await?;
-    let writer = client([&bed.members[leader]]).await?;
-    let Some(slow) = SlowDisk::of(&bed.members[leader], Duration::from_secs(25))? else { return Ok(()) };
+    let writer = client([&context.members[leader]]).await?;
+    let Some(slow) = SlowDisk::of(&context.members[leader], Duration::from_secs(25))? else { return Ok(()) };
     let hangs = Instant::now();
     let fence = guard.fence();
     // Nothing hangs before there is something to write.

@@ -33,9 +33,9 @@ async fn works(config: Config) -> Outcome {
 /// Debian has 3.4, whose learners answer that they are unavailable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_learner_of_an_older_cluster_is_left() -> Outcome {
-    let Some(bed) = EtcdCluster::start_or_skip()? else { return Ok(()) };
-    let learner = bed.start_learner()?;
-    let members = [&learner, &bed.members[0], &bed.members[1]].map(|member| member.addr().to_string());
+    let Some(context) = EtcdCluster::start_or_skip()? else { return Ok(()) };
+    let learner = context.start_learner()?;
+    let members = [&learner, &context.members[0], &context.members[1]].map(|member| member.addr().to_string());
     works(Config::new(members)).await
 }
 

@@ -15,12 +15,12 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 /// The longest lease of a waiter.
 const WAITER_LEASE: Duration = Duration::from_secs(10);
 
-struct Bed {
+struct TestContext {
     server: oarlock_testbed::Etcd,
     proxy: Proxy,
 }
 
-impl Bed {
+impl TestContext {
     fn start() -> Result<Option<Self>, Box<dyn std::error::Error>> {
         let Some(server) = oarlock_testbed::Etcd::start_or_skip()? else { return Ok(None) };
         let proxy = Proxy::start(server.addr())?;
@@ -62,8 +62,8 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(request: impl Fn() -> F)
 /// Lets a request through, loses its reply with the connection, and repeats it: it must have counted once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_lost_with_its_connection() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let (near, store) = (bed.near().await?, bed.through().await?);
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let (near, store) = (context.near().await?, context.through().await?);
     for (round, then) in (1..).zip([Then::Close, Then::Silence]) {
         let name = format!("lost {round}");
         let claim = claim(round, &name)?;
@@ -71,7 +71,7 @@ async fn a_reply_lost_with_its_connection() -> Outcome {
         let warm = self::claim(100 + round, "warm")?;
         store.attempt(&warm).await?;
         store.release(&warm.resource, warm.id, &End::Done { memo: None }).await?;
-        let lost = bed.proxy.drop_next_reply(then);
+        let lost = context.proxy.drop_next_reply(then);
         let attempt = store.attempt(&claim).await;
         assert!(attempt.is_err_and(|error| error.applied() == oarlock_core::error::Applied::Unknown));
         assert!(lost.wait().await.is_some());
@@ -82,7 +82,7 @@ async fn a_reply_lost_with_its_connection() -> Outcome {
         assert_eq!(again.fence, still.fence);
         assert_eq!(holders(&near, &name).await?, 1);
 
-        let lost = bed.proxy.drop_next_reply(then);
+        let lost = context.proxy.drop_next_reply(then);
         let renewed = store.renew(&[Renewal::of(Arc::new(claim.clone()))]).await;
         assert!(renewed[0].is_err(), "{renewed:?}");
         assert!(lost.wait().await.is_some());
@@ -90,7 +90,7 @@ async fn a_reply_lost_with_its_connection() -> Outcome {
         let renewed = self::again(|| async { store.renew(&batch).await.remove(0) }).await?;
         assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
 
-        let lost = bed.proxy.drop_next_reply(then);
+        let lost = context.proxy.drop_next_reply(then);
         assert!(store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.is_err());
         assert!(lost.wait().await.is_some());
         let end = End::Done { memo: None };
@@ -105,24 +105,24 @@ async fn a_reply_lost_with_its_connection() -> Outcome {
 /// A caller walks away from a request that is held up on its way; whenever it arrives, nothing is left of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_attempt_leaves_nothing() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let (near, store) = (bed.near().await?, Arc::new(bed.through().await?));
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let (near, store) = (context.near().await?, Arc::new(context.through().await?));
     let warm = claim(1, "warm")?;
     store.attempt(&warm).await?;
     store.release(&warm.resource, warm.id, &End::Done { memo: None }).await?;
-    let held = bed.proxy.seen().to_server;
-    bed.proxy.cut();
+    let held = context.proxy.seen().to_server;
+    context.proxy.cut();
     let late = claim(2, "late")?;
     let attempt = tokio::spawn({
         let (store, late) = (store.clone(), late.clone());
         async move { store.attempt(&late).await }
     });
-    bed.proxy.until(|seen| seen.held_to_server > 0).await;
-    assert_eq!(bed.proxy.seen().to_server, held);
+    context.proxy.until(|seen| seen.held_to_server > 0).await;
+    assert_eq!(context.proxy.seen().to_server, held);
     // The same client goes on once the connection is back.
     attempt.abort();
     let _ = attempt.await;
-    bed.proxy.heal(Held::Deliver)?;
+    context.proxy.heal(Held::Deliver)?;
     store.release(&late.resource, late.id, &End::Withdrawn).await?;
     for id in 10..20 {
         let next = claim(id, "next")?;
@@ -136,8 +136,8 @@ async fn a_late_attempt_leaves_nothing() -> Outcome {
 /// An idle client's leases run out, and its next lock has a lease that lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_lease_that_ran_out_is_replaced() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let client = Locks::over(bed.near().await?)?;
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let client = Locks::over(context.near().await?)?;
     let ttl = Duration::from_secs(4);
     client.mutex("foo").ttl(ttl).lock().await?.release().await?;
     tokio::time::sleep(ttl * 2).await;
@@ -184,8 +184,8 @@ async fn a_watch_on_a_member_without_a_leader_ends() -> Outcome {
 /// A lease shorter than the server's least is longer than was asked for, and what was given counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lease_that_was_given_is_told_and_shown() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let store = bed.near().await?;
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let store = context.near().await?;
     let mut short = claim(1, "short")?;
     short.ttl = Duration::from_millis(300);
     let asked = std::time::Instant::now();
@@ -204,9 +204,9 @@ async fn the_lease_that_was_given_is_told_and_shown() -> Outcome {
 /// Whatever way claims end, their leases are laid aside, ended or given back: none is left when the client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_lease_is_left_behind() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let leases = || bed.server.ctl(&["lease", "list"]);
-    let client = Locks::over(bed.near().await?)?;
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let leases = || context.server.ctl(&["lease", "list"]);
+    let client = Locks::over(context.near().await?)?;
     for _ in 0..20 {
         client.mutex("a").lock().await?.release().await?;
     }
@@ -224,10 +224,10 @@ async fn no_lease_is_left_behind() -> Outcome {
 /// The client is closed while it is given a lease: when everything is ended, it does not know of that one yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_comes_while_the_client_closes_is_ended() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let leases = || bed.server.ctl(&["lease", "list"]);
-    let store = Arc::new(bed.through().await?);
-    bed.proxy.cut_one_way(Direction::ToClient);
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let leases = || context.server.ctl(&["lease", "list"]);
+    let store = Arc::new(context.through().await?);
+    context.proxy.cut_one_way(Direction::ToClient);
     let attempt = tokio::spawn({
         let (store, claim) = (store.clone(), claim(1, "job")?);
         async move { store.attempt(&claim).await }
@@ -237,7 +237,7 @@ async fn a_lease_that_comes_while_the_client_closes_is_ended() -> Outcome {
         assert!(Instant::now() < patience, "{}", leases()?);
     }
     store.close().await?;
-    bed.proxy.heal(Held::Deliver)?;
+    context.proxy.heal(Held::Deliver)?;
     let refused = tokio::time::timeout(Duration::from_secs(30), attempt).await??;
     assert!(refused.is_err(), "{refused:?}");
     assert!(leases()?.starts_with("found 0 leases"), "{}", leases()?);
@@ -248,18 +248,18 @@ async fn a_lease_that_comes_while_the_client_closes_is_ended() -> Outcome {
 /// the first end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_member_is_left() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let second = Proxy::start(bed.server.addr())?;
-    let members = [bed.proxy.addr(), second.addr()].map(|addr| addr.to_string());
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let second = Proxy::start(context.server.addr())?;
+    let members = [context.proxy.addr(), second.addr()].map(|addr| addr.to_string());
     let store = Arc::new(Etcd::open(Config::new(members)).await?);
     let mut watch = store.watch(&Interest::Mailbox).await?;
     assert_eq!(second.seen().to_server, 0, "the first one is enough");
-    bed.proxy.cut();
+    context.proxy.cut();
     let stuck = tokio::spawn({
         let (store, claim) = (store.clone(), claim(1, "stuck")?);
         async move { store.attempt(&claim).await }
     });
-    bed.proxy.until(|seen| seen.held_to_server > 0).await;
+    context.proxy.until(|seen| seen.held_to_server > 0).await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     let other = claim(2, "other")?;
     let Attempt::Granted(_) = tokio::time::timeout(Duration::from_secs(10), store.attempt(&other)).await?? else {
@@ -276,15 +276,15 @@ async fn a_silent_member_is_left() -> Outcome {
 /// silent member is left as soon as the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_connection_is_no_slow_answer() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let second = Proxy::start(bed.server.addr())?;
-    let members = [bed.proxy.addr(), second.addr()].map(|addr| addr.to_string());
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let second = Proxy::start(context.server.addr())?;
+    let members = [context.proxy.addr(), second.addr()].map(|addr| addr.to_string());
     let store = Arc::new(Etcd::open(Config::new(members)).await?);
-    bed.proxy.cut();
+    context.proxy.cut();
     let stuck = claim(1, "stuck")?;
     let failed = tokio::time::timeout(Duration::from_secs(30), store.attempt(&stuck)).await?;
     assert!(failed.is_err(), "it was answered: nothing is tested");
-    bed.proxy.heal(Held::Reset)?;
+    context.proxy.heal(Held::Reset)?;
     assert!(matches!(store.attempt(&claim(2, "second")?).await?, Attempt::Granted(_)));
     second.cut();
     let held = second.seen().held_to_server;
@@ -305,11 +305,11 @@ async fn a_failed_connection_is_no_slow_answer() -> Outcome {
 /// All members are slow: none of them is taken for silent, and a watch at one of them goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_cluster_keeps_its_watches() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let second = Proxy::start(bed.server.addr())?;
-    let members = [bed.proxy.addr(), second.addr()].map(|addr| addr.to_string());
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let second = Proxy::start(context.server.addr())?;
+    let members = [context.proxy.addr(), second.addr()].map(|addr| addr.to_string());
     let store = Arc::new(Etcd::open(Config::new(members)).await?);
-    for proxy in [&bed.proxy, &second] {
+    for proxy in [&context.proxy, &second] {
         proxy.delay(Direction::ToClient, Duration::from_millis(700));
     }
     // The first requests show how slow it is.
@@ -338,11 +338,11 @@ async fn a_slow_cluster_keeps_its_watches() -> Outcome {
 /// answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_gone_is_left() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
+    let Some(context) = TestContext::start()? else { return Ok(()) };
     let unused = Port::reserve()?;
-    let members = [unused.addr(), bed.proxy.addr(), bed.server.addr()].map(|addr| addr.to_string());
+    let members = [unused.addr(), context.proxy.addr(), context.server.addr()].map(|addr| addr.to_string());
     let store = Etcd::open(Config::new(members)).await?;
-    bed.proxy.refuse();
+    context.proxy.refuse();
     let claim = claim(1, "job")?;
     let first = store.attempt(&claim).await;
     assert!(first.is_err(), "the one in the middle was asked");
@@ -381,9 +381,9 @@ async fn a_full_database_is_reported_at_once() -> Outcome {
 /// server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_was_dropped_is_ended_at_the_server() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let (store, name) = (bed.near().await?, ResourceName::new("n")?);
-    let watchers = || bed.server.metric("etcd_debugging_mvcc_watcher_total");
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let (store, name) = (context.near().await?, ResourceName::new("n")?);
+    let watchers = || context.server.metric("etcd_debugging_mvcc_watcher_total");
     let before = watchers()?;
     let mut watches = Vec::new();
     for _ in 0..20 {
@@ -402,8 +402,8 @@ async fn a_watch_that_was_dropped_is_ended_at_the_server() -> Outcome {
 /// A waiter for a share is notified of a writer that became a reader before the watch was armed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_tells_of_a_writer_that_became_a_reader_before_it_was_armed() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let (store, other) = (bed.near().await?, bed.near().await?);
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let (store, other) = (context.near().await?, context.near().await?);
     let shared = |number, weight| {
         claim(number, "turn").map(|mut claim| {
             (claim.weight, claim.capacity) = (weight, Capacity::Fixed(Limit::Unlimited));
@@ -426,8 +426,8 @@ async fn a_watch_tells_of_a_writer_that_became_a_reader_before_it_was_armed() ->
 /// and also if the next claim has the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_begins_where_the_read_ended() -> Outcome {
-    let Some(bed) = Bed::start()? else { return Ok(()) };
-    let (store, other) = (bed.near().await?, bed.near().await?);
+    let Some(context) = TestContext::start()? else { return Ok(()) };
+    let (store, other) = (context.near().await?, context.near().await?);
     let done = End::Done { memo: None };
     for (round, (compacted, again)) in (0..).zip([(false, false), (false, true), (true, false), (true, true)]) {
         // Short enough to wait and to hold on one lease, and so to have the same key again.
@@ -449,7 +449,7 @@ async fn a_watch_begins_where_the_read_ended() -> Outcome {
             let beside = claim(10 * round + 3, "beside")?;
             let Attempt::Granted(grant) = other.attempt(&beside).await? else { return Err("not granted".into()) };
             other.release(&beside.resource, beside.id, &done).await?;
-            bed.server.ctl(&["compact", &grant.fence.to_string()])?;
+            context.server.ctl(&["compact", &grant.fence.to_string()])?;
         }
         let mut watch = store.watch(&Interest::Turn(Arc::new(second.clone()), pending.cursor)).await?;
         let told = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await?;

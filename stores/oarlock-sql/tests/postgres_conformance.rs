@@ -4,7 +4,7 @@
 mod fixture;
 
 fn main() -> anyhow::Result<()> {
-    let Some(bed) = fixture::Bed::start_or_skip()? else { return Ok(()) };
-    let entrance = bed.addr();
-    oarlock_conformance::run(fixture::Server { name: "postgres", bed, entrance, mode: fixture::Mode::Lease })
+    let Some(context) = fixture::TestContext::start_or_skip()? else { return Ok(()) };
+    let entrance = context.addr();
+    oarlock_conformance::run(fixture::Server { name: "postgres", context, entrance, mode: fixture::Mode::Lease })
 }

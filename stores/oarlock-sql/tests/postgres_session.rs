@@ -4,7 +4,7 @@
 mod fixture;
 
 fn main() -> anyhow::Result<()> {
-    let Some(bed) = fixture::Bed::start_or_skip()? else { return Ok(()) };
-    let (entrance, mode) = (bed.addr(), fixture::Mode::Session);
-    oarlock_conformance::run(fixture::Server { name: "postgres/session", bed, entrance, mode })
+    let Some(context) = fixture::TestContext::start_or_skip()? else { return Ok(()) };
+    let (entrance, mode) = (context.addr(), fixture::Mode::Session);
+    oarlock_conformance::run(fixture::Server { name: "postgres/session", context, entrance, mode })
 }

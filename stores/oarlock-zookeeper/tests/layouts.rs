@@ -19,18 +19,18 @@ const SOON: Duration = Duration::from_secs(5);
 const UUID: &str = "_c_01234567-89ab-cdef-0123-456789abcdef-";
 const HEX: &str = "0123456789abcdef0123456789abcdef";
 
-struct Bed {
+struct TestContext {
     server: oarlock_testbed::ZooKeeper,
     raw: zk::Client,
     client: Locks,
     layout: Layout,
 }
 
-async fn bed(layout: Layout) -> Result<Option<Bed>> {
+async fn context(layout: Layout) -> Result<Option<TestContext>> {
     let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(None) };
     let raw = zk::Client::connect(&server.addr().to_string()).await?;
     let client = connect(&server, layout).await?;
-    Ok(Some(Bed { server, raw, client, layout }))
+    Ok(Some(TestContext { server, raw, client, layout }))
 }
 
 async fn connect(server: &oarlock_testbed::ZooKeeper, layout: Layout) -> Result<Locks> {
@@ -38,7 +38,7 @@ async fn connect(server: &oarlock_testbed::ZooKeeper, layout: Layout) -> Result<
     Ok(Locks::over(ZooKeeper::open(config).await?)?)
 }
 
-impl Bed {
+impl TestContext {
     /// What is below a node, in order of sequence.
     async fn below(&self, path: &str) -> Result<Vec<String>> {
         let mut children = match self.raw.list_children(path).await {
@@ -85,15 +85,15 @@ impl Bed {
 
 /// Gets `guard` only after `path` has gone.
 async fn after_removal(
-    bed: &Bed,
+    context: &TestContext,
     name: &str,
     path: &str,
     lock: impl Future<Output = oarlock_core::Result<Guard>> + Send + 'static,
 ) -> Result<Guard> {
     let waiting = tokio::spawn(lock);
-    bed.waits(name, 1).await?;
+    context.waits(name, 1).await?;
     ensure!(!waiting.is_finished(), "it did not wait for {path}");
-    bed.remove(path).await?;
+    context.remove(path).await?;
     Ok(tokio::time::timeout(SOON, waiting).await???)
 }
 
@@ -112,21 +112,21 @@ fn is_protected(node: &str, name: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_curator_mutex_has_its_names_and_excludes_those_of_others() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let lock = bed.client.mutex("locks/job");
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let lock = context.client.mutex("locks/job");
     let guard = lock.lock().await?;
-    let (node, _, stat) = bed.only("/locks/job").await?;
+    let (node, _, stat) = context.only("/locks/job").await?;
     ensure!(is_protected(&node, "lock-"), "{node}");
     ensure!(stat.czxid == i64::try_from(guard.fence().get())?, "the fence is not that of the node");
-    let theirs = bed.other(&format!("/locks/job/{UUID}lock-"), b"127.0.0.1").await?;
+    let theirs = context.other(&format!("/locks/job/{UUID}lock-"), b"127.0.0.1").await?;
     let fence = guard.fence();
     guard.release().await?;
     ensure!(lock.try_lock().await?.is_none(), "beside another");
-    ensure!(bed.below("/locks/job").await?.len() == 1, "a failed try left something");
-    let shown = bed.client.inspect(&ResourceName::new("locks/job")?).await?;
+    ensure!(context.below("/locks/job").await?.len() == 1, "a failed try left something");
+    let shown = context.client.inspect(&ResourceName::new("locks/job")?).await?;
     ensure!(shown.holders.len() == 1 && shown.holders[0].label.host == "127.0.0.1", "{shown:?}");
-    let next = bed.client.mutex("locks/job");
-    let later = after_removal(&bed, "locks/job", &theirs, async move { next.lock().await }).await?;
+    let next = context.client.mutex("locks/job");
+    let later = after_removal(&context, "locks/job", &theirs, async move { next.lock().await }).await?;
     ensure!(later.fence() > fence, "the fence did not rise");
     later.release().await?;
     Ok(())
@@ -134,27 +134,27 @@ async fn a_curator_mutex_has_its_names_and_excludes_those_of_others() -> Result<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_and_writers_of_curator() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let lock = bed.client.rwlock("table");
-    let theirs = bed.other(&format!("/table/{UUID}__READ__"), b"").await?;
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let lock = context.client.rwlock("table");
+    let theirs = context.other(&format!("/table/{UUID}__READ__"), b"").await?;
     let beside = lock.read().await?;
-    ensure!(bed.below("/table").await?.iter().any(|node| is_protected(node, "__READ__")), "not their name");
+    ensure!(context.below("/table").await?.iter().any(|node| is_protected(node, "__READ__")), "not their name");
     ensure!(lock.try_write().await?.is_none(), "a writer beside readers");
     beside.release().await?;
     let writing = lock.clone();
-    let write = after_removal(&bed, "table", &theirs, async move {
+    let write = after_removal(&context, "table", &theirs, async move {
         writing.write().await.map(oarlock_core::WriteGuard::into_guard)
     });
     let write = write.await?;
-    let (node, ..) = bed.only("/table").await?;
+    let (node, ..) = context.only("/table").await?;
     ensure!(is_protected(&node, "__WRIT__"), "{node}");
-    let queued = bed.other(&format!("/table/{UUID}__WRIT__"), b"").await?;
+    let queued = context.other(&format!("/table/{UUID}__WRIT__"), b"").await?;
     ensure!(lock.try_read().await?.is_none(), "a reader passed a writer");
     write.release().await?;
     let reading = lock.clone();
-    let read = after_removal(&bed, "table", &queued, async move { reading.read().await }).await?;
+    let read = after_removal(&context, "table", &queued, async move { reading.read().await }).await?;
     read.release().await?;
-    ensure!(bed.below("/table").await?.is_empty(), "something is left");
+    ensure!(context.below("/table").await?.is_empty(), "something is left");
     Ok(())
 }
 
@@ -162,71 +162,71 @@ async fn readers_and_writers_of_curator() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_becomes_a_reader_at_its_position() -> Result<()> {
     for (layout, write, read) in [(Layout::Curator, "__WRIT__", "__READ__"), (Layout::Kazoo, "__lock__", "__rlock__")] {
-        let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let lock = bed.client.rwlock("table");
+        let Some(context) = context(layout).await? else { return Ok(()) };
+        let lock = context.client.rwlock("table");
         let writer = lock.write().await?;
         let fence = writer.fence();
-        let theirs = bed.other(&format!("/table/x{write}"), b"").await?;
+        let theirs = context.other(&format!("/table/x{write}"), b"").await?;
         let reader = writer.downgrade().await?;
         ensure!(reader.fence() == fence, "another fence");
-        let below = bed.below("/table").await?;
+        let below = context.below("/table").await?;
         ensure!(below.len() == 2 && below[0].contains(&format!("{read}0000000000")), "{below:?}");
-        let shown = bed.client.inspect(&ResourceName::new("table")?).await?;
+        let shown = context.client.inspect(&ResourceName::new("table")?).await?;
         ensure!(shown.holders.len() == 1 && shown.holders[0].fence == Some(fence), "{shown:?}");
         ensure!(shown.holders[0].kind == Kind::Read && shown.waiters.count() == Some(1), "{shown:?}");
         tokio::time::sleep(SESSION * 4 / 5).await;
         ensure!(reader.is_held(), "not renewed: {:?}", reader.loss());
-        bed.remove(&theirs).await?;
+        context.remove(&theirs).await?;
         reader.release().await?;
-        ensure!(bed.below("/table").await?.is_empty(), "something is left");
+        ensure!(context.below("/table").await?.is_empty(), "something is left");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_curator_are_leases_behind_a_gate() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let pool = bed.client.semaphore("pool", 2);
-    let theirs = bed.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let pool = context.client.semaphore("pool", 2);
+    let theirs = context.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
     let ours = pool.acquire(1).await?;
-    let leases = bed.below("/pool/leases").await?;
+    let leases = context.below("/pool/leases").await?;
     ensure!(leases.len() == 2 && is_protected(&leases[1], "lease-"), "{leases:?}");
-    ensure!(bed.below("/pool/locks").await?.is_empty(), "the gate is not free");
+    ensure!(context.below("/pool/locks").await?.is_empty(), "the gate is not free");
     ensure!(pool.try_acquire(1).await?.is_none(), "three of two");
-    ensure!(bed.below("/pool/leases").await?.len() == 2, "a failed try left something");
+    ensure!(context.below("/pool/leases").await?.len() == 2, "a failed try left something");
     let next = pool.clone();
-    let later = after_removal(&bed, "pool", &theirs, async move { next.acquire(1).await }).await?;
+    let later = after_removal(&context, "pool", &theirs, async move { next.acquire(1).await }).await?;
     ensure!(later.fence() > ours.fence(), "the fence did not rise");
     // Another claim is first at the gate.
     later.release().await?;
-    let at_gate = bed.other(&format!("/pool/locks/{UUID}lock-"), b"").await?;
+    let at_gate = context.other(&format!("/pool/locks/{UUID}lock-"), b"").await?;
     ensure!(pool.try_acquire(1).await?.is_none(), "passed the gate");
-    bed.remove(&at_gate).await?;
+    context.remove(&at_gate).await?;
     pool.acquire(1).await?.release().await?;
     ours.release().await?;
-    ensure!(bed.below("/pool/leases").await?.is_empty() && bed.below("/pool/locks").await?.is_empty(), "left");
+    ensure!(context.below("/pool/leases").await?.is_empty() && context.below("/pool/locks").await?.is_empty(), "left");
     Ok(())
 }
 
 /// A node among the leases is no permit before it was counted: a claim that loses its node at the gate starts again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_lost_its_node_at_the_gate_has_no_permit() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let config = Config::new([bed.server.addr().to_string()]).layout(Layout::Curator).session_timeout(SESSION);
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let config = Config::new([context.server.addr().to_string()]).layout(Layout::Curator).session_timeout(SESSION);
     let store = ZooKeeper::open(config).await?;
     let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("pool")?);
     (claim.kind, claim.weight, claim.wait) = (Kind::Semaphore, Weight::ONE, true);
     claim.capacity = Capacity::Fixed(Limit::Units(NonZeroU32::MIN));
-    let theirs = bed.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
+    let theirs = context.other(&format!("/pool/leases/{UUID}lease-"), b"").await?;
     for _ in 0..2 {
         ensure!(matches!(store.attempt(&claim).await?, Attempt::Pending(_)), "two of one");
-        ensure!(bed.below("/pool/leases").await?.len() == 2, "nothing is tested");
-        let (node, ..) = bed.only("/pool/locks").await?;
-        bed.remove(&format!("/pool/locks/{node}")).await?;
+        ensure!(context.below("/pool/leases").await?.len() == 2, "nothing is tested");
+        let (node, ..) = context.only("/pool/locks").await?;
+        context.remove(&format!("/pool/locks/{node}")).await?;
     }
-    bed.remove(&theirs).await?;
+    context.remove(&theirs).await?;
     let Attempt::Granted(grant) = store.attempt(&claim).await? else { bail!("it is free") };
-    let (_, _, stat) = bed.only("/pool/leases").await?;
+    let (_, _, stat) = context.only("/pool/leases").await?;
     ensure!(stat.czxid == i64::try_from(grant.fence.get())?, "another fence");
     // Granted once, it holds whatever is at the gate.
     ensure!(matches!(store.attempt(&claim).await?, Attempt::Granted(again) if again.fence == grant.fence), "lost");
@@ -235,61 +235,62 @@ async fn a_waiter_that_lost_its_node_at_the_gate_has_no_permit() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_kazoo_are_counted_by_their_node() -> Result<()> {
-    let Some(bed) = bed(Layout::Kazoo).await? else { return Ok(()) };
-    let pool = bed.client.semaphore("pool", 2);
+    let Some(context) = context(Layout::Kazoo).await? else { return Ok(()) };
+    let pool = context.client.semaphore("pool", 2);
     let ours = pool.acquire(1).await?;
-    ensure!(bed.raw.get_data("/pool").await?.0 == b"2", "the number of permits is not there");
-    let (node, _, stat) = bed.only("/pool").await?;
+    ensure!(context.raw.get_data("/pool").await?.0 == b"2", "the number of permits is not there");
+    let (node, _, stat) = context.only("/pool").await?;
     ensure!(node.len() == 32 && stat.czxid == i64::try_from(ours.fence().get())?, "{node}");
     let open = zk::Acls::anyone_all();
     let theirs = format!("/pool/{HEX}");
-    bed.raw.create(&theirs, b"", &zk::CreateMode::Ephemeral.with_acls(open)).await?;
+    context.raw.create(&theirs, b"", &zk::CreateMode::Ephemeral.with_acls(open)).await?;
     ensure!(pool.try_acquire(1).await?.is_none(), "three of two");
-    ensure!(bed.below("/pool-__lock__").await?.is_empty(), "a failed try left something");
-    let other = bed.client.semaphore("pool", 3).try_acquire(1).await;
+    ensure!(context.below("/pool-__lock__").await?.is_empty(), "a failed try left something");
+    let other = context.client.semaphore("pool", 3).try_acquire(1).await;
     ensure!(other.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another number was taken");
     let next = pool.clone();
-    let later = after_removal(&bed, "pool", &theirs, async move { next.acquire(1).await }).await?;
+    let later = after_removal(&context, "pool", &theirs, async move { next.acquire(1).await }).await?;
     later.release().await?;
     ours.release().await?;
-    ensure!(bed.below("/pool").await?.is_empty(), "something is left");
+    ensure!(context.below("/pool").await?.is_empty(), "something is left");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kazoo_lock_has_its_names_and_excludes_those_of_others() -> Result<()> {
-    let Some(bed) = bed(Layout::Kazoo).await? else { return Ok(()) };
-    let theirs = bed.other(&format!("/job/{HEX}__lock__"), b"worker 7").await?;
-    let lock = bed.client.mutex("job");
+    let Some(context) = context(Layout::Kazoo).await? else { return Ok(()) };
+    let theirs = context.other(&format!("/job/{HEX}__lock__"), b"worker 7").await?;
+    let lock = context.client.mutex("job");
     ensure!(lock.try_lock().await?.is_none(), "beside another");
-    let shown = bed.client.inspect(&ResourceName::new("job")?).await?;
+    let shown = context.client.inspect(&ResourceName::new("job")?).await?;
     ensure!(shown.holders[0].label.reason.as_deref() == Some("worker 7"), "{shown:?}");
     let next = lock.clone();
-    let guard = after_removal(&bed, "job", &theirs, async move { next.lock().await }).await?;
-    let (node, ..) = bed.only("/job").await?;
+    let guard = after_removal(&context, "job", &theirs, async move { next.lock().await }).await?;
+    let (node, ..) = context.only("/job").await?;
     ensure!(is_sequential(&node[32..], "__lock__") && node[..32].bytes().all(|b| b.is_ascii_hexdigit()), "{node}");
     guard.release().await?;
     // Readers, too; and a plain mutex sees them, which kazoo's own does not.
-    let theirs = bed.other(&format!("/job/{HEX}__rlock__"), b"").await?;
+    let theirs = context.other(&format!("/job/{HEX}__rlock__"), b"").await?;
     ensure!(lock.try_lock().await?.is_none(), "beside a reader");
-    let reader = bed.client.rwlock("job").read().await?;
+    let reader = context.client.rwlock("job").read().await?;
     reader.release().await?;
-    bed.remove(&theirs).await?;
+    context.remove(&theirs).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_has_the_node_of_a_latch_of_curator() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let theirs = bed.other(&format!("/boss/{UUID}latch-"), b"node-1").await?;
-    let election = bed.client.election("boss");
-    let leader = bed.client.inspect(&ResourceName::new("boss")?).await?.holders.pop().context("there is no leader")?;
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let theirs = context.other(&format!("/boss/{UUID}latch-"), b"node-1").await?;
+    let election = context.client.election("boss");
+    let leader =
+        context.client.inspect(&ResourceName::new("boss")?).await?.holders.pop().context("there is no leader")?;
     ensure!(leader.kind == Kind::Election && leader.value.as_deref() == Some("node-1"), "{leader:?}");
     let candidate = tokio::spawn(async move { election.campaign("node-2").await });
-    bed.waits("boss", 1).await?;
-    bed.remove(&theirs).await?;
+    context.waits("boss", 1).await?;
+    context.remove(&theirs).await?;
     let _leading = tokio::time::timeout(SOON, candidate).await???;
-    let (node, data, _) = bed.only("/boss").await?;
+    let (node, data, _) = context.only("/boss").await?;
     ensure!(is_protected(&node, "latch-") && data == b"node-2", "{node}: {}", String::from_utf8_lossy(&data));
     Ok(())
 }
@@ -305,15 +306,15 @@ async fn a_stray_child_is_reported() -> Result<()> {
         (Layout::Kazoo, "_c_x-lock-0000000009"),
     ];
     for (layout, stray) in cases {
-        let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let lock = bed.client.mutex("job");
+        let Some(context) = context(layout).await? else { return Ok(()) };
+        let lock = context.client.mutex("job");
         lock.lock().await?.release().await?;
         let path = format!("/job/{stray}");
-        bed.raw.create(&path, b"", &zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all())).await?;
+        context.raw.create(&path, b"", &zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all())).await?;
         let error = lock.try_lock().await.err().with_context(|| format!("locked beside {stray}"))?;
         ensure!(error.kind() == ErrorKind::Foreign && error.to_string().contains(stray), "{error}");
-        ensure!(bed.below("/job").await? == [stray], "something is left beside it");
-        bed.remove(&path).await?;
+        ensure!(context.below("/job").await? == [stray], "something is left beside it");
+        context.remove(&path).await?;
         lock.lock().await?.release().await?;
     }
     Ok(())
@@ -322,21 +323,22 @@ async fn a_stray_child_is_reported() -> Result<()> {
 /// Curator's way to ask a holder for the lock, both ways.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_holder_is_asked_to_end() -> Result<()> {
-    let Some(bed) = bed(Layout::Curator).await? else { return Ok(()) };
-    let guard = bed.client.mutex("job").lock().await?;
-    let (node, ..) = bed.only("/job").await?;
-    bed.raw.set_data(&format!("/job/{node}"), b"__REVOKE__", None).await?;
+    let Some(context) = context(Layout::Curator).await? else { return Ok(()) };
+    let guard = context.client.mutex("job").lock().await?;
+    let (node, ..) = context.only("/job").await?;
+    context.raw.set_data(&format!("/job/{node}"), b"__REVOKE__", None).await?;
     let reason = tokio::time::timeout(SOON, guard.lost()).await?;
     ensure!(matches!(&reason, LossReason::Broken(ending) if ending.why == "revoked"), "{reason:?}");
     drop(guard);
-    let theirs = bed.other(&format!("/theirs/{UUID}lock-"), b"127.0.0.1").await?;
+    let theirs = context.other(&format!("/theirs/{UUID}lock-"), b"127.0.0.1").await?;
     let name = ResourceName::new("theirs")?;
-    let fence = bed.client.inspect(&name).await?.holders.pop().and_then(|holder| holder.fence).context("no holder")?;
+    let fence =
+        context.client.inspect(&name).await?.holders.pop().and_then(|holder| holder.fence).context("no holder")?;
     let ending = Ending::new("ops", "maintenance");
-    bed.client.break_hold(&name, fence, ending.clone(), SESSION).await?;
-    ensure!(bed.raw.get_data(&theirs).await?.0 == b"__REVOKE__", "it was not asked");
-    bed.client.break_hold(&name, fence, ending, Duration::ZERO).await?;
-    ensure!(bed.below("/theirs").await?.is_empty(), "it was not broken");
+    context.client.break_hold(&name, fence, ending.clone(), SESSION).await?;
+    ensure!(context.raw.get_data(&theirs).await?.0 == b"__REVOKE__", "it was not asked");
+    context.client.break_hold(&name, fence, ending, Duration::ZERO).await?;
+    ensure!(context.below("/theirs").await?.is_empty(), "it was not broken");
     Ok(())
 }
 
@@ -344,13 +346,13 @@ async fn a_revoked_holder_is_asked_to_end() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_node_is_gone_is_told() -> Result<()> {
     for layout in [Layout::Curator, Layout::Kazoo] {
-        let Some(bed) = bed(layout).await? else { return Ok(()) };
-        let guard = bed.client.mutex("job").lock().await?;
-        let (node, ..) = bed.only("/job").await?;
-        bed.remove(&format!("/job/{node}")).await?;
+        let Some(context) = context(layout).await? else { return Ok(()) };
+        let guard = context.client.mutex("job").lock().await?;
+        let (node, ..) = context.only("/job").await?;
+        context.remove(&format!("/job/{node}")).await?;
         let reason = tokio::time::timeout(SOON, guard.lost()).await?;
         ensure!(!matches!(reason, LossReason::Expired), "it was not told, it gave up: {reason:?}");
-        let again = connect(&bed.server, bed.layout).await?.mutex("job").lock().await?;
+        let again = connect(&context.server, context.layout).await?.mutex("job").lock().await?;
         ensure!(again.fence() > guard.fence(), "the fence did not rise");
     }
     Ok(())
@@ -369,7 +371,7 @@ async fn cut<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
     .await
 }
 
-impl Bed {
+impl TestContext {
     async fn empties(&self, folders: &[&str]) -> Result<()> {
         let empty = async {
             for folder in folders {
@@ -388,9 +390,9 @@ impl Bed {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_attempt_leaves_no_node() -> Result<()> {
     for layout in [Layout::Curator, Layout::Kazoo] {
-        let Some(bed) = bed(layout).await? else { return Ok(()) };
+        let Some(context) = context(layout).await? else { return Ok(()) };
         let (pool, table, boss) =
-            (bed.client.semaphore("pool", 1), bed.client.rwlock("table"), bed.client.election("boss"));
+            (context.client.semaphore("pool", 1), context.client.rwlock("table"), context.client.election("boss"));
         let mut cuts = 0;
         for polls in 0..40 {
             let lock = async {
@@ -404,7 +406,10 @@ async fn a_dropped_attempt_leaves_no_node() -> Result<()> {
             drop(done);
             let gate = if layout == Layout::Curator { "/pool/locks" } else { "/pool-__lock__" };
             let leases = if layout == Layout::Curator { "/pool/leases" } else { "/pool" };
-            bed.empties(&[gate, leases, "/table", "/boss"]).await.with_context(|| format!("after {polls} polls"))?;
+            context
+                .empties(&[gate, leases, "/table", "/boss"])
+                .await
+                .with_context(|| format!("after {polls} polls"))?;
         }
         ensure!(cuts > 5, "only {cuts} attempts were cut short: nothing was tested");
     }

@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const OPEN: zk::Acls<'static> = zk::Acls::anyone_all();
 
 /// A server, a store on it, and a client that creates nodes by hand.
-struct Bed {
+struct TestContext {
     server: oarlock_testbed::ZooKeeper,
     store: ZooKeeper,
     raw: zk::Client,
 }
 
-impl Bed {
+impl TestContext {
     async fn new() -> Result<Option<Self>> {
         let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(None) };
         let (store, raw) = (open(&server).await?, zk::Client::connect(&server.addr().to_string()).await?);
@@ -77,20 +77,20 @@ fn two() -> Limit {
 /// The next in the queue stays behind the holder, whatever sequence an unknown node among them has.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_number_puts_the_next_before_the_holder() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
     for (at, sequence) in [i32::MIN, i32::MIN + 9, -(1 << 30), -5, 0, 1, 5, 1 << 30, i32::MAX].into_iter().enumerate() {
         let name = format!("job-{at}");
         // Several, because a server lists them in the order of a hash: one of them should be the first.
         for bits in 9..17 {
-            bed.put(&name, &alike(bits, "a", "2", sequence)).await?;
+            context.put(&name, &alike(bits, "a", "2", sequence)).await?;
         }
         let (mut first, second) = (claim(&name, 1, Weight::All, two())?, claim(&name, 2, Weight::All, two())?);
         first.wait = false;
-        granted(&bed.store, &first).await?;
-        let other = open(&bed.server).await?;
+        granted(&context.store, &first).await?;
+        let other = open(&context.server).await?;
         waits(&other, &second).await?;
         waits(&other, &second).await?;
-        waits(&bed.store, &claim(&name, 3, Weight::All, two())?).await?;
+        waits(&context.store, &claim(&name, 3, Weight::All, two())?).await?;
         let shown = other.inspect(&Query::name(first.resource.clone())).await?.resources.remove(0);
         let holders: Vec<_> = shown.holders.iter().map(|holder| holder.id).collect();
         ensure!(holders == [first.id] && shown.waiters.count() == Some(2), "{sequence}: {shown:?}");
@@ -103,28 +103,28 @@ async fn no_number_puts_the_next_before_the_holder() -> Result<()> {
 /// part.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_persistent_look_alike_blocks_no_claim() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
-    let [one, two] = [Locks::over(open(&bed.server).await?)?, Locks::over(open(&bed.server).await?)?];
-    bed.put("mutex", &alike(8, "a", "n", 0)).await?;
-    bed.put("mutex", &alike(9, "a", "n", 1)).await?;
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
+    let [one, two] = [Locks::over(open(&context.server).await?)?, Locks::over(open(&context.server).await?)?];
+    context.put("mutex", &alike(8, "a", "n", 0)).await?;
+    context.put("mutex", &alike(9, "a", "n", 1)).await?;
     let held = one.mutex("mutex").wait(PATIENCE).lock().await?;
     ensure!(two.mutex("mutex").try_lock().await?.is_none(), "two hold it");
     held.release().await?;
     ensure!(two.mutex("mutex").try_lock().await?.is_some(), "refused, and no claim holds it");
     // A spinning claim has no watch that would report it.
-    bed.put("spin", &alike(8, "a", "n", 0)).await?;
-    let spinning = Locks::over(open(&bed.server).await?)?;
+    context.put("spin", &alike(8, "a", "n", 0)).await?;
+    let spinning = Locks::over(open(&context.server).await?)?;
     spinning.mutex("spin").spin().wait(PATIENCE).lock().await?.release().await?;
 
     // A semaphore of two, one permit of which is held by a claim that is older than the unknown node.
     let permits = |client: &Locks| client.semaphore("permits", 2);
     let older = permits(&one).wait(PATIENCE).acquire(1).await?;
-    bed.put("permits", &alike(9, "u1", "2", 1)).await?;
+    context.put("permits", &alike(9, "u1", "2", 1)).await?;
     let newer = permits(&two).wait(PATIENCE).acquire(1).await?;
     ensure!(permits(&one).try_acquire(1).await?.is_none(), "three hold a semaphore of two");
     older.release().await?;
     newer.release().await?;
-    bed.put("permits", &alike(10, "u1", "2", 0)).await?;
+    context.put("permits", &alike(10, "u1", "2", 0)).await?;
     let both = (permits(&two).try_acquire(1).await?, permits(&two).try_acquire(1).await?);
     ensure!(both.0.is_some() && both.1.is_some(), "refused, and no claim holds it");
     Ok(())
@@ -134,34 +134,34 @@ async fn a_persistent_look_alike_blocks_no_claim() -> Result<()> {
 /// waits or does not, gets what is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn look_alikes_before_a_holder_hide_no_permit() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
     // As in a tree that was copied while all permits were taken.
-    bed.put("copied", &alike(8, "u1", "2", 0)).await?;
-    bed.put("copied", &alike(9, "u1", "2", 1)).await?;
-    granted(&bed.store, &claim("copied", 1, Weight::ONE, two())?).await?;
+    context.put("copied", &alike(8, "u1", "2", 0)).await?;
+    context.put("copied", &alike(9, "u1", "2", 1)).await?;
+    granted(&context.store, &claim("copied", 1, Weight::ONE, two())?).await?;
     // Among the holders.
     let pair = NonZeroU32::new(2).map_or(Weight::All, Weight::Units);
     let four = NonZeroU32::new(4).map_or(Limit::Unlimited, Limit::Units);
-    granted(&bed.store, &claim("among", 1, Weight::ONE, four)?).await?;
-    bed.put("among", &alike(9, "u2", "4", 1)).await?;
-    granted(&bed.store, &claim("among", 2, pair, four)?).await?;
+    granted(&context.store, &claim("among", 1, Weight::ONE, four)?).await?;
+    context.put("among", &alike(9, "u2", "4", 1)).await?;
+    granted(&context.store, &claim("among", 2, pair, four)?).await?;
     // Later than the holder, which was created as the first and has no mark. Sequences start at zero.
     let gone = claim("later", 7, Weight::ONE, two())?;
-    granted(&bed.store, &gone).await?;
-    bed.store.release(&gone.resource, gone.id, &End::Done { memo: None }).await?;
-    granted(&bed.store, &claim("later", 1, Weight::ONE, two())?).await?;
-    bed.put("later", &alike(8, "u1", "2", 0)).await?;
-    bed.put("later", &alike(9, "u1", "2", 0)).await?;
+    granted(&context.store, &gone).await?;
+    context.store.release(&gone.resource, gone.id, &End::Done { memo: None }).await?;
+    granted(&context.store, &claim("later", 1, Weight::ONE, two())?).await?;
+    context.put("later", &alike(8, "u1", "2", 0)).await?;
+    context.put("later", &alike(9, "u1", "2", 0)).await?;
 
     for (name, limit, is_told) in [("copied", two(), true), ("among", four, true), ("later", two(), false)] {
         let mut hasty = claim(name, 5, Weight::ONE, limit)?;
         hasty.wait = false;
-        let other = open(&bed.server).await?;
+        let other = open(&context.server).await?;
         granted(&other, &hasty).await.with_context(|| format!("{name}, without waiting"))?;
         other.release(&hasty.resource, hasty.id, &End::Done { memo: None }).await?;
         other.close().await?;
 
-        let (other, patient) = (open(&bed.server).await?, Arc::new(claim(name, 6, Weight::ONE, limit)?));
+        let (other, patient) = (open(&context.server).await?, Arc::new(claim(name, 6, Weight::ONE, limit)?));
         if let Attempt::Pending(pending) = other.attempt(&patient).await? {
             let mut turn = other.watch(&Interest::Turn(patient.clone(), pending.cursor)).await?;
             if is_told {
@@ -179,19 +179,19 @@ async fn look_alikes_before_a_holder_hide_no_permit() -> Result<()> {
 /// The capacity in an unknown node binds no claim; the capacity in a claim does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
-    bed.put("job", &alike(9, "u1", "7", 0)).await?;
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
+    context.put("job", &alike(9, "u1", "7", 0)).await?;
     let mut adopting = claim("job", 1, Weight::ONE, two())?;
     adopting.capacity = Capacity::Stored(two());
-    granted(&bed.store, &adopting).await?;
-    let other = open(&bed.server).await?;
+    granted(&context.store, &adopting).await?;
+    let other = open(&context.server).await?;
     granted(&other, &claim("job", 2, Weight::ONE, two())?).await?;
     let refused = other.attempt(&claim("job", 3, Weight::ONE, Limit::Unlimited)?).await;
     ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another capacity was let in");
     // Also by claims that state the same capacity as the unknown node.
     let seven = NonZeroU32::new(7).map_or(Limit::Unlimited, Limit::Units);
     for wait in [true, false] {
-        let (other, mut alike) = (open(&bed.server).await?, claim("job", 4, Weight::ONE, seven)?);
+        let (other, mut alike) = (open(&context.server).await?, claim("job", 4, Weight::ONE, seven)?);
         alike.wait = wait;
         let refused = other.attempt(&alike).await;
         ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::SpecMismatch), "another capacity was let in");
@@ -201,8 +201,8 @@ async fn a_lasting_look_alike_says_nothing_of_the_capacity() -> Result<()> {
 }
 
 /// The node of a claim, by its id.
-async fn node_of(bed: &Bed, claim: &Claim) -> Result<String> {
-    let children = bed.raw.list_children(&format!("/oarlock/{}", claim.resource)).await?;
+async fn node_of(context: &TestContext, claim: &Claim) -> Result<String> {
+    let children = context.raw.list_children(&format!("/oarlock/{}", claim.resource)).await?;
     let mine = |child: &&String| child.starts_with(&claim.id.to_string()) && !child.contains('~');
     children.iter().filter(mine).max().cloned().context("it has no node")
 }
@@ -210,16 +210,16 @@ async fn node_of(bed: &Bed, claim: &Claim) -> Result<String> {
 /// Only its own session makes a claim lighter.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_session_makes_the_claim_of_another_lighter() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
     let (writer, reader) =
         (claim("job", 1, Weight::All, Limit::Unlimited)?, claim("job", 2, Weight::ONE, Limit::Unlimited)?);
-    let fence = granted(&bed.store, &writer).await?.fence;
+    let fence = granted(&context.store, &writer).await?.fence;
     // By a persistent node, and by one that ends with another session.
-    let node = node_of(&bed, &writer).await?;
-    bed.put("job", &format!("{node}~u1")).await?;
+    let node = node_of(&context, &writer).await?;
+    context.put("job", &format!("{node}~u1")).await?;
     let ephemeral = zk::CreateMode::Ephemeral.with_acls(OPEN);
-    bed.raw.create(&format!("/oarlock/job/{node}~u2"), b"", &ephemeral).await?;
-    let other = open(&bed.server).await?;
+    context.raw.create(&format!("/oarlock/job/{node}~u2"), b"", &ephemeral).await?;
+    let other = open(&context.server).await?;
     waits(&other, &reader).await?;
     for query in [Query::name(writer.resource.clone()), Query::live()] {
         let shown = other.inspect(&query).await?.resources.remove(0);
@@ -228,59 +228,59 @@ async fn no_session_makes_the_claim_of_another_lighter() -> Result<()> {
     }
     // The writer goes on as before, and makes itself lighter, also beside the false mark. A client that saw that one
     // sees this.
-    ensure!(granted(&bed.store, &writer).await?.fence == fence, "another fence");
+    ensure!(granted(&context.store, &writer).await?.fence == fence, "another fence");
     waits(&other, &reader).await?;
     let lighter = claim("job", 1, Weight::ONE, Limit::Unlimited)?;
-    ensure!(granted(&bed.store, &lighter).await?.fence == fence, "not made lighter");
+    ensure!(granted(&context.store, &lighter).await?.fence == fence, "not made lighter");
     granted(&other, &reader).await.map(drop)
 }
 
 /// A holder goes on holding, whatever is put before it: it becomes lighter, leaves its memo, and is broken.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_put_before_a_holder_costs_it_nothing() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
     let writer = claim("job", 1, Weight::All, Limit::Unlimited)?;
     // Numbers start at nought.
-    granted(&bed.store, &claim("job", 7, Weight::All, Limit::Unlimited)?).await?;
-    bed.store.release(&writer.resource, ClaimId::from_bits(7), &End::Done { memo: None }).await?;
-    let fence = granted(&bed.store, &writer).await?.fence;
+    granted(&context.store, &claim("job", 7, Weight::All, Limit::Unlimited)?).await?;
+    context.store.release(&writer.resource, ClaimId::from_bits(7), &End::Done { memo: None }).await?;
+    let fence = granted(&context.store, &writer).await?.fence;
     let stray = alike(9, "a", "i", 0);
-    bed.put("job", &stray).await?;
-    bed.put("job", &alike(1, "a", "i", 0)).await?;
+    context.put("job", &stray).await?;
+    context.put("job", &alike(1, "a", "i", 0)).await?;
     let below = zk::CreateMode::Persistent.with_acls(OPEN);
-    bed.raw.create(&format!("/oarlock/job/{}/below", alike(1, "a", "i", 0)), b"", &below).await?;
-    ensure!(granted(&bed.store, &writer).await?.fence == fence, "another fence");
+    context.raw.create(&format!("/oarlock/job/{}/below", alike(1, "a", "i", 0)), b"", &below).await?;
+    ensure!(granted(&context.store, &writer).await?.fence == fence, "another fence");
     // Also one that passes for a claim, because it is ephemeral.
     let forged = format!("/oarlock/job/{}", alike(5, "a", "n", 0));
-    bed.raw.create(&forged, b"", &zk::CreateMode::Ephemeral.with_acls(OPEN)).await?;
-    ensure!(granted(&bed.store, &writer).await?.fence == fence, "another fence behind a forged claim");
-    bed.raw.delete(&forged, None).await?;
+    context.raw.create(&forged, b"", &zk::CreateMode::Ephemeral.with_acls(OPEN)).await?;
+    ensure!(granted(&context.store, &writer).await?.fence == fence, "another fence behind a forged claim");
+    context.raw.delete(&forged, None).await?;
     let lighter = claim("job", 1, Weight::ONE, Limit::Unlimited)?;
-    ensure!(granted(&bed.store, &lighter).await?.fence == fence, "another fence");
+    ensure!(granted(&context.store, &lighter).await?.fence == fence, "another fence");
     // Also one that cannot be removed, because it has a child.
-    let node = node_of(&bed, &writer).await?;
-    bed.put("job", &format!("{node}~u2")).await?;
-    bed.raw.create(&format!("/oarlock/job/{node}~u2/below"), b"", &below).await?;
+    let node = node_of(&context, &writer).await?;
+    context.put("job", &format!("{node}~u2")).await?;
+    context.raw.create(&format!("/oarlock/job/{node}~u2/below"), b"", &below).await?;
 
     // Asked to end, it is notified; and the memo that it leaves is there for the next.
-    let other = open(&bed.server).await?;
+    let other = open(&context.server).await?;
     let ending = Ending::new("ops", "maintenance");
     let asked = End::Broken { ending: ending.clone(), grace: Duration::from_secs(5) };
     ensure!(
         other.release(&writer.resource, writer.id, &asked).await?.outcome == Released::Asked,
         "the holder was not asked"
     );
-    let renewed = bed.store.renew(&[Renewal::of(lighter.clone().into())]).await.remove(0)?;
+    let renewed = context.store.renew(&[Renewal::of(lighter.clone().into())]).await.remove(0)?;
     ensure!(matches!(renewed, Renewed::Alive { ending: Some(heard), .. } if heard == ending), "it did not hear of it");
     let memo = oarlock_core::state::Memo::from(b"left".to_vec());
-    bed.store.release(&writer.resource, writer.id, &End::Done { memo: Some(memo.clone()) }).await?;
+    context.store.release(&writer.resource, writer.id, &End::Done { memo: Some(memo.clone()) }).await?;
     let mut next = claim("job", 2, Weight::All, Limit::Unlimited)?;
     next.wait = false;
     ensure!(granted(&other, &next).await?.memo == Some(memo), "nothing was left");
     // And broken without a grace, although another bears its id.
-    bed.put("job", &alike(2, "a", "i", 1)).await?;
+    context.put("job", &alike(2, "a", "i", 1)).await?;
     let broken = End::Broken { ending, grace: Duration::ZERO };
-    ensure!(bed.store.release(&next.resource, next.id, &broken).await?.outcome == Released::Released, "not broken");
+    ensure!(context.store.release(&next.resource, next.id, &broken).await?.outcome == Released::Released, "not broken");
     let gone = other.renew(&[Renewal::of(next.into())]).await.remove(0)?;
     ensure!(matches!(gone, Renewed::Gone(_)), "{gone:?}");
     Ok(())
@@ -289,15 +289,15 @@ async fn what_is_put_before_a_holder_costs_it_nothing() -> Result<()> {
 /// A child that may not be read blocks no claim, and hides none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_alike_that_cannot_be_read_blocks_no_claim() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
-    bed.put("job", "x").await?;
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
+    context.put("job", "x").await?;
     let theirs =
-        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&bed.server.addr().to_string()).await?;
+        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&context.server.addr().to_string()).await?;
     let closed = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
     theirs.create(&format!("/oarlock/job/{}", alike(9, "a", "n", 0)), b"", &closed).await?;
-    let client = Locks::over(open(&bed.server).await?)?;
+    let client = Locks::over(open(&context.server).await?)?;
     let held = client.mutex("job").wait(PATIENCE).lock().await?;
-    let shown = bed.store.inspect(&Query::name(ResourceName::new("job")?)).await?.resources.remove(0);
+    let shown = context.store.inspect(&Query::name(ResourceName::new("job")?)).await?.resources.remove(0);
     ensure!(shown.holders.len() == 1 && shown.waiters.count() == Some(0), "{shown:?}");
     held.release().await?;
     Ok(())
@@ -306,19 +306,19 @@ async fn a_look_alike_that_cannot_be_read_blocks_no_claim() -> Result<()> {
 /// Clients can wait for the claim of another user that they may not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_what_cannot_be_read_is_told() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
-    bed.put("job", "x").await?;
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
+    context.put("job", "x").await?;
     let theirs =
-        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&bed.server.addr().to_string()).await?;
+        zk::Client::connector().with_auth("digest", b"eve:secret").connect(&context.server.addr().to_string()).await?;
     let path = format!("/oarlock/job/{}", alike(9, "a", "n", 0));
     theirs.create(&path, b"", &zk::CreateMode::Ephemeral.with_acls(zk::Acls::creator_all())).await?;
     let waiter = claim("job", 1, Weight::All, Limit::Unlimited)?;
-    let Attempt::Pending(pending) = bed.store.attempt(&waiter).await? else { anyhow::bail!("two hold it") };
-    let mut turn = bed.store.watch(&Interest::Turn(waiter.clone().into(), pending.cursor)).await?;
+    let Attempt::Pending(pending) = context.store.attempt(&waiter).await? else { anyhow::bail!("two hold it") };
+    let mut turn = context.store.watch(&Interest::Turn(waiter.clone().into(), pending.cursor)).await?;
     ensure!(tokio::time::timeout(Duration::from_millis(300), turn.changed()).await.is_err(), "told of nothing");
     theirs.delete(&path, None).await?;
     tokio::time::timeout(PATIENCE, turn.changed()).await?;
-    granted(&bed.store, &waiter).await.map(drop)
+    granted(&context.store, &waiter).await.map(drop)
 }
 
 /// A connection to a server on which the second request about a node waits: for the answer to the first, and then for
@@ -373,17 +373,17 @@ async fn pausing(server: SocketAddr) -> Result<(SocketAddr, oneshot::Receiver<()
 /// The mark of a lighter writer goes with it, and a client that is just checking does not take it for an unknown node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lighter_writer_that_leaves_blocks_no_claim() -> Result<()> {
-    let Some(bed) = Bed::new().await? else { return Ok(()) };
+    let Some(context) = TestContext::new().await? else { return Ok(()) };
     let weighing = |bits, weight| claim("job", bits, weight, Limit::Unlimited);
-    granted(&bed.store, &weighing(1, Weight::All)?).await?;
+    granted(&context.store, &weighing(1, Weight::All)?).await?;
     let (writer, mut reader) = (weighing(1, Weight::ONE)?, weighing(2, Weight::ONE)?);
-    granted(&bed.store, &writer).await?;
+    granted(&context.store, &writer).await?;
     reader.wait = false;
-    let (addr, is_paused, go_on) = pausing(bed.server.addr()).await?;
+    let (addr, is_paused, go_on) = pausing(context.server.addr()).await?;
     let other = ZooKeeper::open(Config::new([addr.to_string()]).session_timeout(SESSION)).await?;
     let asking = tokio::spawn(async move { granted(&other, &reader).await });
     tokio::time::timeout(PATIENCE, is_paused).await.context("it asked for nothing")??;
-    bed.store.release(&writer.resource, writer.id, &End::Done { memo: None }).await?;
+    context.store.release(&writer.resource, writer.id, &End::Done { memo: None }).await?;
     go_on.send(()).ok().context("the proxy does not wait")?;
     tokio::time::timeout(PATIENCE, asking).await???;
     Ok(())

@@ -122,7 +122,7 @@ async fn nights<B: Database>(
         Strategy::Serializable | Strategy::Segments => "a transaction each, SERIALIZABLE",
     };
     let has_tries = !matches!(shown, Strategy::None | Strategy::Transaction | Strategy::Mutex);
-    let figures = vec![("nights", plan.nights), ("nobody_on_call", uncovered)];
+    let figures = vec![("nights", plan.nights), ("uncovered", uncovered)];
     let again = has_tries.then_some(again);
     Ok(Outcome { strategy: shown, name: name.to_owned(), is_right: uncovered == 0, verdict, figures, again, took })
 }

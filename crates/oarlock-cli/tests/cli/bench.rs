@@ -165,7 +165,7 @@ fn an_interrupt_leaves_no_lock_and_no_process() {
 }
 
 #[test]
-fn processes_end_with_whoever_started_them() {
+fn processes_end_with_the_one_that_started_them() {
     let context = TestContext::new();
     let words = ["bench", "--duration", "60s", "--only", "processes", "--processes", "3"];
     let running = Running::start(context.oarlock(words));

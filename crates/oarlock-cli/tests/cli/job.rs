@@ -177,7 +177,7 @@ fn killing_what_the_shell_sees_kills_the_command() {
 }
 
 #[test]
-fn a_job_that_nobody_could_continue_is_not_stopped() {
+fn a_job_without_a_shell_to_continue_it_is_not_stopped() {
     let context = TestContext::new();
     let script = "echo up; kill -STOP $$; echo on";
     let mut terminal = Terminal::with(&context, &[env!("CARGO_BIN_EXE_oarlock"), "run", "x", "-c", script]);

@@ -104,7 +104,7 @@ fn a_lock_that_was_handed_on_is_held_to_the_end_of_the_command() {
 
 /// A lock whose lease is over cannot be released any more: there is nothing to wait for.
 #[test]
-fn a_silent_store_keeps_nobody_longer_than_the_lease() {
+fn a_silent_store_keeps_a_command_no_longer_than_the_lease() {
     const LEASE: Duration = Duration::from_secs(5);
     let context = TestContext::new();
     let Some(server) = Redis::start_or_skip().unwrap() else { return };

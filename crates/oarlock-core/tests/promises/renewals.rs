@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::{LockEvent, Step};
 
-use crate::spy::{SECOND, world, world_with};
+use crate::spy::{BATCH, SECOND, world, world_with};
 
 /// A turn that is not taken gets shorter with every answer, and then the place is gone: neither is a reason to ask more
 /// often.
@@ -55,4 +55,17 @@ async fn a_short_lease_makes_no_long_one_suspect() {
     // Else there was nothing to be spared from.
     assert!(short_ones > 0, "the short one was never suspect");
     drop(short);
+}
+
+/// A store that bounds its statements never gets more claims in one renewal, and none is left out.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_for_no_more_claims_than_the_store_takes() {
+    let world = world();
+    let mut guards = Vec::new();
+    for number in 0..BATCH * 3 + 1 {
+        guards.push(world.spied.mutex(format!("lock/{number}")).lock().await.unwrap());
+    }
+    tokio::time::sleep(SECOND * 120).await;
+    assert!(guards.iter().all(|guard| guard.is_held()), "all are renewed");
+    assert_eq!(world.hooks.largest_batch.load(SeqCst), BATCH);
 }

@@ -1,6 +1,6 @@
 //! A store in memory, an honest client of it, and one whose requests are tampered with.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,10 +12,15 @@ use tokio::task::AbortHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
+/// How many claims a renewal of the spied client may be for.
+pub(crate) const BATCH: usize = 8;
+
 /// What is done to the requests of the spied client, and what they were.
 #[derive(Default)]
 pub(crate) struct Hooks {
     pub(crate) renewals: AtomicU32,
+    /// The largest number of claims that one renewal was for.
+    pub(crate) largest_batch: AtomicUsize,
     pub(crate) inspects: AtomicU32,
     pub(crate) attempts: AtomicU32,
     pub(crate) mailboxes: AtomicU32,
@@ -66,7 +71,9 @@ async fn hush(flag: &AtomicBool) {
 
 impl Driver for Spy {
     fn info(&self) -> Info {
-        Driver::info(&self.0)
+        let mut info = Driver::info(&self.0);
+        info.batch = BATCH;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -80,6 +87,7 @@ impl Driver for Spy {
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
         self.1.renewals.fetch_add(1, SeqCst);
+        self.1.largest_batch.fetch_max(batch.len(), SeqCst);
         let delay = *self.1.renewal_delay.lock().unwrap();
         tokio::time::sleep(delay / 2).await;
         if self.1.fails_to_inspect() {

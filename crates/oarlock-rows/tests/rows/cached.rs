@@ -3,12 +3,12 @@
 use oarlock_rows::postgres::Cached;
 use oarlock_rows::{Client as _, Version, Versioned};
 
-use crate::beds::{Bed as _, Pg, restock};
+use crate::contexts::{Pg, TestContext as _, restock};
 
 #[tokio::test]
 async fn a_statement_that_no_longer_holds_is_prepared_anew() {
-    let Some(bed) = Pg::start().await else { return };
-    let (mut cached, other) = (Cached::new(bed.conn().await), bed.conn().await);
+    let Some(context) = Pg::start().await else { return };
+    let (mut cached, other) = (Cached::new(context.conn().await), context.conn().await);
     restock(&mut cached, 10).await;
     let items = Versioned::new("items", "id", Version::integer("version"));
     assert!(items.read(&mut cached, 1_i64).await.unwrap().is_some());

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use oarlock_rows::{Change, Client, Dialect, Error, Outcome, Retry, Trouble, Troubled, Version, Versioned};
 
-use crate::beds::{Bed, Lite, Maria, My, Pg, restock};
+use crate::contexts::{Lite, Maria, My, Pg, TestContext, restock};
 
-type Value<B> = <<B as Bed>::Conn as Client>::Value;
-type Row<B> = <<B as Bed>::Conn as Client>::Row;
+type Value<B> = <<B as TestContext>::Conn as Client>::Value;
+type Row<B> = <<B as TestContext>::Conn as Client>::Row;
 
 const TASKS: i64 = 6;
 const EACH: i64 = 15;
@@ -19,29 +19,29 @@ fn patient() -> Retry {
         .pauses(Duration::from_millis(1), Duration::from_millis(20))
 }
 
-fn one_more<B: Bed>(row: &Row<B>) -> Change<Value<B>> {
+fn one_more<B: TestContext>(row: &Row<B>) -> Change<Value<B>> {
     Change::set("stock", B::int(row, "stock") + 1)
 }
 
-async fn all<B: Bed>(versions: &[Version]) {
-    let Some(bed) = B::start().await else { return };
+async fn all<B: TestContext>(versions: &[Version]) {
+    let Some(context) = B::start().await else { return };
     for version in versions {
         let items = Versioned::new("items", "id", version.clone());
-        no_change_is_lost(&bed, &items).await;
-        whoever_comes_second_is_told(&bed, &items).await;
-        a_row_may_be_left_deleted_or_missing(&bed, &items).await;
-        attempts_run_out(&bed, &items).await;
-        a_version_means_the_same_on_every_connection(&bed, &items).await;
+        no_change_is_lost(&context, &items).await;
+        the_second_writer_is_told(&context, &items).await;
+        a_row_may_be_left_deleted_or_missing(&context, &items).await;
+        attempts_run_out(&context, &items).await;
+        a_version_means_the_same_on_every_connection(&context, &items).await;
     }
-    nothing_to_change_is_refused(&bed).await;
-    a_row_without_a_version_is_not_missing(&bed).await;
+    nothing_to_change_is_refused(&context).await;
+    a_row_without_a_version_is_not_missing(&context).await;
 }
 
-async fn no_change_is_lost<B: Bed>(bed: &B, items: &Versioned) {
-    restock(&mut bed.conn().await, 0).await;
+async fn no_change_is_lost<B: TestContext>(context: &B, items: &Versioned) {
+    restock(&mut context.conn().await, 0).await;
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
-        let mut conn = bed.conn().await;
+        let mut conn = context.conn().await;
         tasks.push(async move {
             let mut conflicts = 0;
             for _ in 0..EACH {
@@ -54,13 +54,13 @@ async fn no_change_is_lost<B: Bed>(bed: &B, items: &Versioned) {
         });
     }
     let conflicts: u32 = join_all(tasks).await.into_iter().sum();
-    let seen = items.read(&mut bed.conn().await, 1).await.map_err(|error| error.to_string()).unwrap().unwrap();
+    let seen = items.read(&mut context.conn().await, 1).await.map_err(|error| error.to_string()).unwrap().unwrap();
     assert_eq!(B::int(&seen.row, "stock"), TASKS * EACH, "{items:?}");
     println!("note: {items:?}: {} changes, {conflicts} conflicts", TASKS * EACH);
 }
 
-async fn whoever_comes_second_is_told<B: Bed>(bed: &B, items: &Versioned) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn the_second_writer_is_told<B: TestContext>(context: &B, items: &Versioned) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     let seen = items.read(&mut ours, 1).await.map_err(|error| error.to_string()).unwrap().unwrap();
     let columns = |stock: i64| vec![("stock".to_owned(), stock.into())];
@@ -78,8 +78,8 @@ async fn whoever_comes_second_is_told<B: Bed>(bed: &B, items: &Versioned) {
 }
 
 /// Read on one connection, as for a form in a browser, and written on another with other settings.
-async fn a_version_means_the_same_on_every_connection<B: Bed>(bed: &B, items: &Versioned) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn a_version_means_the_same_on_every_connection<B: TestContext>(context: &B, items: &Versioned) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     let settings: &[&str] = match ours.dialect() {
         Dialect::Postgres => &["set time zone 'Asia/Kolkata'", "set datestyle = 'German'"],
@@ -94,8 +94,8 @@ async fn a_version_means_the_same_on_every_connection<B: Bed>(bed: &B, items: &V
     items.update(&mut theirs, 1, &seen.version, columns).await.map_err(|error| format!("{items:?}: {error}")).unwrap();
 }
 
-async fn a_row_may_be_left_deleted_or_missing<B: Bed>(bed: &B, items: &Versioned) {
-    let mut conn = bed.conn().await;
+async fn a_row_may_be_left_deleted_or_missing<B: TestContext>(context: &B, items: &Versioned) {
+    let mut conn = context.conn().await;
     restock(&mut conn, 10).await;
     for (id, change, outcome) in [
         (2, Change::Leave, Outcome::Left),
@@ -111,14 +111,14 @@ async fn a_row_may_be_left_deleted_or_missing<B: Bed>(bed: &B, items: &Versioned
 }
 
 /// A client beside which another one changes the row each time, between reading and writing. The first `times` only.
-struct Meddled<'a, B: Bed> {
+struct Meddled<'a, B: TestContext> {
     ours: B::Conn,
     theirs: B::Conn,
     items: &'a Versioned,
     times: u32,
 }
 
-impl<B: Bed> Client for Meddled<'_, B> {
+impl<B: TestContext> Client for Meddled<'_, B> {
     type Row = Row<B>;
     type Value = Value<B>;
     type Error = <B::Conn as Client>::Error;
@@ -145,8 +145,8 @@ impl<B: Bed> Client for Meddled<'_, B> {
     }
 }
 
-async fn attempts_run_out<B: Bed>(bed: &B, items: &Versioned) {
-    let (ours, theirs) = (bed.conn().await, bed.conn().await);
+async fn attempts_run_out<B: TestContext>(context: &B, items: &Versioned) {
+    let (ours, theirs) = (context.conn().await, context.conn().await);
     let mut conn = Meddled::<B> { ours, theirs, items, times: 3 };
     restock(&mut conn.theirs, 10).await;
     let failed = items.modify(&mut conn, 4, &patient().attempts(3), |row| one_more::<B>(row)).await.unwrap_err();
@@ -161,16 +161,16 @@ async fn attempts_run_out<B: Bed>(bed: &B, items: &Versioned) {
     assert_eq!(B::int(&seen.row, "stock"), 16, "{items:?}");
 }
 
-async fn nothing_to_change_is_refused<B: Bed>(bed: &B) {
-    let mut conn = bed.conn().await;
+async fn nothing_to_change_is_refused<B: TestContext>(context: &B) {
+    let mut conn = context.conn().await;
     let items = Versioned::new("items", "id", Version::integer("version"));
     let failed = items.modify(&mut conn, 1, &patient(), |_| Change::Set(Vec::new())).await.unwrap_err();
     assert!(matches!(failed.error, Error::Refused(_)), "{}", failed.error);
     assert_eq!((failed.attempts, failed.conflicts), (1, 0));
 }
 
-async fn a_row_without_a_version_is_not_missing<B: Bed>(bed: &B) {
-    let mut conn = bed.conn().await;
+async fn a_row_without_a_version_is_not_missing<B: TestContext>(context: &B) {
+    let mut conn = context.conn().await;
     for sql in [
         "drop table if exists old_items",
         "create table old_items (id bigint primary key, stock bigint not null, version bigint)",
@@ -219,7 +219,7 @@ async fn mysql() {
 #[tokio::test]
 async fn sqlite() {
     all::<Lite>(&[Version::integer("version"), Version::timestamp("changed")]).await;
-    let bed = Lite::start().await.unwrap();
-    let error = Versioned::new("items", "id", Version::Xmin).read(&mut bed.conn().await, 1).await.unwrap_err();
+    let context = Lite::start().await.unwrap();
+    let error = Versioned::new("items", "id", Version::Xmin).read(&mut context.conn().await, 1).await.unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error}");
 }

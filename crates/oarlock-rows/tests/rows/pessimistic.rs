@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::{Client, Error, Locked, Mode, Retry, Trouble, Troubled, Wait, mysql, postgres, sqlite};
 
-use crate::beds::{Bed, Lite, Maria, My, Pg, Sql, restock, stocks};
+use crate::contexts::{Lite, Maria, My, Pg, Sql, TestContext, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -16,7 +16,7 @@ fn items() -> Locked {
 
 static PATIENT: LazyLock<Retry> = LazyLock::new(|| Retry::default().attempts(200).deadline(Duration::from_secs(60)));
 
-fn ids<B: Bed>(rows: &[<B::Conn as Client>::Row]) -> Vec<i64> {
+fn ids<B: TestContext>(rows: &[<B::Conn as Client>::Row]) -> Vec<i64> {
     rows.iter().map(|row| B::int(row, "id")).collect()
 }
 
@@ -34,8 +34,8 @@ async fn busy<C: Client<Value: From<i64>>>(tx: &mut C, wait: Wait) -> Duration {
     start.elapsed()
 }
 
-async fn postgres_keeps_others_out(bed: &Pg) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn postgres_keeps_others_out(context: &Pg) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     let mut tx = ours.transaction().await.unwrap();
     let rows = items().lock(&mut tx, [2_i64, 1, 99], Mode::Update, Wait::No).await.unwrap();
@@ -52,8 +52,8 @@ async fn postgres_keeps_others_out(bed: &Pg) {
 }
 
 /// Outside of a transaction a row would be free again before its reader could look at it.
-async fn refuses_outside_of_a_transaction<B: Bed>(bed: &B) {
-    let mut conn = bed.conn().await;
+async fn refuses_outside_of_a_transaction<B: TestContext>(context: &B) {
+    let mut conn = context.conn().await;
     restock(&mut conn, 10).await;
     for wait in [Wait::No, Wait::Skip, Wait::UpTo(Duration::from_secs(1))] {
         let error = items().lock(&mut conn, [1], Mode::Update, wait).await.map(drop).unwrap_err();
@@ -63,8 +63,8 @@ async fn refuses_outside_of_a_transaction<B: Bed>(bed: &B) {
 }
 
 /// Which modes live beside each other, as PostgreSQL's manual says.
-async fn has_four_modes(bed: &Pg) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn has_four_modes(context: &Pg) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     let beside = |one: Mode, other: Mode| match (one, other) {
         (Mode::KeyShare, other) => other != Mode::Update,
@@ -81,8 +81,8 @@ async fn has_four_modes(bed: &Pg) {
     }
 }
 
-async fn mariadb_keeps_others_out<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn mariadb_keeps_others_out<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
     let rows = items().lock(&mut tx, [2_i64, 1, 99], Mode::NoKeyUpdate, Wait::No).await.unwrap();
@@ -100,8 +100,8 @@ async fn mariadb_keeps_others_out<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
 
 #[tokio::test]
 async fn on_sqlite() {
-    let bed = Lite::start().await.unwrap();
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    let context = Lite::start().await.unwrap();
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 10).await;
     theirs.busy_timeout(Duration::ZERO).unwrap();
     // Without a transaction that writes, nothing would be locked.
@@ -124,8 +124,8 @@ async fn on_sqlite() {
 /// A transaction that read, and wants to write after another transaction did.
 #[tokio::test]
 async fn sqlite_tells_that_a_picture_is_old() {
-    let bed = Lite::start().await.unwrap();
-    let (mut ours, theirs) = (bed.conn().await, bed.conn().await);
+    let context = Lite::start().await.unwrap();
+    let (mut ours, theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 1).await;
     let mut first = true;
     let done = PATIENT.run(async || {
@@ -146,11 +146,11 @@ async fn sqlite_tells_that_a_picture_is_old() {
 }
 
 /// Two that lock one row after the other, each in the other's order, until they met in the middle.
-async fn postgres_reruns_the_victim_of_a_deadlock(bed: &Pg) {
-    restock(&mut bed.conn().await, 0).await;
+async fn postgres_reruns_the_victim_of_a_deadlock(context: &Pg) {
+    restock(&mut context.conn().await, 0).await;
     let meet = tokio::sync::Barrier::new(2);
     let one = async |order: [i64; 2]| {
-        let (mut client, mut first) = (bed.conn().await, true);
+        let (mut client, mut first) = (context.conn().await, true);
         let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
             let sql = "update items set stock = stock + 1 where id = $1";
             tokio_postgres::Transaction::execute(tx, sql, &[&order[0]]).await?;
@@ -163,14 +163,14 @@ async fn postgres_reruns_the_victim_of_a_deadlock(bed: &Pg) {
     };
     let (one, other) = tokio::join!(one([1, 2]), one([2, 1]));
     assert!(one + other >= 1, "one of them was the victim");
-    assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [2, 2, 0, 0]);
+    assert_eq!(stocks::<Pg>(&mut context.conn().await).await, [2, 2, 0, 0]);
 }
 
-async fn mariadb_reruns_the_victim_of_a_deadlock<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    restock(&mut bed.conn().await, 0).await;
+async fn mariadb_reruns_the_victim_of_a_deadlock<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    restock(&mut context.conn().await, 0).await;
     let meet = tokio::sync::Barrier::new(2);
     let one = async |order: [i64; 2]| {
-        let (mut conn, mut first) = (bed.conn().await, true);
+        let (mut conn, mut first) = (context.conn().await, true);
         let done = mysql::transaction(&mut conn, &PATIENT, async |tx| {
             let sql = "update items set stock = stock + 1 where id = ?";
             tx.exec_drop(sql, (order[0],)).await?;
@@ -183,12 +183,12 @@ async fn mariadb_reruns_the_victim_of_a_deadlock<const IS_MYSQL: bool>(bed: &Sql
     };
     let (one, other) = tokio::join!(one([1, 2]), one([2, 1]));
     assert!(one + other >= 1, "one of them was the victim");
-    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut bed.conn().await).await, [2, 2, 0, 0]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut context.conn().await).await, [2, 2, 0, 0]);
 }
 
 /// The server ends only the statement then: without a rollback the first half would be kept.
-async fn keeps_nothing_of_what_had_to_wait_too_long<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn keeps_nothing_of_what_had_to_wait_too_long<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 0).await;
     let mut tx = ours.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
     items().lock(&mut tx, [2_i64], Mode::Update, Wait::No).await.unwrap();
@@ -203,12 +203,12 @@ async fn keeps_nothing_of_what_had_to_wait_too_long<const IS_MYSQL: bool>(bed: &
     assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut theirs).await, [0, 0, 0, 0]);
 }
 
-async fn reruns_what_could_not_be_put_in_order(bed: &Pg) {
-    restock(&mut bed.conn().await, 1).await;
+async fn reruns_what_could_not_be_put_in_order(context: &Pg) {
+    restock(&mut context.conn().await, 1).await;
     let meet = tokio::sync::Barrier::new(2);
     // Each goes off duty if the other is still on: the two writes touch different rows.
     let leave = async |id: i64| {
-        let (mut client, mut first) = (bed.conn().await, true);
+        let (mut client, mut first) = (context.conn().await, true);
         client.batch_execute("set default_transaction_isolation = serializable").await.unwrap();
         let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
             let on: i64 = tx.query_one("select sum(stock)::bigint from items where id <= 2", &[]).await?.get(0);
@@ -230,10 +230,10 @@ async fn reruns_what_could_not_be_put_in_order(bed: &Pg) {
 }
 
 /// Rows are locked in the order of their keys, whatever order they are named in.
-async fn the_order_of_names_makes_no_deadlock(bed: &Pg) {
-    restock(&mut bed.conn().await, 0).await;
+async fn the_order_of_names_makes_no_deadlock(context: &Pg) {
+    restock(&mut context.conn().await, 0).await;
     let many = async |order: [i64; 4]| {
-        let mut client = bed.conn().await;
+        let mut client = context.conn().await;
         let mut conflicts = 0;
         for _ in 0..50 {
             let done = postgres::transaction(&mut client, &PATIENT, async |tx| {
@@ -247,14 +247,14 @@ async fn the_order_of_names_makes_no_deadlock(bed: &Pg) {
     };
     let (one, two, three) = tokio::join!(many([1, 2, 3, 4]), many([4, 3, 2, 1]), many([2, 4, 1, 3]));
     assert_eq!(one + two + three, 0);
-    assert_eq!(stocks::<Pg>(&mut bed.conn().await).await, [150; 4]);
+    assert_eq!(stocks::<Pg>(&mut context.conn().await).await, [150; 4]);
 }
 
 /// The same on MariaDB, which locks what it passes on its way.
-async fn nor_does_it_on_mariadb<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    restock(&mut bed.conn().await, 0).await;
+async fn nor_does_it_on_mariadb<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    restock(&mut context.conn().await, 0).await;
     let many = async |order: [i64; 4]| {
-        let mut conn = bed.conn().await;
+        let mut conn = context.conn().await;
         let mut conflicts = 0;
         for _ in 0..50 {
             let done = mysql::transaction(&mut conn, &PATIENT, async |tx| {
@@ -268,12 +268,12 @@ async fn nor_does_it_on_mariadb<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
     };
     let (one, two, three) = tokio::join!(many([1, 2, 3, 4]), many([4, 3, 2, 1]), many([2, 4, 1, 3]));
     assert_eq!(one + two + three, 0);
-    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut bed.conn().await).await, [150; 4]);
+    assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut context.conn().await).await, [150; 4]);
 }
 
 /// A picture that is too old to be written on, where the server looks for that.
-async fn reruns_what_was_read_from_an_old_picture<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn reruns_what_was_read_from_an_old_picture<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 1).await;
     if let Err(error) = ours.query_drop("set session innodb_snapshot_isolation = on").await {
         eprintln!("skipped: this server has no snapshot isolation: {error}");
@@ -294,8 +294,8 @@ async fn reruns_what_was_read_from_an_old_picture<const IS_MYSQL: bool>(bed: &Sq
 }
 
 /// A dropped transaction is rolled back, and its rows are free.
-async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn a_dropped_future_leaves_nothing_locked(context: &Pg) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 1).await;
     let (told, locked) = tokio::sync::oneshot::channel();
     let mut told = Some(told);
@@ -319,32 +319,32 @@ async fn a_dropped_future_leaves_nothing_locked(bed: &Pg) {
 
 #[tokio::test]
 async fn on_postgres() {
-    let Some(bed) = Pg::start().await else { return };
-    postgres_keeps_others_out(&bed).await;
-    refuses_outside_of_a_transaction(&bed).await;
-    has_four_modes(&bed).await;
-    postgres_reruns_the_victim_of_a_deadlock(&bed).await;
-    reruns_what_could_not_be_put_in_order(&bed).await;
-    the_order_of_names_makes_no_deadlock(&bed).await;
-    a_dropped_future_leaves_nothing_locked(&bed).await;
+    let Some(context) = Pg::start().await else { return };
+    postgres_keeps_others_out(&context).await;
+    refuses_outside_of_a_transaction(&context).await;
+    has_four_modes(&context).await;
+    postgres_reruns_the_victim_of_a_deadlock(&context).await;
+    reruns_what_could_not_be_put_in_order(&context).await;
+    the_order_of_names_makes_no_deadlock(&context).await;
+    a_dropped_future_leaves_nothing_locked(&context).await;
 }
 
 #[tokio::test]
 async fn on_mariadb() {
-    let Some(bed) = Maria::start().await else { return };
-    mariadb_keeps_others_out(&bed).await;
-    refuses_outside_of_a_transaction(&bed).await;
-    mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
-    keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
-    nor_does_it_on_mariadb(&bed).await;
-    reruns_what_was_read_from_an_old_picture(&bed).await;
+    let Some(context) = Maria::start().await else { return };
+    mariadb_keeps_others_out(&context).await;
+    refuses_outside_of_a_transaction(&context).await;
+    mariadb_reruns_the_victim_of_a_deadlock(&context).await;
+    keeps_nothing_of_what_had_to_wait_too_long(&context).await;
+    nor_does_it_on_mariadb(&context).await;
+    reruns_what_was_read_from_an_old_picture(&context).await;
 }
 
 #[tokio::test]
 async fn on_mysql() {
-    let Some(bed) = My::start().await else { return };
-    mariadb_keeps_others_out(&bed).await;
-    mariadb_reruns_the_victim_of_a_deadlock(&bed).await;
-    keeps_nothing_of_what_had_to_wait_too_long(&bed).await;
-    nor_does_it_on_mariadb(&bed).await;
+    let Some(context) = My::start().await else { return };
+    mariadb_keeps_others_out(&context).await;
+    mariadb_reruns_the_victim_of_a_deadlock(&context).await;
+    keeps_nothing_of_what_had_to_wait_too_long(&context).await;
+    nor_does_it_on_mariadb(&context).await;
 }

@@ -9,7 +9,7 @@ use oarlock_rows::{
 };
 use tokio::sync::oneshot;
 
-use crate::beds::{Bed, Lite, Maria, My, Pg, Sql, restock, stocks};
+use crate::contexts::{Lite, Maria, My, Pg, Sql, TestContext, restock, stocks};
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -19,13 +19,13 @@ fn items() -> Versioned {
     Versioned::new("items", "id", Version::integer("version"))
 }
 
-fn one_more<B: Bed>(row: &<B::Conn as Client>::Row) -> Change<<B::Conn as Client>::Value> {
+fn one_more<B: TestContext>(row: &<B::Conn as Client>::Row) -> Change<<B::Conn as Client>::Value> {
     Change::set("stock", B::int(row, "stock") + 1)
 }
 
 /// Changes row 1, then modifies row 2, while another one wants them the other way round and is not the victim.
-async fn a_victim_that_modifies_is_rerun_from_the_beginning<const IS_MYSQL: bool>(bed: &Sql<IS_MYSQL>) {
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+async fn a_victim_that_modifies_is_rerun_from_the_beginning<const IS_MYSQL: bool>(context: &Sql<IS_MYSQL>) {
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 0).await;
     let (changed, is_changed) = oneshot::channel();
     let (locked, is_locked) = oneshot::channel();
@@ -60,20 +60,20 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning<const IS_MYSQL: bool
 
 #[tokio::test]
 async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mariadb() {
-    let Some(bed) = Maria::start().await else { return };
-    a_victim_that_modifies_is_rerun_from_the_beginning(&bed).await;
+    let Some(context) = Maria::start().await else { return };
+    a_victim_that_modifies_is_rerun_from_the_beginning(&context).await;
 }
 
 #[tokio::test]
 async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_mysql() {
-    let Some(bed) = My::start().await else { return };
-    a_victim_that_modifies_is_rerun_from_the_beginning(&bed).await;
+    let Some(context) = My::start().await else { return };
+    a_victim_that_modifies_is_rerun_from_the_beginning(&context).await;
 }
 
 #[tokio::test]
 async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
-    let Some(bed) = Pg::start().await else { return };
-    let (mut ours, mut theirs, watch) = (bed.conn().await, bed.conn().await, bed.conn().await);
+    let Some(context) = Pg::start().await else { return };
+    let (mut ours, mut theirs, watch) = (context.conn().await, context.conn().await, context.conn().await);
     restock(&mut ours, 0).await;
     // The server ends the one that finds the deadlock, and each looks for one after this time, once.
     ours.batch_execute("set deadlock_timeout = '10ms'").await.unwrap();
@@ -114,8 +114,8 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
 /// The server has undone everything at the first error, and answers a commit with success all the same.
 #[tokio::test]
 async fn an_error_that_was_swallowed_is_not_a_success_on_postgres() {
-    let Some(bed) = Pg::start().await else { return };
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    let Some(context) = Pg::start().await else { return };
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 0).await;
     let table = Locked::new("items", "id");
     let tx = theirs.transaction().await.unwrap();
@@ -148,8 +148,8 @@ async fn an_error_that_was_swallowed_is_not_a_success_on_postgres() {
 /// What was read is old for as long as the transaction lasts.
 #[tokio::test]
 async fn an_old_picture_is_not_looked_at_again_on_sqlite() {
-    let bed = Lite::start().await.unwrap();
-    let (mut ours, mut theirs) = (bed.conn().await, bed.conn().await);
+    let context = Lite::start().await.unwrap();
+    let (mut ours, mut theirs) = (context.conn().await, context.conn().await);
     restock(&mut ours, 0).await;
     let mut tx = ours.transaction().unwrap();
     assert!(items().read(&mut tx, 1).await.unwrap().is_some());

@@ -1,7 +1,7 @@
 //! What the suite does to a PostgreSQL server; every client comes through a proxy of its own.
 
-#[path = "bed.rs"]
-mod bed;
+#[path = "context.rs"]
+mod context;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use oarlock_core::{DynDriver, Error, Result};
 use oarlock_sql::postgres::{Advisory, Config, Postgres, PostgresSession};
 use oarlock_testbed::{Postgres as Postgresql, ProxiedConnection, Proxy};
 
-pub(crate) use self::bed::Bed;
+pub(crate) use self::context::TestContext;
 
 /// A server, and what clients connect to: its door, or a pooler in front of that.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
-    pub(crate) bed: Arc<Bed>,
+    pub(crate) context: Arc<TestContext>,
     pub(crate) entrance: SocketAddr,
     pub(crate) mode: Mode,
 }
@@ -75,13 +75,15 @@ impl Fixture for Server {
     }
 
     fn remember(&self) -> BoxFuture<Result<()>> {
-        let bed = self.bed.clone();
-        Box::pin(async move { bed.remember().await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+        let context = self.context.clone();
+        Box::pin(async move { context.remember().await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
     }
 
     fn fall_back(&self) -> BoxFuture<Result<()>> {
-        let (bed, entrance) = (self.bed.clone(), self.entrance);
-        Box::pin(async move { bed.fall_back(entrance).await.map_err(|error| Error::unreachable(format!("{error:#}"))) })
+        let (context, entrance) = (self.context.clone(), self.entrance);
+        Box::pin(
+            async move { context.fall_back(entrance).await.map_err(|error| Error::unreachable(format!("{error:#}"))) },
+        )
     }
 }
 
@@ -108,7 +110,7 @@ async fn admits(entrance: SocketAddr) -> Result<()> {
 
 impl Server {
     fn control(&self, what: fn(&Postgresql) -> anyhow::Result<()>) -> BoxFuture<Result<()>> {
-        let server = self.bed.server();
+        let server = self.context.server();
         Box::pin(async move {
             let done = tokio::task::spawn_blocking(move || what(&server)).await;
             let done = done.unwrap_or_else(|error| Err(error.into()));

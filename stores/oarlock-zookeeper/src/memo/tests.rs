@@ -11,17 +11,17 @@ use super::*;
 use crate::config::Config;
 use crate::route::Known;
 
-struct Bed {
+struct TestContext {
     _server: oarlock_testbed::ZooKeeper,
     one: ZooKeeper,
     two: ZooKeeper,
 }
 
-async fn bed() -> Option<Bed> {
+async fn context() -> Option<TestContext> {
     let server = oarlock_testbed::ZooKeeper::start_or_skip().unwrap()?;
     let config = Config::new([server.addr().to_string()]);
     let (one, two) = (ZooKeeper::open(config.clone()).await.unwrap(), ZooKeeper::open(config).await.unwrap());
-    Some(Bed { _server: server, one, two })
+    Some(TestContext { _server: server, one, two })
 }
 
 fn claim(bits: u128) -> Arc<Claim> {
@@ -47,7 +47,7 @@ async fn granted(store: &ZooKeeper, claim: &Claim) {
     assert!(matches!(store.attempt(claim).await.unwrap(), Attempt::Granted(_)));
 }
 
-impl Bed {
+impl TestContext {
     /// The claim is broken, another has the lock, and has left a memo.
     async fn move_on(&self, stalled: &Claim) {
         let broken = End::Broken { ending: ending(), grace: Duration::ZERO };
@@ -64,54 +64,54 @@ impl Bed {
 /// client's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_comes_too_late_writes_nothing_and_the_claim_is_gone() {
-    let Some(bed) = bed().await else { return };
+    let Some(context) = context().await else { return };
     let stalled = claim(1);
-    granted(&bed.one, &stalled).await;
-    let session = bed.one.route.session().await.unwrap();
-    let known = bed.one.route.known(stalled.id);
+    granted(&context.one, &stalled).await;
+    let session = context.one.route.session().await.unwrap();
+    let known = context.one.route.known(stalled.id);
     let Known::At(node) = known.clone() else { panic!("{known:?}") };
     let path = format!("{}/{}", session.parent(&stalled.resource), node.name);
     let answer = session.client.get_data(&path).await;
     assert!(answer.is_ok(), "nothing was seen: nothing is tested");
-    bed.move_on(&stalled).await;
+    context.move_on(&stalled).await;
     let late = leaving(&stalled, b"old");
-    let answer = bed.one.renew_one(&session, &late, &known, Some((node, path, answer))).await.unwrap();
+    let answer = context.one.renew_one(&session, &late, &known, Some((node, path, answer))).await.unwrap();
     assert_eq!(answer, Renewed::Gone(Gone::Broken(ending())));
-    assert_eq!(memo(&bed.one).await.as_deref(), Some(&b"new"[..]));
+    assert_eq!(memo(&context.one).await.as_deref(), Some(&b"new"[..]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_comes_too_late_writes_nothing() {
-    let Some(bed) = bed().await else { return };
+    let Some(context) = context().await else { return };
     let stalled = claim(1);
-    granted(&bed.one, &stalled).await;
-    let session = bed.one.route.session().await.unwrap();
+    granted(&context.one, &stalled).await;
+    let session = context.one.route.session().await.unwrap();
     let seen = session.poll(&session.parent(&stalled.resource)).await.unwrap();
     assert_eq!(seen.held, 1, "nothing was seen: nothing is tested");
-    bed.move_on(&stalled).await;
+    context.move_on(&stalled).await;
     let late = Memo::from(&b"old"[..]);
-    let release = bed.one.remove_with_memo(&session, &stalled.resource, stalled.id, &late, &seen).await.unwrap();
+    let release = context.one.remove_with_memo(&session, &stalled.resource, stalled.id, &late, &seen).await.unwrap();
     assert_eq!(release.outcome, Released::NotHeld);
-    assert_eq!(memo(&bed.one).await.as_deref(), Some(&b"new"[..]));
+    assert_eq!(memo(&context.one).await.as_deref(), Some(&b"new"[..]));
 }
 
 /// With all that belongs to it: a hold that was made lighter has a node more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lighter_hold_leaves_its_memo_and_nothing_else() {
-    let Some(bed) = bed().await else { return };
+    let Some(context) = context().await else { return };
     let mut holder = Claim::clone(&claim(1));
     holder.capacity = Capacity::Fixed(Limit::Unlimited);
-    granted(&bed.one, &holder).await;
+    granted(&context.one, &holder).await;
     holder.weight = Weight::ONE;
-    granted(&bed.one, &holder).await;
+    granted(&context.one, &holder).await;
     for round in [b"first", b"again"] {
         let end = End::Done { memo: Some(round[..].into()) };
-        let release = bed.one.release(&holder.resource, holder.id, &end).await.unwrap();
+        let release = context.one.release(&holder.resource, holder.id, &end).await.unwrap();
         assert_eq!((release.outcome, release.others_waiting), (Released::Released, Some(false)));
-        assert_eq!(memo(&bed.two).await.as_deref(), Some(&round[..]));
-        let session = bed.two.route.session().await.unwrap();
+        assert_eq!(memo(&context.two).await.as_deref(), Some(&round[..]));
+        let session = context.two.route.session().await.unwrap();
         let left = session.client.list_children(&session.parent(&holder.resource)).await.unwrap();
         assert_eq!(left, [MEMO], "something is left beside the memo");
-        granted(&bed.one, &holder).await;
+        granted(&context.one, &holder).await;
     }
 }

@@ -5,7 +5,7 @@ use oarlock_rows::Client;
 use oarlock_testbed::{Flavour, Postgres, SqlServer};
 
 /// A database that tests can run on.
-pub(crate) trait Bed: Sized {
+pub(crate) trait TestContext: Sized {
     type Conn: Client<Value: From<i64>> + Send;
 
     /// The database, or `None` when it is skipped.
@@ -39,14 +39,14 @@ pub(crate) async fn restock<C: Client<Value: From<i64>>>(conn: &mut C, stock: i6
 }
 
 /// What there is of each item.
-pub(crate) async fn stocks<B: Bed>(conn: &mut B::Conn) -> Vec<i64> {
+pub(crate) async fn stocks<B: TestContext>(conn: &mut B::Conn) -> Vec<i64> {
     let rows = conn.rows("select * from items order by id", Vec::new()).await.unwrap();
     rows.iter().map(|row| B::int(row, "stock")).collect()
 }
 
 pub(crate) struct Pg(Postgres);
 
-impl Bed for Pg {
+impl TestContext for Pg {
     type Conn = tokio_postgres::Client;
 
     async fn start() -> Option<Self> {
@@ -70,7 +70,7 @@ pub(crate) struct Sql<const IS_MYSQL: bool>(SqlServer);
 pub(crate) type Maria = Sql<false>;
 pub(crate) type My = Sql<true>;
 
-impl<const IS_MYSQL: bool> Bed for Sql<IS_MYSQL> {
+impl<const IS_MYSQL: bool> TestContext for Sql<IS_MYSQL> {
     type Conn = mysql_async::Conn;
 
     async fn start() -> Option<Self> {
@@ -91,13 +91,13 @@ impl<const IS_MYSQL: bool> Bed for Sql<IS_MYSQL> {
 
 pub(crate) struct Lite(tempfile::TempDir);
 
-impl Bed for Lite {
+impl TestContext for Lite {
     type Conn = rusqlite::Connection;
 
     async fn start() -> Option<Self> {
-        let bed = Self(tempfile::tempdir().unwrap());
-        bed.conn().await.pragma_update(None, "journal_mode", "wal").unwrap();
-        Some(bed)
+        let context = Self(tempfile::tempdir().unwrap());
+        context.conn().await.pragma_update(None, "journal_mode", "wal").unwrap();
+        Some(context)
     }
 
     async fn conn(&self) -> rusqlite::Connection {

@@ -8,7 +8,7 @@ use oarlock_rows::postgres::Cached;
 use oarlock_stock::{Redis, Shelf, Sql, Stock};
 
 /// A database that tests can run on.
-pub(crate) trait Bed: Send + Sync + 'static {
+pub(crate) trait TestContext: Send + Sync + 'static {
     type Shelf: Shelf;
 
     /// Whether `count` sees all of it at one moment.
@@ -20,7 +20,7 @@ pub(crate) trait Bed: Send + Sync + 'static {
 
 pub(crate) struct Pg(pub(crate) String);
 
-impl Bed for Pg {
+impl TestContext for Pg {
     type Shelf = Sql<Cached>;
 
     async fn stock(&self) -> Stock<Self::Shelf> {
@@ -33,7 +33,7 @@ impl Bed for Pg {
 /// MariaDB or MySQL.
 pub(crate) struct Maria(pub(crate) String);
 
-impl Bed for Maria {
+impl TestContext for Maria {
     type Shelf = Sql<mysql_async::Conn>;
 
     async fn stock(&self) -> Stock<Self::Shelf> {
@@ -45,7 +45,7 @@ impl Bed for Maria {
 
 pub(crate) struct Lite(pub(crate) PathBuf);
 
-impl Bed for Lite {
+impl TestContext for Lite {
     type Shelf = Sql<rusqlite::Connection>;
 
     async fn stock(&self) -> Stock<Self::Shelf> {
@@ -59,7 +59,7 @@ impl Bed for Lite {
 
 pub(crate) struct One(pub(crate) String);
 
-impl Bed for One {
+impl TestContext for One {
     type Shelf = Redis<redis::aio::MultiplexedConnection>;
 
     const AT_ONCE: bool = false;
@@ -75,7 +75,7 @@ impl Bed for One {
 
 pub(crate) struct Many(pub(crate) Vec<String>);
 
-impl Bed for Many {
+impl TestContext for Many {
     type Shelf = Redis<redis::cluster_async::ClusterConnection>;
 
     const AT_ONCE: bool = false;

@@ -10,7 +10,7 @@ use oarlock_testbed::proxy::Proxy;
 use tokio::task::spawn_blocking;
 use tokio_postgres::{Client, NoTls};
 
-pub(crate) struct Bed {
+pub(crate) struct TestContext {
     /// Where clients and poolers come in.
     door: Proxy,
     server: Mutex<Arc<Postgres>>,
@@ -18,7 +18,7 @@ pub(crate) struct Bed {
     behind: Mutex<Option<(Postgres, Proxy)>>,
 }
 
-impl Bed {
+impl TestContext {
     pub(crate) fn start_or_skip() -> anyhow::Result<Option<Arc<Self>>> {
         let Some(server) = Postgres::start_or_skip()? else { return Ok(None) };
         let (door, server) = (Proxy::start(server.addr())?, Mutex::new(Arc::new(server)));
