@@ -149,8 +149,9 @@ pub(crate) struct BeliefCell {
     /// Its holder released it: belief has ended, and nothing was lost. Only written under `bound`.
     released: AtomicBool,
     reason: OnceLock<LossReason>,
-    /// Cancelled by a loss and by a release.
-    over: CancellationToken,
+    /// Cancelled by a loss and by a release. Made when it is first needed: most holds end without that. Only written
+    /// under `bound`.
+    over: OnceLock<CancellationToken>,
     /// Notified when the deadline moves to an earlier time.
     shortened: Notify,
     bound: Mutex<Bound>,
@@ -175,7 +176,7 @@ impl BeliefCell {
             suspect: AtomicBool::new(false),
             released: AtomicBool::new(false),
             reason: OnceLock::new(),
-            over: CancellationToken::new(),
+            over: OnceLock::new(),
             shortened: Notify::new(),
             bound: Mutex::new(bound),
         }
@@ -194,12 +195,12 @@ impl BeliefCell {
             suspect: AtomicBool::new(self.suspect.load(Ordering::Acquire)),
             released: AtomicBool::new(false),
             reason: OnceLock::new(),
-            over: CancellationToken::new(),
+            over: OnceLock::new(),
             shortened: Notify::new(),
             bound: Mutex::new(Bound { at: bound.at, reason: bound.reason.clone() }),
         };
         drop(bound);
-        self.over.cancel();
+        self.cancel();
         Some(successor)
     }
 
@@ -241,7 +242,7 @@ impl BeliefCell {
             }
         }
         drop(bound);
-        self.over.cancel();
+        self.cancel();
     }
 
     pub(crate) fn belief(&self) -> Belief {
@@ -260,7 +261,28 @@ impl BeliefCell {
 
     /// The token that is cancelled when belief ends, by a loss or a release.
     pub(crate) fn token(&self) -> &CancellationToken {
-        &self.over
+        if let Some(token) = self.over.get() {
+            return token;
+        }
+        // Belief ends under this lock, too: either its end finds the token, or the token is made after the end.
+        let _bound = self.change();
+        let token = self.over.get_or_init(CancellationToken::new);
+        if self.has_ended() {
+            token.cancel();
+        }
+        token
+    }
+
+    /// Cancels the token, after belief has ended.
+    fn cancel(&self) {
+        if let Some(token) = self.over.get() {
+            token.cancel();
+        }
+    }
+
+    /// Whether belief has ended, by a loss or a release; it does not look at the deadline.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.reason.get().is_some() || self.is_released()
     }
 
     fn change(&self) -> MutexGuard<'_, Bound> {
@@ -315,7 +337,7 @@ impl BeliefCell {
         let reason = if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() };
         let _ = self.reason.set(reason);
         drop(bound);
-        self.over.cancel();
+        self.cancel();
         true
     }
 
@@ -327,7 +349,7 @@ impl BeliefCell {
         }
         let _ = self.reason.set(reason);
         drop(bound);
-        self.over.cancel();
+        self.cancel();
     }
 
     /// Waits for a loss; for ever after a release. It does not depend on the watchdog: the deadline is enough.
@@ -341,7 +363,7 @@ impl BeliefCell {
         tokio::select! {
             biased;
             reason = self.lost() => Ended::Lost(reason),
-            () = self.over.cancelled() => self.reason().map_or(Ended::Released, Ended::Lost),
+            () = self.token().cancelled() => self.reason().map_or(Ended::Released, Ended::Lost),
         }
     }
 
@@ -369,7 +391,7 @@ impl BeliefCell {
         tokio::select! {
             biased;
             () = self.nears_its_deadline(lead) => {}
-            () = self.over.cancelled() => {}
+            () = self.token().cancelled() => {}
         }
     }
 
@@ -394,7 +416,7 @@ impl BeliefCell {
             }
             tokio::select! {
                 biased;
-                () = self.over.cancelled() => if !self.is_released() { return },
+                () = self.token().cancelled() => if !self.is_released() { return },
                 () = shortened => {}
                 () = sleep_until(&*self.clock, check_at) => {}
             }
@@ -413,6 +435,32 @@ mod tests {
         let clock = Arc::new(TokioClock::new());
         let now = clock.now();
         BeliefCell::new(clock, now, TTL, None)
+    }
+
+    /// The token is made when it is first asked for, which may be after the end.
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_cancelled_however_late_it_is_asked_for() {
+        for early in [true, false] {
+            let (released, lost) = (cell(), cell());
+            assert!(!early || !(released.token().is_cancelled() || lost.token().is_cancelled()));
+            released.release();
+            lost.end(LossReason::Gone);
+            assert!(released.token().is_cancelled() && lost.token().is_cancelled(), "asked for before: {early}");
+        }
+        let handed_on = cell();
+        let successor = handed_on.succeed().unwrap();
+        assert!(handed_on.token().is_cancelled() && !successor.token().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_asked_for_at_the_moment_of_the_end_is_cancelled() {
+        for _ in 0..2000 {
+            let cell = Arc::new(cell());
+            let other = cell.clone();
+            let asks = std::thread::spawn(move || other.token().clone());
+            cell.release();
+            assert!(asks.join().unwrap().is_cancelled());
+        }
     }
 
     #[tokio::test(start_paused = true)]

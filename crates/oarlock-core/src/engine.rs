@@ -16,8 +16,10 @@ mod settings;
 mod waiter_limit;
 mod watchdog;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -90,6 +92,15 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// A task that never ends by itself: once it is finished, the runtime is gone.
     pulse: tokio::task::AbortHandle,
+}
+
+/// The answer to a request; `None` after `patience`. A request that is answered at once needs no timer, and a driver in
+/// this process answers nearly all like that.
+pub(crate) async fn answer_within<T>(patience: Duration, request: &mut BoxFuture<T>) -> Option<T> {
+    if let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await {
+        return Some(answer);
+    }
+    tokio::time::timeout(patience, request).await.ok()
 }
 
 impl Drop for Core {

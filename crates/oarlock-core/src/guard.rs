@@ -12,7 +12,7 @@ use crate::claim::{Claim, Fence, Kind, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Release, Released};
 use crate::engine::cohort::{self, Baton};
-use crate::engine::{Core, Orphan};
+use crate::engine::{Core, Orphan, answer_within};
 use crate::error::{Error, Result, Retry};
 use crate::event::Step;
 use crate::held::Held;
@@ -186,23 +186,23 @@ impl Guard {
         self.stop_keeping();
         let claim = self.held.claim();
         let request = slot(&mut self.releasing).insert(self.core.release(&claim, self.end.clone()));
-        match tokio::time::timeout(self.core.op_timeout, request).await {
-            Ok(Ok(release)) => {
+        match answer_within(self.core.op_timeout, request).await {
+            Some(Ok(release)) => {
                 self.done = true;
-                let held_for = self.held.held_for(self.core.clock.now());
                 let outcome = release.outcome;
-                self.core.observers.emit(&claim, || Step::Released { outcome, held_for });
-                if release.others_waiting == Some(true) {
+                let held_for = || self.held.held_for(self.core.clock.now());
+                self.core.observers.emit(&claim, || Step::Released { outcome, held_for: held_for() });
+                if release.others_waiting == Some(true) && self.core.watchdog.keeps_waiters() {
                     step_aside().await;
                 }
                 Ok(outcome)
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 // This request is over; the reaper sends a new one.
                 *slot(&mut self.releasing) = None;
                 Err(error)
             }
-            Err(_) => {
+            None => {
                 let error = Error::unreachable("no answer in time; still trying in the background");
                 Err(error.on(self.core.info.scheme).during("release").about(self.resource()))
             }
@@ -375,7 +375,8 @@ impl Guard {
     }
 }
 
-/// Yields to other tasks that are ready: the next holder may be one of them, and all others wait for it.
+/// Yields to other tasks that are ready: the next holder may be one of them, and all others wait for it. If no claim of
+/// this client waits, the next holder is elsewhere, and yielding would only wake another thread of the runtime.
 async fn step_aside() {
     let mut aside = false;
     std::future::poll_fn(|cx| {

@@ -6,6 +6,7 @@
 //! Stores that keep a resource as one piece of data (memory, local files) run this code; the others are tested
 //! against it.
 
+mod binary;
 mod turn;
 
 use std::sync::Arc;

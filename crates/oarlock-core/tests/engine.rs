@@ -287,6 +287,23 @@ async fn a_waiter_runs_before_the_release_returns() -> Result<()> {
     Ok(())
 }
 
+/// The next holder is in another process: to yield would only delay this one.
+#[tokio::test(flavor = "current_thread")]
+async fn a_release_that_only_other_clients_wait_for_does_not_yield() -> Result<()> {
+    let store = Memory::new();
+    let (client, other) = (Locks::over(store.connect())?, Locks::over(store)?);
+    let guard = client.mutex("r").lock().await?;
+    let waiter = tokio::spawn(async move { other.mutex("r").lock().await?.release().await });
+    while client.inspect(&ResourceName::new("r")?).await?.waiters.count() != Some(1) {
+        tokio::task::yield_now().await;
+    }
+    let mut release = Box::pin(guard.release());
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(release.as_mut().poll(cx))).await;
+    assert!(first.is_ready(), "it yielded");
+    waiter.await.map_err(|error| Error::new(ErrorKind::Os, error.to_string()))??;
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_waiter_polls_again_soon_after_the_queue_has_moved() {
     let world = world(Tamper::NoPush);

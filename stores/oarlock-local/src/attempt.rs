@@ -8,19 +8,23 @@ use oarlock_core::{Applied, Claim, ErrorKind, Result};
 
 use crate::blockers::{suspects, to_cursor, watched};
 use crate::error::SCHEME;
+use crate::session::closed;
 use crate::store::{Needs, Store};
 use crate::turn::Answer;
 
 impl Store {
     /// Asks for a claim. A grant that came with a notification is answered without a step.
     pub(crate) async fn attempt(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
-        // A closed store answers at once, also while another process has the shard. The step checks again.
-        self.session.check()?;
+        // A closed store answers at once, also while another process has the shard. The step checks again, and more.
+        if self.session.is_closed() {
+            return Err(closed());
+        }
         // The step that frees a lock grants nothing to a claim that may not be handed its grant: `may_be_handed` of the
         // stored claim decides there.
         if claim.wait
-            && let Some(grant) = self.hub.handed(claim.id, self.now().boot)
+            && let Some(grant) = self.hub.handed(claim.id, || self.boot_now())
         {
+            self.sessions.check_ours()?;
             return Ok(Attempt::Granted(grant));
         }
         let is_new = self.session.add(claim)?;

@@ -25,7 +25,7 @@ use oarlock_core::model::Session as SessionId;
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, Result};
 
 use crate::directory::Access;
-use crate::error::{SCHEME, closed, os, os_at};
+use crate::error::{self, SCHEME, os, os_at};
 use crate::identity;
 
 /// The longest path a socket address takes, with its final zero.
@@ -77,7 +77,8 @@ impl Sessions {
             return Ok(());
         }
         let parent = self.opened_by;
-        Err(closed(&format!("process {parent} opened this store, and a forked child cannot use it: open another one")))
+        let message = format!("process {parent} opened this store, and a forked child cannot use it: open another one");
+        Err(error::closed(&message))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -212,6 +213,11 @@ fn is_free(file: &File) -> bool {
     }
 }
 
+/// The error of a session that was ended by this process.
+pub(crate) fn closed() -> Error {
+    error::closed("this store was closed")
+}
+
 /// The session of one open store.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -272,7 +278,7 @@ impl Session {
     pub(crate) fn keep_open(&self) -> Result<OpenSession<'_>> {
         for _ in 0..identity::REOPENS {
             let kept = self.read();
-            let Some(file) = &*kept else { return Err(closed("this store was closed")) };
+            let Some(file) = &*kept else { return Err(closed()) };
             match identity::is_unlinked(file) {
                 Ok(false) => return Ok(OpenSession(kept)),
                 Ok(true) => {}

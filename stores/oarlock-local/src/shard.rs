@@ -11,12 +11,12 @@
 use std::fs::{File, TryLockError};
 use std::hint::spin_loop;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use oarlock_core::Result;
+use oarlock_core::clock::wall_micros;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::directory::Directory;
@@ -53,7 +53,8 @@ pub(crate) struct Shard {
     lock: Option<Arc<File>>,
     /// The state file that was used last, with its file name.
     pub(crate) last: Option<(String, StateFile)>,
-    pub(crate) buffer: Vec<u8>,
+    /// For reading, and as long as the longest state file so far; and for writing.
+    pub(crate) buffers: (Vec<u8>, Vec<u8>),
     kept: Arc<AtomicUsize>,
     keeps: bool,
     round: Arc<AtomicU64>,
@@ -101,7 +102,7 @@ impl Shards {
                 steps: 0,
                 lock: None,
                 last: None,
-                buffer: Vec::new(),
+                buffers: Default::default(),
                 kept: self.kept.clone(),
                 keeps: false,
                 round: self.round.clone(),
@@ -158,9 +159,9 @@ impl Shard {
 
     /// Whether the locked file is the one that other processes would lock. Touches it if it looks old.
     fn is_current(&mut self, file: &File) -> Result<bool> {
-        let stat = file.metadata().map_err(|error| self.failed(error))?;
+        let stat = rustix::fs::fstat(file).map_err(|error| self.failed(error.into()))?;
         let round = self.round.load(Ordering::Relaxed);
-        if stat.nlink() == 0 {
+        if stat.st_nlink == 0 {
             return Ok(false);
         }
         if self.found != round {
@@ -169,7 +170,8 @@ impl Shard {
             }
             self.found = round;
         }
-        if stat.modified().is_ok_and(|then| then.elapsed().is_ok_and(|age| age > identity::TOUCH_AFTER)) {
+        let age = i64::try_from(wall_micros() / 1_000_000).unwrap_or(0).saturating_sub(stat.st_mtime);
+        if u64::try_from(age).is_ok_and(|age| age > identity::TOUCH_AFTER.as_secs()) {
             // A file that cannot be touched locks as well.
             let _ = identity::touch(file);
         }

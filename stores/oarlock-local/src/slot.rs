@@ -4,7 +4,7 @@
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | 8 | `oarlock` and the number of this layout |
+//! | 8 | `oarlock` and the number of the layout, which says how to read the payload |
 //! | 8 | sequence number, little endian: the valid slot with the larger one counts |
 //! | 4 | length of the payload |
 //! | 4 | CRC-32 of sequence number, length and payload |
@@ -15,12 +15,17 @@ use std::ops::Range;
 pub(crate) const SMALLEST: usize = 2048;
 const HEADER: usize = 24;
 const MAGIC: [u8; 7] = *b"oarlock";
-const LAYOUT: u8 = 1;
+/// The layout that this code writes.
+const LAYOUT: u8 = 2;
+/// The oldest layout that this code reads: its payload is JSON.
+pub(crate) const OLDEST: u8 = 1;
 
 /// The newest whole record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Newest {
     pub(crate) sequence: u64,
+    /// How to read its payload.
+    pub(crate) layout: u8,
     /// Its checksum.
     pub(crate) crc: u32,
     /// Which slot it is in: 0 or 1.
@@ -53,20 +58,41 @@ pub(crate) fn newest(file: &[u8]) -> Result<Option<Newest>, Trouble> {
     let mut best: Option<Newest> = None;
     for slot in 0..2 {
         let start = slot * size;
-        let Some((sequence, crc, payload)) = record(&file[start..start + size])? else { continue };
-        if best.as_ref().is_none_or(|best| sequence > best.sequence) {
-            let payload = start + payload.start..start + payload.end;
-            best = Some(Newest { sequence, crc, slot, payload });
+        let Some(found) = record(&file[start..start + size])? else { continue };
+        if best.as_ref().is_none_or(|best| found.sequence > best.sequence) {
+            let payload = start + found.payload.start..start + found.payload.end;
+            best = Some(Newest { slot, payload, ..found });
         }
     }
     best.map(Some).ok_or(Trouble::Damaged)
 }
 
-fn record(slot: &[u8]) -> Result<Option<(u64, u32, Range<usize>)>, Trouble> {
+/// Whether the record `known`, which this process wrote or read as a whole one, is still the newest one of the file.
+///
+/// Its header is there, and that of the other slot has a smaller number: so the other slot does not count, whole or not.
+/// No checksum is needed for that. False says nothing: then [`newest`] decides.
+pub(crate) fn is_still_newest(file: &[u8], known: &Newest) -> bool {
+    let size = file.len() / 2;
+    let header = |slot: usize| file.get(slot * size..)?.split_first_chunk::<HEADER>().map(|(header, _)| header);
+    let (Some(ours), Some(other)) = (header(known.slot), header(1 - known.slot)) else { return false };
+    let length = u32::try_from(known.payload.len()).unwrap_or(u32::MAX);
+    let is_older = |header: &[u8; HEADER]| {
+        let (magic, rest) = split::<7>(header);
+        let ([layout], rest) = split::<1>(rest);
+        let sequence = u64::from_le_bytes(split::<8>(rest).0);
+        magic == MAGIC && (OLDEST..=LAYOUT).contains(&layout) && sequence < known.sequence
+    };
+    known.layout == LAYOUT
+        && *ours == header_of(known.sequence, length, known.crc)
+        && (*other == [0; HEADER] || is_older(other))
+}
+
+/// A record in a slot, as if the slot were the first.
+fn record(slot: &[u8]) -> Result<Option<Newest>, Trouble> {
     let Some((header, rest)) = slot.split_first_chunk::<HEADER>() else { return Ok(None) };
     let (magic, header) = split::<7>(header);
     let ([layout], header) = split::<1>(header);
-    if magic != MAGIC || layout < LAYOUT {
+    if magic != MAGIC || layout < OLDEST {
         return Ok(None);
     }
     if layout > LAYOUT {
@@ -79,7 +105,8 @@ fn record(slot: &[u8]) -> Result<Option<(u64, u32, Range<usize>)>, Trouble> {
     let Some(payload) = rest.get(..length_bytes) else { return Ok(None) };
     let crc = u32::from_le_bytes(crc);
     let whole = checksum(sequence, length, payload) == crc;
-    Ok(whole.then(|| (u64::from_le_bytes(sequence), crc, HEADER..HEADER + length_bytes)))
+    let (sequence, payload) = (u64::from_le_bytes(sequence), HEADER..HEADER + length_bytes);
+    Ok(whole.then_some(Newest { sequence, layout, crc, slot: 0, payload }))
 }
 
 /// The first `N` bytes, zeros where there are too few, and what follows.
@@ -106,18 +133,26 @@ pub(crate) fn begin(buffer: &mut Vec<u8>) {
 pub(crate) fn seal(buffer: &mut [u8], sequence: u64) -> Option<u32> {
     let (header, payload) = buffer.split_at_mut_checked(HEADER)?;
     let length = u32::try_from(payload.len()).ok()?;
-    let (sequence, length) = (sequence.to_le_bytes(), length.to_le_bytes());
-    let crc = checksum(sequence, length, payload);
-    let fields = MAGIC.into_iter().chain([LAYOUT]).chain(sequence).chain(length).chain(crc.to_le_bytes());
-    for (at, byte) in header.iter_mut().zip(fields) {
-        *at = byte;
-    }
+    let crc = checksum(sequence.to_le_bytes(), length.to_le_bytes(), payload);
+    header.copy_from_slice(&header_of(sequence, length, crc));
     Some(crc)
 }
 
-/// The range of the payload of a record of `record` bytes, in the slot that begins at `start`.
-pub(crate) fn payload_at(start: usize, record: usize) -> Range<usize> {
-    start + HEADER..start + record
+fn header_of(sequence: u64, length: u32, crc: u32) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let fields = MAGIC.into_iter().chain([LAYOUT]).chain(sequence.to_le_bytes());
+    for (at, byte) in header.iter_mut().zip(fields.chain(length.to_le_bytes()).chain(crc.to_le_bytes())) {
+        *at = byte;
+    }
+    header
+}
+
+impl Newest {
+    /// The record of this many bytes that was [sealed](seal) and then written to a slot.
+    pub(crate) fn written(sequence: u64, crc: u32, (slot, slot_size): (usize, usize), record: usize) -> Self {
+        let start = slot * slot_size;
+        Self { sequence, layout: LAYOUT, crc, slot, payload: start + HEADER..start + record }
+    }
 }
 
 /// The size of slots for a record of this many bytes, with room to grow.
@@ -191,5 +226,35 @@ mod tests {
         let mut newer = record_of(9, b"payload");
         newer[7] = LAYOUT + 1;
         assert_eq!(newest(&file_of([newer, record_of(8, b"ours")])), Err(Trouble::Newer));
+    }
+
+    /// Each time it says yes, a full check must agree.
+    #[test]
+    fn a_known_record_is_the_newest_only_while_its_header_is_there_and_the_other_is_older() {
+        let known = |file: &[u8]| newest(file).unwrap().unwrap();
+        let file = file_of([record_of(7, b"seven"), record_of(8, b"eight")]);
+        let (eight, seven) = (known(&file), known(&file_of([record_of(7, b"seven"), Vec::new()])));
+        assert!(is_still_newest(&file, &eight));
+        assert!(!is_still_newest(&file, &seven), "another process wrote after it");
+        let next = file_of([record_of(9, b"nine"), record_of(8, b"eight")]);
+        assert!(!is_still_newest(&next, &eight), "another process wrote after it");
+        assert!(!is_still_newest(&file_of([record_of(9, b""), Vec::new()]), &eight), "the file was replaced");
+        assert!(is_still_newest(&file_of([Vec::new(), record_of(8, b"eight")]), &eight));
+        assert!(!is_still_newest(&file_of([record_of(7, b"seven"), record_of(8, b"other")]), &eight));
+        for bit in 0..HEADER * 8 {
+            for slot in 0..2 {
+                let mut flipped = file.clone();
+                flipped[slot * SMALLEST + bit / 8] ^= 1 << (bit % 8);
+                if is_still_newest(&flipped, &eight) {
+                    assert_eq!(newest(&flipped).as_ref(), Ok(&Some(eight.clone())), "bit {bit} of slot {slot}");
+                }
+            }
+        }
+        let mut later = file.clone();
+        later[7] = LAYOUT + 1;
+        assert!(!is_still_newest(&later, &eight), "a later version wrote to the other slot");
+        for short in [0, 1, HEADER, SMALLEST] {
+            assert!(!is_still_newest(&file[..short], &eight));
+        }
     }
 }

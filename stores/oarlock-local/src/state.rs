@@ -6,34 +6,35 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oarlock_core::model::Resource;
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::directory::Access;
 use crate::error::{SCHEME, foreign, newer, os_at};
+use crate::identity;
 use crate::slot::{self, Newest, Trouble};
 
-/// The version of the payload that this code writes.
+/// The version of the JSON that layout 1 has as its payload. This code reads it, and writes the bytes of layout 2: the
+/// name, the boot id, and the state as the model writes it.
 const FORMAT: u32 = 1;
+
+/// Reading a state file does not change its time of access: a step reads what another one has just written, so the
+/// kernel would write that time again and again.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[expect(clippy::cast_possible_wrap, reason = "a flag of open(2), as that call takes it")]
+const NO_ATIME: i32 = rustix::fs::OFlags::NOATIME.bits() as i32;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const NO_ATIME: i32 = 0;
 
 /// Slots this much larger than their record are made smaller.
 const SHRINK_FACTOR: usize = 16;
 
-/// The payload of a slot, as written.
-#[derive(Serialize)]
-struct Written<'a> {
-    format: u32,
-    name: &'a ResourceName,
-    boot: &'a str,
-    resource: &'a Resource,
-}
-
-/// The payload of a slot, as read.
+/// The payload of layout 1.
 #[derive(Deserialize)]
 struct Read {
     format: u32,
@@ -42,7 +43,7 @@ struct Read {
     resource: Resource,
 }
 
-/// The part of a payload that tells its version.
+/// The part of it that tells its version.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -79,8 +80,13 @@ impl StateFile {
         Self::open_with(OpenOptions::new().read(true), path)
     }
 
-    fn open_with(options: &OpenOptions, path: PathBuf) -> Result<Option<Self>> {
-        match options.open(&path) {
+    fn open_with(options: &mut OpenOptions, path: PathBuf) -> Result<Option<Self>> {
+        let opened = match options.custom_flags(NO_ATIME).open(&path) {
+            // Only its owner may open a file like that; in a group it may be that of another user.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.custom_flags(0).open(&path),
+            opened => opened,
+        };
+        match opened {
             Ok(file) => Ok(Some(Self { file, path, written: None })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(os_at("open", &path, error)),
@@ -90,24 +96,33 @@ impl StateFile {
     /// Reads the newest record; `None` if the file is empty, `Err(Unlinked)` if it was replaced or removed.
     pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Option<Record>, Unread> {
         let failed = |error| Unread::Failed(os_at("read", &self.path, error));
-        let stat = rustix::fs::fstat(&self.file).map_err(|error| failed(error.into()))?;
-        if stat.st_nlink == 0 {
+        let (links, length) = identity::links_and_size(&self.file).map_err(failed)?;
+        if links == 0 {
             return Err(Unread::Unlinked);
         }
-        let length = usize::try_from(stat.st_size).unwrap_or(0);
-        buffer.resize(length, 0);
+        let length = usize::try_from(length).unwrap_or(0);
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        let Some(buffer) = buffer.get_mut(..length) else { return Ok(None) };
         self.file.read_exact_at(buffer, 0).map_err(failed)?;
+        let is_newest =
+            |written: &mut Record| written.slot_size == length / 2 && slot::is_still_newest(buffer, &written.newest);
+        if let Some(written) = self.written.take_if(is_newest) {
+            return Ok(Some(written));
+        }
         let newest = match slot::newest(buffer) {
             Ok(Some(newest)) => newest,
             Ok(None) => return Ok(None),
             Err(Trouble::Newer) => return Err(Unread::Failed(newer(&self.path))),
             Err(Trouble::Damaged) => return Err(Unread::Damaged(foreign(&self.path, "is not a whole state file"))),
         };
-        let is_newest = |written: &mut Record| written.newest == newest && written.slot_size == length / 2;
-        if let Some(written) = self.written.take_if(is_newest) {
-            return Ok(Some(written));
-        }
-        let record = parse(&buffer[newest.payload.clone()], &self.path).map_err(Unread::Failed)?;
+        let payload = &buffer[newest.payload.clone()];
+        let record = match newest.layout {
+            slot::OLDEST => parse_json(payload, &self.path),
+            _ => parse(payload).ok_or_else(|| foreign(&self.path, "cannot be parsed")),
+        };
+        let record = record.map_err(Unread::Failed)?;
         Ok(Some(Record { newest, slot_size: length / 2, ..record }))
     }
 
@@ -120,13 +135,17 @@ impl StateFile {
         buffer: &mut Vec<u8>,
         access: Access,
     ) -> Result<Self> {
-        let path = kept.as_ref().map_or_else(path, |kept| kept.path.clone());
+        let (path, kept) = kept.map_or_else(|| (path(), None), |kept| (kept.path, Some(kept.file)));
         let sequence = before.map_or(1, |before| before.sequence + 1);
         slot::begin(buffer);
-        let written = Written { format: FORMAT, name: &next.name, boot: &next.boot, resource: &next.resource };
-        let serialized = serde_json::to_writer(&mut *buffer, &written).is_ok();
-        let Some(crc) = slot::seal(buffer, sequence).filter(|_| serialized) else {
-            return Err(Error::new(ErrorKind::Internal, "cannot serialize the state of this name").on(SCHEME));
+        for text in [next.name.as_str(), &next.boot] {
+            // Neither is longer than this: a name has its own limit.
+            buffer.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
+            buffer.extend_from_slice(text.as_bytes());
+        }
+        next.resource.to_bytes(buffer);
+        let Some(crc) = slot::seal(buffer, sequence) else {
+            return Err(Error::new(ErrorKind::Internal, "the state of this name is too long").on(SCHEME));
         };
         let length = buffer.len();
         let fits = |size: usize| length <= size && size <= SHRINK_FACTOR * slot::size_for(length);
@@ -137,8 +156,8 @@ impl StateFile {
                 // A failed write leaves a torn slot, but a failing disk can report the failure of a write that was
                 // done.
                 let failed = |error| os_at("write", &path, error).applied_unknown();
-                kept.file.write_all_at(buffer, at).map_err(failed)?;
-                (kept.file, slot, before.slot_size)
+                kept.write_all_at(buffer, at).map_err(failed)?;
+                (kept, slot, before.slot_size)
             }
             _ => {
                 let size = slot::size_for(length);
@@ -148,7 +167,7 @@ impl StateFile {
                 (file, 0, size)
             }
         };
-        let newest = Newest { sequence, crc, slot, payload: slot::payload_at(slot * slot_size, length) };
+        let newest = Newest::written(sequence, crc, (slot, slot_size), length);
         let Next { name, boot, resource } = next;
         Ok(Self { file, path, written: Some(Record { name, boot, resource, newest, slot_size }) })
     }
@@ -180,6 +199,12 @@ pub(crate) struct Version {
 }
 
 impl Record {
+    /// A record whose place in the file the caller adds.
+    fn read(name: ResourceName, boot: Arc<str>, resource: Resource) -> Self {
+        let newest = Newest { sequence: 0, layout: 0, crc: 0, slot: 0, payload: 0..0 };
+        Self { name, boot, resource, newest, slot_size: 0 }
+    }
+
     pub(crate) fn version(&self) -> Version {
         Version { sequence: self.newest.sequence, slot: self.newest.slot, slot_size: self.slot_size }
     }
@@ -196,7 +221,21 @@ pub(crate) enum Unread {
     Failed(Error),
 }
 
-fn parse(payload: &[u8], path: &Path) -> Result<Record> {
+fn parse(payload: &[u8]) -> Option<Record> {
+    let (name, rest) = text(payload)?;
+    let (boot, resource) = text(rest)?;
+    let (name, resource) = (ResourceName::new(name).ok()?, Resource::from_bytes(resource)?);
+    Some(Record::read(name, boot.into(), resource))
+}
+
+/// The text at the beginning, and what follows it.
+fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (text, rest) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+fn parse_json(payload: &[u8], path: &Path) -> Result<Record> {
     let read = match serde_json::from_slice::<Read>(payload) {
         Ok(read) if read.format == FORMAT => read,
         other => {
@@ -207,14 +246,15 @@ fn parse(payload: &[u8], path: &Path) -> Result<Record> {
             return Err(if is_newer { newer(path) } else { foreign(path, &why) });
         }
     };
-    let newest = Newest { sequence: 0, crc: 0, slot: 0, payload: 0..0 };
-    Ok(Record { name: read.name, boot: read.boot, resource: read.resource, newest, slot_size: 0 })
+    Ok(Record::read(read.name, read.boot, read.resource))
 }
 
 /// Replaces the file at `path`. The rename is the moment of the change.
 fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<File> {
     let new = path.with_extension("new");
-    let create = || access.create(OpenOptions::new().read(true).write(true).create(true).truncate(true), &new);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).custom_flags(NO_ATIME);
+    let mut create = || access.create(&mut options, &new);
     let mut file = match create() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {

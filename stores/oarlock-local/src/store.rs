@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use oarlock_core::clock::{BootClock, Clock};
+use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
 use tokio::sync::oneshot;
@@ -94,7 +94,11 @@ impl Store {
     }
 
     pub(crate) fn now(&self) -> Now {
-        Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
+        Now { boot: self.boot_now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    pub(crate) fn boot_now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Makes one atomic step on one resource, and sends the notifications that it causes.
@@ -189,7 +193,7 @@ impl Store {
         }
         let next = Next { name: name.clone(), boot: self.boot.clone(), resource };
         let path = || self.dir.state(paths);
-        let written = StateFile::write(file, path, version, next, &mut shard.buffer, self.dir.access);
+        let written = StateFile::write(file, path, version, next, &mut shard.buffers.1, self.dir.access);
         match written {
             Ok(file) => shard.last = Some((paths.file.clone(), file)),
             Err(error) => {
@@ -215,14 +219,14 @@ impl Store {
     /// Opens and reads the state file of a name. The caller must have the shard's lock.
     pub(crate) fn load(&self, shard: &mut Shard, paths: &Paths) -> Result<(Option<StateFile>, Option<Record>)> {
         if let Some((_, mut file)) = shard.last.take_if(|(kept, _)| *kept == paths.file) {
-            match file.read(&mut shard.buffer) {
+            match file.read(&mut shard.buffers.0) {
                 Ok(record) => return Ok((Some(file), record)),
                 Err(Unread::Unlinked) => {}
                 Err(Unread::Damaged(error) | Unread::Failed(error)) => return Err(error),
             }
         }
         let Some(mut file) = StateFile::open(self.dir.state(paths))? else { return Ok((None, None)) };
-        match file.read(&mut shard.buffer) {
+        match file.read(&mut shard.buffers.0) {
             Ok(record) => Ok((Some(file), record)),
             // Only possible if a user or another program removes files.
             Err(Unread::Unlinked) => Ok((None, None)),

@@ -47,7 +47,7 @@ impl Next {
 
 /// Sweeps on a thread of its own, at most once a minute in this process.
 pub(crate) fn now_and_then(store: &Arc<Store>) {
-    if !store.next_sweep.is_due(store.now().boot) {
+    if !store.next_sweep.is_due(store.boot_now()) {
         return;
     }
     let store = Arc::downgrade(store);

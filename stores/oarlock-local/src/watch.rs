@@ -156,8 +156,8 @@ impl Hub {
     }
 
     /// The grant that came for this claim with a notification. The claim then waits no longer.
-    pub(crate) fn handed(&self, id: ClaimId, now: Moment) -> Option<Grant> {
-        let grant = self.waiters.kept(id, |received| received.take_grant(now)).flatten()?;
+    pub(crate) fn handed(&self, id: ClaimId, now: impl FnOnce() -> Moment) -> Option<Grant> {
+        let grant = self.waiters.kept(id, |received| received.take_grant(now())).flatten()?;
         self.waiters.forget(id);
         Some(grant)
     }

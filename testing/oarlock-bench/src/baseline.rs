@@ -54,6 +54,12 @@ pub trait Rival: Send + Sync {
 
     /// Passes the name on to the next waiter.
     fn give(self: Arc<Self>) -> BoxFuture<Result<()>>;
+
+    /// Asks no more in this turn. Where the name comes to contenders that do not ask, it passes it on once more: others
+    /// may still wait.
+    fn leave(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The baseline of the store behind `url`; `None` for `mem:`, which sends no requests.

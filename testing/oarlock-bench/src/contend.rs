@@ -33,6 +33,9 @@ pub async fn contend(number: u32, contender: Contender, window: Window, stop: St
         consume_budget().await;
         let asked = now();
         if asked >= window.end || stop.is_set() {
+            if let Contender::Baseline(rival) = contender {
+                rival.leave().await?;
+            }
             return Ok(grants);
         }
         let (fence, granted, ended) = match &contender {

@@ -55,8 +55,9 @@ async fn obey(plan: &Plan, targets: &mut Targets, number: u32) -> Result<(), Fai
         if who == Who::Baseline {
             targets.need_baseline().await?;
         }
-        let contenders = match (who, baseline.take()) {
-            (Who::Baseline, Some((known, contenders))) if *known == *name => contenders,
+        let contenders = match (who, &baseline) {
+            // In every turn the same ones: what they pass on may be with one of them.
+            (Who::Baseline, Some((known, contenders))) if **known == *name => contenders.clone(),
             (Who::Baseline, _) => {
                 let rivals: Vec<_> = targets.rivals(&name, count).await?.into_iter().map(Contender::Baseline).collect();
                 if rivals.is_empty() {

@@ -91,16 +91,15 @@ impl Request {
     }
 
     /// Acquires within the requested wait.
-    pub(crate) async fn lock(self) -> Result<Guard> {
+    pub(crate) async fn lock(mut self) -> Result<Guard> {
         let core = self.client.core.clone();
-        let claim = self.claim.clone();
         let started = core.clock.now();
         let give_up = self.wait.until(started);
-        match self.acquire().await? {
+        match self.acquire_from(&core, started).await? {
             Some(guard) => Ok(guard),
             None => {
                 let give_up = if give_up > started { give_up } else { core.clock.now() };
-                Err(busy(&core, &claim, started, give_up + LAST_CHANCE).await)
+                Err(busy(&core, &self.claim, started, give_up + LAST_CHANCE).await)
             }
         }
     }
@@ -108,22 +107,27 @@ impl Request {
     /// Acquires within the requested wait; `None` when it ends.
     pub(crate) async fn acquire(mut self) -> Result<Option<Guard>> {
         let core = self.client.core.clone();
-        self.check(&core)?;
         let started = core.clock.now();
+        self.acquire_from(&core, started).await
+    }
+
+    /// Acquires within a wait that began at `started`; `None` when it ends.
+    async fn acquire_from(&mut self, core: &Arc<Core>, started: Moment) -> Result<Option<Guard>> {
+        self.check(core)?;
         let give_up = self.wait.until(started);
         self.claim.wait = give_up > started;
-        let joins = self.check_owner(&core)?;
-        let pass = match self.enter_gate(&core, started, give_up).await {
+        let joins = self.check_owner(core)?;
+        let pass = match self.enter_gate(core, started, give_up).await {
             None => return Ok(None),
             Some(Admission::Handed(guard)) => return Ok(Some(guard)),
             Some(Admission::Store(pass)) => pass,
         };
-        let permit = self.waiter_permit(&core, pass.as_ref())?;
-        let mut granted = self.acquire_from_store(&core, pass, joins, started, give_up).await?;
+        let permit = self.waiter_permit(core, pass.as_ref())?;
+        let mut granted = self.acquire_from_store(core, pass, joins, started, give_up).await?;
         drop(permit);
         if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
             let left = (give_up + LAST_CHANCE).since(core.clock.now());
-            let baton = Baton::reserve(&core, guard, bounds, left.min(self.claim.ttl / 6)).await;
+            let baton = Baton::reserve(core, guard, bounds, left.min(self.claim.ttl / 6)).await;
             guard.set_baton(baton);
         }
         Ok(granted)
@@ -212,6 +216,12 @@ impl Request {
         let is_shared = core.info.capabilities.order && self.claim.weight != Weight::All;
         if !self.claim.wait || self.fair || is_shared {
             return Some(Admission::Store(None));
+        }
+        // Nearly always no other task waits, and no timer is needed.
+        if self.cohort.is_none()
+            && let Some(pass) = core.gate.try_enter(&self.claim.resource, self.claim.weight)
+        {
+            return Some(Admission::Store(Some(pass)));
         }
         let mut join = self.cohort.map(|_| core.cohorts.join(&self.claim, started));
         let handed = async {

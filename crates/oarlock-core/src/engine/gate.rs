@@ -60,6 +60,16 @@ impl Gate {
         Pass { _turn: turn, ticket }
     }
 
+    /// The turn of a claim of this weight, if no other one is in its way.
+    pub(crate) fn try_enter(&self, name: &ResourceName, weight: Weight) -> Option<Pass> {
+        let ticket = self.ticket(name);
+        let turn = match weight {
+            Weight::All => Turn::Alone { _guard: ticket.lane.turn.clone().try_write_owned().ok()? },
+            Weight::Units(_) => Turn::Shared { _guard: ticket.lane.turn.clone().try_read_owned().ok()? },
+        };
+        Some(Pass { _turn: turn, ticket })
+    }
+
     fn ticket(&self, name: &ResourceName) -> Ticket {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes.entry(name.clone()).or_default().clone();
@@ -114,6 +124,24 @@ mod tests {
         drop((reader, other));
         let pass = futures_ready(&mut writer).await.expect("the readers are gone");
         drop(pass);
+        assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
+    }
+
+    /// A task that comes late must not be served before those that queue.
+    #[tokio::test]
+    async fn a_try_does_not_overtake_what_queues() {
+        let gate = Gate::default();
+        let name = ResourceName::new("r").unwrap();
+        let first = gate.try_enter(&name, Weight::All).expect("the lane is empty");
+        let mut second = Box::pin(gate.enter(&name, Weight::All));
+        assert!(futures_ready(&mut second).await.is_none());
+        assert!(gate.try_enter(&name, Weight::All).is_none());
+        drop(first);
+        assert!(gate.try_enter(&name, Weight::All).is_none(), "the second is next");
+        assert!(gate.try_enter(&name, Weight::ONE).is_none(), "the second is next");
+        let pass = futures_ready(&mut second).await.expect("it is its turn");
+        drop(pass);
+        drop(gate.try_enter(&name, Weight::ONE).expect("the lane is empty"));
         assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
     }
 

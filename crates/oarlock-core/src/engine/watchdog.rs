@@ -184,6 +184,11 @@ impl Watchdog {
         self.0.lock().by_id.contains_key(&id)
     }
 
+    /// Whether it keeps a claim alive that waits.
+    pub(crate) fn keeps_waiters(&self) -> bool {
+        self.0.lock().waiters > 0
+    }
+
     /// Removes a claim: it is not renewed after this.
     pub(crate) fn forget(&self, id: ClaimId) {
         self.0.lock().remove(id);
@@ -268,6 +273,7 @@ impl Shared {
             self.next_check.store(entry.check_at.as_nanos(), Ordering::Relaxed);
             self.wake.notify_one();
         }
+        entries.waiters += usize::from(entry.role.belief().is_none());
         entries.by_id.insert(id, entry);
     }
 
@@ -296,7 +302,7 @@ impl Shared {
                 break;
             }
             if let Role::Holder(belief) = &entry.role
-                && (belief.deadline() <= now || belief.token().is_cancelled())
+                && (belief.deadline() <= now || belief.has_ended())
                 && belief.end_if_due()
             {
                 lost.push((entry.claim.clone(), belief.reason()));

@@ -86,7 +86,7 @@ async fn a_newer_format_is_refused_and_left_alone() {
     let newer_and_strange = rewrite(&old, |_| r#"{"format":7,"claims":[]}"#.to_owned());
     let mut newer_layout = old.clone();
     for slot in [0, old.len() / 2] {
-        newer_layout[slot + 7] = 2;
+        newer_layout[slot + 7] = 3;
     }
     for newer in [newer_payload, newer_and_strange, newer_layout] {
         std::fs::write(&file, &newer).unwrap();
@@ -105,8 +105,8 @@ async fn leases_begin_again_after_a_restart_of_the_machine() {
     held.lifetime = oarlock_core::Lifetime::Lease;
     granted(&store, &held).await;
     let file = only_state_file(dir.path());
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let written = std::fs::read(&file).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let expired = |json: &str| {
         let (before, rest) = json.split_once("\"expires\":").unwrap();
         format!("{before}\"expires\":1{}", &rest[rest.find(',').unwrap()..])
@@ -119,14 +119,52 @@ async fn leases_begin_again_after_a_restart_of_the_machine() {
     granted(&other, &claim("x")).await;
 }
 
-/// Rewrites the payload of the newest slot, with a checksum that fits.
-fn rewrite(file: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+/// Versions before this one wrote JSON. What they left is read, and written anew with the next step.
+#[tokio::test]
+async fn a_file_of_the_layout_before_is_read_and_goes_on() {
+    let dir = temp();
+    let (store, other) = (open(dir.path()).await, open(dir.path()).await);
+    let (mut held, waiter) = (claim("x"), waiting("x"));
+    held.value = Some("leader \"one\"".into());
+    let first = granted(&store, &held).await;
+    crate::pending(&store, &waiter).await;
+    let (file, seen) = (only_state_file(dir.path()), show(&store, "x").await);
+    let json = rewrite(&std::fs::read(&file).unwrap(), str::to_owned);
+    std::fs::write(&file, &json).unwrap();
+    let read = show(&other, "x").await;
+    assert_eq!((read.holders[0].id, &read.holders[0].label), (held.id, &seen.holders[0].label));
+    assert_eq!((read.holders[0].value.as_deref(), read.waiters.count()), (Some("leader \"one\""), Some(1)));
+    assert_eq!(std::fs::read(&file).unwrap(), json, "showing it changes nothing");
+    release(&store, &held).await;
+    assert!(granted(&other, &waiter).await.fence > first.fence);
+    assert_eq!(newest(&std::fs::read(&file).unwrap()).1[7], 2, "the next step wrote the layout of this version");
+}
+
+/// The newest slot: where it starts, and its bytes.
+fn newest(file: &[u8]) -> (usize, &[u8]) {
     let size = file.len() / 2;
     let sequence = |slot: usize| u64::from_le_bytes(file[slot * size + 8..slot * size + 16].try_into().unwrap());
     let start = if sequence(0) > sequence(1) { 0 } else { size };
-    let length = u32::from_le_bytes(file[start + 16..start + 20].try_into().unwrap()) as usize;
-    let payload = change(std::str::from_utf8(&file[start + 24..start + 24 + length]).unwrap());
+    (start, &file[start..start + size])
+}
+
+/// The newest slot as the layout before would have it: JSON with a checksum that fits, after a change.
+fn rewrite(file: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+    let (start, slot) = newest(file);
+    let length = u32::from_le_bytes(slot[16..20].try_into().unwrap()) as usize;
+    let text = |bytes: &mut &[u8]| {
+        let (text, rest) = bytes[4..].split_at(u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize);
+        *bytes = rest;
+        String::from_utf8(text.to_vec()).unwrap()
+    };
+    let mut payload = &slot[24..24 + length];
+    let (name, boot) = (text(&mut payload), text(&mut payload));
+    let resource = oarlock_core::model::Resource::from_bytes(payload).unwrap();
+    let [name, boot] = [name, boot].map(|text| serde_json::to_string(&text).unwrap());
+    let resource = serde_json::to_string(&resource).unwrap();
+    let payload = change(&format!(r#"{{"format":1,"name":{name},"boot":{boot},"resource":{resource}}}"#));
     let mut changed = file.to_vec();
+    changed[start + 7] = 1;
     let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
     changed[start + 16..start + 20].copy_from_slice(&length);
     changed[start + 24..start + 24 + payload.len()].copy_from_slice(payload.as_bytes());
@@ -180,13 +218,13 @@ async fn a_state_outgrows_its_slots_and_shrinks_again() {
     let (store, other) = (open(dir.path()).await, open(dir.path()).await);
     let held = claim("x");
     granted(&store, &held).await;
-    let waiters: Vec<_> = (0..300).map(|_| waiting("x")).collect();
+    let waiters: Vec<_> = (0..400).map(|_| waiting("x")).collect();
     for waiter in &waiters {
         crate::pending(&store, waiter).await;
     }
     let file = only_state_file(dir.path());
     assert!(std::fs::metadata(&file).unwrap().len() > 65_536);
-    assert_eq!(show(&other, "x").await.waiters.count(), Some(300));
+    assert_eq!(show(&other, "x").await.waiters.count(), Some(400));
     for waiter in &waiters {
         release(&other, waiter).await;
     }

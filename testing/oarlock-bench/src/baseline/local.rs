@@ -1,7 +1,10 @@
-//! `local:`: `flock(2)` of one open file for each name.
+//! `local:`: `flock(2)` of one open file for each name, and a token that goes from process to process.
+
+mod token;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
@@ -12,9 +15,12 @@ use oarlock::url::Url;
 use oarlock::{Error, ErrorKind, Result};
 
 use super::{Baseline, Rival};
+use token::Token;
 
 struct Flock {
     dir: PathBuf,
+    /// The folders in which tokens of this run go round, to be removed. Other processes use them too.
+    rings: Mutex<Vec<PathBuf>>,
     files: Mutex<HashMap<Arc<str>, Arc<File>>>,
 }
 
@@ -24,7 +30,7 @@ pub(super) fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| {
         Error::new(ErrorKind::CannotCreate, format!("cannot create {}", dir.display())).on("local").because(error)
     })?;
-    Ok(Arc::new(Flock { dir, files: Mutex::default() }))
+    Ok(Arc::new(Flock { dir, rings: Mutex::default(), files: Mutex::default() }))
 }
 
 fn failed(error: io::Error) -> Error {
@@ -59,14 +65,23 @@ impl Baseline for Flock {
         Box::pin(async move { Flock::pair(&self, &name).map_err(failed) })
     }
 
-    /// Waiting for a flock blocks a thread: tasks have no plain way to do that.
-    fn rival(self: Arc<Self>, _: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
-        Box::pin(async { Ok(None) })
+    /// Waiting for a flock blocks a thread, and wakes a contender in no order. So the name is a token here.
+    fn rival(self: Arc<Self>, name: Arc<str>) -> BoxFuture<Result<Option<Arc<dyn Rival>>>> {
+        // The address of a socket must be short. Every process hashes alike: this hasher has no random keys.
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let ring = self.dir.with_file_name(format!("ring-{:x}", hasher.finish()));
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(ring.clone());
+        Box::pin(async { Ok(Token::new(ring).map(|token| Arc::new(token) as Arc<dyn Rival>)) })
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
             self.files.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            for ring in self.rings.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                // Another process of the load may have removed it.
+                let _ = std::fs::remove_dir_all(ring);
+            }
             std::fs::remove_dir_all(&self.dir).map_err(failed)
         })
     }

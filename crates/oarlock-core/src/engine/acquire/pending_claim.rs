@@ -8,7 +8,7 @@ use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::driver::{Attempt, BoxFuture, End, Release};
 use crate::engine::gate::Pass;
-use crate::engine::{Core, Orphan};
+use crate::engine::{Core, Orphan, answer_within};
 use crate::error::{Applied, Error, Result};
 use crate::event::Step;
 
@@ -61,13 +61,13 @@ impl PendingClaim {
         self.sent = self.core.clock.now();
         let request = self.in_flight.insert(self.core.driver.clone().attempt(self.claim.clone()));
         let patience = self.core.op_timeout.min(end.since(self.sent));
-        match tokio::time::timeout(patience, request).await {
-            Ok(answer) => {
+        match answer_within(patience, request).await {
+            Some(answer) => {
                 self.in_flight = None;
                 self.doubtful |= answer.as_ref().is_err_and(|error| error.applied() == Applied::Unknown);
                 answer
             }
-            Err(_) => {
+            None => {
                 self.abandon();
                 let error = Error::unreachable("no answer in time").on(self.core.info.scheme).during("attempt");
                 Err(error.about(&self.claim.resource))
@@ -86,7 +86,10 @@ impl PendingClaim {
 
     /// Nothing is left to clean up: a guard has the claim, or the store refused it.
     pub(super) fn settle(&mut self) {
-        self.core.watchdog.forget(self.claim.id);
+        // The watchdog knows only claims that waited.
+        if self.stage == Stage::Queued {
+            self.core.watchdog.forget(self.claim.id);
+        }
         self.stage = Stage::Absent;
     }
 
@@ -98,7 +101,7 @@ impl PendingClaim {
         self.core.watchdog.forget(self.claim.id);
         let request = self.releasing.insert(self.core.release(&self.claim, End::Withdrawn));
         let patience = self.core.op_timeout.min(end.since(self.core.clock.now()));
-        let Ok(answer) = tokio::time::timeout(patience, request).await else { return };
+        let Some(answer) = answer_within(patience, request).await else { return };
         self.releasing = None;
         if answer.is_ok() {
             self.stage = Stage::Absent;

@@ -20,6 +20,8 @@ use crate::state::{Ending, Memo};
 pub(super) struct Entries {
     pub(super) by_id: HashMap<ClaimId, Entry>,
     pub(super) by_time: BTreeSet<(Moment, ClaimId)>,
+    /// How many of them wait.
+    pub(super) waiters: usize,
     pub(super) started: bool,
     /// How many publications there were.
     pub(super) publication: u64,
@@ -82,6 +84,7 @@ impl Entries {
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
         let entry = self.by_id.remove(&id)?;
         self.by_time.remove(&(entry.check_at, id));
+        self.waiters -= usize::from(entry.role.belief().is_none());
         Some(entry)
     }
 }

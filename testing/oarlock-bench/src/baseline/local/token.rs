@@ -1,0 +1,198 @@
+//! A token that contenders pass round by datagram: one message, one wake-up, and nothing that could be shared out
+//! wrongly, because each contender knows only the next one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oarlock::driver::BoxFuture;
+use oarlock::{Error, Result};
+use tokio::net::UnixDatagram;
+
+use super::failed;
+use crate::baseline::Rival;
+
+/// A token that is not passed on for this long was lost.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a contender that leaves waits for the token.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long to wait for room in the queue of the next contender.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest path of a socket that every system accepts.
+const MAX_SOCKET_PATH: usize = 103;
+
+const TOKEN: [u8; 1] = *b"t";
+/// Another contender joined: the ring has to be read again.
+const JOINED: [u8; 1] = *b"j";
+
+/// One contender of the ring that a folder of sockets is. It joins with its first `take`.
+pub(super) struct Token {
+    folder: PathBuf,
+    seat: Mutex<Option<Arc<Seat>>>,
+}
+
+struct Seat {
+    socket: UnixDatagram,
+    /// The same socket: the kernel does not tell when the queue of another one has room again.
+    sender: std::os::unix::net::UnixDatagram,
+    path: PathBuf,
+    next: Mutex<PathBuf>,
+}
+
+impl Token {
+    /// A contender of the ring in this folder; `None` if the path of the folder is too long for a socket.
+    pub(super) fn new(folder: PathBuf) -> Option<Self> {
+        let longest = folder.join(format!("{:x}", u64::MAX));
+        (longest.as_os_str().len() <= MAX_SOCKET_PATH).then(|| Self { folder, seat: Mutex::default() })
+    }
+
+    /// The seat in the ring, and whether the token starts here.
+    fn seat(&self) -> io::Result<(Arc<Seat>, bool)> {
+        let mut seat = lock(&self.seat);
+        if let Some(seat) = &*seat {
+            return Ok((seat.clone(), false));
+        }
+        std::fs::create_dir_all(&self.folder)?;
+        let path = self.folder.join(format!("{:x}", fastrand::u64(..)));
+        let socket = std::os::unix::net::UnixDatagram::bind(&path)?;
+        socket.set_nonblocking(true)?;
+        for other in ring(&self.folder)? {
+            match socket.send_to(&JOINED, other) {
+                // Its queue is full of these already.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => drop(sent?),
+            }
+        }
+        let sender = socket.try_clone()?;
+        let socket = UnixDatagram::from_std(socket)?;
+        let joined = Arc::new(Seat { socket, sender, next: Mutex::new(path.clone()), path });
+        let laid = std::fs::File::create_new(self.folder.join("token.laid"));
+        *seat = Some(joined.clone());
+        Ok((joined, laid.is_ok()))
+    }
+
+    async fn receive(&self) -> io::Result<()> {
+        let (seat, begins) = self.seat()?;
+        if begins {
+            return Ok(());
+        }
+        loop {
+            let mut message = [0];
+            seat.socket.recv(&mut message).await?;
+            if message == TOKEN {
+                return Ok(());
+            }
+            seat.look()?;
+        }
+    }
+
+    async fn send(&self) -> io::Result<()> {
+        let (seat, _) = self.seat()?;
+        let next = lock(&seat.next).clone();
+        loop {
+            match seat.sender.send_to(&TOKEN, &next) {
+                // Only while many join: the next one has not read yet that they did.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL_PAUSE).await,
+                sent => return sent.map(drop),
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Finds the next contender.
+    fn look(&self) -> io::Result<()> {
+        let ring = ring(self.path.parent().unwrap_or(Path::new(".")))?;
+        let next = ring.iter().find(|path| **path > self.path).or(ring.first());
+        *lock(&self.next) = next.unwrap_or(&self.path).clone();
+        Ok(())
+    }
+}
+
+impl Rival for Token {
+    fn what(&self) -> &'static str {
+        "a token passed round by datagram"
+    }
+
+    fn take(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            tokio::time::timeout(TAKE_TIMEOUT, self.receive()).await.map_err(|_| lost())?.map_err(failed)
+        })
+    }
+
+    fn give(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(
+            async move { tokio::time::timeout(TAKE_TIMEOUT, self.send()).await.map_err(|_| lost())?.map_err(failed) },
+        )
+    }
+
+    /// The token goes round once more, and stays with the first contender that has left and passed it on.
+    fn leave(self: Arc<Self>) -> BoxFuture<Result<()>> {
+        Box::pin(async move {
+            // A contender that never took has no seat, and is not missed.
+            if lock(&self.seat).is_none() {
+                return Ok(());
+            }
+            match tokio::time::timeout(LEAVE_TIMEOUT, self.receive()).await {
+                Ok(received) => received.map_err(failed)?,
+                // The others have ended.
+                Err(_) => return Ok(()),
+            }
+            self.give().await
+        })
+    }
+}
+
+fn lost() -> Error {
+    Error::unreachable("the token of the baseline was lost").on("local")
+}
+
+/// All contenders, in their order.
+fn ring(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut ring = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        ring.push(entry?.path());
+    }
+    ring.retain(|path| path.extension().is_none());
+    ring.sort_unstable();
+    Ok(ring)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All leave when the turn is over, and none of them waits in vain.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn the_token_goes_round_for_as_long_as_a_contender_waits() {
+        let folder = std::env::temp_dir().join(format!("oarlock-ring-{:x}", fastrand::u64(..)));
+        let ring: Vec<_> = (0..3).map(|_| Arc::new(Token::new(folder.clone()).unwrap())).collect();
+        for _ in 0..5 {
+            let end = std::time::Instant::now() + Duration::from_millis(10);
+            let pass = |at: usize| {
+                let one: Arc<Token> = ring[at].clone();
+                tokio::spawn(async move {
+                    let mut taken = 0;
+                    while std::time::Instant::now() < end {
+                        one.clone().take().await.unwrap();
+                        one.clone().give().await.unwrap();
+                        taken += 1;
+                    }
+                    one.leave().await.unwrap();
+                    taken
+                })
+            };
+            let (first, second, third) = tokio::join!(pass(0), pass(1), pass(2));
+            assert!([first, second, third].map(Result::unwrap).iter().all(|taken| *taken > 0));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
