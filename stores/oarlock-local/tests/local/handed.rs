@@ -117,9 +117,11 @@ async fn a_death_before_the_watch_is_not_lost() {
     let mut helper = Helper::start("hold x", dir.path());
     assert_eq!(helper.says(), "held");
     let next = waiting("x");
-    let (second, watch) = queue(&store, &next).await;
-    drop(watch);
+    let (second, mut watch) = queue(&store, &next).await;
     helper.kill();
+    // This process has seen the death, and no event for it will come again.
+    hint(&mut watch).await;
+    drop(watch);
     let mut watch = turn(&store, &next, second.cursor).await;
     hint(&mut watch).await;
     granted(&store, &next).await;
