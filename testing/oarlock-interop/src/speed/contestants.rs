@@ -164,10 +164,10 @@ pub(super) const ARENAS: &[Arena] = &[
         store: Store::Local,
         ours: &[OARLOCK],
         others: &[("filelock", "filelock (Python)", "mutex", SCRIPTS)],
-        has_rivals: true,
+        has_rivals: false,
         tasks: &[1, 64],
         shapes: &[(4, 4), (16, 2)],
-        note: "No server. The baseline of a pair is `flock(2)`, which stores nothing.",
+        note: "No server. The baseline of a pair is `flock(2)`, which stores nothing; hand-offs have none here.",
     },
 ];
 
