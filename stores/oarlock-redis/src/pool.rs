@@ -1,5 +1,6 @@
 //! The connections of one client: which server serves a key, and where to subscribe.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,6 +141,18 @@ impl Pool {
     pub(crate) fn mail(&self, keys: &Keys) -> String {
         let tag = if self.is_cluster() { &*keys.tag } else { "" };
         format!("{}mail:{tag}", self.config.prefix)
+    }
+
+    /// The channel of the mailbox for names with this hash tag.
+    pub(crate) fn mailbox_of(&self, tag: u8) -> Cow<'_, str> {
+        if !self.is_cluster() {
+            return Cow::Borrowed(&self.mailbox);
+        }
+        let mut mailbox = format!("{}mail:", self.config.prefix);
+        keys::push_tag(&mut mailbox, tag);
+        mailbox.push(':');
+        mailbox.push_str(&self.session);
+        Cow::Owned(mailbox)
     }
 
     pub(crate) async fn node(&self, slot: u16, to: &Destination) -> Result<Arc<Node>> {
