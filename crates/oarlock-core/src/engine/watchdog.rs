@@ -90,12 +90,8 @@ impl Watchdog {
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
         self.keep(claim, (Role::Holder(belief), Some(fence)), ttl, renew.then_some(at));
         if is_part {
-            // The holder may block this thread now. tokio keeps the task that was woken last for the thread that woke
-            // it, and this thread may be the one that polls timers and sockets. A second new task makes it wake another
-            // thread, which takes over both.
-            for _ in 0..2 {
-                self.0.runtime.spawn_daemon(std::future::ready(()));
-            }
+            // The holder may block this thread now, which may be the one that polls timers and sockets.
+            self.0.runtime.wake_another_thread(SOON);
         }
     }
 
