@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::config::{Address, Config};
 use crate::connection::{Connection, Connector, Login, Target};
 use crate::error::{SCHEME, closed, unexpected};
-use crate::keys::{self, Keys};
+use crate::keys::{self, Keys, NativeKey};
 use crate::node::{Make, Node};
 use crate::notifications::{Notifications, Source, Topic};
 use crate::sentinel::Sentinels;
@@ -237,14 +237,16 @@ impl Pool {
     }
 
     /// The connection on which a claim is notified, and its mailbox.
-    pub(crate) async fn source(&self, claim: &Claim) -> Option<(Source, String)> {
-        if !self.is_cluster() {
-            let source = self.node(0, &Destination::SlotOwner).await.ok()?.source(false)?;
-            return Some((source, self.mailbox.clone()));
-        }
-        let keys = self.keys(&claim.resource);
-        let mailbox = format!("{}{}", self.mail(&keys), self.session);
-        Some((self.node_of(&keys.key).await.ok()?.source(true)?, mailbox))
+    pub(crate) async fn source(&self, claim: &Claim) -> Option<(Source, Cow<'_, str>)> {
+        let source = match &self.route {
+            Route::One(node) => node.source(false)?,
+            Route::Sentinels(_) => self.node(0, &Destination::SlotOwner).await.ok()?.source(false)?,
+            Route::Cluster(_) => {
+                let NativeKey { key, tag, .. } = NativeKey::of(&self.config.prefix, &claim.resource);
+                return Some((self.node_of(&key).await.ok()?.source(true)?, self.mailbox_of(tag)));
+            }
+        };
+        Some((source, Cow::Borrowed(&self.mailbox)))
     }
 
     /// Subscribes to the mailbox for this resource, where each slot has its own.
