@@ -36,8 +36,6 @@ pub struct Runtime {
     handle: Handle,
     tasks: TaskTracker,
     thread: Option<Arc<Thread>>,
-    /// Whether another thread will be woken.
-    waking: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -67,7 +65,7 @@ impl Runtime {
             )
             .because(error)
         })?;
-        Ok(Self { handle, tasks: TaskTracker::new(), thread: None, waking: Arc::default() })
+        Ok(Self { handle, tasks: TaskTracker::new(), thread: None })
     }
 
     /// A new thread, which ends after the last client, guard and blocking view on it are gone and their releases are
@@ -93,7 +91,7 @@ impl Runtime {
         };
         let started = std::thread::Builder::new().name("oarlock".into()).spawn(work).map_err(failed)?;
         let thread = Thread { id: started.thread().id(), stop, tasks: tasks.clone() };
-        Ok(Self { handle, tasks, thread: Some(Arc::new(thread)), waking: Arc::default() })
+        Ok(Self { handle, tasks, thread: Some(Arc::new(thread)) })
     }
 
     /// This driver, with requests that run in the context of this runtime.
@@ -114,29 +112,9 @@ impl Runtime {
         self.handle.spawn(work);
     }
 
-    /// Makes another thread of this runtime poll timers and sockets within this time, if there is one: the calling
-    /// thread may block before it polls them itself.
-    ///
-    /// To wake it at once would cost more than all else at a hand-over: one wake-up is enough for all calls of that
-    /// time. A thread outside of the runtime sleeps until then, because a blocked runtime polls no timer.
-    pub(crate) fn wake_another_thread(&self, within: std::time::Duration) {
-        if self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread || self.waking.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (handle, waking) = (self.handle.clone(), self.waking.clone());
-        let wake = move || {
-            std::thread::sleep(within);
-            // First, so that a call that comes now starts a thread of its own.
-            waking.store(false, Ordering::Release);
-            handle.spawn(std::future::ready(()));
-        };
-        if std::thread::Builder::new().name("oarlock-wake".into()).spawn(wake).is_err() {
-            self.waking.store(false, Ordering::Release);
-            // tokio keeps the task that was woken last for the thread that woke it. The second one makes it wake another.
-            for _ in 0..2 {
-                self.spawn_daemon(std::future::ready(()));
-            }
-        }
+    /// Whether it may have more than one thread.
+    pub(crate) fn has_other_threads(&self) -> bool {
+        self.handle.runtime_flavor() != RuntimeFlavor::CurrentThread
     }
 
     /// A task that is finished when this runtime is gone.
