@@ -5,13 +5,14 @@ use std::time::Duration;
 use futures_util::future::join;
 use oarlock_core::clock::Clock;
 use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
-use oarlock_core::{Applied, Capacity, Claim, Error, Fence, Limit, Result, Weight};
+use oarlock_core::{Applied, Capacity, Claim, Error, Fence, Result};
 use redis::Value;
 
 use crate::Redis;
 use crate::config::Layout;
 use crate::dispatch::ScriptCall;
 use crate::error::unexpected;
+use crate::native::{units, weight};
 use crate::scripts::{Reply, micros, optional};
 
 impl Redis {
@@ -56,7 +57,7 @@ impl Redis {
         } else {
             self.pool.run_one(self.attempt_call(claim, sent)).await
         };
-        read(claim, reply?)
+        read(self.pool.config.layout, claim, reply?)
     }
 
     /// An attempt that counts only if enough replicas have it. The driver does not withdraw a grant that they have not
@@ -68,8 +69,10 @@ impl Redis {
     }
 
     fn attempt_call(&self, claim: &Claim, sent: i64) -> ScriptCall {
-        if self.pool.config.layout == Layout::Plain {
-            return self.plain_attempt(claim);
+        match self.pool.config.layout {
+            Layout::Native => return self.native_attempt(claim, sent),
+            Layout::Plain => return self.plain_attempt(claim),
+            Layout::Redisson => {}
         }
         let (mode, limit) = match claim.capacity {
             Capacity::Any => ("any", 1),
@@ -109,11 +112,17 @@ pub(crate) fn confirm_timeout(ttl: Duration) -> Duration {
     (ttl / 4).min(Duration::from_secs(1))
 }
 
-fn read(claim: &Claim, reply: Value) -> Result<Attempt> {
-    if let Value::Int(fence) = reply {
-        let fence = Fence::new(u64::try_from(fence).map_err(|error| unexpected().because(error))?);
-        let ttl = Duration::from_millis(u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX));
-        return Ok(Attempt::Granted(Grant::new(fence, Lease::of(ttl))));
+fn read(layout: Layout, claim: &Claim, reply: Value) -> Result<Attempt> {
+    if let Value::Int(number) = reply {
+        let Ok(fence) = u64::try_from(number) else { return Ok(Attempt::Pending(pending(number))) };
+        // The other layouts keep leases to the millisecond.
+        let ttl = match layout {
+            Layout::Native => Duration::from_micros(micros(claim.ttl)),
+            Layout::Plain | Layout::Redisson => {
+                Duration::from_millis(u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX))
+            }
+        };
+        return Ok(Attempt::Granted(Grant::new(Fence::new(fence), Lease::of(ttl))));
     }
     let (outcome, mut reply) = Reply::of(reply)?;
     match (&*outcome, claim.capacity) {
@@ -135,20 +144,14 @@ fn read(claim: &Claim, reply: Value) -> Result<Attempt> {
     }
 }
 
-/// A weight, for a script: 0 is everything.
-fn weight(weight: Weight) -> u32 {
-    match weight {
-        Weight::All => 0,
-        Weight::Units(units) => units.get(),
-    }
-}
-
-/// A capacity, for a script: 0 is no limit.
-fn units(limit: Limit) -> u32 {
-    match limit {
-        Limit::Unlimited => 0,
-        Limit::Units(units) => units.get(),
-    }
+/// The answer to a claim that waits, in one number: how many claims are ahead, and in the lower 32 bits the milliseconds
+/// until to look again; as a negative number, less one.
+fn pending(number: i64) -> Pending {
+    let number = number.saturating_add(1).unsigned_abs();
+    let mut pending = Pending::default();
+    pending.ahead = u32::try_from(number >> 32).ok();
+    pending.recheck_after = Some(Duration::from_millis(number & u64::from(u32::MAX)));
+    pending
 }
 
 #[cfg(test)]
@@ -158,7 +161,7 @@ mod tests {
 
     use oarlock_core::clock::BootClock;
     use oarlock_core::driver::{Driver, DynDriver as _, End, Interest};
-    use oarlock_core::{ClaimId, Lifetime, ResourceName};
+    use oarlock_core::{ClaimId, Lifetime, Limit, ResourceName, Weight};
 
     use super::*;
     use crate::config::{Address, Config};

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::connection::Target;
 use crate::error::{SCHEME, failed, not_loaded, unexpected};
+use crate::keys::NativeKey;
 use crate::node::{Node, Replies};
 use crate::pool::{Destination, Pool, Route};
 use crate::scripts::Script;
@@ -28,6 +29,12 @@ pub(crate) struct ScriptCall {
     pub(crate) script: Arc<Script>,
     pub(crate) slot: u16,
     pub(crate) command: Cmd,
+}
+
+/// A call of a script of the native layout, and the hash tag of its resource.
+pub(crate) struct NativeCall {
+    pub(crate) call: ScriptCall,
+    pub(crate) tag: u8,
 }
 
 /// Calls for one node, by their indexes.
@@ -54,6 +61,14 @@ impl Pool {
         command.arg(script.hash()).arg(2 + keys.more.len()).arg(&keys.key).arg(&keys.side).arg(&keys.more);
         command.arg(self.mail(&keys));
         ScriptCall { script: script.clone(), slot: self.slot(&keys.key), command }
+    }
+
+    /// A call of `script` on a lock of the native layout.
+    pub(crate) fn native_call(&self, script: &Arc<Script>, name: &ResourceName) -> NativeCall {
+        let NativeKey { key, index, tag } = NativeKey::of(&self.config.prefix, name);
+        let mut command = Cmd::with_capacity(6, 384);
+        command.arg("EVALSHA").arg(script.hash()).arg("2").arg(&key).arg(key.get(..index).unwrap_or_default());
+        NativeCall { call: ScriptCall { script: script.clone(), slot: self.slot(&key), command }, tag }
     }
 
     /// A call of `script` on a lock of the plain layout.

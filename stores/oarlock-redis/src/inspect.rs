@@ -11,6 +11,7 @@ use serde::de::value::{Error as Unknown, StrDeserializer};
 
 use crate::Redis;
 use crate::config::{Config, Layout};
+use crate::dispatch::ScriptCall;
 use crate::error::{SCHEME, unexpected};
 use crate::keys;
 use crate::scripts::Reply;
@@ -38,10 +39,17 @@ impl Redis {
 
     /// The resources of these names; an error for each that cannot be read.
     async fn read_all(&self, names: &[ResourceName]) -> Result<Vec<Result<ResourceState>>> {
-        let calls = names.iter().map(|name| self.pool.call(&self.scripts.inspect, name)).collect();
+        let calls = names.iter().map(|name| self.inspect_call(name)).collect();
         let replies = self.pool.run(calls).await.into_iter().zip(names);
         let layout = self.pool.config.layout;
         replies.map(|(reply, name)| Ok(read(layout, name.clone(), reply?))).collect()
+    }
+
+    fn inspect_call(&self, name: &ResourceName) -> ScriptCall {
+        match self.pool.config.layout {
+            Layout::Native => self.pool.native_call(&self.scripts.inspect, name).call,
+            Layout::Plain | Layout::Redisson => self.pool.call(&self.scripts.inspect, name),
+        }
     }
 
     /// Every name in the indexes, in order.
@@ -142,7 +150,7 @@ enum Entry {
 }
 
 fn entry_of(layout: Layout, mut reply: Reply) -> Result<Entry> {
-    let id = reply.text()?.parse()?;
+    let id = reply.id()?;
     let kind = reply.text()?;
     let kind = Kind::deserialize(StrDeserializer::<Unknown>::new(&kind)).map_err(|e| unexpected().because(e))?;
     let weight = NonZeroU32::new(reply.small()?).map_or(Weight::All, Weight::Units);

@@ -29,10 +29,9 @@ impl Keys {
     pub(crate) fn of(layout: Layout, prefix: &str, name: &ResourceName) -> Self {
         match layout {
             Layout::Native => {
-                let tag = tag(name.as_str());
-                let side = index(prefix, tag);
-                // The first braces of a key count, so a name may have its own.
-                Self { key: format!("{side}:{name}"), side, tag: format!("{{{tag:02x}}}:"), more: Vec::new() }
+                let NativeKey { key, index, tag } = NativeKey::of(prefix, name);
+                let side = key.get(..index).unwrap_or_default().to_owned();
+                Self { key, side, tag: format!("{{{tag:02x}}}:"), more: Vec::new() }
             }
             Layout::Plain => {
                 let key = format!("{prefix}{name}");
@@ -46,6 +45,34 @@ impl Keys {
             }
         }
     }
+}
+
+/// The key of a name in the native layout.
+pub(crate) struct NativeKey {
+    pub(crate) key: String,
+    /// How many of its bytes are the key of its index.
+    pub(crate) index: usize,
+    pub(crate) tag: u8,
+}
+
+impl NativeKey {
+    pub(crate) fn of(prefix: &str, name: &ResourceName) -> Self {
+        let (name, tag) = (name.as_str(), tag(name.as_str()));
+        let mut key = String::with_capacity(prefix.len() + name.len() + 5);
+        key.push_str(prefix);
+        push_tag(&mut key, tag);
+        let index = key.len();
+        // The first braces of a key count, so a name may have its own.
+        key.push(':');
+        key.push_str(name);
+        Self { key, index, tag }
+    }
+}
+
+/// Adds a hash tag: two hexadecimal digits in braces.
+pub(crate) fn push_tag(text: &mut String, tag: u8) {
+    let digit = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
+    text.extend(['{', digit(tag >> 4), digit(tag & 15), '}']);
 }
 
 /// The index of the names with this tag.
@@ -144,6 +171,7 @@ mod tests {
         let keys = of(Layout::Native, "oarlock:", "deploy/{prod}");
         assert_eq!((&*keys.key, &*keys.side), ("oarlock:{df}:deploy/{prod}", "oarlock:{df}"));
         assert_eq!(name(&keys.side, &keys.key).unwrap().as_str(), "deploy/{prod}");
+        assert_eq!(index("oarlock:", 0xdf), keys.side);
         let keys = of(Layout::Plain, "", "deploy");
         assert_eq!((&*keys.key, &*keys.side), ("deploy", "oarlock:beside:{deploy}"));
         let keys = of(Layout::Plain, "team:", "a}b");

@@ -9,6 +9,7 @@ mod dispatch;
 mod error;
 mod inspect;
 mod keys;
+mod native;
 mod node;
 mod notifications;
 mod plain;

@@ -294,8 +294,12 @@ impl Node {
     /// Arms a watch. Notifications from now on reach it, once this returns.
     pub(crate) async fn listen(self: &Arc<Self>, topic: Topic, channel: &str, sharded: bool) -> Result<Watch> {
         let connection = self.subscribing(sharded).await?;
+        let is_turn = matches!(topic, Topic::Turn(_));
         let watch = self.notifications.listen(topic, channel, connection.source);
-        self.subscribe_in_task(connection, channel, sharded).await?;
+        // A waiting claim mostly needs no request: its mailbox is subscribed to already.
+        if !(is_turn && self.notifications.is_subscribed(channel, connection.source)) {
+            self.subscribe_in_task(connection, channel, sharded).await?;
+        }
         Ok(watch)
     }
 

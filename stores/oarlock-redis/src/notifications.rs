@@ -31,14 +31,32 @@ pub(crate) struct Notification {
 }
 
 impl Notification {
-    /// `id` or `id fence sent ttl [memo]`. Any other payload is a hint without a claim.
+    /// The 16 bytes of an id, alone or with fence, sent and ttl of 8 bytes each, and `=` and a memo if there is one. The
+    /// other layouts send an id as text. Any other payload is a hint without a claim.
     pub(crate) fn read(payload: &[u8]) -> Self {
-        let mut parts =
-            payload.splitn(5, |byte| *byte == b' ').map(|part| std::str::from_utf8(part).unwrap_or_default());
-        let claim = parts.next().and_then(|id| id.parse().ok());
-        let memo = payload.splitn(5, |byte| *byte == b' ').nth(4).map(Into::into);
-        Self { claim, handed: Handed::read(parts, memo) }
+        if payload.len() == 32 {
+            return Self { claim: std::str::from_utf8(payload).ok().and_then(|id| id.parse().ok()), handed: None };
+        }
+        let Some((id, rest)) = payload.split_first_chunk() else { return Self { claim: None, handed: None } };
+        let claim = Some(ClaimId::from_bits(u128::from_be_bytes(*id)));
+        match rest {
+            [] => Self { claim, handed: None },
+            _ => handed(rest).map_or(Self { claim: None, handed: None }, |handed| Self { claim, handed: Some(handed) }),
+        }
     }
+}
+
+/// A grant: three numbers, and `=` and a memo if there is one.
+fn handed(bytes: &[u8]) -> Option<Handed> {
+    let (numbers, memo) = bytes.split_at_checked(24)?;
+    let mut numbers = numbers.chunks_exact(8).map(|bytes| bytes.try_into().map(u64::from_be_bytes).ok());
+    let mut number = || numbers.next().flatten();
+    let memo = match memo {
+        [] => None,
+        [b'=', memo @ ..] => Some(memo.into()),
+        _ => return None,
+    };
+    Some(Handed::new(number()?, number()?, number()?, memo))
 }
 
 /// A connection on which notifications arrive.
@@ -250,16 +268,24 @@ impl Notifications {
 mod tests {
     use super::*;
 
-    const ID: &str = "000000000000000000000000000000ff";
+    fn payload(parts: &[&[u8]]) -> Vec<u8> {
+        [&255_u128.to_be_bytes()[..], &parts.concat()].concat()
+    }
 
     #[test]
     fn notifications_are_read_as_they_are_written() {
         let claim = Some(ClaimId::from_bits(255));
-        assert_eq!(Notification::read(ID.as_bytes()), Notification { claim, handed: None });
-        let handed = Handed::read(["7", "5", "2"].into_iter(), Some(b"a b \xff"[..].into()));
-        assert!(handed.is_some());
-        assert_eq!(Notification::read(&[ID.as_bytes(), b" 7 5 2 a b \xff"].concat()), Notification { claim, handed });
-        assert_eq!(Notification::read(b"something else"), Notification { claim: None, handed: None });
-        assert_eq!(Notification::read(format!("{ID} 7 x 2").as_bytes()), Notification { claim, handed: None });
+        let told = Notification { claim, handed: None };
+        assert_eq!(Notification::read(&payload(&[])), told);
+        assert_eq!(Notification::read(b"000000000000000000000000000000ff"), told, "as the other layouts send it");
+        let numbers: Vec<u8> = [7_u64, 5, 2].iter().flat_map(|number| number.to_be_bytes()).collect();
+        for (memo, read) in [(&b""[..], None), (b"=", Some(&b""[..])), (b"=a b \xff", Some(b"a b \xff"))] {
+            let handed = Some(Handed::new(7, 5, 2, read.map(Into::into)));
+            assert_eq!(Notification::read(&payload(&[&numbers, memo])), Notification { claim, handed });
+        }
+        let hint = Notification { claim: None, handed: None };
+        for other in [b"something else".to_vec(), payload(&[b"x"]), payload(&[&numbers, b"memo"]), vec![b'x'; 32]] {
+            assert_eq!(Notification::read(&other), hint);
+        }
     }
 }

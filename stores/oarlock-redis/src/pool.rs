@@ -1,5 +1,6 @@
 //! The connections of one client: which server serves a key, and where to subscribe.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::config::{Address, Config};
 use crate::connection::{Connection, Connector, Login, Target};
 use crate::error::{SCHEME, closed, unexpected};
-use crate::keys::{self, Keys};
+use crate::keys::{self, Keys, NativeKey};
 use crate::node::{Make, Node};
 use crate::notifications::{Notifications, Source, Topic};
 use crate::sentinel::Sentinels;
@@ -142,6 +143,18 @@ impl Pool {
         format!("{}mail:{tag}", self.config.prefix)
     }
 
+    /// The channel of the mailbox for names with this hash tag.
+    pub(crate) fn mailbox_of(&self, tag: u8) -> Cow<'_, str> {
+        if !self.is_cluster() {
+            return Cow::Borrowed(&self.mailbox);
+        }
+        let mut mailbox = format!("{}mail:", self.config.prefix);
+        keys::push_tag(&mut mailbox, tag);
+        mailbox.push(':');
+        mailbox.push_str(&self.session);
+        Cow::Owned(mailbox)
+    }
+
     pub(crate) async fn node(&self, slot: u16, to: &Destination) -> Result<Arc<Node>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(closed());
@@ -224,14 +237,16 @@ impl Pool {
     }
 
     /// The connection on which a claim is notified, and its mailbox.
-    pub(crate) async fn source(&self, claim: &Claim) -> Option<(Source, String)> {
-        if !self.is_cluster() {
-            let source = self.node(0, &Destination::SlotOwner).await.ok()?.source(false)?;
-            return Some((source, self.mailbox.clone()));
-        }
-        let keys = self.keys(&claim.resource);
-        let mailbox = format!("{}{}", self.mail(&keys), self.session);
-        Some((self.node_of(&keys.key).await.ok()?.source(true)?, mailbox))
+    pub(crate) async fn source(&self, claim: &Claim) -> Option<(Source, Cow<'_, str>)> {
+        let source = match &self.route {
+            Route::One(node) => node.source(false)?,
+            Route::Sentinels(_) => self.node(0, &Destination::SlotOwner).await.ok()?.source(false)?,
+            Route::Cluster(_) => {
+                let NativeKey { key, tag, .. } = NativeKey::of(&self.config.prefix, &claim.resource);
+                return Some((self.node_of(&key).await.ok()?.source(true)?, self.mailbox_of(tag)));
+            }
+        };
+        Some((source, Cow::Borrowed(&self.mailbox)))
     }
 
     /// Subscribes to the mailbox for this resource, where each slot has its own.

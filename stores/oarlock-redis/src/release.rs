@@ -12,8 +12,10 @@ impl Redis {
     pub(crate) async fn end_claim(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.pool.notifications().forget(id);
         self.check(resource, None)?;
-        if self.pool.config.layout == Layout::Plain {
-            return read(self.pool.run_one(self.plain_release(resource, id, end)).await?);
+        match self.pool.config.layout {
+            Layout::Native => return read(self.pool.run_one(self.native_release(resource, id, end)).await?),
+            Layout::Plain => return read(self.pool.run_one(self.plain_release(resource, id, end)).await?),
+            Layout::Redisson => {}
         }
         let mut call = self.pool.call(&self.scripts.release, resource);
         let command = call.command.arg(id.to_string());
@@ -27,8 +29,9 @@ impl Redis {
 }
 
 fn read(reply: Value) -> Result<Release> {
-    if let Value::Int(1) = reply {
-        return Ok(Release::new(Released::Released, None));
+    // The common answers: released, and whether other claims wait.
+    if let Value::Int(waiting @ 1..=3) = reply {
+        return Ok(Release::new(Released::Released, (waiting > 1).then_some(waiting == 3)));
     }
     let (outcome, mut reply) = Reply::of(reply)?;
     let released = match &*outcome {

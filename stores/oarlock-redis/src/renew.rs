@@ -8,6 +8,7 @@ use redis::Value;
 
 use crate::Redis;
 use crate::attempt::{confirm_timeout, sent};
+use crate::config::Layout;
 use crate::dispatch::ScriptCall;
 use crate::scripts::{Reply, micros, optional};
 
@@ -27,13 +28,18 @@ impl Redis {
         replies.into_iter().map(|reply| reply.and_then(read)).collect()
     }
 
-    fn renew_call(&self, Renewal { claim, fences, memo, held, .. }: &Renewal) -> ScriptCall {
+    fn renew_call(&self, renewal: &Renewal) -> ScriptCall {
+        let Renewal { claim, fences, memo, held, .. } = renewal;
+        let expected = !held && self.pool.notifications().expects(claim.id);
+        let sent = sent(self.clock(), claim, expected, self.pool.confirms());
+        if self.pool.config.layout == Layout::Native {
+            return self.native_renew(renewal, sent);
+        }
         let (how, number) = match fences {
             Fences::Keep => ("keep", 0),
             Fences::AtLeast(fence) => ("least", fence.get()),
             Fences::Reserve(count) => ("reserve", u64::from(*count)),
         };
-        let expected = !held && self.pool.notifications().expects(claim.id);
         let mut call = self.pool.call(&self.scripts.renew, &claim.resource);
         let command = &mut call.command;
         command.arg(claim.id.to_string()).arg(claim.behind).arg(micros(claim.ttl)).arg(micros(claim.waiter_ttl()));
@@ -43,7 +49,7 @@ impl Redis {
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
             .arg(optional(memo.as_deref()))
             .arg(u8::from(*held))
-            .arg(sent(self.clock(), claim, expected, self.pool.confirms()));
+            .arg(sent);
         call
     }
 }

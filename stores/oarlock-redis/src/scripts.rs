@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::state::{Ending, Memo};
-use oarlock_core::{Error, Fence, Limit, Result};
+use oarlock_core::{ClaimId, Error, Fence, Limit, Result};
 use redis::{Cmd, Value};
 
 use crate::config::{Config, Layout};
@@ -43,6 +43,8 @@ pub(crate) struct Scripts {
     pub(crate) renew: Arc<Script>,
     pub(crate) release: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
+    /// Notes that an observer listens; only in the native layout.
+    pub(crate) observe: Option<Arc<Script>>,
 }
 
 macro_rules! parts {
@@ -62,20 +64,24 @@ impl Scripts {
         let script = |parts: &[&str]| Arc::new(Script::new(format!("{publish}{}", parts.concat())));
         match config.layout {
             Layout::Native => Self {
-                attempt: script(
-                    parts!("native": "load", "place", "attempt.free", "attempt.behind", "hand", "rule", "attempt"),
-                ),
-                renew: script(parts!("native": "load", "place", "renew.alone", "hand", "rule", "renew")),
-                release: script(parts!(
-                    "native": "load", "place", "release.alone", "release.place", "hand", "release.next", "rule", "release"
+                attempt: script(parts!(
+                    "native": "load", "attempt.free", "attempt.behind", "store", "keep", "place", "attempt.again", "hand",
+                    "rule", "attempt"
                 )),
-                inspect: script(parts!("native": "load", "hand", "rule", "inspect")),
+                renew: script(parts!("native": "load", "keep", "place", "renew.alone", "hand", "rule", "renew")),
+                release: script(parts!(
+                    "native": "load", "release.alone", "release.next", "store", "keep", "place", "release.place", "hand",
+                    "rule", "release"
+                )),
+                inspect: script(parts!("native": "load", "keep", "hand", "rule", "inspect")),
+                observe: Some(script(parts!("native": "load", "keep", "observe"))),
             },
             Layout::Plain => Self {
                 attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),
                 renew: script(parts!("plain": "load", "beside", "renew")),
                 release: script(parts!("plain": "release.done", "load", "release")),
                 inspect: script(parts!("plain": "load", "beside", "inspect")),
+                observe: None,
             },
             Layout::Redisson => {
                 let tokens = format!("local TOKENS = {}\n", config.tokens);
@@ -85,6 +91,7 @@ impl Scripts {
                     renew: script(parts!("redisson": "load", "change", "renew")),
                     release: script(parts!("redisson": "load", "change", "release")),
                     inspect: script(parts!("redisson": "load", "inspect")),
+                    observe: None,
                 }
             }
         }
@@ -129,6 +136,15 @@ impl Reply {
 
     pub(crate) fn maybe_text(&mut self) -> Result<Option<String>> {
         self.bytes()?.map(|bytes| String::from_utf8(bytes).map_err(|error| unexpected().because(error))).transpose()
+    }
+
+    /// The id of a claim: its bits, or as a text.
+    pub(crate) fn id(&mut self) -> Result<ClaimId> {
+        let bytes = self.bytes()?.ok_or_else(unexpected)?;
+        if let Ok(bits) = <[u8; 16]>::try_from(&*bytes) {
+            return Ok(ClaimId::from_bits(u128::from_be_bytes(bits)));
+        }
+        std::str::from_utf8(&bytes).map_err(|error| unexpected().because(error))?.parse()
     }
 
     pub(crate) fn text(&mut self) -> Result<String> {

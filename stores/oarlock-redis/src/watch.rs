@@ -1,8 +1,8 @@
 //! `watch`: which channels tell of a claim, a resource, or all claims of this client.
 
 use futures_util::stream::{select_all, unfold};
-use oarlock_core::Result;
 use oarlock_core::driver::{Interest, Watch};
+use oarlock_core::{ResourceName, Result};
 
 use crate::Redis;
 use crate::config::Layout;
@@ -23,13 +23,25 @@ impl Redis {
             Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.pool.keys(&claim.resource))),
             Interest::Mailbox if plain && self.pool.is_cluster() => return Ok(Watch::never()),
             Interest::Mailbox => (Topic::Mailbox, None),
-            Interest::Resource(name) => {
+            Interest::Resource(name) if plain => {
                 let keys = self.pool.keys(name);
-                let channel = if plain { &keys.side } else { &keys.key };
-                (Topic::Channel(channel.clone()), Some(keys))
+                (Topic::Channel(keys.side.clone()), Some(keys))
             }
+            Interest::Resource(name) => return self.observe(name).await,
         };
         self.pool.listen(topic, keys.as_ref()).await
+    }
+
+    /// A watch on the channel of a resource. The scripts publish there while a client listens: the first that finds none
+    /// notes it, and the listener that comes later removes that note.
+    async fn observe(&self, name: &ResourceName) -> Result<Watch> {
+        let keys = self.pool.keys(name);
+        let watch = self.pool.listen(Topic::Channel(keys.key.clone()), Some(&keys)).await?;
+        if let Some(script) = &self.scripts.observe {
+            // A key of another program is never changed by these scripts: its watch is silent.
+            self.pool.run_one(self.pool.native_call(script, name).call).await?;
+        }
+        Ok(watch)
     }
 
     /// A watch on the channels of Redisson.

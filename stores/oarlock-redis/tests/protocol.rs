@@ -8,7 +8,7 @@ mod patient;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Renewal};
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Released, Renewal};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, Claim, ClaimId, ErrorKind, Label, Locks, ResourceName, Retry, Runtime};
 use oarlock_redis::{Address, Config, Redis};
@@ -272,19 +272,26 @@ async fn scripts_are_loaded_again_into_a_server_that_forgot_them() {
 async fn what_belongs_to_others_is_refused_and_left_alone() {
     let mut bed = bed!();
     let store = bed.open().await;
-    let torn = "torn".repeat(40);
-    let foreign: [&[&str]; 7] = [
+    // As long as a state is, and longer.
+    let (torn, long) = ("t".repeat(101), "torn".repeat(40));
+    // A state of another version that is as long.
+    let (yesterday, tomorrow) = (format!("\u{3}{}", "y".repeat(100)), format!("\u{5}{}", "t".repeat(100)));
+    let foreign: [&[&str]; 10] = [
         &["SET", KEY, "theirs"],
         &["HSET", KEY, "owner", "theirs"],
-        &["HSET", KEY, "format", "3", "state", "torn"],
-        &["HSET", KEY, "format", "3", "state", &torn],
-        &["HSET", KEY, "format", "3", "memo", "without a state"],
+        &["HSET", KEY, "format", "4", "state", "torn"],
+        &["HSET", KEY, "format", "4", "state", &torn],
+        &["HSET", KEY, "format", "4", "state", &long],
+        &["HSET", KEY, "format", "4", "memo", "without a state"],
         &["HSET", KEY, "format", "one", "state", "theirs"],
         &["HSET", KEY, "format", "1", "fence", "1", "state", "of yesterday"],
+        &["HSET", KEY, "format", "3", "state", &yesterday],
+        &["HSET", KEY, "state", &torn],
     ];
-    let newer: &[&str] = &["HSET", KEY, "format", "4", "state", "of tomorrow"];
+    let newer: [&[&str]; 2] =
+        [&["HSET", KEY, "format", "5", "state", "of tomorrow"], &["HSET", KEY, "format", "5", "state", &tomorrow]];
     let cases = foreign.into_iter().map(|words| (words, ErrorKind::Foreign));
-    for (words, kind) in cases.chain([(newer, ErrorKind::NewerFormat)]) {
+    for (words, kind) in cases.chain(newer.into_iter().map(|words| (words, ErrorKind::NewerFormat))) {
         let _: Value = bed.ask(&["DEL", KEY]).await;
         let _: Value = bed.ask(words).await;
         let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
@@ -314,29 +321,44 @@ async fn numbers_of_another_program_are_refused_and_left_alone() {
     let key = |field: &'static str| [KEY, field];
     let state: Vec<u8> = bed.ask(&[&["HGET"], &key("state")[..]].concat()).await;
     let waiter: Vec<u8> = bed.ask(&[&["HGET"], &key("w2")[..]].concat()).await;
-    let with = |bytes: &[u8], at: usize, number: f64| {
+    let holder: Vec<u8> = bed.ask(&[&["HGET"], &key("w1")[..]].concat()).await;
+    let with = |bytes: &[u8], at: usize, number: u64| {
         let mut bytes = bytes.to_vec();
         bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
         bytes
     };
-    let wrong = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -5.0, 1e15 + 0.5];
+    // The largest number, one that is negative where numbers have a sign, and those of floating point: none, endless,
+    // and 10^300.
+    let floats = [f64::NAN, f64::INFINITY, 1e300].map(f64::to_bits);
+    let wrong = [u64::MAX, 1 << 63, 1 << 60, (1 << 53) + 2].into_iter().chain(floats);
     let mut cases = Vec::new();
     for number in wrong {
         // The numbers of the name, those of its holder, and those of its waiter: what it sent may be negative.
-        cases.extend((0..8).map(|at| ("state", with(&state, 8 * at, number))));
-        let lasting = |at: &usize| *at != 5 || !(number == -5.0 || number == 1e15 + 0.5);
-        let whole = |at: &usize| *at == 2 || number != 1e15 + 0.5;
-        let at = || (0..6).filter(lasting).filter(whole);
-        cases.extend(at().map(|at| ("state", with(&state, 100 + 8 * at, number))));
-        cases.extend(at().map(|at| ("w2", with(&waiter, 8 * at, number))));
-        cases.push(("w2", with(&waiter, 58, number)));
+        cases.extend((0..9).map(|at| ("state", with(&state, 13 + 8 * at, number))));
+        let lasting = |at: &usize| *at != 5 || number != u64::MAX;
+        for (field, bytes) in [("w1", &holder), ("w2", &waiter)] {
+            cases.extend((0..8).filter(lasting).map(|at| (field, with(bytes, 8 * at, number))));
+        }
     }
+    let (count, head, tail, seat) = (53, 61, 69, 77);
     // A queue that is longer than what is there, by a little and by far; and numbers that are not told apart any more.
-    for (count, tail) in [(2.0, 3.0), (1e9, 2e9), (1.0, 1e15), (0.0, 1e15)] {
-        cases.push(("state", with(&with(&state, 40, count), 56, tail)));
+    for (waiting, last) in [(2, 3), (1_000_000_000, 2_000_000_000), (1, 1 << 50), (0, 1 << 50), (0, 2)] {
+        cases.push(("state", with(&with(&state, count, waiting), tail, last)));
     }
+    // A holder that is not there, or not alone; a waiter where the holder should be, and a holder among the waiters.
+    cases.extend([
+        ("state", with(&state, seat, 2)),
+        ("state", with(&state, seat, 3)),
+        ("state", with(&state, head, 2)),
+    ]);
+    let mut holders = state.clone();
+    holders[7] = 2;
+    cases.push(("state", holders));
+    cases.extend([("w1", waiter.clone()), ("w1", Vec::new()), ("w2", holder.clone()), ("w2", b"torn".to_vec())]);
+    // A claim with more or fewer bytes than it says.
+    cases.extend([("w2", [&waiter[..], b"x"].concat()), ("w2", waiter[..waiter.len() - 1].to_vec())]);
     for (field, bytes) in cases {
-        for (field, bytes) in [("state", &state), ("w2", &waiter), (field, &bytes)] {
+        for (field, bytes) in [("state", &state), ("w1", &holder), ("w2", &waiter), (field, &bytes)] {
             let set = redis::cmd("HSET").arg(&key(field)).arg(bytes.as_slice()).exec_async(&mut bed.raw).await;
             set.unwrap();
         }
@@ -385,9 +407,74 @@ async fn every_key_ends_by_itself() {
     assert!(left > day && kept(left), "{left} ms");
     let mut fields: Vec<String> = bed.ask(&["HKEYS", KEY]).await;
     fields.sort_unstable();
-    assert_eq!(fields, ["format", "state"], "labels go with their claims");
+    assert_eq!(fields, ["format", "state"], "claims go with their labels");
     assert_eq!(bed.ask::<Vec<String>>(&["KEYS", "*deploy*"]).await, [KEY]);
     assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0);
+}
+
+/// A name that is taken again and again stays in the index while it is free, and is not listed then; its index entry lasts
+/// for longer than any of its claims, and a pause removes it.
+#[tokio::test]
+async fn a_name_that_is_taken_often_stays_in_the_index_for_longer_than_its_claims() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    let mut short = claim(1);
+    (short.ttl, short.label) = (Duration::from_secs(1), Arc::new(Label::of_this_process().reason("release 2.3")));
+    for pair in 0..40 {
+        assert!(fence(&store, &short).await.is_some());
+        store.release(&deploy(), short.id, &DONE).await.unwrap();
+        if pair == 0 {
+            assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0, "a name that is used once leaves at once");
+        }
+    }
+    assert_eq!(bed.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
+    assert!(store.inspect(&Query::live()).await.unwrap().resources.is_empty(), "it is free");
+    let values: Vec<Vec<u8>> = bed.ask(&["HVALS", KEY]).await;
+    assert!(!values.iter().any(|value| String::from_utf8_lossy(value).contains("2.3")), "its label is gone");
+
+    let mut long = claim(2);
+    long.ttl = Duration::from_secs(3600);
+    assert!(fence(&store, &long).await.is_some());
+    let ended: u128 = bed.ask(&["ZSCORE", INDEX, KEY]).await;
+    let seconds: u128 = bed.ask::<Vec<u128>>(&["TIME"]).await[0];
+    assert!(ended >= (seconds + 3600) * 1000, "the index knows when the last claim ends: {ended}");
+    assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
+    store.release(&deploy(), long.id, &DONE).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1010)).await;
+    assert!(fence(&store, &claim(3)).await.is_some());
+    store.release(&deploy(), claim(3).id, &DONE).await.unwrap();
+    assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0, "after a pause it leaves at once");
+}
+
+/// Scripts publish changes only while a client listens, and that may begin at any time.
+#[tokio::test]
+async fn an_observer_is_told_also_where_no_client_listened_before() {
+    let mut bed = bed!();
+    let (store, other) = (bed.open().await, bed.open().await);
+    for _ in 0..2 {
+        fence(&store, &claim(1)).await;
+        let mut watch = other.watch(&Interest::Resource(deploy())).await.unwrap();
+        for step in ["a release", "a grant", "a release"] {
+            if step == "a grant" {
+                fence(&store, &claim(1)).await;
+            } else {
+                store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+            }
+            let hint = tokio::time::timeout(Duration::from_secs(20), watch.changed()).await;
+            assert_eq!(hint.ok().flatten(), Some(Hint::ANY), "{step}");
+        }
+        drop(watch);
+        // Another watch lets the client notice that the first one is gone.
+        let _mailbox = other.watch(&Interest::Mailbox).await.unwrap();
+        let publish = async |bed: &mut Bed| {
+            fence(&store, &claim(1)).await;
+            store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+            bed.ask::<String>(&["INFO", "commandstats"]).await
+        };
+        publish(&mut bed).await;
+        let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
+        assert!(!publish(&mut bed).await.contains("cmdstat_publish"), "no client listens");
+    }
 }
 
 #[tokio::test]
@@ -492,6 +579,34 @@ async fn the_least_rights_are_enough_and_less_is_denied() {
     (config.user, config.password, config.database) = (Some("reader".into()), Some("swordfish".into()), 0);
     let error = Redis::open(config).await.unwrap().attempt(&claim(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+}
+
+/// A release needs no memory, whether the name is used rarely or often, alone or by several.
+#[tokio::test]
+async fn a_full_server_lets_holders_go() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    for pairs in [0, 40] {
+        for _ in 0..pairs {
+            fence(&store, &claim(1)).await;
+            store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
+        }
+        for waiters in [0, 1] {
+            fence(&store, &claim(1)).await;
+            for id in 2..2 + waiters {
+                let mut waits = claim(id);
+                waits.wait = true;
+                assert_eq!(fence(&store, &waits).await, None);
+            }
+            let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+            for id in 1..2 + waiters {
+                let released = store.release(&deploy(), ClaimId::from_bits(id), &DONE).await.unwrap();
+                assert_eq!(released.outcome, Released::Released, "{pairs} pairs, {waiters} waiters");
+            }
+            let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+            assert!(store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());
+        }
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use oarlock_conformance::end_of_belief;
 use oarlock_core::clock::{BootClock, Clock as _, Moment, TokioClock};
-use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Renewal, Renewed, Watch};
+use oarlock_core::driver::{Attempt, Driver as _, End, Grant, Interest, Pending, Released, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Query};
 use oarlock_core::{Claim, ClaimId, Lifetime, Locks, LossReason, ResourceName};
 use oarlock_redis::{Address, Config, Redis};
@@ -258,7 +258,8 @@ async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back
         while bed.listeners().await > 1 {
             tokio::task::yield_now().await;
         }
-        release(&one, &claim(1)).await;
+        let released = one.release(&name(), claim(1).id, &DONE).await.unwrap();
+        assert_eq!((released.outcome, released.others_waiting), (Released::Released, Some(true)));
         assert_eq!(told(&mut word).await, Some(claim(4).id));
         granted(&three, &claim(4)).await;
         // It was only its connection that had died.
@@ -446,7 +447,8 @@ async fn a_claim_that_must_ask_takes_no_grant_from_a_notification() {
         pending(&two, claim).await;
         let sent = BootClock.now().as_nanos() / 1000;
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&channels[0]).arg(format!("{} {fence} {sent} 2000000", claim.id));
+        let numbers = [fence.get(), sent, 2_000_000].map(u64::to_be_bytes).concat();
+        publish.arg(&channels[0]).arg([&claim.id.bits().to_be_bytes()[..], &numbers].concat());
         publish.exec_async(&mut bed.raw.clone()).await.unwrap();
         assert_eq!(told(&mut mailbox).await, Some(claim.id));
         match claim.may_be_handed() {

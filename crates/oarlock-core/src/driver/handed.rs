@@ -24,10 +24,16 @@ impl Handed {
     /// Reads the fence, when the last request was sent and how long the grant lasts from there, both in microseconds.
     pub fn read<'a>(mut parts: impl Iterator<Item = &'a str>, memo: Option<Memo>) -> Option<Self> {
         let mut number = || parts.next().and_then(|number| number.parse().ok());
-        let (fence, sent, ttl) = (number()?, number()?, number()?);
+        Some(Self::new(number()?, number()?, number()?, memo))
+    }
+
+    /// A grant of this fence, when the last request was sent and how long the grant lasts from there, both in
+    /// microseconds.
+    #[must_use]
+    pub fn new(fence: u64, sent: u64, ttl: u64, memo: Option<Memo>) -> Self {
         // A grant that comes with a turn is never longer.
         let ttl = Duration::from_micros(ttl).min(TURN_TTL);
-        Some(Self { fence: Fence::new(fence), from: Moment::ZERO + Duration::from_micros(sent), ttl, memo })
+        Self { fence: Fence::new(fence), from: Moment::ZERO + Duration::from_micros(sent), ttl, memo }
     }
 
     /// The grant, if more than half of its time is left. Otherwise an attempt is better, which returns a whole lease.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -110,6 +110,11 @@ impl Runtime {
     /// Runs `work` on this runtime. It does not delay the end of the runtime.
     pub(crate) fn spawn_daemon(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
+    }
+
+    /// Whether it may have more than one thread.
+    pub(crate) fn has_other_threads(&self) -> bool {
+        self.handle.runtime_flavor() != RuntimeFlavor::CurrentThread
     }
 
     /// A task that is finished when this runtime is gone.

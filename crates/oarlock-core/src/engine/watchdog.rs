@@ -5,7 +5,7 @@ mod mailbox;
 mod probe;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -52,7 +52,9 @@ struct Shared {
     entries: Mutex<Entries>,
     /// When the task will run next; an entry that is due earlier wakes it. Only written under the lock of `entries`.
     next_check: AtomicU64,
-    wake: Notify,
+    wake: Arc<Notify>,
+    /// Whether a thread outside of the runtime will wake the task.
+    waking: Arc<AtomicBool>,
     releaser: Releaser,
     stop: CancellationToken,
 }
@@ -68,7 +70,8 @@ impl Watchdog {
             runtime,
             entries: Mutex::default(),
             next_check: AtomicU64::new(Moment::NEVER.as_nanos()),
-            wake: Notify::new(),
+            wake: Arc::default(),
+            waking: Arc::default(),
             stop: releaser.over.clone(),
             releaser,
         }))
@@ -88,26 +91,28 @@ impl Watchdog {
         // The lock was handed on with a part of its lease: renew it soon, unless it is released before.
         let is_part = ttl < claim.ttl / 2 && !self.0.releaser.outlasts_leases;
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
-        self.keep(claim, (Role::Holder(belief), Some(fence)), ttl, renew.then_some(at));
-        if is_part {
-            // The holder may block this thread now. tokio keeps the task that was woken last for the thread that woke
-            // it, and this thread may be the one that polls timers and sockets. A second new task makes it wake another
-            // thread, which takes over both.
-            for _ in 0..2 {
-                self.0.runtime.spawn_daemon(std::future::ready(()));
-            }
-        }
+        // The holder may block this thread now, which may be the one that polls timers and sockets, and which keeps the
+        // task that it woke last for itself.
+        let from_outside = is_part && self.0.runtime.has_other_threads() && self.0.wake_from_outside();
+        self.keep(claim, (Role::Holder(belief), Some(fence)), ttl, renew.then_some(at), from_outside);
     }
 
     /// Adds a waiter, and notifies `wakeup` when it should attempt again.
     pub(crate) fn wait(&self, claim: Arc<Claim>, wakeup: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
         let ttl = claim.waiter_ttl();
         let renew_at = Some(from + self.0.entropy.jitter(ttl / 3));
-        self.keep(claim, (Role::Waiter { wakeup, lane }, None), ttl, renew_at);
+        self.keep(claim, (Role::Waiter { wakeup, lane }, None), ttl, renew_at, false);
     }
 
-    /// Adds an entry.
-    fn keep(&self, claim: Arc<Claim>, (role, fence): (Role, Option<Fence>), ttl: Duration, renew_at: Option<Moment>) {
+    /// Adds an entry; `is_woken` if the task will run in time.
+    fn keep(
+        &self,
+        claim: Arc<Claim>,
+        (role, fence): (Role, Option<Fence>),
+        ttl: Duration,
+        renew_at: Option<Moment>,
+        is_woken: bool,
+    ) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
         let (check_at, renews, publication) = (Moment::NEVER, renew_at.is_some(), None);
@@ -133,7 +138,12 @@ impl Watchdog {
             self.0.runtime.spawn_daemon(run(self.0.clone()));
         }
         entries.remove(id);
-        self.0.put(&mut entries, id, entry);
+        if is_woken {
+            entries.by_time.insert((entry.check_at, id));
+            entries.by_id.insert(id, entry);
+        } else {
+            self.0.put(&mut entries, id, entry);
+        }
     }
 
     /// Uses `claim` from now on, for one that changed its weight.
@@ -264,6 +274,29 @@ async fn run(shared: Arc<Shared>) {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a thread outside of the runtime wake the task within [`SOON`], so that another thread of the runtime runs it
+    /// and polls timers and sockets. False if there is no such thread.
+    ///
+    /// To wake another thread at once would cost more than all else at a hand-over: one wake-up is enough for all
+    /// calls of that time.
+    fn wake_from_outside(&self) -> bool {
+        if self.waking.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let (wake, waking) = (self.wake.clone(), self.waking.clone());
+        let work = move || {
+            std::thread::sleep(SOON);
+            // First, so that a call that comes now starts another thread.
+            waking.store(false, Ordering::Release);
+            wake.notify_one();
+        };
+        let started = std::thread::Builder::new().name("oarlock-wake".into()).spawn(work).is_ok();
+        if !started {
+            self.waking.store(false, Ordering::Release);
+        }
+        started
     }
 
     /// Inserts an entry, and wakes the task if the entry is due before all others.

@@ -1,5 +1,13 @@
 -- The long way of an attempt. Its header is in attempt.free.lua.
 
+-- The claim, as it is stored when it arrives.
+local function arriving(seq, lease)
+  return struct.pack(ENTRY, now + lease, lease, 0, 0, 0, 0, now, seq, weight, 0, behind)
+    .. string.sub(ARGV[1], REQUEST_SIZE + 1)
+end
+
+local function memo_left() return left == 1 and redis.call('HGET', key, 'memo') end
+
 local function pending(at)
   local ahead, soonest = 0, nil
   for i, e in ipairs(entries) do
@@ -24,16 +32,16 @@ local at, me = find(id)
 if me and me.fence then
   if me.weight > 0 and (weight == 0 or weight > me.weight) then return finish({ 'upgrade' }) end
   changed = changed or me.weight ~= weight
-  me.weight, me.kind = weight, kind
+  me.weight, me.kind = weight, entry_of(arriving(me.seq, ttl)).kind
   take(me)
   forget_call(me)
   if not me.by then me.till, me.lease = now + ttl, ttl end
   dirty = true
   call()
-  return finish({ 'granted', me.fence, me.till - now, memo })
+  return finish({ 'granted', me.fence, me.till - now, memo_left() })
 end
 
-if said == 'fixed' and cap >= 0 and cap ~= asked then return finish({ 'mismatch', cap }) end
+if said == FIXED and cap >= 0 and cap ~= asked then return finish({ 'mismatch', cap }) end
 if cap >= 0 then limit = cap end
 if weight > 0 and limit > 0 and weight > limit then return finish({ 'heavy', limit }) end
 
@@ -50,13 +58,11 @@ if not fits and not wait then
 end
 if fits and next_fence() >= FENCES then return finish({ 'exhausted' }) end
 
-if said ~= 'any' and cap < 0 then cap = asked end
+if said ~= ANY and cap < 0 then cap = asked end
 if not me then
   tail = tail + 1
-  me = entry_of(arriving(tail, waiter_ttl, 0, 0))
+  me = entry_of(arriving(tail, waiter_ttl))
   entries[at] = me
-  fields[#fields + 1] = id
-  fields[#fields + 1] = labelled(tail)
   changed = true
 end
 me.behind, me.deaf = behind, false
@@ -76,4 +82,4 @@ me.fence, me.since, me.turn, me.sent = last_fence, now, nil, nil
 changed = true
 forget_call(me)
 call()
-return finish({ 'granted', me.fence, me.till - now, memo })
+return finish({ 'granted', me.fence, me.till - now, memo_left() })

@@ -3,16 +3,13 @@
 -- which it sent its last request, by its own clock: it believes from there on, and so not for longer than the server
 -- does.
 
--- A waiter that was silent for so long may be dead; with no more waiters than this, no other would notice soon.
-local SILENT, FEW = 200000, 32
-
--- How many clients have heard it.
-local function tell(id, session, fence, sent, lease)
+-- How many clients have heard it: the id; with a grant also fence, sent and lease, and '=' and the memo if there is one.
+local function tell(id, mailbox, fence, sent, lease)
   local word = id
   if fence then
-    word = string.format('%s %.0f %.0f %.0f', id, fence, sent, lease)
-    if memo then word = word .. ' ' .. memo end
+    word = id .. struct.pack('>I8I8I8', fence, sent, lease)
+    if left == 1 then word = word .. '=' .. (redis.call('HGET', key, 'memo') or '') end
   end
-  return redis.call(PUBLISH, mail .. session, word)
+  return redis.call(PUBLISH, mailbox, word)
 end
 

@@ -4,28 +4,30 @@
 local function is_timely(till, lease) return till <= now + lease end
 
 -- Where it waits, and has neither been told of its turn nor asked to end; nil where all must be looked at.
-local function place_of(id)
-  local number = known and string.match(known, '^(%d+) ')
-  local waits = number and redis.call('HGET', key, 'w' .. number)
-  if not waits then return end
-  local read, till, lease, _, turn, _, _, _, deaf, _, seq, _, owner, _, _, _, by = pcall(struct.unpack, ENTRY, waits)
-  if not read or owner ~= id or turn ~= 0 or deaf == 1 or by ~= '' then return end
+local function place_of(id, number)
+  if not number or #number > 14 then return end
+  local found = redis.call('HMGET', key, 'w' .. number, 'w' .. seat)
+  local waits, holds = found[1], found[2]
+  if not waits or #waits < ENTRY_SIZE + 16 then return end
+  local till, lease, fence, turn, _, _, since, seq, weight, marks, _, owner = struct.unpack(ENTRY .. 'c16', waits)
+  if owner ~= id or fence ~= 0 or turn ~= 0 or marks ~= 0 then return end
   if not (is_timely(till, lease) and seq > head and seq <= tail) then return end
-  if holders > 0 and not is_timely(struct.unpack('>dd', packed, HEAD_SIZE + 1)) then return end
-  return { waits = waits, seq = seq }
+  if seat > 0 and not (holds and #holds >= ENTRY_SIZE and is_timely(struct.unpack('>I8I8', holds))) then return end
+  return { waits = waits, seq = seq, since = since, weight = weight, holds = holds }
 end
 
 -- Keeps it for as long as a place lasts. When the first of all runs out may now be later than is stored: then they are
 -- looked at once in vain, which is less than to look at them each time.
 local function stay(place, behind, lease, sent)
   local till, field = now + lease, 'w' .. place.seq
-  local waits = struct.pack('>dddddd', till, lease, 0, 0, 0, sent)
-    .. string.sub(place.waits, 49, 53) .. struct.pack('>I4', behind) .. string.sub(place.waits, 58)
-  if till >= soon and till <= last * 1000 then
+  local waits = struct.pack(ENTRY, till, lease, 0, 0, 0, sent, place.since, place.seq, place.weight, 0, behind)
+    .. string.sub(place.waits, ENTRY_SIZE + 1)
+  if till >= soon and till <= last then
     redis.call('HSET', key, field, waits)
   else
-    soon, last = math.min(soon, till), math.max(last, math.ceil(till / 1000))
-    enlist(keep(string.sub(packed, HEAD_SIZE + 1), field, waits))
+    soon, last = math.min(soon, till), math.max(last, till)
+    enlist()
+    keep(field, waits)
   end
 end
 

@@ -1,21 +1,29 @@
 -- The long way of a release. Its header is in release.alone.lua.
 
+local function leave_memo()
+  if leaves then
+    left = 1
+    redis.call('HSET', key, 'memo', string.sub(ARGV[1], 19))
+  end
+end
+
+if is_removed then
+  after_removal()
+  return finish({ 'released', anyone_waits() })
+end
+
 expire()
 local at, me = find(id)
 if not me then return finish({ 'absent', anyone_waits() }) end
 
 dirty = true
-if me.fence and left ~= '' then
-  fields[#fields + 1] = 'memo'
-  memo = string.sub(left, 2)
-  fields[#fields + 1] = memo
-end
-if how == 'broken' then
+if me.fence then leave_memo() end
+if how == BROKEN then
+  local by, why, grace = struct.unpack('>I4c0I4c0I8', ARGV[1], 18)
   calls[#calls + 1] = me
   touched[me] = true
   take(me)
-  me.by, me.why = '=' .. ARGV[4], '=' .. ARGV[5]
-  local grace = tonumber(ARGV[6])
+  me.by, me.why = by, why
   if grace > 0 then
     changed = true
     me.till = math.min(me.till, now + grace)

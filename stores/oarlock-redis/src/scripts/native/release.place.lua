@@ -1,9 +1,10 @@
 -- The next short way, for a waiter that gives up while another holds everything: nothing changes for the others.
 
-if how == 'withdrawn' and holders == 1 and soon > now then
-  local _, _, _, _, handed, _, weight = struct.unpack('>ddddddI4', packed, HEAD_SIZE + 1)
-  local place = weight == 0 and place_of(id)
-  if place then
+if how == WITHDRAWN and only and only ~= id and soon > now then
+  local place = place_of(id, redis.call('HGET', key, id))
+  local _, handed, weight
+  if place then _, _, _, _, handed, _, _, _, weight = struct.unpack(ENTRY, place.holds) end
+  if weight == 0 then
     count = count - 1
     -- Numbers at the ends are free again; those in between are when all are looked at.
     if place.seq == head + 1 then
@@ -12,9 +13,9 @@ if how == 'withdrawn' and holders == 1 and soon > now then
       tail = tail - 1
     end
     redis.call('HDEL', key, id, 'w' .. place.seq)
-    keep(string.sub(packed, HEAD_SIZE + 1))
-    redis.call(PUBLISH, key, '')
-    return { 'released', (count > 0 or handed ~= 0) and 1 or 0 }
+    changes()
+    keep()
+    return (count > 0 or handed ~= 0) and 3 or 2
   end
 end
 

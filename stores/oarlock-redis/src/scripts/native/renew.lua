@@ -16,7 +16,7 @@ if held and not me.fence then
 end
 
 dirty = true
-if me.handed and (held or how ~= 'keep' or left ~= '') then take(me) end
+if me.handed and (held or how ~= KEEP or leaves) then take(me) end
 if not me.fence or me.handed then
   -- Its turn must be taken; staying alive is not enough to sit on it.
   if not me.handed then
@@ -28,18 +28,15 @@ if not me.fence or me.handed then
 end
 
 local fence = me.fence
-if how ~= 'keep' then
-  local to = how == 'least' and number or last_fence + number
+if how ~= KEEP then
+  local to = how == LEAST and number or last_fence + number
   if to >= FENCES then return finish({ 'exhausted' }) end
   last_fence = math.max(last_fence, to)
   fence = math.max(last_fence, fence)
   -- A reserved block belongs to the claim, but its own fence stays what its holder was given.
-  if how == 'least' then me.fence = fence end
+  if how == LEAST then me.fence = fence end
 end
-if left ~= '' then
-  fields[#fields + 1] = 'memo'
-  fields[#fields + 1] = string.sub(left, 2)
-end
+leave_memo()
 if not me.by then me.till, me.lease = now + ttl, ttl end
 me.value = value
 local by, why = ending(me)

@@ -1,67 +1,74 @@
 -- The rule, as oarlock-core's model.rs has it, on the server's clock. A claim that was handed its turn holds.
 
 local GRAVES, MANY, NEAR = 8, 2000, 200
+-- A waiter that was silent for so long may be dead; with no more waiters than this, no other would notice soon.
+local SILENT, FEW = 200000, 32
 
 local entries = {}
 local dirty, changed = false, false
 local calls, gone, fields = {}, {}, {}
--- Those stored as waiters, and those of them that must be stored anew.
-local waited, touched = {}, {}
+-- What was stored of those that were, and the waiters that must be stored anew.
+local stored_as, touched = {}, {}
+local only_before = only
 
 local function there(number) return number ~= 0 and number or nil end
 
-local function entry_of(packed, from)
-  local till, lease, fence, turn, handed, sent, weight, deaf, behind, seq, since, id, session, kind, value, by, why,
-    after = struct.unpack(ENTRY, packed, from)
-  -- Neither endless nor no number at all, which their sum would be, too.
-  local sum = till + lease + turn + handed + since + math.abs(sent)
-  if not (sum <= 6 * FENCES and math.min(till, lease, turn, handed, since) >= 0) then error('not ours') end
-  if not (is_whole(fence, 0, FENCES) and is_whole(seq, 1, tail)) then error('not ours') end
+local function entry_of(packed)
+  local till, lease, fence, turn, handed, sent, since, seq, weight, marks, behind = struct.unpack(ENTRY, packed)
+  local id, mailbox, kind, value, label, after = struct.unpack(BODY, packed, ENTRY_SIZE + 1)
+  if math.max(till, lease, fence, turn, handed, math.abs(sent), since) > FENCES then error('not ours') end
+  if seq < 1 or seq > tail then error('not ours') end
+  local by, why
+  if marks >= 2 then
+    by, why, after = struct.unpack(ENDING, packed, after)
+  end
+  if after ~= #packed + 1 then error('left over') end
   return {
     till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
-    weight = weight, deaf = deaf == 1, behind = behind, seq = seq, since = since, id = id,
-    session = session, kind = kind, value = value, by = by ~= '' and by or nil, why = why,
-  }, after
+    since = since, seq = seq, weight = weight, deaf = marks % 2 == 1, behind = behind, id = id, mailbox = mailbox,
+    kind = kind, value = value, label = label, by = by, why = why,
+  }
 end
 
 local function packed_entry(e)
-  local by, why = e.by or '', e.by and e.why or ''
   return struct.pack(
-    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.weight,
-    e.deaf and 1 or 0, e.behind, e.seq, e.since, e.id, e.session, #e.kind, e.kind, #e.value, e.value, #by, by, #why, why
-  )
+    ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.since, e.seq, e.weight,
+    (e.deaf and 1 or 0) + (e.by and 2 or 0), e.behind
+  ) .. struct.pack(BODY, e.id, #e.mailbox, e.mailbox, #e.kind, e.kind, #e.value, e.value, #e.label, e.label)
+    .. (e.by and struct.pack(ENDING, #e.by, e.by, #e.why, e.why) or '')
 end
 
--- The fields of those who wait. Where numbers between them are free, those that are there are looked up: what this
--- costs depends on how many there are, not on how many there were, nor on the numbers that another program wrote.
+-- The fields of all claims. Where numbers between them are free, those that are there are looked up: what this costs
+-- depends on how many there are, not on how many there were, nor on the numbers that another program wrote.
 local function places()
   local names = {}
-  if count == 0 then return names end
+  if holders + count == 0 then return names end
   if tail - head <= NEAR then
+    if seat > 0 and seat <= head then names[1] = 'w' .. seat end
     for seq = head + 1, tail do names[#names + 1] = 'w' .. seq end
     return names
   end
   for _, field in ipairs(redis.call('HKEYS', key)) do
-    if string.find(field, '^w%d') then names[#names + 1] = field end
+    -- An id is longer.
+    if #field < 16 and string.find(field, '^w%d+$') then names[#names + 1] = field end
   end
   return names
 end
 
 local function read_all()
-  local after = HEAD_SIZE + 1
-  for at = 1, holders do entries[at], after = entry_of(packed, after) end
-  if holders > 0 and after ~= #packed + 1 then error('left over') end
-  local names = places()
+  local names, hold = places(), 0
   for from = 1, #names, MANY do
-    for _, waits in ipairs(redis.call('HMGET', key, unpack(names, from, math.min(from + MANY - 1, #names)))) do
-      if waits then
-        local e = entry_of(waits)
+    for _, packed in ipairs(redis.call('HMGET', key, unpack(names, from, math.min(from + MANY - 1, #names)))) do
+      if packed then
+        local e = entry_of(packed)
         entries[#entries + 1] = e
-        waited[e] = true
+        stored_as[e] = packed
+        if e.fence then hold = hold + 1 end
+        if only and e.fence and e.id ~= only then error('another holds') end
       end
     end
   end
-  if #entries ~= holders + count then error('not as many as it says') end
+  if #entries ~= holders + count or hold ~= holders then error('not as many as it says') end
   table.sort(entries, function(a, b) return a.seq < b.seq end)
 end
 
@@ -119,7 +126,7 @@ end
 -- Whether a notification would reach a waiter that listened at its last request.
 local function is_heard(e)
   if not e.sent then return true end
-  local told = redis.pcall('PUBSUB', NUMSUB, mail .. e.session)
+  local told = redis.pcall('PUBSUB', NUMSUB, e.mailbox)
   return type(told[2]) ~= 'number' or told[2] > 0
 end
 
@@ -173,7 +180,7 @@ local function text_of(text) return text ~= '' and string.sub(text, 2) end
 
 local function ending(e)
   if not e.by then return false, false end
-  return text_of(e.by), text_of(e.why)
+  return e.by, e.why
 end
 
 local buried
@@ -204,7 +211,7 @@ end
 
 local function leave(e)
   gone[#gone + 1] = e.id
-  if waited[e] then gone[#gone + 1] = 'w' .. e.seq end
+  gone[#gone + 1] = 'w' .. e.seq
 end
 
 local function remove(at)
@@ -229,31 +236,40 @@ local function expire()
   end
 end
 
--- Splits what is there into those who hold and those who wait, and stores of the latter what changed.
+-- Counts those who hold and those who wait, and stores what changed of each.
 local function store()
-  local waiters, hold, latest = {}, {}, now
-  soon = math.huge
+  local latest, waits, hold, alone = now, 0, 0, nil
+  soon = #entries > 0 and math.huge or now
   for _, e in ipairs(entries) do
     latest, soon = math.max(latest, e.till), math.min(soon, ends_at(e))
-    local among = e.fence and hold or waiters
-    among[#among + 1] = e
-    if e.fence and waited[e] then gone[#gone + 1] = 'w' .. e.seq end
+    if e.fence then hold, alone = hold + 1, e else waits = waits + 1 end
   end
-  for _, e in ipairs(waiters) do
-    if touched[e] then
-      fields[#fields + 1] = 'w' .. e.seq
-      fields[#fields + 1] = packed_entry(e)
+  if hold ~= 1 or alone.by then alone = nil end
+  local first
+  for _, e in ipairs(entries) do
+    if touched[e] or e.fence then
+      local packed = packed_entry(e)
+      if packed ~= stored_as[e] then
+        fields[#fields + 1] = 'w' .. e.seq
+        fields[#fields + 1] = packed
+      end
+    end
+    local has_number = stored_as[e] and e.id ~= only_before
+    if e == alone then
+      if has_number then gone[#gone + 1] = e.id end
+    else
+      first = first or e.seq
+      if not has_number then
+        fields[#fields + 1] = e.id
+        fields[#fields + 1] = e.seq
+      end
     end
   end
-  count, head = #waiters, waiters[1] and waiters[1].seq - 1 or 0
-  holders, only = #hold, hold[1] and not hold[2] and not hold[1].by and hold[1].id or NO_CLAIM
-  if #entries > 0 then
-    last, tail = math.ceil(latest / 1000), entries[#entries].seq
-  else
-    soon, tail = 0, 0
-  end
-  for at, e in ipairs(hold) do hold[at] = packed_entry(e) end
-  packed = table.concat(hold)
+  count, holders = waits, hold
+  seat, only = alone and alone.seq or 0, alone and alone.id
+  tail = #entries > 0 and entries[#entries].seq or 0
+  head = first and first - 1 or tail
+  if #entries > 0 then last = latest end
   if buried then
     fields[#fields + 1] = 'graves'
     fields[#fields + 1] = cmsgpack.pack(buried)
@@ -273,15 +289,16 @@ local function finish(answer)
   store()
   -- A claim that expired may be back already: removals go first.
   in_parts('HDEL', gone)
-  local anew = keep(packed)
-  in_parts('HSET', fields)
   if #entries > 0 then
-    enlist(anew)
-  else
+    enlist()
+  elseif listed > 0 then
     redis.call('ZREM', index, key)
+    listed = 0
   end
-  for _, e in ipairs(calls) do tell(e.id, e.session, e.handed and e.fence, e.sent, e.lease) end
-  if changed then redis.call(PUBLISH, key, '') end
+  if changed then changes() end
+  keep()
+  in_parts('HSET', fields)
+  for _, e in ipairs(calls) do tell(e.id, e.mailbox, e.handed and e.fence, e.sent, e.lease) end
   return answer
 end
 
