@@ -254,7 +254,11 @@ fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<File> {
     let new = path.with_extension("new");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).custom_flags(NO_ATIME);
-    let mut create = || access.create(&mut options, &new);
+    let mut create = || match access.create(&mut options, &new) {
+        // Some file systems give a new file to another user.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => access.create(options.custom_flags(0), &new),
+        created => created,
+    };
     let mut file = match create() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {

@@ -38,7 +38,7 @@ impl Redis {
         let mut call = self.pool.native_call(&self.scripts.renew, &claim.resource).call;
         let mut request = Request::with_capacity(64);
         request.id(claim.id).u32(claim.behind).span(micros(claim.ttl)).span(micros(claim.waiter_ttl()));
-        request.byte(how).span(number).byte(u8::from(*held)).i64(sent);
+        request.byte(how).u64(number).byte(u8::from(*held)).i64(sent);
         request.optional(claim.value.as_deref().map(str::as_bytes)).rest(memo.as_deref());
         call.command.arg(request.0);
         call
@@ -80,13 +80,17 @@ impl Request {
         self.bytes(&number.to_be_bytes())
     }
 
+    fn u64(&mut self, number: u64) -> &mut Self {
+        self.bytes(&number.to_be_bytes())
+    }
+
     fn i64(&mut self, number: i64) -> &mut Self {
         self.bytes(&number.to_be_bytes())
     }
 
     /// A number that the script may add to a time.
     fn span(&mut self, number: u64) -> &mut Self {
-        self.bytes(&number.min(LONGEST_MICROS).to_be_bytes())
+        self.u64(number.min(LONGEST_MICROS))
     }
 
     fn id(&mut self, id: ClaimId) -> &mut Self {

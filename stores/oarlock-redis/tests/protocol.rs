@@ -586,7 +586,8 @@ async fn the_least_rights_are_enough_and_less_is_denied() {
 async fn a_full_server_lets_holders_go() {
     let mut bed = bed!();
     let store = bed.open().await;
-    for pairs in [0, 40] {
+    let memo = End::Done { memo: Some((*b"up to line 4711").into()) };
+    for (pairs, end) in [(0, &DONE), (40, &DONE), (0, &memo), (40, &memo)] {
         for _ in 0..pairs {
             fence(&store, &claim(1)).await;
             store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
@@ -600,8 +601,8 @@ async fn a_full_server_lets_holders_go() {
             }
             let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
             for id in 1..2 + waiters {
-                let released = store.release(&deploy(), ClaimId::from_bits(id), &DONE).await.unwrap();
-                assert_eq!(released.outcome, Released::Released, "{pairs} pairs, {waiters} waiters");
+                let released = store.release(&deploy(), ClaimId::from_bits(id), end).await.unwrap();
+                assert_eq!(released.outcome, Released::Released, "{pairs} pairs, {waiters} waiters, {end:?}");
             }
             let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
             assert!(store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());

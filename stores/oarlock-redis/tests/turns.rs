@@ -519,3 +519,31 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
     }
     println!("belief in a turn ended {margins:?} ms before the next grant");
 }
+
+/// The first waiter missed its turn and gave up, so that the holder's own number follows those that are free.
+#[tokio::test]
+async fn the_holder_is_not_next_in_its_own_line() {
+    let bed = bed!();
+    let (first, gone) = (bed.open().await, bed.listening().await);
+    let (others, mut mailbox) = bed.listening().await;
+    granted(&first, &claim(1)).await;
+    pending(&gone.0, &claim(2)).await;
+    for id in 3..6 {
+        pending(&others, &claim(id)).await;
+    }
+    drop(gone);
+    while bed.listeners().await > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.release(&name(), claim(1).id, &DONE).await.unwrap();
+    assert_eq!(told(&mut mailbox).await, Some(claim(3).id), "the first one does not listen");
+    let (back, _mailbox) = bed.listening().await;
+    pending(&back, &claim(2)).await;
+    back.release(&name(), claim(2).id, &End::Withdrawn).await.unwrap();
+    others.release(&name(), claim(3).id, &DONE).await.unwrap();
+    assert_eq!(told(&mut mailbox).await, Some(claim(4).id));
+    let page = others.inspect(&Query::name(name())).await.unwrap();
+    let holders: Vec<_> = page.resources[0].holders.iter().map(|holder| holder.id).collect();
+    assert_eq!(holders, [claim(4).id]);
+    assert_eq!(pending(&others, &claim(5)).await.ahead, Some(1));
+}

@@ -93,7 +93,7 @@ impl Watchdog {
         let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
         // The holder may block this thread now, which may be the one that polls timers and sockets, and which keeps the
         // task that it woke last for itself.
-        let from_outside = is_part && self.0.runtime.has_other_threads() && self.0.wake_from_outside();
+        let from_outside = is_part && self.0.runtime.has_other_threads();
         self.keep(claim, (Role::Holder(belief), Some(fence)), ttl, renew.then_some(at), from_outside);
     }
 
@@ -104,14 +104,14 @@ impl Watchdog {
         self.keep(claim, (Role::Waiter { wakeup, lane }, None), ttl, renew_at, false);
     }
 
-    /// Adds an entry; `is_woken` if the task will run in time.
+    /// Adds an entry, and wakes the task in time: from outside of the runtime if `from_outside`.
     fn keep(
         &self,
         claim: Arc<Claim>,
         (role, fence): (Role, Option<Fence>),
         ttl: Duration,
         renew_at: Option<Moment>,
-        is_woken: bool,
+        from_outside: bool,
     ) {
         let id = claim.id;
         let errors = Backoff::for_errors(ttl);
@@ -138,11 +138,16 @@ impl Watchdog {
             self.0.runtime.spawn_daemon(run(self.0.clone()));
         }
         entries.remove(id);
-        if is_woken {
-            entries.by_time.insert((entry.check_at, id));
-            entries.by_id.insert(id, entry);
-        } else {
-            self.0.put(&mut entries, id, entry);
+        if !from_outside {
+            return self.0.put(&mut entries, id, entry);
+        }
+        // The entry first: a wake-up that is under way already must find it.
+        let check_at = entry.check_at;
+        entries.insert(id, entry);
+        drop(entries);
+        if !self.0.wake_from_outside() {
+            let _entries = self.0.lock();
+            self.0.wake_before(check_at);
         }
     }
 
@@ -301,13 +306,17 @@ impl Shared {
 
     /// Inserts an entry, and wakes the task if the entry is due before all others.
     fn put(&self, entries: &mut Entries, id: ClaimId, entry: Entry) {
-        entries.by_time.insert((entry.check_at, id));
-        if entry.check_at.as_nanos() < self.next_check.load(Ordering::Relaxed) {
-            self.next_check.store(entry.check_at.as_nanos(), Ordering::Relaxed);
+        let check_at = entry.check_at;
+        entries.insert(id, entry);
+        self.wake_before(check_at);
+    }
+
+    /// Wakes the task if it would sleep longer. Call it while the entries are locked.
+    fn wake_before(&self, check_at: Moment) {
+        if check_at.as_nanos() < self.next_check.load(Ordering::Relaxed) {
+            self.next_check.store(check_at.as_nanos(), Ordering::Relaxed);
             self.wake.notify_one();
         }
-        entries.waiters += usize::from(entry.role.belief().is_none());
-        entries.by_id.insert(id, entry);
     }
 
     fn note_next_check(&self) -> Moment {

@@ -81,6 +81,13 @@ impl Role {
 }
 
 impl Entries {
+    /// Adds an entry for a claim that has none.
+    pub(super) fn insert(&mut self, id: ClaimId, entry: Entry) {
+        self.by_time.insert((entry.check_at, id));
+        self.waiters += usize::from(entry.role.belief().is_none());
+        self.by_id.insert(id, entry);
+    }
+
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
         let entry = self.by_id.remove(&id)?;
         self.by_time.remove(&(entry.check_at, id));

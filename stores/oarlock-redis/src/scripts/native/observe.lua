@@ -6,6 +6,8 @@
 
 if quiet == 1 then
   quiet = 0
+  -- A full server lets those pass that come after a write that needs no memory.
+  redis.call('HDEL', key, '')
   keep()
 end
 return 1

@@ -3,7 +3,8 @@
 local function leave_memo()
   if leaves then
     left = 1
-    redis.call('HSET', key, 'memo', string.sub(ARGV[1], 19))
+    fields[#fields + 1] = 'memo'
+    fields[#fields + 1] = string.sub(ARGV[1], 19)
   end
 end
 

@@ -12,7 +12,9 @@ if waits and #waits >= ENTRY_SIZE + 18 then
     struct.unpack('>I8I8I8I8I8i8I8I8I4BI4c16I2c0', waits)
   local fence = now > last_fence and now or last_fence + 1
   local is_silent = now - (till - lease) > SILENT and count <= FEW
-  if sent > 0 and weight == 0 and marks == 0 and seq == head + 1 and fence < FENCES and not is_silent then
+  -- Where the first in line gave up, this is the field of the holder itself.
+  local is_other = next ~= id
+  if is_other and sent > 0 and weight == 0 and marks == 0 and seq == head + 1 and fence < FENCES and not is_silent then
     -- A write that needs no memory goes first: what comes after it is not refused, and after the word nothing may be.
     redis.call('HDEL', key, 'w' .. seat, next)
     if lease > TURN then lease = TURN end
