@@ -106,7 +106,7 @@ fn tier(command: &mut Command, long: bool) -> &mut Command {
 
 /// The tests, and the program for other languages.
 fn build(workspace: &Workspace) -> Result<(Vec<Program>, Option<PathBuf>), Failure> {
-    // Not the examples: the linter has compiled them, and linking them takes as long as a tenth of the tests.
+    // Not the examples: the linter compiles them, and linking them takes as long as a tenth of the tests.
     let mut command = workspace.cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let line = shown(&command);

@@ -59,6 +59,11 @@ impl Args {
         self.without.contains(&language)
     }
 
+    /// Whether nothing in particular was asked for.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.only.is_empty()
+    }
+
     /// Whether a client could not be built.
     pub(crate) fn lacks_client(&self, name: &str) -> bool {
         self.without_clients.iter().any(|client| client == name)

@@ -22,7 +22,10 @@ run is checked for two holders at once. [Benchmarks of your own store](bench.md)
   went to another contender than the grant before. A library that acquires its own lock again has many grants and few
   hand-offs, and the longest wait shows it.
 - The **baseline** is the fewest raw requests that could do the same, without a fence, a queue or renewal.
-- Libraries differ in what they do: most have no fence and no queue, and some do not renew.
+- Libraries differ in what they do: most have no fence and no queue, and some do not renew. zookeeper-client does not wait
+  for the end of its release.
+- Each library has half a second to warm up. Those on the JVM get faster over minutes; the figures are those of a young
+  process.
 ";
 
 /// Writes `docs/benchmarks.md` and its pictures.
@@ -58,7 +61,7 @@ fn panels(figures: &Figures) -> Vec<Panel> {
             let rate = row.as_ref().ok()?.rate;
             Some(Bar { name, value: rate, label: format!("{rate:.0}/s") })
         });
-        let title = format!("Pairs a second, {tasks} names");
+        let title = format!("Pairs a second, {tasks} name{}", if *tasks == 1 { "" } else { "s" });
         panels.push(Panel { title, hint: "more is better", bars: bars.collect() });
     }
     if let Some(((contenders, processes), rows)) = figures.loads.last() {

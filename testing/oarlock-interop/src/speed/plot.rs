@@ -26,7 +26,7 @@ const LEFT: f64 = 160.0;
 const LONGEST: f64 = 205.0;
 
 const STYLE: &str = "\
-    .page { fill: #ffffff } text { font: 12px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 }
+    .page { fill: #ffffff } text { font: 11px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 }
     .hint { fill: #59636e; font-size: 11px } .other { fill: #8c959f } .ours { fill: #0969da } .raw { fill: #d0d7de }
     @media (prefers-color-scheme: dark) {
       .page { fill: #0d1117 } text { fill: #f0f6fc } .hint { fill: #9198a1 }
