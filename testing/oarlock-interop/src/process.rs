@@ -77,6 +77,8 @@ impl Peer {
             .args(args)
             .arg(url)
             .env("PEER_LEASE", lease.as_millis().to_string())
+            // The last lines of its errors are shown: they should say what, not where.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -90,7 +92,7 @@ impl Peer {
         tokio::spawn(keep(BufReader::new(stderr).lines(), errors.clone()));
         let first =
             tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await.context("it was not ready in time")??;
-        let Some(first) = first else { return Err(anyhow!("{program} ended at once: {}", said(&errors).await)) };
+        let Some(first) = first else { return Err(anyhow!("its program ended at once: {}", said(&errors).await)) };
         let mut fields = first.split(' ').skip(1);
         let (Some(name), Some(version)) = (fields.next(), fields.next()) else {
             return Err(anyhow!("{program} began with `{first}`"));
