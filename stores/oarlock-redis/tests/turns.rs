@@ -532,9 +532,12 @@ async fn the_holder_is_not_next_in_its_own_line() {
         pending(&others, &claim(id)).await;
     }
     drop(gone);
-    while bed.listeners().await > 1 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let ended = async {
+        while bed.listeners().await > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the server to see the end of its connection");
     first.release(&name(), claim(1).id, &DONE).await.unwrap();
     assert_eq!(told(&mut mailbox).await, Some(claim(3).id), "the first one does not listen");
     let (back, _mailbox) = bed.listening().await;
