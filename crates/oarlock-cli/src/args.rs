@@ -93,6 +93,30 @@ pub(crate) struct LockArgs {
     pub(crate) reason: Option<String>,
 }
 
+impl LockArgs {
+    /// An exclusive lock, with all defaults.
+    pub(crate) fn waiting() -> Self {
+        Self {
+            no_wait: false,
+            wait: None,
+            shared: false,
+            exclusive: false,
+            permits: None,
+            take: None,
+            ttl: None,
+            no_renew: false,
+            max_hold: None,
+            fair: false,
+            spin: false,
+            conflict_exit_code: 75,
+            on_busy: None,
+            lost_exit_code: 76,
+            meta: Vec::new(),
+            reason: None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnBusy {
     /// Wait as long as -w says, else for ever
@@ -117,7 +141,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     oarlock_core::span::parse(text).map_err(|error| error.to_string())
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),

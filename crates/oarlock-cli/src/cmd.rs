@@ -1,18 +1,23 @@
 //! The subcommands. Each one is a file with its options and its `main`, and is registered here.
 
+pub(crate) mod acquire;
 pub(crate) mod bench;
 pub(crate) mod break_;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
+pub(crate) mod elect;
 pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod release;
+pub(crate) mod renew;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod url;
 pub(crate) mod wait;
+pub(crate) mod watch;
 
 use clap::Subcommand;
 
@@ -22,10 +27,15 @@ use crate::front;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::RunArgs),
+    Elect(elect::ElectArgs),
     Hold(hold::HoldArgs),
+    Acquire(acquire::AcquireArgs),
+    Renew(renew::RenewArgs),
+    Release(release::ReleaseArgs),
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Wait(wait::WaitArgs),
+    Watch(watch::WatchArgs),
     Break(break_::BreakArgs),
     Init(init::InitArgs),
     Bench(bench::BenchArgs),
@@ -41,10 +51,15 @@ impl Command {
     pub(crate) fn main(self, job: Option<&front::Job>) -> Result<Exit, Failure> {
         match self {
             Self::Run(args) => run::main(args, job),
+            Self::Elect(args) => elect::main(args),
             Self::Hold(args) => hold::main(args),
+            Self::Acquire(args) => acquire::main(args),
+            Self::Renew(args) => renew::main(&args),
+            Self::Release(args) => release::main(&args),
             Self::Ls(args) => ls::main(&args),
             Self::Show(args) => show::main(&args),
             Self::Wait(args) => wait::main(&args),
+            Self::Watch(args) => watch::main(&args),
             Self::Break(args) => break_::main(&args),
             Self::Init(args) => init::main(&args),
             Self::Bench(args) => bench::main(&args, None),

@@ -18,6 +18,7 @@ mod report;
 mod settings;
 mod signals;
 mod store;
+mod ticket;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

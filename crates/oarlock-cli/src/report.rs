@@ -39,6 +39,9 @@ pub(crate) struct Report {
     pub(crate) child_status: Option<Status>,
     /// What was said about it.
     pub(crate) message: Option<String>,
+    /// The signal that asked us to end while the command ran.
+    #[serde(skip)]
+    pub(crate) stop: Option<rustix::process::Signal>,
 }
 
 impl Report {
@@ -56,6 +59,7 @@ impl Report {
             renewals: 0,
             child_status: None,
             message: None,
+            stop: None,
         }
     }
 

@@ -94,7 +94,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    fn new(on_lost: OnLost, kill_after: Option<Duration>, asking: &Asking) -> Result<Self, Failure> {
+    pub(crate) fn new(on_lost: OnLost, kill_after: Option<Duration>, asking: &Asking) -> Result<Self, Failure> {
         // How long the lock lives without renewal, and with it at most.
         let span = asking.max_hold.map_or(asking.ttl, |span| span.min(asking.ttl));
         let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(span / 4));

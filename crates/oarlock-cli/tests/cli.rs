@@ -7,6 +7,7 @@ mod cli {
     mod codes;
     mod contention;
     mod demo;
+    mod elect;
     mod flags;
     mod group;
     mod init;
@@ -21,5 +22,7 @@ mod cli {
     mod signals;
     mod support;
     mod surroundings;
+    mod ticket;
     mod urls;
+    mod watch;
 }

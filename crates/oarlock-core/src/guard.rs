@@ -12,7 +12,7 @@ use crate::claim::{Claim, Fence, Kind, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Release, Released};
 use crate::engine::cohort::{self, Baton};
-use crate::engine::{Core, Orphan, answer_within};
+use crate::engine::{Core, Orphan, Runtime, answer_within};
 use crate::error::{Error, Result, Retry};
 use crate::event::Step;
 use crate::held::Held;
@@ -342,6 +342,11 @@ impl Guard {
                 Err(_) => lost(self.loss().unwrap_or(LossReason::Gone)),
             },
         }
+    }
+
+    /// The runtime of its client.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.core.runtime
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

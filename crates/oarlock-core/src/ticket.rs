@@ -74,6 +74,12 @@ impl LockTicket {
         self.fence
     }
 
+    /// Whether the lock is renewed: false for one that was taken with `no_renewal()`.
+    #[must_use]
+    pub fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
     /// Whether a grant with this fence is the one that was handed over.
     fn is_of(&self, fence: Fence) -> bool {
         let Some(granted) = self.granted else { return fence == self.fence };

@@ -12,7 +12,7 @@ use crate::args::OnLost;
 use crate::front::Job;
 use crate::messages::Messages;
 use crate::settings::Rules;
-use crate::signals::Signals;
+use crate::signals::{Signals, asks_to_stop};
 
 /// Everything that happens around a running command.
 pub(crate) struct Watch<'a> {
@@ -29,6 +29,8 @@ pub(crate) struct Ended {
     pub(crate) status: Status,
     /// It was ended, or would have been, because of its lock.
     pub(crate) lost: bool,
+    /// We were asked to end meanwhile.
+    pub(crate) stop: Option<Signal>,
 }
 
 /// How far an ending for the lock's sake has come.
@@ -48,7 +50,7 @@ impl Watch<'_> {
             OnLost::Kill => slack,
             OnLost::Warn => std::time::Duration::ZERO,
         };
-        let mut doom = Doom::No;
+        let (mut doom, mut stop) = (Doom::No, None);
         // When to see whether the job really stopped.
         let mut check_at: Option<Instant> = None;
         loop {
@@ -78,7 +80,7 @@ impl Watch<'_> {
                             job.take_back(child.group());
                         }
                         let lost = !matches!(doom, Doom::No) || !self.multi.is_held();
-                        return Ended { status, lost };
+                        return Ended { status, lost, stop };
                     }
                     Change::Stopped => check_at = self.job.map(|job| job.stop(Some(child.group()))),
                 },
@@ -94,7 +96,10 @@ impl Watch<'_> {
                         check_at = None;
                         job.resume(child);
                     }
-                    _ => child.signal(signal),
+                    _ => {
+                        stop = stop.or_else(|| asks_to_stop(signal).then_some(signal));
+                        child.signal(signal);
+                    }
                 },
             }
         }

@@ -74,7 +74,7 @@ fn table(states: &[ResourceState]) -> String {
 }
 
 /// Whether `name` is what `pattern` means: `*` is any text, `?` one character, the rest itself.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
     // Where the last star stood, and how much of the name it has taken so far.

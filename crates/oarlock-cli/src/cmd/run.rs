@@ -158,7 +158,7 @@ async fn with_locks(
 }
 
 /// Announcing ends; waiting does not.
-async fn forever(work: impl Future<Output = ()>) {
+pub(crate) async fn forever(work: impl Future<Output = ()>) {
     work.await;
     std::future::pending::<()>().await;
 }
@@ -181,7 +181,8 @@ async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &MultiGuar
     }
 }
 
-fn busy_words(error: &Error) -> String {
+/// Why a wait ended, and what to do next.
+pub(crate) fn busy_words(error: &Error) -> String {
     let show = error
         .resource()
         .map_or_else(|| "ls".to_owned(), |name| format!("show {}", messages::shell_word(name.as_str())));
@@ -199,7 +200,8 @@ fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Ex
     Ok(Exit(settings.asking.busy_code))
 }
 
-async fn command(
+/// Runs the command of `settings` while it holds `multi`, and releases it.
+pub(crate) async fn command(
     settings: &RunSettings,
     job: Option<&Job>,
     report: &mut Report,
@@ -220,8 +222,8 @@ async fn command(
     };
     let watch =
         Watch { multi: &multi, rules: *rules, signals, endings: events.endings(), job, messages: store.messages };
-    let Ended { status, mut lost } = watch.over(&mut child).await;
-    report.child_status = Some(status);
+    let Ended { status, mut lost, stop } = watch.over(&mut child).await;
+    (report.child_status, report.stop) = (Some(status), stop);
 
     let kill_at = tokio::time::Instant::now() + rules.kill_after;
     child.end_group(kill_at, multi.ends_within(rules.slack)).await;
@@ -264,7 +266,7 @@ fn note_grant(report: &mut Report, multi: &MultiGuard) {
     report.fence = report.fences.first().copied();
 }
 
-fn variables(settings: &RunSettings, locks: &Locks, multi: &MultiGuard) -> Vec<(&'static str, String)> {
+pub(crate) fn variables(settings: &RunSettings, locks: &Locks, multi: &MultiGuard) -> Vec<(&'static str, String)> {
     let label = &settings.asking.label;
     let mut variables = vec![
         ("OARLOCK_HOLDER", format!("{}:{}", label.host, label.pid)),

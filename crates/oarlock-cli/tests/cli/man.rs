@@ -2,8 +2,25 @@
 
 use super::support::TestContext;
 
-const SUBCOMMANDS: [&str; 12] =
-    ["run", "hold", "ls", "show", "wait", "break", "init", "bench", "demo", "url", "completions", "man"];
+const SUBCOMMANDS: [&str; 17] = [
+    "run",
+    "elect",
+    "hold",
+    "acquire",
+    "renew",
+    "release",
+    "ls",
+    "show",
+    "wait",
+    "watch",
+    "break",
+    "init",
+    "bench",
+    "demo",
+    "url",
+    "completions",
+    "man",
+];
 
 #[test]
 fn every_subcommand_has_a_page() {

@@ -513,6 +513,14 @@ async fn release_each(mut guards: Vec<Guard>) -> Vec<(ResourceName, Result<Relea
     each
 }
 
+impl From<Guard> for MultiGuard {
+    /// One lock, as a `Multi` of it would have taken it.
+    fn from(guard: Guard) -> Self {
+        let runtime = guard.runtime().clone();
+        Self::new(vec![guard], &runtime)
+    }
+}
+
 impl Deref for MultiGuard {
     type Target = MultiHeld;
 

@@ -1,0 +1,274 @@
+//! `oarlock elect`: a command that runs on the leader only.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use oarlock::state::ResourceName;
+use oarlock::{Election, Leader, Locks, MultiGuard};
+use oarlock_core::text;
+use serde_json::json;
+
+use crate::args::{LockArgs, OnLost, StoreArgs, pair, span};
+use crate::child::supervise::Watch;
+use crate::child::{Child, Status};
+use crate::cmd::run::{self, forever};
+use crate::exit::{Exit, Failure};
+use crate::observe::EngineEvents;
+use crate::output::{self, Format};
+use crate::report::{Outcome, Report};
+use crate::settings::{Asking, Rules, RunSettings};
+use crate::signals::{FORWARDED, Signals};
+use crate::store::{Store, block_on, farewell};
+use crate::{multi, progress};
+
+/// How long `--on-demoted` may take.
+const DEMOTED: Duration = Duration::from_secs(30);
+
+/// The pause after a failed look at the leader.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Run a command on one machine of many: on the leader, for as long as it leads
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A leader that loses its lock ends the command before the lease can end, and stands for election \
+again. When the command ends by itself, the leader resigns and exits with the command's code."
+)]
+pub(crate) struct ElectArgs {
+    /// The election
+    pub(crate) name: String,
+    /// What the leader publishes, such as its address; others see it in show and with --observe
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) value: String,
+    /// Run STRING with sh -c after the election, before CMD
+    #[arg(long, value_name = "STRING", conflicts_with = "observe")]
+    pub(crate) on_elected: Option<OsString>,
+    /// Run STRING with sh -c when the leadership is over, after CMD has ended; for 30s at most
+    #[arg(long, value_name = "STRING", conflicts_with = "observe")]
+    pub(crate) on_demoted: Option<OsString>,
+    /// Print each change of the leader as a line, and take no part
+    #[arg(long, conflicts_with = "argv")]
+    pub(crate) observe: bool,
+    /// The lease: how long the leadership lives without renewal; 30s, or what the URL says
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) ttl: Option<Duration>,
+    /// What to do to the command when the leadership is about to be lost
+    #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
+    pub(crate) on_lost: OnLost,
+    /// How long after TERM to send KILL; 5s or a quarter of the lease, at most half of it
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) kill_after: Option<Duration>,
+    /// A label that others see in ls and show; may be repeated
+    #[arg(short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) meta: Vec<(String, String)>,
+    /// Why this process stands for election; others see it in ls and show
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "observe")]
+    pub(crate) argv: Vec<OsString>,
+}
+
+pub(crate) fn main(args: ElectArgs) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let name = ResourceName::new(&args.name)?;
+    if args.observe {
+        return block_on(observe(&store, &name));
+    }
+    let lock = LockArgs { ttl: args.ttl, meta: args.meta, reason: args.reason, ..LockArgs::waiting() };
+    let asking = Asking::new(lock, &store)?;
+    let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
+    let settings = RunSettings {
+        names: vec![name],
+        asking,
+        rules,
+        min_hold: Duration::ZERO,
+        command: args.argv,
+        report: None,
+        store,
+    };
+    block_on(async {
+        let mut signals = Signals::new(FORWARDED.iter().copied())?;
+        let events = EngineEvents::new(settings.store.messages);
+        let RunSettings { asking, store, .. } = &settings;
+        let locks = tokio::select! {
+            biased;
+            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            locks = store.hold(&asking.label, asking.ttl, None, events.clone()) => locks?,
+        };
+        let mut candidate = Candidate {
+            settings: &settings,
+            locks: &locks,
+            events: &events,
+            value: &args.value,
+            on_elected: args.on_elected.as_ref(),
+            on_demoted: args.on_demoted.as_ref(),
+            signals: &mut signals,
+        };
+        let exit = candidate.stand().await;
+        if let Err(error) = farewell(&locks, &events).await {
+            settings.store.messages.parting(&error, exit.is_err());
+        }
+        exit
+    })
+}
+
+/// A process that stands for election.
+struct Candidate<'a> {
+    settings: &'a RunSettings,
+    locks: &'a Locks,
+    events: &'a EngineEvents,
+    value: &'a str,
+    on_elected: Option<&'a OsString>,
+    on_demoted: Option<&'a OsString>,
+    signals: &'a mut Signals,
+}
+
+impl Candidate<'_> {
+    /// Leads, again and again, until the command ends by itself or a signal asks for the end.
+    async fn stand(&mut self) -> Result<Exit, Failure> {
+        let RunSettings { names, asking, store, .. } = self.settings;
+        let name = text::quoted(names[0].as_str());
+        let election = self.election();
+        loop {
+            let elected = tokio::select! {
+                biased;
+                signal = self.signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+                elected = election.campaign(self.value) => elected?,
+                () = forever(progress::announce(self.locks, self.events, store.messages)) => continue,
+            };
+            let (fence, multi) = (elected.fence(), MultiGuard::from(elected.into_guard()));
+            let variables = run::variables(self.settings, self.locks, &multi);
+            store.messages.note(&format!("elected: leading {name}, fence {fence}"));
+            let mut report = Report::new(names);
+            let led = self.lead(multi, &mut report).await;
+            store.messages.note(&format!("demoted: no longer leading {name}, fence {fence}"));
+            self.demoted(variables).await;
+            let exit = led?;
+            if report.outcome != Outcome::Lost {
+                return Ok(exit);
+            }
+            if let Some(signal) = report.stop {
+                return Ok(Exit::signal(signal.as_raw()));
+            }
+            // The lease may still block the next grant; a store that lost it at once must not make this loop spin.
+            tokio::time::sleep((asking.ttl / 20).min(Duration::from_secs(1))).await;
+        }
+    }
+
+    fn election(&self) -> Election {
+        let Asking { ttl, label, .. } = &self.settings.asking;
+        let election = self.locks.election(self.settings.names[0].as_str());
+        // The time to end a command in order is longer than the lease that a handed on lock may begin with.
+        election.ttl(*ttl).label(label.clone()).whole_lease().wait_forever()
+    }
+
+    /// `--on-elected`, then the command, under the lock.
+    async fn lead(&mut self, multi: MultiGuard, report: &mut Report) -> Result<Exit, Failure> {
+        if let Some(script) = self.on_elected {
+            let (status, stop) = self.hook(script, &multi).await?;
+            if !multi.is_held() || stop.is_some() {
+                let _ = multi::release(multi, self.events).await;
+                (report.outcome, report.stop) = (Outcome::Lost, stop);
+                return Ok(status.exit());
+            }
+            if status != Status::Code(0) {
+                let code = status.exit().0;
+                self.settings
+                    .store
+                    .messages
+                    .warning(&format!("--on-elected ended with {code}; the command is started"));
+            }
+        }
+        run::command(self.settings, None, report, self.locks, self.events, self.signals, multi).await
+    }
+
+    /// Runs a script under the lock: it is ended when the lock is about to be lost.
+    async fn hook(
+        &mut self,
+        script: &OsString,
+        multi: &MultiGuard,
+    ) -> Result<(Status, Option<rustix::process::Signal>), Failure> {
+        let RunSettings { rules, store, .. } = self.settings;
+        let variables = run::variables(self.settings, self.locks, multi);
+        let mut child = Child::spawn(&shell(script), variables, None)?;
+        let endings = self.events.endings();
+        let watch = Watch { multi, rules: *rules, signals: self.signals, endings, job: None, messages: store.messages };
+        let ended = watch.over(&mut child).await;
+        child.end_group(tokio::time::Instant::now() + rules.kill_after, multi.ends_within(rules.slack)).await;
+        Ok((ended.status, ended.stop))
+    }
+
+    /// `--on-demoted`: without the lock, and not for ever.
+    async fn demoted(&self, variables: Vec<(&'static str, String)>) {
+        let Some(script) = self.on_demoted else { return };
+        let messages = self.settings.store.messages;
+        let mut child = match Child::spawn(&shell(script), variables, None) {
+            Ok(child) => child,
+            Err(failure) => return messages.warning(failure.message().unwrap_or("cannot start --on-demoted")),
+        };
+        match tokio::time::timeout(DEMOTED, child.changed()).await {
+            Ok(crate::child::Change::Ended(Status::Code(0))) => {}
+            Ok(_) => messages.warning("--on-demoted failed"),
+            Err(_) => messages.warning("--on-demoted took too long and was ended"),
+        }
+        child.end_group(tokio::time::Instant::now() + Duration::from_secs(1), std::future::pending()).await;
+    }
+}
+
+fn shell(script: &OsString) -> Vec<OsString> {
+    vec!["sh".into(), "-c".into(), script.clone()]
+}
+
+/// Prints each leader until a signal comes.
+async fn observe(store: &Store, name: &ResourceName) -> Result<Exit, Failure> {
+    let mut signals = Signals::new(FORWARDED.iter().copied())?;
+    let locks = store.connect().await?;
+    let mut leaders = locks.election(name.as_str()).observe();
+    let mut failed = false;
+    loop {
+        let leader = tokio::select! {
+            biased;
+            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            leader = leaders.changed() => leader,
+        };
+        match leader {
+            Ok(leader) => {
+                failed = false;
+                print_leader(store, leader.as_ref())?;
+            }
+            Err(error) if error.retry() == oarlock::error::Retry::Never => return Err(error.into()),
+            Err(error) => {
+                // Once for each failure of the store, not for each try.
+                if !std::mem::replace(&mut failed, true) {
+                    store.messages.warning(&format!("{error}; changes may be missing until it answers again"));
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+    }
+}
+
+fn print_leader(store: &Store, leader: Option<&Leader>) -> Result<(), Failure> {
+    let at = format!("{:.3}", jiff::Timestamp::now());
+    match (store.messages.format, leader) {
+        (Format::Json | Format::Jsonl, leader) => {
+            let leader = leader.map(|leader| {
+                json!({
+                    "value": leader.value.as_deref(),
+                    "fence": leader.fence,
+                    "label": *leader.label,
+                    "ending": leader.ending,
+                })
+            });
+            output::print_line(&json!({ "at": at, "leader": leader }).to_string())
+        }
+        (_, None) => output::print_line(&format!("{at}\t-\t-\t-")),
+        (_, Some(leader)) => {
+            let fence = leader.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
+            let value = leader.value.as_deref().map(text::plain).unwrap_or_default();
+            output::print_line(&format!("{at}\t{}\t{fence}\t{value}", text::holder(&leader.label)))
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `watch`: events as lines.
+
+use oarlock_testbed::Redis;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::{Running, TestContext};
+
+fn next(watch: &mut Running) -> (String, Value) {
+    let line = watch.line();
+    let event: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    assert!(event["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
+    (event["event"].as_str().unwrap().to_owned(), event)
+}
+
+#[test]
+fn each_step_of_a_lock_is_a_line() {
+    let context = TestContext::new();
+    let mut holder = context.hold(&["jobs/a", "--reason", "first"]);
+    let fence = holder.fence.to_string();
+    let mut watch = Running::start(context.oarlock(["watch", "jobs/*", "-i", "50ms"]));
+    let (what, event) = next(&mut watch);
+    assert_eq!((what.as_str(), &event["fence"]), ("present", &Value::from(fence)));
+    assert_eq!((&event["name"], &event["label"]["reason"]), (&"jobs/a".into(), &"first".into()));
+    let elsewhere = context.hold(&["other"]);
+    let mut second = context.oarlock(["hold", "jobs/a"]);
+    second.stdin(std::process::Stdio::piped());
+    let second = Running::start(second);
+    let (what, event) = next(&mut watch);
+    assert_eq!((what.as_str(), &event["role"]), ("waiting", &"waiter".into()), "and nothing of other names");
+    holder.end_input();
+    assert_eq!(holder.finish().code, Some(0));
+    let steps = [next(&mut watch), next(&mut watch)];
+    assert_eq!(steps.each_ref().map(|(what, _)| what.as_str()), ["released", "granted"]);
+    assert_eq!(second.finish().code, Some(0));
+    assert_eq!(next(&mut watch).0, "released");
+    drop(elsewhere);
+    watch.signal(Signal::TERM);
+    assert_eq!(watch.finish().code, Some(143));
+}
+
+/// A store that goes away leaves a gap, which is told, and what is there afterwards is told anew.
+#[test]
+fn a_gap_is_told() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let mut watch = context.bare(["watch", "-i", "50ms"]);
+    watch.env("OARLOCK_URL", format!("{}?op_timeout=1s", server.url()));
+    let mut watch = Running::start(watch);
+    let held = || {
+        let mut hold = context.bare(["hold", "x"]);
+        hold.env("OARLOCK_URL", server.url()).stdin(std::process::Stdio::piped());
+        Running::start(hold)
+    };
+    let holder = held();
+    assert_eq!(next(&mut watch).0, "granted");
+    server.pause().unwrap();
+    let (what, event) = next(&mut watch);
+    assert_eq!(what, "gap");
+    assert!(event["since"].is_string() && event["error"].is_string(), "{event}");
+    server.resume().unwrap();
+    assert_eq!(next(&mut watch).0, "resumed");
+    assert_eq!(next(&mut watch).0, "present");
+    drop(holder);
+}
+
+#[test]
+fn bad_intervals_are_bad_usage() {
+    let context = TestContext::new();
+    for interval in ["0", "1ms", "2h", "soon"] {
+        assert_eq!(context.code(&["watch", "-i", interval]), 64, "{interval}");
+    }
+}
