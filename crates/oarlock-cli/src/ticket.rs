@@ -18,7 +18,7 @@ const MOST: u64 = 64 * 1024;
 /// Which ticket.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TicketArgs {
-    /// The ticket as acquire printed it, or - to read it from standard input; see also OARLOCK_TICKET
+    /// The ticket as acquire printed it, or - to read it from standard input; without it, that of `OARLOCK_TICKET`
     #[arg(value_name = "TICKET", conflicts_with = "ticket_file")]
     pub(crate) ticket: Option<String>,
     /// Read the ticket from FILE

@@ -74,7 +74,7 @@ impl Follower<'_> {
                     if let Some(since) = gap.take() {
                         self.print(&at, None, "resumed", &json!({ "since": since }))?;
                     }
-                    for event in self.seen.changes(states) {
+                    for event in self.seen.changes(&states) {
                         self.print(&at, Some(&event.name), event.what, &event.more)?;
                     }
                     last_look = at;
@@ -161,7 +161,7 @@ struct Event {
 
 impl Seen {
     /// What changed since the last look, in an order that makes sense: ends before grants.
-    fn changes(&mut self, states: Vec<ResourceState>) -> Vec<Event> {
+    fn changes(&mut self, states: &[ResourceState]) -> Vec<Event> {
         let first = !std::mem::replace(&mut self.begun, true);
         let now: BTreeMap<_, _> = states.iter().map(|state| (state.name.clone(), claims(state))).collect();
         let mut events = Vec::new();
