@@ -137,7 +137,8 @@ pub(crate) fn resource_text(state: &ResourceState) -> String {
     }
     lines.push(format!("  holders   {}", state.holders.len()));
     for holder in &state.holders {
-        let fence = holder.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
+        // What `break` needs to name it.
+        let fence = holder.fence.map_or_else(|| format!(", id {}", holder.id), |fence| format!(", fence {fence}"));
         let who = who(&holder.label);
         let (held, left) = (span(holder.held_for), span(holder.lease_left));
         lines.push(format!("    {who}, {} for {held}, lease left {left}{fence}", holder.kind));

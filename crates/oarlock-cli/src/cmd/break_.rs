@@ -4,8 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use oarlock::Released;
-use oarlock::state::ResourceName;
-use oarlock::state::{Ending, HolderState};
+use oarlock::state::{ClaimId, Ending, HolderState, ResourceName};
 use oarlock::{Fence, Label, Locks};
 use oarlock_core::text;
 
@@ -22,8 +21,11 @@ pub(crate) struct BreakArgs {
     /// The lock
     pub(crate) name: String,
     /// The fence of the hold to end, as ls and show print it; a hold with another fence is not ended
-    #[arg(long, value_name = "N")]
-    pub(crate) fence: u64,
+    #[arg(long, value_name = "N", required_unless_present = "id", conflicts_with = "id")]
+    pub(crate) fence: Option<u64>,
+    /// The claim id of the hold to end, as show prints it: for holds of other programs, which have no fence
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<ClaimId>,
     /// How long the holder may take to finish; 0 ends the hold at once
     #[arg(long, value_name = "DUR", default_value = "5s", value_parser = span)]
     pub(crate) grace: Duration,
@@ -40,13 +42,16 @@ pub(crate) struct BreakArgs {
 pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
-    let fence = Fence::new(args.fence);
+    let nonce = match (args.id, args.fence) {
+        (Some(id), _) => Nonce::Id(id),
+        (None, fence) => Nonce::Fence(Fence::new(fence.unwrap_or_default())),
+    };
     if !args.yes && !std::io::stdin().is_terminal() {
         return Err(Failure::usage("standard input is no terminal: confirm with --yes"));
     }
     block_on(async {
         let locks = store.connect().await?;
-        let holder = find(&locks, &name, fence).await?;
+        let holder = find(&locks, &name, nonce).await?;
         if !args.yes && !confirmed(&name, &holder) {
             store.messages.note("nothing was done");
             return Ok(Code::Success.into());
@@ -55,17 +60,17 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
         // The grace counts from the asking, which the store hears later than this.
         let asked = Instant::now();
-        match locks.break_hold(&name, fence, ending, args.grace).await? {
+        match locks.break_claim(&name, holder.id, ending, args.grace).await? {
             Released::NotHeld => {
                 store.messages.note(&format!("{held_by} released {quoted} before it was asked"));
             }
             Released::Asked => {
                 let span = text::span(args.grace);
                 store.messages.note(&format!("asked {held_by} to release {quoted} within {span}"));
-                await_end(&locks, &name, fence, asked + args.grace, &store, &held_by).await?;
+                await_end(&locks, &name, &holder, asked + args.grace, &store).await?;
             }
             Released::Released => {
-                store.messages.note(&format!("took {quoted} from {held_by}, fence {fence}"));
+                store.messages.note(&format!("took {quoted} from {held_by}{}", fence_of(&holder)));
             }
             other => {
                 store.messages.warning(&format!("unexpected answer of the store to a break of {quoted}: {other:?}"));
@@ -75,34 +80,61 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// The hold that `fence` names, or why there is none.
-async fn find(locks: &Locks, name: &ResourceName, fence: Fence) -> Result<HolderState, Failure> {
+/// Which hold the caller has seen: one that came later is not ended.
+#[derive(Clone, Copy)]
+enum Nonce {
+    Fence(Fence),
+    Id(ClaimId),
+}
+
+impl Nonce {
+    fn names(self, holder: &HolderState) -> bool {
+        match self {
+            Self::Fence(fence) => holder.fence == Some(fence),
+            Self::Id(id) => holder.id == id,
+        }
+    }
+}
+
+/// The hold that `nonce` names, or why there is none.
+async fn find(locks: &Locks, name: &ResourceName, nonce: Nonce) -> Result<HolderState, Failure> {
     let state = locks.inspect(name).await?;
-    if let Some(holder) = state.holders.iter().find(|holder| holder.fence == Some(fence)) {
+    if let Some(holder) = state.holders.iter().find(|holder| nonce.names(holder)) {
         return Ok(holder.clone());
     }
-    let quoted = text::quoted(name.as_str());
-    let now = state.holders.iter().filter_map(|holder| holder.fence).map(|fence| fence.to_string());
+    let wanted = match nonce {
+        Nonce::Fence(fence) => format!("fence {fence}"),
+        Nonce::Id(id) => format!("id {id}"),
+    };
+    let now = state.holders.iter().map(|holder| match holder.fence {
+        Some(fence) => format!("with fence {fence} now"),
+        None => format!("without a fence now: name it with --id {}", holder.id),
+    });
     let now = now.collect::<Vec<_>>().join(", ");
-    let held = if now.is_empty() { "it is free now".to_owned() } else { format!("it is held with fence {now} now") };
-    Err(Failure::new(Code::Busy, format!("not broken: no hold of {quoted} has fence {fence}; {held}.")))
+    let held = if now.is_empty() { "it is free now".to_owned() } else { format!("it is held {now}") };
+    let quoted = text::quoted(name.as_str());
+    Err(Failure::new(Code::Busy, format!("not broken: no hold of {quoted} has {wanted}; {held}.")))
+}
+
+fn fence_of(holder: &HolderState) -> String {
+    holder.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default()
 }
 
 async fn await_end(
     locks: &Locks,
     name: &ResourceName,
-    fence: Fence,
+    broken: &HolderState,
     over: Instant,
     store: &Store,
-    held_by: &str,
 ) -> Result<(), Failure> {
-    let quoted = text::quoted(name.as_str());
+    let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&broken.label));
     loop {
         let mut watch = locks.watch(name).await?;
         let state = locks.inspect(name).await?;
-        if !state.holders.iter().any(|holder| holder.fence == Some(fence)) {
+        // A claim that was granted again after its end has another fence.
+        if !state.holders.iter().any(|holder| holder.id == broken.id && holder.fence == broken.fence) {
             let how = if Instant::now() < over { "released" } else { "was made to release" };
-            store.messages.note(&format!("{held_by} {how} {quoted}, fence {fence}"));
+            store.messages.note(&format!("{held_by} {how} {quoted}{}", fence_of(broken)));
             return Ok(());
         }
         if Instant::now() > over + SLACK {

@@ -122,3 +122,24 @@ fn a_silent_store_keeps_a_command_no_longer_than_the_lease() {
         assert!(took < LEASE + Duration::from_secs(1), "{took:?} with a lease of {LEASE:?}: {done:?}");
     }
 }
+
+/// A hold of another program has no fence: its id names it.
+#[test]
+fn a_hold_without_a_fence_is_broken_by_its_id() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let url = format!("{}?layout=plain", server.url());
+    let redis_command = |words: &[&str]| oarlock_testbed::server::redis_command(server.addr(), words).unwrap();
+    redis_command(&["SET", "theirs", "a token", "NX", "PX", "60000"]);
+    let (code, said) = at(&context, &url, &["break", "theirs", "--fence", "1", "--yes"]);
+    let id = said.split("--id ").nth(1).map(|rest| rest.trim_end().trim_end_matches('.').to_owned());
+    let id = id.unwrap_or_else(|| panic!("{code}: {said}"));
+    assert_eq!(code, 75);
+    assert!(at(&context, &url, &["show", "theirs"]).1.contains(&id), "show prints it too");
+    let (code, said) = at(&context, &url, &["break", "theirs", "--id", &id, "--grace", "0", "--yes"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(redis_command(&["EXISTS", "theirs"]).trim(), "0");
+    let (code, said) = at(&context, &url, &["break", "theirs", "--id", &id, "--yes"]);
+    assert!(code == 75 && said.contains("it is free now"), "{code}: {said}");
+    assert_eq!(at(&context, &url, &["break", "theirs", "--yes"]).0, 64, "one of the two is needed");
+}
