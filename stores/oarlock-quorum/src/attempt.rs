@@ -96,6 +96,7 @@ impl Core {
         self.registry.keep(hold);
         self.won.fetch_add(1, Ordering::Relaxed);
         voting.won = true;
+        voting.calls.let_late_ones_wait();
         Ok(Attempt::Granted(grant))
     }
 
@@ -119,7 +120,10 @@ impl Core {
                 };
                 let hold = core.registry.of(&round);
                 if round.is_over() || hold.as_ref().is_some_and(|hold| hold.is_past()) {
-                    core.undo(&round, node).await;
+                    // A request that failed may still be on its way, and come after the release.
+                    if vote.is_none() || round.is_left_by_vote(node) {
+                        core.undo(&round, node).await;
+                    }
                 } else if let Some(hold) = hold {
                     hold.voted(node);
                     if let Some(vote) = vote {

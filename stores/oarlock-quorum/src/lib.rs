@@ -23,7 +23,7 @@
 //! | `lib`, `error` | the driver; its errors |
 //! | `config` | opening a quorum of Redis servers, and its URL (feature `redis`) |
 //! | `connection`, `node` | a node that is connected when it can be reached; whether a node answers |
-//! | `requests` | one request to several nodes at once |
+//! | `requests`, `late_answers` | one request to several nodes at once; answers that no caller waits for |
 //! | `attempt`, `tally` | a round: the votes, the fence and the memo; the arithmetic of votes |
 //! | `renew`, `release`, `watch`, `inspect` | the other verbs |
 //! | `rounds`, `crowd`, `memo` | rounds and holds of this client; contended names; which memo is the newest |
@@ -35,6 +35,7 @@ mod connection;
 mod crowd;
 mod error;
 mod inspect;
+mod late_answers;
 mod memo;
 mod node;
 mod release;
@@ -58,6 +59,7 @@ pub use self::config::{STORE, configs, redlock};
 pub use self::connection::Later;
 use self::crowd::Crowd;
 use self::error::{SCHEME, about};
+use self::late_answers::LateAnswers;
 use self::node::Node;
 use self::requests::{Requests, never_mind};
 use self::rounds::Registry;
@@ -92,6 +94,7 @@ struct Core {
     node_timeout: Option<Duration>,
     registry: Arc<Registry>,
     crowd: Crowd,
+    late_answers: LateAnswers,
     /// Background tasks.
     tasks: TaskTracker,
     won: AtomicU64,
@@ -131,6 +134,7 @@ impl Quorum {
             node_timeout: None,
             registry: Arc::default(),
             crowd: Crowd::default(),
+            late_answers: LateAnswers::default(),
             tasks: TaskTracker::new(),
             won: AtomicU64::new(0),
             lost: AtomicU64::new(0),

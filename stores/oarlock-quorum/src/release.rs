@@ -64,22 +64,35 @@ impl Core {
         patience: Duration,
     ) -> Result<(Released, Vec<usize>)> {
         let leaves_memo = matches!(end, End::Done { memo: Some(_) });
+        let round = hold.as_ref().map(|hold| hold.round.clone());
         let (resource, end) = (resource.clone(), end.clone());
         let core = self.clone();
         let late = move |node, answer: Result<Release>| -> BoxFuture<()> {
             hold.iter().for_each(|hold| hold.round.clone().linger_after(&answer));
             // Not where a memo was to be left: a repeated release must still find the vote.
-            let over = |hold: &&Arc<Hold>| hold.round.is_over() && hold.may_be_on(node);
-            if let Some(hold) = hold.as_ref().filter(over).filter(|_| answer.is_err() && !leaves_memo) {
-                core.undo_all(&hold.round, std::iter::once(node));
+            if let Some(hold) = hold.as_ref().filter(|hold| hold.round.is_over() && !leaves_memo) {
+                let is_left = hold.round.is_left_by_release(node, is_found(&answer));
+                if is_left || (answer.is_err() && hold.may_be_on(node)) {
+                    core.undo_all(&hold.round, std::iter::once(node));
+                }
             }
             Box::pin(std::future::ready(()))
         };
         let request = move |node: Arc<dyn DynDriver>| node.release(resource.clone(), id, end.clone());
         let mut calls = Requests::send(self, self.all(), patience, request, late);
+        if let Some(round) = round.as_ref().filter(|round| round.is_over() && !leaves_memo) {
+            let unasked: Vec<_> = calls.unasked().collect();
+            round.releases_on(self.all().filter(|node| !unasked.contains(node)));
+        }
         let (mut done, mut asked, mut absent, mut fault, mut failed) = (0, 0, 0, None, Vec::new());
         while done.max(asked) < self.majority && absent <= self.spare() {
-            match calls.next().await {
+            let next = calls.next().await;
+            if let (Some((node, answer)), Some(round)) = (&next, &round)
+                && round.is_left_by_release(*node, is_found(answer))
+            {
+                self.undo_all(round, std::iter::once(*node));
+            }
+            match next {
                 None => break,
                 Some((_, Ok(answer))) => match answer.outcome {
                     Released::Released => done += 1,
@@ -110,6 +123,9 @@ impl Core {
                 None => error,
             });
         }
+        if !leaves_memo {
+            calls.let_late_ones_wait();
+        }
         let outcome = match (asked, done) {
             (0, 0) => Released::NotHeld,
             (0, _) => Released::Released,
@@ -117,6 +133,11 @@ impl Core {
         };
         Ok((outcome, failed))
     }
+}
+
+/// Whether the node had the vote that was released.
+fn is_found(answer: &Result<Release>) -> bool {
+    answer.as_ref().is_ok_and(|answer| answer.outcome == Released::Released)
 }
 
 /// Gives the memo that is to be left its version.

@@ -30,6 +30,8 @@ pub(super) struct Requests<T: Send + 'static> {
     /// Runs from when all requests have left.
     until: Option<Pin<Box<Sleep>>>,
     late: Late<T>,
+    /// Whether a late answer may be handled a few milliseconds later.
+    can_wait: bool,
 }
 
 impl<T: Send + 'static> Requests<T> {
@@ -49,7 +51,14 @@ impl<T: Send + 'static> Requests<T> {
                 None => open.push((at, request(node.driver()))),
             }
         }
-        Self { core: core.clone(), open, kept_back: Vec::new(), unasked, patience, until: None, late: Arc::new(late) }
+        let (kept_back, late) = (Vec::new(), Arc::new(late));
+        Self { core: core.clone(), open, kept_back, unasked, patience, until: None, late, can_wait: false }
+    }
+
+    /// What is still to be answered changes nothing for other clients: it is handled when the late answers of all
+    /// requests are, which costs no task and no wake-up of its own.
+    pub(super) fn let_late_ones_wait(&mut self) {
+        self.can_wait = true;
     }
 
     /// The nodes that were not asked, and of which nothing was said yet.
@@ -110,6 +119,9 @@ impl<T: Send + 'static> Drop for Requests<T> {
                 owed.paid(&answer);
                 late(at, answer).await;
             }));
+        }
+        if self.can_wait {
+            return self.core.late_answers.add(rest, &self.core, &handle);
         }
         // One task for all of them: each costs as much as a request.
         let finish = std::future::poll_fn(move |cx| {

@@ -38,6 +38,23 @@ pub(super) struct Round {
     pub(super) claim: Arc<Claim>,
     /// Votes that come from now on are to be given back.
     over: AtomicBool,
+    ends: Mutex<Ends>,
+}
+
+/// How a release and a late vote of one round met on each node, as a bit for each of the first 64. A node for which
+/// nothing is noted is told once more.
+#[derive(Debug, Default)]
+struct Ends {
+    /// The release is on its way.
+    releasing: u64,
+    /// It found the vote.
+    released: u64,
+    /// The vote was answered while the release was on its way.
+    voted: u64,
+}
+
+fn bit(node: usize) -> u64 {
+    u32::try_from(node).ok().and_then(|node| 1_u64.checked_shl(node)).unwrap_or_default()
 }
 
 /// A round that was won.
@@ -156,7 +173,13 @@ impl Round {
     }
 
     fn of(registry: &Arc<Registry>, claim: Claim, outer: ClaimId) -> Self {
-        Self { registry: registry.clone(), outer, claim: Arc::new(claim), over: AtomicBool::new(false) }
+        Self {
+            registry: registry.clone(),
+            outer,
+            claim: Arc::new(claim),
+            over: AtomicBool::new(false),
+            ends: Mutex::default(),
+        }
     }
 
     /// `claim`, as this round knows it.
@@ -170,6 +193,28 @@ impl Round {
 
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
+    }
+
+    /// It is being released on these nodes.
+    pub(super) fn releases_on(&self, nodes: impl Iterator<Item = usize>) {
+        lock(&self.ends).releasing |= nodes.map(bit).fold(0, |nodes, node| nodes | node);
+    }
+
+    /// A node answered its release, and had a vote of it or not. True if a vote that came late has to be given back.
+    pub(super) fn is_left_by_release(&self, node: usize, found: bool) -> bool {
+        let (mut ends, node) = (lock(&self.ends), bit(node));
+        ends.releasing &= !node;
+        if found {
+            ends.released |= node;
+        }
+        !found && ends.voted & node != 0
+    }
+
+    /// A vote came after its end. True if it has to be given back: no release has found it, or may still do so.
+    pub(super) fn is_left_by_vote(&self, node: usize) -> bool {
+        let (mut ends, node) = (lock(&self.ends), bit(node));
+        ends.voted |= ends.releasing & node;
+        (ends.releasing | ends.released) & node == 0
     }
 }
 

@@ -155,14 +155,12 @@ impl Cluster {
             state.nodes.entry(master.clone()).or_insert_with(|| (self.make)(master.clone()));
         }
         let gone: Vec<_> = state.nodes.extract_if(|target, _| !masters.contains(target)).collect();
-        let served: HashSet<_> =
-            std::mem::replace(&mut state.ranges, ranges).into_iter().map(|range| range.master).collect();
+        state.ranges = ranges;
         state.doubted.clear();
         drop(state);
-        // A node that no longer serves slots sends no notifications: watches there end, and are armed where the slots
-        // are. A node that never served slots is being filled, or was only asked: requests under way to it are
-        // answered.
-        for (_, node) in gone.into_iter().filter(|(target, _)| served.contains(target)) {
+        // A node that serves no slots sends no notifications: watches there end, and are armed where the slots are.
+        // Requests under way are answered: each keeps its connection.
+        for (_, node) in gone {
             node.close();
         }
     }

@@ -43,7 +43,7 @@ pub(crate) struct Scripts {
     pub(crate) renew: Arc<Script>,
     pub(crate) release: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
-    /// Notes that an observer listens; only in the native layout.
+    /// Notes that an observer listens; not in the layout of Redisson.
     pub(crate) observe: Option<Arc<Script>>,
 }
 
@@ -81,7 +81,7 @@ impl Scripts {
                 renew: script(parts!("plain": "load", "beside", "renew")),
                 release: script(parts!("plain": "release.done", "load", "release")),
                 inspect: script(parts!("plain": "load", "beside", "inspect")),
-                observe: None,
+                observe: Some(script(parts!("plain": "observe"))),
             },
             Layout::Redisson => {
                 let tokens = format!("local TOKENS = {}\n", config.tokens);

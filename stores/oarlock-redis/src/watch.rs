@@ -6,6 +6,7 @@ use oarlock_core::{ResourceName, Result};
 
 use crate::Redis;
 use crate::config::Layout;
+use crate::keys::Keys;
 use crate::notifications::Topic;
 use crate::redisson;
 
@@ -23,10 +24,7 @@ impl Redis {
             Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.pool.keys(&claim.resource))),
             Interest::Mailbox if plain && self.pool.is_cluster() => return Ok(Watch::never()),
             Interest::Mailbox => (Topic::Mailbox, None),
-            Interest::Resource(name) if plain => {
-                let keys = self.pool.keys(name);
-                (Topic::Channel(keys.side.clone()), Some(keys))
-            }
+            Interest::Resource(name) if plain => return self.observe_plain(name).await,
             Interest::Resource(name) => return self.observe(name).await,
         };
         self.pool.listen(topic, keys.as_ref()).await
@@ -42,6 +40,27 @@ impl Redis {
             self.pool.run_one(self.pool.native_call(script, name).call).await?;
         }
         Ok(watch)
+    }
+
+    /// The same for the plain layout, which has one channel for releases and one for other changes.
+    async fn observe_plain(&self, name: &ResourceName) -> Result<Watch> {
+        let keys = self.pool.keys(name);
+        let watch = self.listen_all(&keys, [keys.side.clone(), format!("{}:changes", keys.side)]).await?;
+        if let Some(script) = &self.scripts.observe {
+            self.pool.run_one(self.pool.plain_call(script, name)).await?;
+        }
+        Ok(watch)
+    }
+
+    /// A watch on all of these channels.
+    async fn listen_all(&self, keys: &Keys, channels: impl IntoIterator<Item = String>) -> Result<Watch> {
+        let mut watches = Vec::new();
+        for channel in channels {
+            let watch = self.pool.listen(Topic::Channel(channel), Some(keys)).await?;
+            watches
+                .push(Box::pin(unfold(watch, |mut watch| async { watch.changed().await.map(|hint| (hint, watch)) })));
+        }
+        Ok(Watch::new(select_all(watches)))
     }
 
     /// A watch on the channels of Redisson.
@@ -62,12 +81,6 @@ impl Redis {
             Interest::Mailbox if self.pool.is_cluster() => return Ok(Watch::never()),
             Interest::Mailbox => return self.pool.listen(Topic::Mailbox, None).await,
         };
-        let mut watches = Vec::new();
-        for channel in channels {
-            let watch = self.pool.listen(Topic::Channel(channel), Some(&keys)).await?;
-            watches
-                .push(Box::pin(unfold(watch, |mut watch| async { watch.changed().await.map(|hint| (hint, watch)) })));
-        }
-        Ok(Watch::new(select_all(watches)))
+        self.listen_all(&keys, channels).await
     }
 }

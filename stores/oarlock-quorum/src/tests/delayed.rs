@@ -46,8 +46,9 @@ pub(super) struct Gates {
     /// Whether the next renewal takes a way of its own, and what it must pass there.
     astray: AtomicBool,
     way: Gate,
-    /// How many attempts have come this far.
+    /// How many attempts and releases have come this far.
     pub(super) attempts: AtomicUsize,
+    releases: AtomicUsize,
 }
 
 struct Delayed {
@@ -78,6 +79,7 @@ impl Driver for Delayed {
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        self.gates.releases.fetch_add(1, Ordering::AcqRel);
         self.gates.release.pass().await;
         if self.gates.down.swap(false, Ordering::AcqRel) {
             return absent();
@@ -115,8 +117,42 @@ pub(super) fn three() -> Vec<Memory> {
 
 /// Lets what goes on in the background come as far as it can.
 pub(super) async fn quiet() {
+    yields().await;
+    // Late answers are handled together, after a pause.
+    tokio::time::sleep(crate::late_answers::PAUSE + Duration::from_millis(1)).await;
+    yields().await;
+}
+
+async fn yields() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Whichever of the two a node gets first, and whatever it answers: no vote of a round that is over is left.
+#[tokio::test(start_paused = true)]
+async fn a_late_vote_and_its_release_leave_nothing_in_any_order() {
+    for (vote_first, found) in [(true, true), (true, false), (false, false)] {
+        let nodes = three();
+        let (quorum, gates) = behind_gates(&nodes);
+        let mine = claim(1);
+        gates[0].attempt.close();
+        gates[0].release.close();
+        let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        assert_eq!(
+            quorum.release(&mine.resource, mine.id, &End::Done { memo: None }).await.unwrap().outcome,
+            Released::Released
+        );
+        // A release that finds no hold, though the vote is there: as if it had been on another way.
+        gates[0].down.store(vote_first && !found, Ordering::Release);
+        let open =
+            if vote_first { [&gates[0].attempt, &gates[0].release] } else { [&gates[0].release, &gates[0].attempt] };
+        for gate in open {
+            gate.open();
+            quiet().await;
+        }
+        assert_eq!(shown(&nodes).await, [None, None, None], "the vote first: {vote_first}, found: {found}");
+        assert_eq!(gates[0].releases.load(Ordering::Acquire), if found { 1 } else { 2 }, "requests to release it");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Released, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Fence, Locks};
 use oarlock_redis::{Config, Layout, Redis};
@@ -45,6 +45,37 @@ async fn other_programs_and_we_exclude_each_other() {
     store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
     assert_eq!(raw.ask::<usize>(&["EXISTS", "deploy"]).await, 0);
     assert!(fence(&store, &claim(2, "deploy")).await.unwrap() > first);
+}
+
+/// Grants are published only while a client observes the lock, and on a channel of their own: they wake no waiter.
+#[tokio::test]
+async fn a_grant_is_told_to_observers_and_wakes_no_waiter() {
+    let server = started!(Server::start_or_skip());
+    let (store, other) = (Redis::open(plain(&server)).await.unwrap(), Redis::open(plain(&server)).await.unwrap());
+    let mut raw = Raw::to(server.addr()).await;
+    let waits = Arc::new(claim(2, "deploy"));
+    let _turn = other.watch(&Interest::Turn(waits, Cursor::default())).await.unwrap();
+    let published = async |raw: &mut Raw| {
+        let stats: String = raw.ask(&["INFO", "commandstats"]).await;
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_publish:calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    // The first grant finds that no client observes, and notes it.
+    for publications in [2, 3] {
+        fence(&store, &claim(1, "deploy")).await.unwrap();
+        store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+        assert_eq!(published(&mut raw).await, publications);
+    }
+    let mut seen = other.watch(&Interest::Resource(name("deploy"))).await.unwrap();
+    for step in ["a grant", "a release", "a grant"] {
+        if step == "a release" {
+            store.release(&name("deploy"), claim(1, "deploy").id, &DONE).await.unwrap();
+        } else {
+            fence(&store, &claim(1, "deploy")).await.unwrap();
+        }
+        let hint = tokio::time::timeout(Duration::from_secs(20), seen.changed()).await;
+        assert_eq!(hint.ok().flatten(), Some(Hint::ANY), "{step}");
+    }
 }
 
 #[tokio::test]

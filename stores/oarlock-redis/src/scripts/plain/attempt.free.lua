@@ -18,7 +18,7 @@ local key, side, id, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 -- Gives the lock, which this claim has just got, its fence and its holder.
 local function give()
-  local stored = redis.pcall('HMGET', side, 'fence', 'memo', 'kept')
+  local stored = redis.pcall('HMGET', side, 'fence', 'memo', 'kept', 'quiet')
   if stored.err then
     call('DEL', key)
     if string.find(stored.err, 'WRONGTYPE', 1, true) then return { 'foreign', 'a side key of another type' } end
@@ -43,14 +43,18 @@ local function give()
     call('DEL', key)
     return { 'exhausted' }
   end
-  call('HSET', side, 'fence', text, 'held', id .. ' ' .. text .. ' ' .. since, 'who', ARGV[4])
+  local held = id .. ' ' .. text .. ' ' .. since
+  if stored[4] or call(PUBLISH, side .. ':changes', '') > 0 then
+    call('HSET', side, 'fence', text, 'held', held, 'who', ARGV[4])
+  else
+    call('HSET', side, 'fence', text, 'held', held, 'who', ARGV[4], 'quiet', 1)
+  end
   if ARGV[5] then call('HSET', side, 'value', id .. ARGV[5]) end
   local kept = now / 1000 + ttl_ms + KEEP_MS
   if (tonumber(stored[3] or 0) or 0) < kept then
     call('HSET', side, 'kept', string.format('%.0f', kept + MORE_MS))
     call('PEXPIRE', side, ttl_ms + KEEP_MS + MORE_MS)
   end
-  call(PUBLISH, side, '')
   if stored[2] then return { 'granted', fence, ttl_ms * 1000, stored[2] } end
   return fence
 end

@@ -1,6 +1,6 @@
 -- Reads a lock that other programs take too: a string key whose value is the holder's token. It goes before each of the
--- other scripts of this layout, after a line that says how to publish. What is published beside the lock is 'free' when
--- it is given back, and '' for other changes.
+-- other scripts of this layout, after a line that says how to publish. 'free' is published beside the lock, on the channel
+-- of KEYS[2], when it is given back. Other changes have a channel of their own (':changes'), so that they wake no waiter.
 --
 -- KEYS[1]  the lock: a string, the token of its holder, which ends with the lease
 -- KEYS[2]  what only we keep of it, a hash in the same slot:
@@ -12,6 +12,7 @@
 --            broken  the claim of ours that was asked to end last, by whom ('by') and why ('why')
 --            memo    the bytes that a holder left
 --            kept    until when it is kept, in milliseconds
+--            quiet   there if no client listens to other changes: an observer that comes removes it
 -- answer   'foreign', why: the key is not a lock of this kind, and is left as it is
 --
 -- Times are in microseconds; the lock itself is kept to the millisecond.

@@ -36,5 +36,5 @@ if how == 'broken' then
   end
 end
 call('DEL', key)
-call(PUBLISH, side, how == 'withdrawn' and '' or 'free')
+if how == 'withdrawn' then call(PUBLISH, side .. ':changes', '') else call(PUBLISH, side, 'free') end
 return { 'released', -1 }
