@@ -49,6 +49,9 @@ impl Url {
         let (store, scheme) = stores.find(name)?;
         let parts = parts::split(scheme, rest)?;
         let options = Options::read(scheme, &parts.query)?;
+        if parts.password.is_some() && options.password_file.is_some() {
+            return Err(bad("give the password or password_file, not both"));
+        }
         let path_parts = (scheme.path)(scheme.name, &parts.path)?;
         Ok(Self { store, scheme, parts, options, path_parts, inherit_session: false })
     }
@@ -86,10 +89,10 @@ impl Url {
         self.store.name
     }
 
-    /// Whether connections are encrypted.
+    /// Whether connections are always encrypted: by the scheme, or by `sslmode` as databases name it.
     #[must_use]
     pub fn tls(&self) -> bool {
-        self.scheme.tls
+        self.scheme.tls || self.option("sslmode").is_some_and(|mode| !matches!(mode, "disable" | "prefer"))
     }
 
     /// The user, decoded.
@@ -98,10 +101,22 @@ impl Url {
         self.parts.user.as_deref()
     }
 
-    /// The password, decoded; it prints as `***`.
+    /// The password: the one in the URL, or the content of the file that `password_file` names. The file is read at
+    /// each call. It prints as `***`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if the file cannot be read or has more than one line.
+    pub fn password(&self) -> Result<Option<Secret>> {
+        match &self.options.password_file {
+            Some(path) => Secret::from_file(path).map(Some),
+            None => Ok(self.parts.password.clone()),
+        }
+    }
+
+    /// Whether there is a password, or a file with one.
     #[must_use]
-    pub fn password(&self) -> Option<&Secret> {
-        self.parts.password.as_ref()
+    pub fn has_password(&self) -> bool {
+        self.parts.password.is_some() || self.options.password_file.is_some()
     }
 
     /// The hosts, with the default port filled in.

@@ -30,6 +30,7 @@
 //! | `redis` | `redis://`, `rediss://`, Sentinel, Cluster, `redlock://` |
 //! | `etcd` | `etcd://`, `etcds://` |
 //! | `zookeeper` | `zk://` |
+//! | `zookeeper-tls` | `zks://`; it brings a second cryptography library, built with a C compiler |
 //! | `postgres` | `postgres://` |
 //! | `mysql` | `mysql://`, `mariadb://` |
 //! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |

@@ -6,10 +6,15 @@ use oarlock_core::url::{Missing, Stores};
 use crate::memory;
 
 macro_rules! stores {
-    ($($feature:literal => $store:path, $schemes:expr;)*) => {
+    (
+        $($feature:literal => $store:path, $schemes:expr;)*
+        $(more $more:literal => $variants:expr;)*
+    ) => {
         pub(crate) static STORES: Stores = Stores {
             built_in: &[&memory::STORE, $(#[cfg(feature = $feature)] &$store),*],
-            missing: &[$(#[cfg(not(feature = $feature))] Missing { feature: $feature, schemes: &$schemes }),*],
+            // The names of variants begin like those of their stores.
+            missing: &[$(#[cfg(not(feature = $more))] Missing { feature: $more, schemes: &$variants },)*
+                $(#[cfg(not(feature = $feature))] Missing { feature: $feature, schemes: &$schemes }),*],
         };
     };
 }
@@ -22,4 +27,5 @@ stores! {
     "zookeeper" => oarlock_zookeeper::STORE, ["zk", "zookeeper"];
     "postgres" => oarlock_sql::postgres::STORE, ["postgres", "postgresql"];
     "mysql" => oarlock_sql::mysql::STORE, ["mysql", "mariadb"];
+    more "zookeeper-tls" => ["zks"];
 }

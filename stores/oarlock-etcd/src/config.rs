@@ -94,7 +94,7 @@ impl Config {
             config.tls = Some(Tls { ca: url.file("ca"), identity: url.identity()? });
         }
         config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.prefix = match url.path().trim_matches('/') {
             "" => url.prefix().to_owned(),
             root => format!("{root}/{}", url.prefix()),

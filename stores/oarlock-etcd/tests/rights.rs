@@ -149,6 +149,10 @@ async fn certificates_are_shown_and_checked() -> Outcome {
     let refused = Etcd::open(with(anonymous)).await.expect_err("a client without a certificate was accepted");
     // Whether the client receives the reason before the connection ends is a race.
     assert!(matches!(refused.kind(), ErrorKind::Denied | ErrorKind::Unreachable), "{refused}");
+    let mut stranger = tls.clone();
+    stranger.identity = Some(server.other_identity());
+    let refused = Etcd::open(with(stranger)).await.expect_err("a certificate of another authority was accepted");
+    assert!(matches!(refused.kind(), ErrorKind::Denied | ErrorKind::Unreachable), "{refused}");
     let mut distrustful = tls.clone();
     distrustful.ca = Some(server.other_ca());
     let refused = Etcd::open(with(distrustful)).await.expect_err("an unsigned certificate was accepted");
@@ -158,5 +162,22 @@ async fn certificates_are_shown_and_checked() -> Outcome {
     assert_eq!(Etcd::open(with(missing)).await.expect_err("no file").kind(), ErrorKind::Config);
     let plain = Config::new([server.addr().to_string()]);
     assert_eq!(Etcd::open(plain).await.expect_err("not encrypted").kind(), ErrorKind::Unreachable);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_over_or_of_another_host_is_refused() -> Outcome {
+    for certificate in ["expired.pem", "elsewhere.pem"] {
+        let Some(server) = EtcdTls::start_with_or_skip(&[("cert-file", certificate)])? else { return Ok(()) };
+        let (mut config, mut tls) = (Config::new([server.addr().to_string()]), Tls::default());
+        (tls.ca, tls.identity) = (Some(server.ca()), Some(server.identity()));
+        config.tls = Some(tls);
+        let refused = Etcd::open(config).await.expect_err("the certificate was accepted");
+        assert_eq!(refused.kind(), ErrorKind::Config, "{certificate}: {refused}");
+    }
+    let Some(server) = Server::start_or_skip()? else { return Ok(()) };
+    let mut config = Config::new([server.addr().to_string()]);
+    config.tls = Some(Tls::default());
+    assert_eq!(Etcd::open(config).await.expect_err("a plain server").kind(), ErrorKind::Unreachable);
     Ok(())
 }

@@ -250,7 +250,7 @@ impl Config {
         config.min_replicas = url.option("min_replicas").and_then(|count| count.parse().ok()).unwrap_or(0);
         config.allow_eviction = url.is_yes("allow_eviction");
         config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.database = number(url.path_part("database"))?;
         config.prefix = url.prefix().to_owned();
         config.connect_timeout = url.connect_timeout();

@@ -138,7 +138,7 @@ impl Connector {
                 }
             }
         };
-        logged_in.map_err(|error| no_connection(target, error))
+        logged_in.map_err(|error| not_logged_in(target, error))
     }
 
     /// Sends small requests at once, and detects a dead peer also on a connection that only listens.
@@ -211,6 +211,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         Error::new(ErrorKind::Config, format!("{} has no certificates", path.display())).on(SCHEME).because(error)
     })?;
     Ok(certificates)
+}
+
+/// The first request failed. A server reports only after the handshake that it does not accept the client certificate.
+fn not_logged_in(target: &Target, error: RedisError) -> Error {
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    let cause = cause.and_then(io::Error::get_ref).and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    if let Some(rustls::Error::AlertReceived(_)) = cause {
+        let message = format!("{target} refused the client certificate, or requires one");
+        return Error::new(ErrorKind::Denied, message).on(SCHEME).because(error);
+    }
+    no_connection(target, error)
 }
 
 /// The TLS handshake failed. A certificate that is not trusted is a matter of configuration: a retry does not help.

@@ -23,7 +23,7 @@ pub(crate) fn no_connection(to: impl Display, error: RedisError) -> Error {
 
 /// A request failed.
 pub fn failed(error: RedisError) -> Error {
-    match error.code() {
+    match code(&error) {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => denied(error),
         // The server refused before it did anything, and may accept the request later.
         Some(
@@ -38,6 +38,15 @@ pub fn failed(error: RedisError) -> Error {
         }
         None => Error::unreachable("the connection was lost").on(SCHEME).because(error),
     }
+}
+
+/// The code of an error. Before version 7 a server reports the error of a command inside a script as `ERR Error running
+/// script (call to …): @user_script: 1: -READONLY You can't write …`.
+fn code(error: &RedisError) -> Option<&str> {
+    let outer = error.code();
+    let inner = error.detail().filter(|text| outer == Some("ERR") && text.starts_with("Error running script"));
+    let inner = inner.and_then(|text| text.split_once(": -")).and_then(|(_, inner)| inner.split(' ').next());
+    inner.filter(|code| code.bytes().all(|byte| byte.is_ascii_uppercase())).or(outer)
 }
 
 fn denied(error: RedisError) -> Error {
@@ -136,7 +145,13 @@ mod tests {
             let error = failed(said(&format!("{line}\r\n")));
             let wanted = (ErrorKind::Unreachable, Applied::No, Retry::Later);
             assert_eq!((error.kind(), error.applied(), error.retry()), wanted, "{line}");
+            // Version 6, inside a script.
+            let inside = format!("-ERR Error running script (call to f_2e02): @user_script:1: @user_script: 1: {line}");
+            let error = failed(said(&format!("{inside}\r\n")));
+            assert_eq!((error.kind(), error.applied(), error.retry()), wanted, "{inside}");
         }
+        let broken = "-ERR Error running script (call to f_2e02): @user_script:1: attempt to index a nil value (-X)";
+        assert_eq!(failed(said(&format!("{broken}\r\n"))).kind(), ErrorKind::Internal);
         let error = failed(said("-NOPERM this user has no permissions\r\n"));
         assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Denied, Applied::No, Retry::Never));
         let error = failed(said("-ERR something else\r\n"));

@@ -1,6 +1,7 @@
 //! What the configurations and URLs of SQL stores have in common.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use oarlock_core::url::{Host, Opt, PathParts, Scheme, Url, Value};
 use oarlock_core::{Error, ErrorKind, Result};
@@ -47,8 +48,10 @@ pub(crate) fn write_address(
 }
 
 const OPTIONS: &[Opt] = &[
-    Opt::new("sslmode", Value::OneOf(&["disable", "prefer", "require", "verify-full"]), "disable"),
+    Opt::new("sslmode", Value::OneOf(&["disable", "prefer", "require", "verify-ca", "verify-full"]), "disable"),
     Opt::new("sslrootcert", Value::File, ""),
+    Opt::new("sslcert", Value::File, ""),
+    Opt::new("sslkey", Value::File, ""),
     Opt::new("key", Value::OneOf(&["named", "raw"]), "named"),
 ];
 
@@ -60,6 +63,66 @@ pub(crate) const fn scheme(name: &'static str, title: &'static str) -> Scheme {
 fn database(_: &str, path: &str) -> Result<PathParts> {
     let name = path.trim_start_matches('/');
     Ok(vec![("database", if name.is_empty() { "the user's default" } else { name }.to_owned())])
+}
+
+/// Whether a connection is encrypted, and whether the server is authenticated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption {
+    /// Never.
+    #[default]
+    Disable,
+    /// If the server supports it, on `PostgreSQL` alone. An attacker on the network can switch it off.
+    Prefer,
+    /// Always. Without a root certificate the server is not authenticated; with one it is, as by
+    /// [`VerifyFull`](Self::VerifyFull).
+    Require,
+    /// Always, with a certificate that is trusted, whichever host it names; on `PostgreSQL` alone. Use it with an authority of your own: a
+    /// public one gives every owner of a domain such a certificate.
+    VerifyCa,
+    /// Always, with a certificate that is trusted and names the host.
+    VerifyFull,
+}
+
+impl Encryption {
+    /// Reads `sslmode`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for files of certificates that would not be used.
+    pub(crate) fn from_url(url: &Url) -> Result<Self> {
+        let encryption = match url.option("sslmode") {
+            Some("prefer") => Self::Prefer,
+            Some("require") => Self::Require,
+            Some("verify-ca") => Self::VerifyCa,
+            Some("verify-full") => Self::VerifyFull,
+            _ => Self::Disable,
+        };
+        let unused = ["sslrootcert", "sslcert", "sslkey"].into_iter().find(|file| url.option(file).is_some());
+        match unused {
+            Some(file) if encryption == Self::Disable => Err(Error::new(
+                ErrorKind::Config,
+                format!("{file} has no effect without encryption: add sslmode=verify-full"),
+            )),
+            _ => Ok(encryption),
+        }
+    }
+
+    /// Whether the certificate of the server is checked. One that is trusted explicitly is always checked.
+    pub(crate) fn checks(self, root_certificate: bool) -> bool {
+        root_certificate || matches!(self, Self::VerifyCa | Self::VerifyFull)
+    }
+}
+
+/// The files of the client's certificate and its key: `sslcert` and `sslkey`.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for one without the other.
+pub(crate) fn identity(url: &Url) -> Result<Option<(PathBuf, PathBuf)>> {
+    match (url.file("sslcert"), url.file("sslkey")) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        _ => Err(Error::new(ErrorKind::Config, "sslcert and sslkey go together")),
+    }
 }
 
 /// Checks options that exclude each other, and gives the host.

@@ -4,23 +4,29 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::Result;
 use oarlock_core::url::{PathParts, Scheme, Store, Url};
+use oarlock_core::{Error, ErrorKind, Result};
 
+#[cfg(feature = "tls")]
+use crate::Tls;
 use crate::ZooKeeper;
 use crate::compat::Dialect;
+use crate::error::SCHEME;
 
-/// ZooKeeper and its scheme `zk://`.
-pub static STORE: Store = Store::new("zookeeper", &[ZK], |url| {
-    Box::pin(async move { Ok(Arc::new(ZooKeeper::open(Config::from_url(&url)).await?) as _) })
+/// ZooKeeper and its schemes: `zk://`, and `zks://` with the feature `tls`.
+pub static STORE: Store = Store::new("zookeeper", SCHEMES, |url| {
+    Box::pin(async move { Ok(Arc::new(ZooKeeper::open(Config::from_url(&url)?).await?) as _) })
 });
 
-const ZK: Scheme = Scheme::new("zk", "ZooKeeper")
-    .alias(&["zookeeper"])
-    .port(2181)
-    .hosts(1)
-    .path(root)
-    .choices(&[("layout", &["native", "curator", "kazoo"])]);
+const SCHEMES: &[Scheme] = &[
+    scheme("zk").alias(&["zookeeper"]).port(2181),
+    #[cfg(feature = "tls")]
+    scheme("zks").port(2281).tls().options(&oarlock_core::url::TLS_FILES),
+];
+
+const fn scheme(name: &'static str) -> Scheme {
+    Scheme::new(name, "ZooKeeper").hosts(1).path(root).choices(&[("layout", &["native", "curator", "kazoo"])])
+}
 
 fn root(_: &str, path: &str) -> Result<PathParts> {
     Ok(vec![("root", path.to_owned())])
@@ -68,6 +74,9 @@ pub struct Config {
     pub layout: Layout,
     /// The session time-out to request: how long a session, with all its claims, outlives its process.
     pub session_timeout: Duration,
+    /// Encrypts connections with these certificates.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Tls>,
     digest: Option<String>,
 }
 
@@ -80,13 +89,17 @@ impl Config {
             root: NATIVE_ROOT.into(),
             layout: Layout::Native,
             session_timeout: DEFAULT_SESSION_TIMEOUT,
+            #[cfg(feature = "tls")]
+            tls: None,
             digest: None,
         }
     }
 
-    /// The servers that a `zk://` URL names, with locks below its path and prefix.
-    #[must_use]
-    pub fn from_url(url: &Url) -> Self {
+    /// The servers that a `zk://` or `zks://` URL names, with locks below its path and prefix.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a password without a user, and for `zks://` without `ca`.
+    pub fn from_url(url: &Url) -> Result<Self> {
         // The prefix is a node of its own here.
         let (path, prefix) = (url.path().trim_end_matches('/'), url.prefix().trim_end_matches([':', '/']));
         let root = if prefix.is_empty() { path.to_owned() } else { format!("{path}/{prefix}") };
@@ -96,11 +109,20 @@ impl Config {
             Some("kazoo") => Layout::Kazoo,
             _ => Layout::Native,
         };
-        if let (Some(user), Some(password)) = (url.user(), url.password()) {
-            config = config.digest(user, password.reveal());
+        match (url.user(), url.password()?) {
+            (Some(user), Some(password)) => config = config.digest(user, password.reveal()),
+            (None, None) => {}
+            _ => return Err(Error::new(ErrorKind::Config, "user and password go together").on(SCHEME)),
+        }
+        #[cfg(feature = "tls")]
+        if url.tls() {
+            let missing = || Error::new(ErrorKind::Config, "zks:// needs ca=FILE: the authority of the servers");
+            let mut tls = Tls::new(url.file("ca").ok_or_else(|| missing().on(SCHEME))?);
+            tls.identity = url.identity()?;
+            config.tls = Some(tls);
         }
         config.session_timeout = url.ttl().unwrap_or(config.session_timeout);
-        config
+        Ok(config)
     }
 
     /// Locks under this node instead: an absolute path without a slash at its end.
@@ -141,7 +163,10 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
+        let mut shown = f.debug_struct("Config");
+        #[cfg(feature = "tls")]
+        shown.field("tls", &self.tls);
+        shown
             .field("hosts", &self.hosts)
             .field("root", &self.root)
             .field("layout", &self.layout)
@@ -168,7 +193,7 @@ mod tests {
             ("zk://h/team?prefix=&layout=curator", "/team"),
         ] {
             let parsed = Url::parse(url, &STORES).unwrap();
-            assert_eq!(Config::from_url(&parsed).root, root, "{url}");
+            assert_eq!(Config::from_url(&parsed).unwrap().root, root, "{url}");
         }
     }
 

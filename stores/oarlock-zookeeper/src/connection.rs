@@ -5,7 +5,6 @@
 //! session goes on. Every answer here comes from one server, on one connection, with one session time-out.
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -43,10 +42,10 @@ impl Alive {
 
 impl Connection {
     /// Connects to this server, once. The task that serves the connection runs on the current runtime.
-    pub(crate) async fn open(connector: zk::Connector, server: SocketAddr) -> Result<Self, zk::Error> {
-        let (caught, address) = (Caught::default(), server.to_string());
+    pub(crate) async fn open(connector: zk::Connector, server: &str) -> Result<Self, zk::Error> {
+        let caught = Caught::default();
         let client = {
-            let mut connecting = pin!(connector.with_fail_eagerly().connect(&address));
+            let mut connecting = pin!(connector.with_fail_eagerly().connect(server));
             poll_fn(|context| {
                 let _scope = spawns_core::enter(&caught);
                 connecting.as_mut().poll(context)

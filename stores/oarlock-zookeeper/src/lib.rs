@@ -17,6 +17,8 @@ mod resume;
 mod route;
 mod servers;
 mod session;
+#[cfg(feature = "tls")]
+mod tls;
 mod unknown_nodes;
 mod watch;
 
@@ -29,6 +31,8 @@ pub use crate::checked::Checked;
 pub use crate::config::{Config, Layout, STORE};
 use crate::error::SCHEME;
 use crate::route::Route;
+#[cfg(feature = "tls")]
+pub use crate::tls::Tls;
 pub use oarlock_core::fenced::Written;
 
 /// A ZooKeeper ensemble. See the [crate] for its guarantees and limits.

@@ -82,11 +82,12 @@ pub(crate) async fn begin(config: &Config, servers: &Servers) -> Result<(Connect
     let mut rounds = Rounds::within(config.session_timeout);
     let mut round = servers.known();
     loop {
+        let mut refusal = None;
         if round.is_empty() {
             round = servers.look_up(patience(config.session_timeout)).await?;
         }
         for server in std::mem::take(&mut round) {
-            match new_session(config, config.session_timeout, server).await {
+            match new_session(config, servers, server).await {
                 Ok(connection) => {
                     servers.joined(server);
                     let (id, timeout) = (connection.client.session_id().0, connection.client.session_timeout());
@@ -97,8 +98,12 @@ pub(crate) async fn begin(config: &Config, servers: &Servers) -> Result<(Connect
                 Err(error) => {
                     servers.failed(server);
                     rounds.failed(error)?;
+                    refusal = refusal.or(servers.refusal(server, patience(config.session_timeout)).await);
                 }
             }
+        }
+        if let Some(error) = refusal {
+            return Err(error);
         }
         rounds.pause().await?;
     }
@@ -116,7 +121,7 @@ pub(crate) async fn resume(config: &Config, servers: &Servers, life: &Arc<Life>)
             round = servers.look_up(life.timeout / 10).await?;
         }
         for server in std::mem::take(&mut round) {
-            match present(config, life, server).await {
+            match present(config, servers, life, server).await {
                 Ok(Presented::Connected(connection)) => {
                     servers.joined(server);
                     return Ok(connection);
@@ -149,25 +154,25 @@ enum Presented {
     TooShort(Duration),
 }
 
-async fn present(config: &Config, life: &Life, server: SocketAddr) -> Result<Presented, zk::Error> {
+async fn present(config: &Config, servers: &Servers, life: &Life, server: SocketAddr) -> Result<Presented, zk::Error> {
     let mut timeout = life.timeout;
     // Without a belief no belief can become wrong.
     if !life.fits(Duration::ZERO) {
-        let probe = Connection::open(connector(config, timeout), server).await?;
+        let probe = servers.connect(connector(config, timeout), server).await?;
         timeout = probe.client.session_timeout();
         drop(probe);
         if !life.fits(timeout) {
             return Ok(Presented::TooShort(timeout));
         }
     }
-    let mut connection = continued(config, life, timeout, server).await?;
+    let mut connection = continued(config, servers, life, timeout, server).await?;
     let given = connection.client.session_timeout();
     if given != timeout {
         // Again, with the intervals of the time-out given. The session must not be closed with the first connection.
         let (stop, end) = (connection.stop(), connection.end());
         stop();
         end.await;
-        connection = continued(config, life, given, server).await?;
+        connection = continued(config, servers, life, given, server).await?;
     }
     Ok(Presented::Connected(connection))
 }
@@ -175,12 +180,13 @@ async fn present(config: &Config, life: &Life, server: SocketAddr) -> Result<Pre
 /// The session on this server, with all intervals of the client by this time-out.
 async fn continued(
     config: &Config,
+    servers: &Servers,
     life: &Life,
     timeout: Duration,
     server: SocketAddr,
 ) -> Result<Connection, zk::Error> {
     let connector = connector(config, timeout).with_session(life.credentials.clone());
-    let connection = Connection::open(connector, server).await?;
+    let connection = servers.connect(connector, server).await?;
     if connection.client.session_id().0 != life.id {
         // Some servers replace a client's session silently.
         return Err(zk::Error::SessionExpired);
@@ -189,14 +195,14 @@ async fn continued(
 }
 
 /// A new session on this server, with all intervals of the client by the time-out that the server gives.
-async fn new_session(config: &Config, timeout: Duration, server: SocketAddr) -> Result<Connection, zk::Error> {
-    let connection = Connection::open(connector(config, timeout), server).await?;
+async fn new_session(config: &Config, servers: &Servers, server: SocketAddr) -> Result<Connection, zk::Error> {
+    let connection = servers.connect(connector(config, config.session_timeout), server).await?;
     let given = connection.client.session_timeout();
-    if given == timeout {
+    if given == config.session_timeout {
         return Ok(connection);
     }
     drop(connection);
-    Connection::open(connector(config, given), server).await
+    servers.connect(connector(config, given), server).await
 }
 
 /// How long a client in a session with this time-out waits for a silent server.

@@ -84,7 +84,7 @@ impl Route {
         // Sessions live on the runtime that the driver was opened on, whichever runtime asks for one.
         let runtime = Handle::try_current()
             .map_err(|error| Error::new(ErrorKind::Config, "a tokio runtime is needed").because(error))?;
-        let servers = Arc::new(Servers::of(&config.hosts));
+        let servers = Arc::new(Servers::from_config(&config)?);
         let session = Session::begin(config.clone(), servers.clone()).await?;
         let (last, sessions) = (Arc::new(Mutex::new(Last::of(&session))), Reopened::new(SCHEME).on(runtime));
         sessions.put(Arc::new(session)).map_err(|_| closed())?;

@@ -15,6 +15,7 @@ pub use lock_process::{LockProcess, Report};
 pub use proxied::ProxiedConnection;
 pub use proxy::Proxy;
 pub use server::{
-    Etcd, EtcdCluster, EtcdTls, Flavour, MariaDb, MariaDbClock, MySql, PgBouncer, Postgres, PostgresClock, Redis,
-    RedisClock, RedisCluster, RedisSentinel, RedisTls, SqlServer, ZooKeeper, ZooKeeperEnsemble,
+    CertificateFolder, Etcd, EtcdCluster, EtcdTls, Flavour, MariaDb, MariaDbClock, MySql, PgBouncer, Postgres,
+    PostgresClock, Redis, RedisClock, RedisCluster, RedisSentinel, RedisTls, SqlServer, ZooKeeper, ZooKeeperEnsemble,
+    ZooKeeperTls,
 };

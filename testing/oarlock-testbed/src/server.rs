@@ -23,6 +23,7 @@ mod redis_command;
 mod redis_sentinel;
 mod redis_tls;
 mod zookeeper;
+mod zookeeper_tls;
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -36,6 +37,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+pub use self::certificates::{CertificateFolder, Encrypted};
 pub use self::clocked::Clocked;
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
@@ -52,6 +54,7 @@ pub use self::redis_command::redis_command;
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_tls::RedisTlsProgram;
 pub use self::zookeeper::{ZooKeeperEnsemble, ZooKeeperProgram};
+pub use self::zookeeper_tls::ZooKeeperTlsProgram;
 
 use self::log::Log;
 use self::process::Tree;
@@ -76,6 +79,9 @@ pub type EtcdTls = Server<EtcdTlsProgram>;
 
 /// A ZooKeeper alone, with ticks of half a second: sessions last between 1 s and 10 s.
 pub type ZooKeeper = Server<ZooKeeperProgram>;
+
+/// The same behind TLS. Clients need no certificate.
+pub type ZooKeeperTls = Server<ZooKeeperTlsProgram>;
 
 /// A PostgreSQL that trusts all connections on the loopback interface, takes 200 connections, and does not sync: it
 /// survives its own death, not that of the machine.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Url;
-use super::options::COMMON;
+use super::options::{COMMON, PASSWORD_FILE};
 use crate::engine::{DEFAULT_MAX_WAITERS, DEFAULT_OP_TIMEOUT, DEFAULT_TTL};
 use crate::span;
 
@@ -60,9 +60,9 @@ impl Url {
             scheme: self.scheme.name.to_owned(),
             store: self.scheme.title.to_owned(),
             driver: self.store.name.to_owned(),
-            tls: self.scheme.tls,
+            tls: self.tls(),
             user: self.user().map(str::to_owned),
-            password: self.password().is_some(),
+            password: self.has_password(),
             hosts: self.hosts().iter().map(ToString::to_string).collect(),
             path: self.path_parts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
             options: self.explain_options(),
@@ -87,6 +87,8 @@ impl Url {
         let choices = self.scheme.choices.iter().map(|&(key, _)| (key, self.choice(key).unwrap_or_default()));
         let options =
             self.scheme.options.iter().map(|option| (option.key, self.option(option.key).unwrap_or(option.default)));
-        common.chain(choices.chain(options).map(|(key, value)| setting(key, value.to_owned()))).collect()
+        let file = self.options.password_file.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        let file = self.scheme.remote.then(|| setting(PASSWORD_FILE, file));
+        common.chain(file).chain(choices.chain(options).map(|(key, value)| setting(key, value.to_owned()))).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The options of a URL: what follows the question mark.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::bad;
@@ -12,6 +13,9 @@ use crate::{Result, span, text};
 /// The options that every scheme has.
 pub(super) const COMMON: &[&str] = &["prefix", "ttl", "connect_timeout", "op_timeout", "max_waiters"];
 
+/// The file with the password. Only schemes that name a server have it.
+pub(super) const PASSWORD_FILE: &str = "password_file";
+
 /// The values that the URL sets; `None` = the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
@@ -20,6 +24,7 @@ pub(super) struct Options {
     pub(super) connect_timeout: Option<Duration>,
     pub(super) op_timeout: Option<Duration>,
     pub(super) max_waiters: Option<usize>,
+    pub(super) password_file: Option<PathBuf>,
     /// The options that only some schemes have.
     pub(super) own: BTreeMap<&'static str, String>,
 }
@@ -55,6 +60,10 @@ impl Options {
                 let wrong = || bad(format!("max_waiters is a whole number from 1 on, not {}", text::quoted(value)));
                 self.max_waiters = Some(most.ok_or_else(wrong)?);
             }
+            PASSWORD_FILE if scheme.remote => {
+                let path = Some(value).filter(|path| !path.is_empty());
+                self.password_file = Some(path.ok_or_else(|| bad("password_file is the path of a file"))?.into());
+            }
             _ => {
                 if let Some(key) = scheme.own_key(key, value)? {
                     self.own.insert(key, value.to_owned());
@@ -62,6 +71,7 @@ impl Options {
                 }
                 let known = COMMON.iter().copied().chain(scheme.choices.iter().map(|(name, _)| *name));
                 let known = known.chain(scheme.options.iter().map(|option| option.key));
+                let known = known.chain(scheme.remote.then_some(PASSWORD_FILE));
                 let near = nearest(key, known);
                 // A password with a raw question mark in it ends up here: only what looks like a key is repeated.
                 let is_word = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');

@@ -1,6 +1,7 @@
 //! The pieces of a URL after its scheme.
 
 use std::fmt;
+use std::path::Path;
 
 use super::bad;
 use super::scheme::Scheme;
@@ -11,6 +12,18 @@ use crate::{Result, text};
 pub struct Secret(String);
 
 impl Secret {
+    /// The content of a file, without the end of its line.
+    pub(super) fn from_file(path: &Path) -> Result<Self> {
+        let unread = |error| bad(format!("the password file {} cannot be read", path.display())).because(error);
+        let mut text = std::fs::read_to_string(path).map_err(unread)?;
+        let end = text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
+        text.truncate(end);
+        if text.is_empty() || text.contains(['\n', '\0']) {
+            return Err(bad(format!("the password file {} must have one line: the password", path.display())));
+        }
+        Ok(Self(text))
+    }
+
     /// The secret itself, to be sent to a server and never to be shown.
     #[must_use]
     pub fn reveal(&self) -> &str {

@@ -79,7 +79,7 @@ fn a_password_is_decoded_and_never_printed() {
     ];
     for text in &texts {
         let url = url(text);
-        assert!(url.password().unwrap().reveal().starts_with(CANARY));
+        assert!(url.password().unwrap().unwrap().reveal().starts_with(CANARY));
         let explained = url.explain();
         assert!(explained.password);
         for shown in [url.to_string(), format!("{url:?} {url:#?}"), format!("{explained:?}")] {
@@ -87,7 +87,7 @@ fn a_password_is_decoded_and_never_printed() {
             assert!(shown.contains("***"), "{shown}");
         }
     }
-    assert_eq!(url(&texts[2]).password().unwrap().reveal(), format!("{CANARY}/@:x"));
+    assert_eq!(url(&texts[2]).password().unwrap().unwrap().reveal(), format!("{CANARY}/@:x"));
     let broken = [
         format!("redis://me:{CANARY}@h:port"),
         format!("redis://me:{CANARY}@h?tll=1"),
@@ -149,6 +149,32 @@ fn a_number_out_of_bounds_is_refused_with_its_bounds() {
     }
 }
 
+#[test]
+fn a_password_may_be_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |content: &str| {
+        let path = folder.path().join("password");
+        std::fs::write(&path, content).unwrap();
+        url(&format!("redis://me@h?password_file={}", path.display()))
+    };
+    for (content, password) in [("swordfish", "swordfish"), ("swordfish\n", "swordfish"), (" a b \r\n", " a b ")] {
+        let url = with(content);
+        assert_eq!(url.password().unwrap().unwrap().reveal(), password);
+        assert!(url.has_password() && url.explain().password);
+        assert!(!format!("{url} {url:?} {:?}", url.explain()).contains(password));
+    }
+    for content in ["", "\n", "two\nlines\n", "two\n\n"] {
+        let error = with(content).password().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("one line"), "{error}");
+    }
+    let missing = url("etcd://me@h?password_file=/no/such/file").password().unwrap_err();
+    assert!(missing.to_string().contains("/no/such/file"), "{missing}");
+    assert!(refusal("redis://me:secret@h?password_file=/etc/p").contains("not both"));
+    assert!(refusal("redis://me@h?password_file=").contains("path of a file"));
+    assert!(refusal("local:/var/lib/x?password_file=/etc/p").contains("no option"));
+}
+
 /// It was dropped with all that follows it, so that a password with one in it made another host of its first half.
 #[test]
 fn a_fragment_is_refused() {
@@ -156,14 +182,32 @@ fn a_fragment_is_refused() {
         assert!(refusal(bad).contains("%23"), "{bad}");
     }
     let url = url("redis://user:1234%23x@host");
-    assert_eq!(url.password().unwrap().reveal(), "1234#x");
+    assert_eq!(url.password().unwrap().unwrap().reveal(), "1234#x");
+}
+
+#[test]
+#[cfg(feature = "zookeeper")]
+fn zookeeper_is_encrypted_with_a_feature_of_its_own() {
+    if cfg!(feature = "zookeeper-tls") {
+        let zks = url("zks://h1,h2?ca=/etc/ca.pem");
+        assert!(zks.tls() && zks.hosts()[1].port == 2281 && zks.option("ca") == Some("/etc/ca.pem"));
+    } else {
+        assert!(refusal("zks://h?ca=/etc/ca.pem").contains("add the feature zookeeper-tls"));
+    }
+    assert!(refusal("zk://h?ca=/etc/ca.pem").contains("no option"));
 }
 
 #[test]
 fn databases_say_how_to_encrypt() {
     let safe = url("postgres://h/db?sslmode=verify-full&sslrootcert=/etc/ca.pem");
     assert_eq!((safe.option("sslmode"), safe.option("sslrootcert")), (Some("verify-full"), Some("/etc/ca.pem")));
-    assert!(refusal("postgres://h?sslmode=always").contains("verify-full"));
+    for (mode, encrypted) in [("disable", false), ("prefer", false), ("require", true), ("verify-ca", true)] {
+        assert_eq!(url(&format!("postgres://h?sslmode={mode}")).explain().tls, encrypted, "{mode}");
+    }
+    for word in ["always", "allow", "VERIFY_CA"] {
+        let refused = refusal(&format!("postgres://h?sslmode={word}"));
+        assert!(refused.contains("disable, prefer, require, verify-ca or verify-full"), "{refused}");
+    }
     let safe = url("mariadb://h/db?sslmode=verify-full&sslrootcert=/etc/ca.pem");
     assert_eq!((safe.option("sslmode"), safe.option("sslrootcert")), (Some("verify-full"), Some("/etc/ca.pem")));
     assert!(refusal("etcd://h?sslmode=require").contains("no option"));

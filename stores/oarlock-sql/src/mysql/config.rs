@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql_async::{Opts, OptsBuilder, SslOpts};
+use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use oarlock_core::driver::DynDriver;
 use oarlock_core::url::{Setup, Store, Url};
 use oarlock_core::{Error, ErrorKind, Result};
 
-pub use crate::config::Keys;
 use crate::config::{self, check_prefix, write_address};
+pub use crate::config::{Encryption, Keys};
 use crate::mysql::error::SCHEME;
 use crate::mysql::{MySql, MySqlSession, Named};
 
@@ -31,19 +31,6 @@ pub static STORE: Store =
         run: |url, grant| Box::pin(async move { crate::mysql::init(Config::from_url(&url)?, grant.as_deref()).await }),
     });
 
-/// Whether a connection is encrypted, and whether the server is authenticated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Encryption {
-    /// Never.
-    #[default]
-    Disable,
-    /// Always. Without a [root certificate](Config::root_certificate) the server is not authenticated.
-    Require,
-    /// Always, with a certificate that is trusted and names the host.
-    VerifyFull,
-}
-
 /// Choices for a [`MySql`](crate::mysql::MySql) store.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -59,8 +46,10 @@ pub struct Config {
     /// Whether to encrypt.
     pub encryption: Encryption,
     /// A file of the certificates to trust, in PEM; `None` = those of the public authorities. If it is given, the
-    /// certificate of the server must be signed by one of them and name the host, whatever the kind of encryption.
+    /// certificate of the server must be signed by one of them and name the host.
     pub root_certificate: Option<PathBuf>,
+    /// The files of this client's certificate and its key, in PEM, for servers that require one.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// What goes before every name.
     pub prefix: String,
     /// How long making a connection may take.
@@ -87,6 +76,7 @@ impl Config {
             database: database.into(),
             encryption: Encryption::default(),
             root_certificate: None,
+            identity: None,
             prefix: String::new(),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
@@ -100,23 +90,18 @@ impl Config {
     ///
     /// # Errors
     /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other;
-    /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction` and `sslmode=prefer`.
+    /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction`, and for `sslmode=prefer` and
+    /// `verify-ca`.
     pub fn from_url(url: &Url) -> Result<Self> {
         let host = config::checked_host(url)?;
         let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));
         config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.prefix = url.prefix().to_owned();
-        config.encryption = match url.option("sslmode") {
-            // The client crate cannot go on unencrypted on the same connection.
-            Some("prefer") => {
-                return Err(Error::new(ErrorKind::Unsupported, "sslmode is disable, require or verify-full here"));
-            }
-            Some("require") => Encryption::Require,
-            Some("verify-full") => Encryption::VerifyFull,
-            _ => Encryption::Disable,
-        };
+        config.encryption = Encryption::from_url(url)?;
+        config.check_encryption()?;
         config.root_certificate = url.file("sslrootcert");
+        config.identity = config::identity(url)?;
         config.keys = Keys::from_url(url);
         config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
         config.connect_timeout = url.connect_timeout();
@@ -136,7 +121,17 @@ impl Config {
             let message = "name the database that has the tables: mysql://host/database";
             return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
+        self.check_encryption()?;
         check_prefix(SCHEME, &self.prefix)
+    }
+
+    fn check_encryption(&self) -> Result<()> {
+        if !matches!(self.encryption, Encryption::Prefer | Encryption::VerifyCa) {
+            return Ok(());
+        }
+        // The client crate cannot go on unencrypted on the same connection, and does not forgive a wrong name.
+        let message = "sslmode is disable, require or verify-full here";
+        Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
     }
 
     /// The client's own words for it.
@@ -152,8 +147,11 @@ impl Config {
             .tcp_keepalive(Some(Duration::from_secs(60)));
         client = if socket.is_some() { client.socket(socket) } else { client.ip_or_hostname(&self.host) };
         if self.encryption != Encryption::Disable {
-            let checked = self.encryption == Encryption::VerifyFull || self.root_certificate.is_some();
+            let checked = self.encryption.checks(self.root_certificate.is_some());
             let mut tls = SslOpts::default().with_danger_accept_invalid_certs(!checked);
+            if let Some((certificate, key)) = self.identity.clone() {
+                tls = tls.with_client_identity(Some(ClientIdentity::new(certificate.into(), key.into())));
+            }
             if let Some(path) = &self.root_certificate {
                 tls = tls.with_root_certs(vec![path.clone().into()]).with_disable_built_in_roots(true);
             }
@@ -178,6 +176,7 @@ impl fmt::Debug for Config {
             .field("database", &self.database)
             .field("encryption", &self.encryption)
             .field("root_certificate", &self.root_certificate)
+            .field("identity", &self.identity)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }

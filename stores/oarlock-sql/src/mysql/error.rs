@@ -114,13 +114,23 @@ pub(crate) fn no_connection(error: mysql_async::Error, encrypted: bool) -> Error
         // MySQL says the same of a wrong password, of a user who must encrypt, and of a password that it could not be
         // sent.
         mysql_async::Error::Server(told) if told.code == ACCESS_DENIED && !encrypted => {
-            (ErrorKind::Denied, "access denied; if the user requires TLS, add sslmode=require")
+            (ErrorKind::Denied, "access denied; if the user requires TLS, add sslmode=require, and its certificate")
         }
         mysql_async::Error::Server(told) => meaning(told),
         // Today as tomorrow.
         mysql_async::Error::Io(IoError::Tls(_)) => (ErrorKind::Config, "the server's certificate is not trusted"),
+        mysql_async::Error::Io(IoError::Io(cause)) if is_refusal(cause) => {
+            (ErrorKind::Denied, "the server refused the client certificate, or requires one")
+        }
         mysql_async::Error::Io(IoError::Io(cause)) if is_not_trusted(cause) => {
             (ErrorKind::Config, "the server's certificate is not trusted")
+        }
+        // A server is not found so: these are the files of certificates.
+        mysql_async::Error::Io(IoError::Io(cause)) if encrypted && is_missing(cause) => {
+            (ErrorKind::Config, "a file of certificates cannot be read")
+        }
+        mysql_async::Error::Driver(DriverError::NoKeyFound) => {
+            (ErrorKind::Config, "the file of the key has no private key")
         }
         mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
             (ErrorKind::Config, "the server does not encrypt")
@@ -130,6 +140,15 @@ pub(crate) fn no_connection(error: mysql_async::Error, encrypted: bool) -> Error
     let refused = Error::new(kind, what).on(SCHEME);
     let refused = if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused };
     refused.because(error)
+}
+
+fn is_refusal(cause: &std::io::Error) -> bool {
+    let cause = cause.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::AlertReceived(_)))
+}
+
+fn is_missing(cause: &std::io::Error) -> bool {
+    matches!(cause.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied)
 }
 
 fn is_not_trusted(cause: &std::io::Error) -> bool {

@@ -10,8 +10,8 @@ use oarlock_core::driver::DynDriver;
 use oarlock_core::url::{Setup, Store, Url};
 use tokio_postgres::config::SslMode;
 
-pub use crate::config::Keys;
 use crate::config::{self, check_prefix, write_address};
+pub use crate::config::{Encryption, Keys};
 use crate::postgres::error::SCHEME;
 use crate::postgres::{Advisory, Postgres, PostgresSession};
 
@@ -33,21 +33,6 @@ pub static STORE: Store =
         },
     });
 
-/// Whether a connection is encrypted, and whether the server is authenticated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Encryption {
-    /// Never.
-    #[default]
-    Disable,
-    /// If the server supports it. An attacker on the network can switch it off.
-    Prefer,
-    /// Always. Without a [root certificate](Config::root_certificate) the server is not authenticated.
-    Require,
-    /// Always, with a certificate that is trusted and names the host.
-    VerifyFull,
-}
-
 /// Choices for a [`Postgres`](crate::postgres::Postgres) store.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -63,8 +48,10 @@ pub struct Config {
     /// Whether to encrypt.
     pub encryption: Encryption,
     /// A file of the certificates to trust, in PEM; `None` = those of the system. If it is given, the certificate of a
-    /// server that encrypts must be signed by one of them and name the host, whatever the kind of encryption.
+    /// server that encrypts must be signed by one of them and, unless the encryption is `VerifyCa`, name the host.
     pub root_certificate: Option<PathBuf>,
+    /// The files of this client's certificate and its key, in PEM, for servers that require one.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// What goes before every name.
     pub prefix: String,
     /// How long making a connection may take.
@@ -91,6 +78,7 @@ impl Config {
             database: None,
             encryption: Encryption::default(),
             root_certificate: None,
+            identity: None,
             prefix: String::new(),
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
@@ -110,15 +98,11 @@ impl Config {
         let mut config = Self::new(&host.name, host.port);
         config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
         config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(|secret| secret.reveal().to_owned());
+        config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.prefix = url.prefix().to_owned();
-        config.encryption = match url.option("sslmode") {
-            Some("prefer") => Encryption::Prefer,
-            Some("require") => Encryption::Require,
-            Some("verify-full") => Encryption::VerifyFull,
-            _ => Encryption::Disable,
-        };
+        config.encryption = Encryption::from_url(url)?;
         config.root_certificate = url.file("sslrootcert");
+        config.identity = config::identity(url)?;
         config.keys = Keys::from_url(url);
         config.session_ttl = url.ttl().unwrap_or(config.session_ttl);
         config.connect_timeout = url.connect_timeout();
@@ -144,7 +128,7 @@ impl Config {
         client.ssl_mode(match self.encryption {
             Encryption::Disable => SslMode::Disable,
             Encryption::Prefer => SslMode::Prefer,
-            Encryption::Require | Encryption::VerifyFull => SslMode::Require,
+            Encryption::Require | Encryption::VerifyCa | Encryption::VerifyFull => SslMode::Require,
         });
         if let Some(user) = &self.user {
             client.user(user);
@@ -175,6 +159,7 @@ impl fmt::Debug for Config {
             .field("database", &self.database)
             .field("encryption", &self.encryption)
             .field("root_certificate", &self.root_certificate)
+            .field("identity", &self.identity)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }

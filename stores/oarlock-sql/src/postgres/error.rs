@@ -91,19 +91,25 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
 
 /// A connection that was not made: nothing was asked yet.
 pub(crate) fn no_connection(error: tokio_postgres::Error) -> Error {
-    if is_not_trusted(&error) {
-        // Today as tomorrow.
-        return Error::new(ErrorKind::Config, "the server's certificate is not trusted").on(SCHEME).because(error);
+    // Today as tomorrow.
+    match handshake_error(&error) {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            return Error::new(ErrorKind::Config, "the server's certificate is not trusted").on(SCHEME).because(error);
+        }
+        Some(rustls::Error::AlertReceived(_)) => {
+            let message = "the server refused the client certificate, or requires one";
+            return Error::new(ErrorKind::Denied, message).on(SCHEME).because(error);
+        }
+        _ => {}
     }
     let (kind, what) = error.code().map_or((ErrorKind::Unreachable, "no connection"), meaning);
     let refused = Error::new(kind, what).on(SCHEME).because(told(error));
     if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
 }
 
-fn is_not_trusted(error: &tokio_postgres::Error) -> bool {
+fn handshake_error(error: &tokio_postgres::Error) -> Option<&rustls::Error> {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let cause = cause.and_then(std::io::Error::get_ref).and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+    cause.and_then(std::io::Error::get_ref).and_then(|cause| cause.downcast_ref::<rustls::Error>())
 }
 
 /// An answer to a request that we did not send.

@@ -1,37 +1,21 @@
 //! Encrypted connections, to a server with an authority of its own.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::Command;
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Driver as _, End, Released};
 use oarlock_core::{Error, ErrorKind};
 use oarlock_sql::mysql::{Config, Encryption, MySql, MySqlSession, Named};
-use oarlock_testbed::{Flavour, SqlServer};
+use oarlock_testbed::{CertificateFolder, Flavour, SqlServer};
 
 use crate::store::{Server, claim, config, grant, raw, start_with};
 
-/// Makes a key and a certificate for 127.0.0.1, and the authority that has signed it.
-const MAKE: &str = "for name in server stranger; do
-    key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
-    openssl req -x509 $key -keyout $name-ca.key -out $name-ca.crt -days 2 -subj /CN=$name &&
-    openssl req $key -keyout $name.key -out $name.csr -subj /CN=127.0.0.1 &&
-    echo subjectAltName=IP:127.0.0.1 > $name.ext &&
-    openssl x509 -req -in $name.csr -CA $name-ca.crt -CAkey $name-ca.key -CAcreateserial -days 2 \
-        -extfile $name.ext -out $name.crt || exit 1
-done; chmod 644 *";
-
-/// A server that speaks TLS, and a folder with two authorities: its own, and one that has signed nothing of it.
-async fn encrypting(on: Flavour) -> Option<(Server, tempfile::TempDir)> {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let made = Command::new("sh").args(["-c", MAKE]).current_dir(folder.path()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let (cert, key) = (file("server.crt"), file("server.key"));
+/// A server that speaks TLS with this certificate, and the folder of its certificates.
+async fn encrypting(on: Flavour, certificate: &str) -> Option<(Server, CertificateFolder)> {
+    let folder = CertificateFolder::make("mysql").unwrap();
+    let [cert, key, ca] = [certificate, "server.key", "ca.pem"].map(|name| folder.file(name).display().to_string());
     let server = tokio::task::spawn_blocking(move || {
-        SqlServer::start_with_or_skip(on, &[("ssl-cert", cert.as_str()), ("ssl-key", key.as_str())])
+        SqlServer::start_with_or_skip(on, &[("ssl-cert", &cert), ("ssl-key", &key), ("ssl-ca", &ca)])
     });
     Some((Server::from(server.await.unwrap().unwrap()?), folder))
 }
@@ -47,8 +31,8 @@ async fn refused(config: Config) -> Error {
 }
 
 async fn locks_are_taken_over_encrypted_connections(on: Flavour) {
-    let Some((server, folder)) = encrypting(on).await else { return };
-    let ours = Some(folder.path().join("server-ca.crt"));
+    let Some((server, folder)) = encrypting(on, "server.pem").await else { return };
+    let ours = Some(folder.file("ca.pem"));
     let mut root = raw(server.addr()).await;
     root.query_drop("CREATE USER secret REQUIRE SSL; GRANT ALL ON locks.* TO secret").await.unwrap();
     for (encryption, trusted) in
@@ -71,17 +55,51 @@ async fn locks_are_taken_over_encrypted_connections(on: Flavour) {
 }
 
 async fn a_server_that_cannot_prove_itself_is_refused(on: Flavour) {
-    let Some((server, folder)) = encrypting(on).await else { return };
-    let stranger = Some(folder.path().join("stranger-ca.crt"));
+    let Some((server, folder)) = encrypting(on, "server.pem").await else { return };
+    let stranger = Some(folder.file("other-ca.pem"));
     for encryption in [Encryption::Require, Encryption::VerifyFull] {
         let error = refused(encrypted(&server, encryption, stranger.clone())).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{encryption:?}: {error:?}");
     }
     // The public authorities have signed nothing here.
     assert_eq!(refused(encrypted(&server, Encryption::VerifyFull, None)).await.kind(), ErrorKind::Config);
-    let mut misnamed = encrypted(&server, Encryption::VerifyFull, Some(folder.path().join("server-ca.crt")));
-    misnamed.host = "localhost".into();
-    assert_eq!(refused(misnamed).await.kind(), ErrorKind::Config);
+    let mut unread = encrypted(&server, Encryption::VerifyFull, Some(folder.file("nothing")));
+    assert_eq!(refused(unread.clone()).await.kind(), ErrorKind::Config);
+    for encryption in [Encryption::Prefer, Encryption::VerifyCa] {
+        unread.encryption = encryption;
+        assert_eq!(refused(unread.clone()).await.kind(), ErrorKind::Unsupported);
+    }
+}
+
+async fn a_certificate_that_is_over_or_of_another_host_is_refused(on: Flavour) {
+    for certificate in ["expired.pem", "elsewhere.pem"] {
+        let Some((server, folder)) = encrypting(on, certificate).await else { return };
+        for encryption in [Encryption::Require, Encryption::VerifyFull] {
+            let error = refused(encrypted(&server, encryption, Some(folder.file("ca.pem")))).await;
+            assert_eq!(error.kind(), ErrorKind::Config, "{certificate} {encryption:?}: {error:?}");
+        }
+    }
+}
+
+async fn a_user_may_require_a_certificate(on: Flavour) {
+    let Some((server, folder)) = encrypting(on, "server.pem").await else { return };
+    let mut root = raw(server.addr()).await;
+    root.query_drop("CREATE USER client REQUIRE X509; GRANT ALL ON locks.* TO client").await.unwrap();
+    let mut config = encrypted(&server, Encryption::VerifyFull, Some(folder.file("ca.pem")));
+    config.user = Some("client".into());
+    for identity in [None, Some(folder.other_identity())] {
+        config.identity = identity;
+        let error = refused(config.clone()).await;
+        // Whether the client receives the reason before the connection ends is a race.
+        assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unreachable), "{error:?}");
+    }
+    config.identity = Some(folder.identity());
+    grant(&MySql::connect(config.clone()).await.unwrap(), &claim(1, "job")).await.unwrap();
+    for (certificate, key) in [("client.pem", "server.key"), ("client.pem", "ca.pem"), ("nothing", "client.key")] {
+        config.identity = Some((folder.file(certificate), folder.file(key)));
+        let error = refused(config.clone()).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{certificate} {key}: {error:?}");
+    }
 }
 
 async fn a_server_that_cannot_encrypt_is_refused_where_it_must(on: Flavour) {
@@ -137,5 +155,7 @@ async fn a_password_is_checked_with_and_without_encryption() {
 on_both!(
     locks_are_taken_over_encrypted_connections,
     a_server_that_cannot_prove_itself_is_refused,
+    a_certificate_that_is_over_or_of_another_host_is_refused,
+    a_user_may_require_a_certificate,
     a_server_that_cannot_encrypt_is_refused_where_it_must,
 );

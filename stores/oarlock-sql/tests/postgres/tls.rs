@@ -6,40 +6,32 @@ use oarlock_core::capabilities::Notify;
 use oarlock_core::driver::{Driver as _, End, Released};
 use oarlock_core::{Error, ErrorKind};
 use oarlock_sql::postgres::{Config, Encryption, Postgres};
+use oarlock_testbed::CertificateFolder;
 
 use crate::store::{Server, claim, config, grant, start, until};
 
-/// Lets the server make a key and a certificate for 127.0.0.1; that of the authority which has signed it, as text.
-async fn certificate(root: &tokio_postgres::Client, name: &str) -> String {
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    let steps = [
-        format!("openssl req -x509 {key} -keyout {name}-ca.key -out {name}-ca.crt -days 2 -subj /CN={name}"),
-        format!("openssl req {key} -keyout {name}.key -out {name}.csr -subj /CN=127.0.0.1"),
-        format!("echo subjectAltName=IP:127.0.0.1 > {name}.ext"),
-        format!(
-            "openssl x509 -req -in {name}.csr -CA {name}-ca.crt -CAkey {name}-ca.key -CAcreateserial -days 2 \
-             -extfile {name}.ext -out {name}.crt"
-        ),
-    ];
+/// A server that speaks TLS, and the folder of its certificates.
+async fn encrypting() -> Option<(Server, tokio_postgres::Client, CertificateFolder)> {
+    let (server, root) = start().await?;
+    let folder = CertificateFolder::make("postgres").unwrap();
     // It runs in the server's folder as the server's user, who alone may own the key.
-    let made = format!("COPY (SELECT 1) TO PROGRAM '({}) 2>/dev/null'", steps.join(" && "));
-    root.batch_execute(&made).await.unwrap();
-    root.query_one(&format!("SELECT pg_read_file('{name}-ca.crt')"), &[]).await.unwrap().get(0)
+    let install = |name: &str| format!("install -m 600 {} .", folder.file(name).display());
+    let files = ["server.key", "server.pem", "expired.pem", "elsewhere.pem", "ca.pem"].map(install).join(" && ");
+    root.batch_execute(&format!("COPY (SELECT 1) TO PROGRAM '{files}'")).await.unwrap();
+    set(&root, &[("ssl_cert_file", "server.pem"), ("ssl_key_file", "server.key"), ("ssl", "on")]).await;
+    Some((server, root, folder))
 }
 
-/// A server that speaks TLS, and a folder with two authorities: its own, and one that has signed nothing of it.
-async fn encrypting() -> Option<(Server, tokio_postgres::Client, tempfile::TempDir)> {
-    let (server, root) = start().await?;
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["server", "stranger"] {
-        std::fs::write(folder.path().join(name), certificate(&root, name).await).unwrap();
-    }
-    for setting in ["ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'", "ssl = on"] {
-        root.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.unwrap();
+/// Changes settings of the server.
+async fn set(root: &tokio_postgres::Client, settings: &[(&str, &str)]) {
+    for (name, value) in settings {
+        root.batch_execute(&format!("ALTER SYSTEM SET {name} = '{value}'")).await.unwrap();
     }
     root.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    until(&root, "SELECT count(*) FROM pg_settings WHERE name = 'ssl' AND setting = 'on'", 1).await;
-    Some((server, root, folder))
+    for (name, value) in settings {
+        let is_set = format!("SELECT count(*) FROM pg_settings WHERE name = '{name}' AND setting = '{value}'");
+        until(root, &is_set, 1).await;
+    }
 }
 
 fn encrypted(server: &Server, encryption: Encryption, root_certificate: Option<PathBuf>) -> Config {
@@ -61,10 +53,11 @@ async fn locks_are_taken_over_encrypted_connections() {
         (Encryption::Disable, None, 0),
         (Encryption::Prefer, None, 2),
         (Encryption::Require, None, 2),
-        (Encryption::Require, Some("server"), 2),
-        (Encryption::VerifyFull, Some("server"), 2),
+        (Encryption::Require, Some("ca.pem"), 2),
+        (Encryption::VerifyCa, Some("ca.pem"), 2),
+        (Encryption::VerifyFull, Some("ca.pem"), 2),
     ] {
-        let trusted = trusted.map(|name| folder.path().join(name));
+        let trusted = trusted.map(|name| folder.file(name));
         let store = Postgres::connect(encrypted(&server, encryption, trusted)).await.unwrap();
         let claim = claim(1, "job");
         grant(&store, &claim).await.unwrap();
@@ -81,19 +74,57 @@ async fn locks_are_taken_over_encrypted_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_prove_itself_is_refused() {
     let Some((server, _root, folder)) = encrypting().await else { return };
-    let stranger = Some(folder.path().join("stranger"));
-    for encryption in [Encryption::Prefer, Encryption::Require, Encryption::VerifyFull] {
+    let stranger = Some(folder.file("other-ca.pem"));
+    for encryption in [Encryption::Prefer, Encryption::Require, Encryption::VerifyCa, Encryption::VerifyFull] {
         let error = refused(encrypted(&server, encryption, stranger.clone())).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{encryption:?}: {error:?}");
         assert!(error.to_string().contains("not trusted"), "{error}");
     }
     // The certificates of the system have signed nothing here.
     assert_eq!(refused(encrypted(&server, Encryption::VerifyFull, None)).await.kind(), ErrorKind::Config);
-    let mut misnamed = encrypted(&server, Encryption::VerifyFull, Some(folder.path().join("server")));
-    misnamed.host = "localhost".into();
-    assert_eq!(refused(misnamed).await.kind(), ErrorKind::Config);
-    let missing = Some(folder.path().join("nothing"));
+    let missing = Some(folder.file("nothing"));
     assert_eq!(refused(encrypted(&server, Encryption::Require, missing)).await.kind(), ErrorKind::Config);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_over_or_of_another_host_is_refused() {
+    let Some((server, root, folder)) = encrypting().await else { return };
+    let ca = Some(folder.file("ca.pem"));
+    for (certificate, accepted) in [("expired.pem", None), ("elsewhere.pem", Some(Encryption::VerifyCa))] {
+        set(&root, &[("ssl_cert_file", certificate)]).await;
+        for encryption in [Encryption::Prefer, Encryption::Require, Encryption::VerifyCa, Encryption::VerifyFull] {
+            let config = encrypted(&server, encryption, ca.clone());
+            if accepted == Some(encryption) {
+                grant(&Postgres::connect(config).await.unwrap(), &claim(1, "job")).await.unwrap();
+            } else {
+                let error = refused(config).await;
+                assert_eq!(error.kind(), ErrorKind::Config, "{certificate} {encryption:?}: {error:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_may_require_a_certificate() {
+    let Some((server, root, folder)) = encrypting().await else { return };
+    root.batch_execute("CREATE ROLE client SUPERUSER LOGIN").await.unwrap();
+    let rules = "echo hostssl all client all cert > rules && cat pg_hba.conf >> rules && mv rules pg_hba.conf";
+    root.batch_execute(&format!("COPY (SELECT 1) TO PROGRAM '{rules}'")).await.unwrap();
+    set(&root, &[("ssl_ca_file", "ca.pem")]).await;
+    let mut config = encrypted(&server, Encryption::VerifyFull, Some(folder.file("ca.pem")));
+    config.user = Some("client".into());
+    for identity in [None, Some(folder.other_identity())] {
+        config.identity = identity;
+        let error = refused(config.clone()).await;
+        // Whether the client receives the reason before the connection ends is a race.
+        assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unreachable), "{error:?}");
+    }
+    config.identity = Some(folder.identity());
+    grant(&Postgres::connect(config.clone()).await.unwrap(), &claim(1, "job")).await.unwrap();
+    for (certificate, key) in [("client.pem", "server.key"), ("client.pem", "ca.pem"), ("nothing", "client.key")] {
+        config.identity = Some((folder.file(certificate), folder.file(key)));
+        assert_eq!(refused(config.clone()).await.kind(), ErrorKind::Config, "{certificate} {key}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

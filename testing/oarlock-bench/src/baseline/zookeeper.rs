@@ -26,9 +26,9 @@ struct Session {
 
 impl Session {
     async fn begin(url: &Url) -> Result<Self> {
-        let mut connector = zk::Client::connector().with_session_timeout(Config::from_url(url).session_timeout);
+        let mut connector = zk::Client::connector().with_session_timeout(Config::from_url(url)?.session_timeout);
         let mut acls = zk::Acls::anyone_all();
-        if let (Some(user), Some(password)) = (url.user(), url.password()) {
+        if let (Some(user), Some(password)) = (url.user(), url.password()?) {
             connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
             acls = zk::Acls::creator_all();
         }
@@ -61,7 +61,7 @@ struct Nodes {
 
 /// Makes a folder beside the root of the store.
 pub(super) async fn open(url: &Url) -> Result<Arc<dyn Baseline>> {
-    let config = Config::from_url(url);
+    let config = Config::from_url(url)?;
     // Beside the locks, also where those may be anywhere.
     let above = if config.root.is_empty() { "/oarlock" } else { &config.root };
     let (root, queues) = (format!("{above}.baseline-{}", std::process::id()), format!("{above}.baseline"));

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::certificates::Certificates;
+use super::certificates::{Certificates, Encrypted};
 use super::etcd::EtcdProgram;
-use super::{Missing, Program, Server, Settings};
+use super::{Missing, Program, Settings};
 
 /// `etcd` behind certificates that the `openssl` program makes.
 #[derive(Debug)]
@@ -17,25 +17,7 @@ pub struct EtcdTlsProgram {
     certificates: Certificates,
 }
 
-impl Server<EtcdTlsProgram> {
-    /// The certificate of the authority that has signed the server's.
-    #[must_use]
-    pub fn ca(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
-    }
-
-    /// The certificate of an authority that has signed nothing here.
-    #[must_use]
-    pub fn other_ca(&self) -> PathBuf {
-        self.folder.path().join("other-ca.pem")
-    }
-
-    /// A certificate for clients, of the user `client`, and its key.
-    #[must_use]
-    pub fn identity(&self) -> (PathBuf, PathBuf) {
-        (self.folder.path().join("client.pem"), self.folder.path().join("client.key"))
-    }
-}
+impl Encrypted for EtcdTlsProgram {}
 
 impl Program for EtcdTlsProgram {
     const NAME: &'static str = "etcd";

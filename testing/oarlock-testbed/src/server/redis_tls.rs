@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::certificates::Certificates;
-use super::{Missing, Program, Server, Settings, missing};
+use super::certificates::{Certificates, Encrypted};
+use super::{Missing, Program, Settings, missing};
 
 /// `redis-server` behind certificates that the `openssl` program makes.
 #[derive(Debug)]
@@ -16,25 +16,7 @@ pub struct RedisTlsProgram {
     certificates: Certificates,
 }
 
-impl Server<RedisTlsProgram> {
-    /// The certificate of the authority that has signed the server's.
-    #[must_use]
-    pub fn ca(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
-    }
-
-    /// The certificate of an authority that has signed nothing here.
-    #[must_use]
-    pub fn other_ca(&self) -> PathBuf {
-        self.folder.path().join("other-ca.pem")
-    }
-
-    /// A certificate for clients, and its key.
-    #[must_use]
-    pub fn identity(&self) -> (PathBuf, PathBuf) {
-        (self.folder.path().join("client.pem"), self.folder.path().join("client.key"))
-    }
-}
+impl Encrypted for RedisTlsProgram {}
 
 impl Program for RedisTlsProgram {
     const NAME: &'static str = "redis";

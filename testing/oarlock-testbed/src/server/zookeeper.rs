@@ -40,13 +40,28 @@ impl Program for ZooKeeperProgram {
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
+        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
+        self.listening(folder, &[("clientPortAddress", &host), ("clientPort", &port)], settings)
+    }
+
+    fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
+        // `ruok` is answered before it serves; a mode is named only once it does.
+        probe(addr, timeout, b"srvr", |answer| contains(answer, "\nMode: "))
+    }
+}
+
+impl ZooKeeperProgram {
+    /// How it is started, with these settings for where it listens.
+    pub(super) fn listening(
+        &self,
+        folder: &Path,
+        address: Settings<'_>,
+        settings: Settings<'_>,
+    ) -> anyhow::Result<Command> {
         let config = folder.join("zoo.cfg");
         let data = folder.join("data").display().to_string();
-        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
         let own = [
             ("dataDir", data.as_str()),
-            ("clientPortAddress", host.as_str()),
-            ("clientPort", port.as_str()),
             ("tickTime", "500"),
             ("maxClientCnxns", "0"),
             // Servers are killed here, machines are not: a busy disk must not end sessions.
@@ -55,7 +70,7 @@ impl Program for ZooKeeperProgram {
             ("4lw.commands.whitelist", "srvr,ruok,mntr,cons,dump,wchs"),
         ];
         let mut text = String::new();
-        for (name, value) in own.iter().chain(settings) {
+        for (name, value) in own.iter().chain(address).chain(settings) {
             if *name == MYID {
                 std::fs::create_dir_all(&data)?;
                 std::fs::write(Path::new(&data).join(MYID), value)?;
@@ -67,14 +82,11 @@ impl Program for ZooKeeperProgram {
         let mut command = Command::new(&self.java);
         // A JVM that starts fast and stays small: this saves two thirds of the time to the first answer.
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp"]);
-        command.arg(format!("{}:{ARCHIVES}/slf4j-simple.jar", self.archive.display()));
+        // Where it logs to, and what it needs for TLS and does not name.
+        let more = ["slf4j-simple", "netty-codec", "netty-resolver"].map(|name| format!(":{ARCHIVES}/{name}.jar"));
+        command.arg(format!("{}{}", self.archive.display(), more.concat()));
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(config);
         Ok(command)
-    }
-
-    fn probe(addr: SocketAddr, timeout: Duration) -> io::Result<()> {
-        // `ruok` is answered before it serves; a mode is named only once it does.
-        probe(addr, timeout, b"srvr", |answer| contains(answer, "\nMode: "))
     }
 }
 

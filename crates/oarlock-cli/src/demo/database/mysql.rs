@@ -26,7 +26,7 @@ impl Maria {
             .ip_or_hostname(&host.name)
             .tcp_port(host.port)
             .user(Some(url.user().unwrap_or("root")))
-            .pass(url.password().map(oarlock::url::Secret::reveal))
+            .pass(url.password()?.as_ref().map(oarlock::url::Secret::reveal))
             .prefer_socket(false);
         let database = Self { opts, database: own_name(), address: host.to_string() };
         let given = url.path().trim_start_matches('/');

@@ -29,7 +29,7 @@ impl Pg {
         if let Some(user) = url.user() {
             config.user(user);
         }
-        if let Some(password) = url.password() {
+        if let Some(password) = url.password()? {
             config.password(password.reveal());
         }
         let database = url.path().trim_start_matches('/');

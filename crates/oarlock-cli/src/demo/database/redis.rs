@@ -43,7 +43,7 @@ fn infos(url: &Url) -> Result<Vec<ConnectionInfo>, Boxed> {
     if let Some(user) = url.user().filter(|user| !user.is_empty()) {
         settings = settings.set_username(user);
     }
-    if let Some(password) = url.password() {
+    if let Some(password) = url.password()? {
         settings = settings.set_password(password.reveal());
     }
     settings = settings.set_db(url.path_part("database").parse().unwrap_or_default());
