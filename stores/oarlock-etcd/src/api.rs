@@ -235,6 +235,14 @@ pub(crate) struct AuthenticateResponse {
 pub(crate) struct WatchRequest {
     #[prost(message, optional, tag = "1")]
     pub(crate) create: Option<WatchCreate>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) cancel: Option<WatchCancel>,
+}
+
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub(crate) struct WatchCancel {
+    #[prost(int64, tag = "1")]
+    pub(crate) watch_id: i64,
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -249,6 +257,16 @@ pub(crate) struct WatchCreate {
     /// Events that the server leaves out.
     #[prost(int32, repeated, tag = "5")]
     pub(crate) filters: Vec<i32>,
+    /// Every event shows the key as it was before, too.
+    #[prost(bool, tag = "6")]
+    pub(crate) prev_kv: bool,
+}
+
+impl WatchCreate {
+    /// Every change of these keys from now on.
+    pub(crate) fn of(range: &Range) -> Self {
+        Self { key: range.key.clone(), range_end: range.end.clone(), ..Self::default() }
+    }
 }
 
 /// The filter that leaves out writes.
@@ -258,6 +276,9 @@ pub(crate) const NO_PUT: i32 = 0;
 pub(crate) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) header: Option<Header>,
+    /// Its number on this stream.
+    #[prost(int64, tag = "2")]
+    pub(crate) watch_id: i64,
     #[prost(bool, tag = "3")]
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
@@ -278,9 +299,17 @@ pub(crate) struct Event {
     pub(crate) what: i32,
     #[prost(message, optional, tag = "2")]
     pub(crate) kv: Option<KeyValue>,
+    /// The key as it was before; `None` if that was compacted away.
+    #[prost(message, optional, tag = "3")]
+    pub(crate) prev_kv: Option<KeyValue>,
 }
 
 impl TxnResponse {
+    /// Whether the transaction that it begins with found its conditions met.
+    pub(crate) fn has_succeeded_within(&self) -> bool {
+        matches!(self.responses.first(), Some(ResponseOp { done: Some(Done::Txn(within)) }) if within.succeeded)
+    }
+
     /// What was read, by the transactions within it too.
     pub(crate) fn reads(self) -> Vec<RangeResponse> {
         let done = self.responses.into_iter().filter_map(|response| response.done);
@@ -344,11 +373,6 @@ impl Range {
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         if self.end.is_empty() { key == self.key } else { *self.key <= *key && *key < *self.end }
-    }
-
-    /// Any few of them: the cheapest read.
-    pub(crate) fn some(&self, limit: i64) -> Op {
-        Op::Range(RangeRequest { key: self.key.clone(), range_end: self.end.clone(), limit, ..RangeRequest::default() })
     }
 
     /// The last few that were created.

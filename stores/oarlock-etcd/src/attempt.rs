@@ -130,7 +130,10 @@ impl Etcd {
     async fn first_step(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Result<Step> {
         let own = keys.claim(if entry.created == 0 { full.id } else { entry.named_after });
         let others = keys.queue();
-        let mut when = vec![Compare::created(&keys.fence_offset(), Is::Equal, 0)];
+        // The server stops at the first condition that is not met: the one that costs least comes first.
+        let landmark = if entry.created == 0 { self.landmarks.get(&claim.resource) } else { None };
+        let mut when: Vec<_> = landmark.iter().map(|key| Compare::created(key, Is::Equal, 0)).collect();
+        when.push(Compare::created(&keys.fence_offset(), Is::Equal, 0));
         let mut record = Record::of(claim, &self.client, None, true);
         if entry.created == 0 {
             when.push(Compare::created(&others, Is::Equal, 0));
@@ -138,9 +141,10 @@ impl Etcd {
             when.extend(keys.shared_key(full.id).map(|_| Compare::created(&own, Is::Equal, 0)));
         } else {
             when.push(Compare::changed(&own, Is::Equal, entry.changed));
-            // The server stops at the first condition that is not met, and this one costs less than the next.
-            when.extend(entry.predecessor.iter().map(peek::Predecessor::gone));
-            when.push(Compare::created(&others, Is::Greater, entry.created - 1));
+            match &entry.predecessor {
+                Some(before) => when.extend(before.conditions(&others, entry.created)),
+                None => when.push(peek::first(&others, entry.created)),
+            }
             when.extend(
                 keys.shared_key(entry.named_after).map(|shared| Compare::created(&shared, Is::Equal, entry.created)),
             );
@@ -159,6 +163,9 @@ impl Etcd {
                 std::iter::once(put(&own, record.bytes(), full.id)).chain(shared).collect()
             }
         };
+        // With nothing at all of the name there is no claim, no memo and no raised fence: one condition, and no read.
+        let is_new = entry.created == 0 && landmark.is_none() && self.space.layout == Layout::Native;
+        let shortcut = is_new.then(|| (Compare::created(&keys.all(), Is::Equal, 0), then.clone()));
         then.push(keys.memo().get());
         let arrival = self.arrive_last(claim, keys, entry, full);
         let unshared = self.space.layout == Layout::Native;
@@ -173,7 +180,10 @@ impl Etcd {
             _ => keys.read_all(),
         };
         let otherwise = arrival.iter().map(|(op, _)| op.clone()).chain(reads).collect();
-        let mut found = self.connection.txn(when, then, otherwise).await?;
+        let mut found = match shortcut {
+            Some((short, put)) => self.connection.txn_or(short, put, transaction(when, then, otherwise)).await?,
+            None => self.connection.txn(when, then, otherwise).await?,
+        };
         if !found.succeeded {
             if let Some((_, lease)) = &arrival {
                 // Noted before the queue is read: a lease with a key on it is not free.
@@ -192,6 +202,9 @@ impl Etcd {
                 Some(pending) => Ok(Step::Waits(pending)),
                 None => self.poll(keys).await.map(Step::Refused),
             };
+        }
+        if landmark.is_some() {
+            self.landmarks.forget(&claim.resource);
         }
         let memo = found.reads.pop().and_then(|range| range.kvs.into_iter().next());
         Ok(Step::Granted { revision: found.revision, memo, majority: found.majority })

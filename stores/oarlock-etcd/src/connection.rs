@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -17,7 +18,8 @@ use tonic_prost::ProstCodec;
 
 use crate::api::{
     AuthenticateRequest, AuthenticateResponse, Compare, Header, KeyValue, LeaseGrantRequest, LeaseId, LeaseLeft,
-    LeaseLife, Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    LeaseLife, Nothing, Op, Range, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreate, WatchRequest,
+    WatchResponse,
 };
 use crate::config::Config;
 use crate::error::{SCHEME, closed, denied, failed, missing};
@@ -25,6 +27,7 @@ use crate::keys::Space;
 use crate::lease::{KeepAlive, Leased, Majority};
 use crate::login::{Login, Pass, is_stale, is_without_users};
 use crate::members::{InFlight, Members};
+use crate::turn_stream::{TurnStream, TurnWatch};
 use crate::watch::OpenRequests;
 
 /// A listing of many thousand claims is larger than the default limit.
@@ -39,9 +42,11 @@ const LONGEST_ELECTION: i64 = 60;
 /// A connection to a cluster.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    members: Members,
+    members: Arc<Members>,
     login: Option<Login>,
     closed: AtomicBool,
+    /// For watches for turns.
+    turns: Mutex<Option<Arc<TurnStream>>>,
 }
 
 /// A stream of changes.
@@ -51,8 +56,6 @@ pub(crate) struct Watching {
     pub(crate) left: BoxFuture<()>,
     /// The token that it was opened with.
     pub(crate) pass: Pass,
-    /// The member that answers.
-    pub(crate) member: Channel,
     /// Dropped, it ends the stream at the server too.
     pub(crate) open: oneshot::Sender<()>,
 }
@@ -74,7 +77,8 @@ impl Connection {
             (None, Some(_)) => return Err(Error::new(ErrorKind::Config, "a password without a user").on(SCHEME)),
             (None, None) => None,
         };
-        let connection = Self { members: Members::of(config)?, login, closed: AtomicBool::new(false) };
+        let (members, closed, turns) = (Arc::new(Members::of(config)?), AtomicBool::new(false), Mutex::default());
+        let connection = Self { members, login, closed, turns };
         // Open only once a member has answered. Each member is tried once.
         let mut tried = 1;
         loop {
@@ -86,6 +90,7 @@ impl Connection {
     }
 
     pub(crate) fn close(&self) -> bool {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).take();
         !self.closed.swap(true, Ordering::SeqCst)
     }
 
@@ -119,13 +124,6 @@ impl Connection {
         self.pass().await.map(Some)
     }
 
-    async fn client(&self, to: &InFlight<'_>) -> Result<Grpc<Channel>, Status> {
-        let mut client = Grpc::new(to.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
-        let ready = client.ready().await;
-        ready.map_err(|error| Status::from_error(error.into())).inspect_err(|_| to.failed())?;
-        Ok(client)
-    }
-
     async fn send<Q, A>(&self, path: &'static str, request: Q, pass: &Pass) -> Result<A, Status>
     where
         Q: prost::Message + Send + Sync + 'static,
@@ -133,7 +131,7 @@ impl Connection {
     {
         let codec = ProstCodec::<Q, A>::default();
         let (path, to) = (PathAndQuery::from_static(path), self.members.begin());
-        let answer = self.client(&to).await?.unary(with_token(request, pass), path, codec).await;
+        let answer = client(&to).await?.unary(with_token(request, pass), path, codec).await;
         // A connection that failed after a silence says nothing about the latency of the cluster.
         if answer.as_ref().map_or_else(is_said, |_| true) {
             to.answered();
@@ -158,27 +156,6 @@ impl Connection {
         }
     }
 
-    /// Opens a stream in both directions, with a future that resolves when requests go to another member.
-    async fn stream<Q, A>(
-        &self,
-        path: &'static str,
-        requests: impl futures_core::Stream<Item = Q> + Send + 'static,
-        pass: &Pass,
-    ) -> Result<(Streaming<A>, BoxFuture<()>, Channel), Status>
-    where
-        Q: prost::Message + Send + Sync + 'static,
-        A: prost::Message + Default + Send + Sync + 'static,
-    {
-        let codec = ProstCodec::<Q, A>::default();
-        let (path, to) = (PathAndQuery::from_static(path), self.members.begin());
-        let mut request = with_token(requests, pass);
-        // A member without a leader receives no changes: it is to end the watch instead of keeping silent.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let gone = to.left();
-        let answers = self.client(&to).await?.streaming(request, path, codec).await;
-        Ok((answers.inspect_err(|status| left(&to, status))?.into_inner(), gone, to.channel.clone()))
-    }
-
     /// One atomic step: `then` if every condition is met, else `otherwise`.
     pub(crate) async fn txn(&self, when: Vec<Compare>, then: Vec<Op>, otherwise: Vec<Op>) -> Result<Outcome> {
         let after = BootClock.now();
@@ -186,6 +163,17 @@ impl Connection {
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
         let majority = Majority { after, term };
         Ok(Outcome { succeeded: answer.succeeded, revision, majority, reads: answer.reads() })
+    }
+
+    /// One atomic step with a shortcut: `then` if `short` holds, else the whole transaction. The shortcut costs the server
+    /// less.
+    pub(crate) async fn txn_or(&self, short: Compare, then: Vec<Op>, whole: TxnRequest) -> Result<Outcome> {
+        let after = BootClock.now();
+        let shortcut = transaction(vec![short], then, vec![Op::Txn(whole)]);
+        let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", shortcut).await?;
+        let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
+        let (majority, succeeded) = (Majority { after, term }, answer.succeeded || answer.has_succeeded_within());
+        Ok(Outcome { succeeded, revision, majority, reads: answer.reads() })
     }
 
     /// Reads a range at one revision, and says at which.
@@ -266,7 +254,7 @@ impl Connection {
     async fn extend(&self, leases: &[i64], pass: &Pass) -> Result<HashMap<i64, KeepAlive>, Status> {
         let requests: Vec<_> = leases.iter().map(|id| LeaseId { id: *id }).collect();
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
-        let (mut answers, ..) = self.stream::<_, LeaseLife>(path, tokio_stream::iter(requests), pass).await?;
+        let (mut answers, ..) = stream::<_, LeaseLife>(&self.members, path, tokio_stream::iter(requests), pass).await?;
         let mut lives = HashMap::with_capacity(leases.len());
         while let Some(life) = answers.message().await? {
             let term = life.header.unwrap_or_default().term;
@@ -279,9 +267,29 @@ impl Connection {
         let pass = self.pass().await?;
         let (open, until) = oneshot::channel();
         let requests = OpenRequests { requests: watches.into(), until };
-        let opened = self.stream("/etcdserverpb.Watch/Watch", requests, &pass).await;
-        let (answers, left, member) = opened.map_err(failed)?;
-        Ok(Watching { answers, left, pass, member, open })
+        let opened = stream(&self.members, "/etcdserverpb.Watch/Watch", requests, &pass).await;
+        let (answers, left, _) = opened.map_err(failed)?;
+        Ok(Watching { answers, left, pass, open })
+    }
+
+    /// Opens a watch for a turn, and waits for its confirmation.
+    pub(crate) async fn watch_turn(&self, create: WatchCreate) -> Result<(TurnWatch, WatchResponse)> {
+        let pass = self.pass().await?;
+        // A member that does not confirm it has fallen silent.
+        let to = self.members.begin();
+        let mut watch = self.turn_stream(pass).watch(create)?;
+        let confirmed = watch.confirmed().await?;
+        to.answered();
+        Ok((watch, confirmed))
+    }
+
+    /// The stream for turns: another one if it has ended, or was opened with another token.
+    fn turn_stream(&self, pass: Pass) -> Arc<TurnStream> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*turns {
+            Some(stream) if stream.pass == pass && !stream.has_ended() => stream.clone(),
+            _ => turns.insert(Arc::new(TurnStream::open(self.members.clone(), pass))).clone(),
+        }
     }
 
     /// Reads a key from this member alone, and the revision at which it has it.
@@ -294,6 +302,34 @@ impl Connection {
         let answer: tonic::Response<RangeResponse> = client.unary(with_token(request, pass), path, codec).await?;
         Ok(answer.into_inner())
     }
+}
+
+async fn client(to: &InFlight<'_>) -> Result<Grpc<Channel>, Status> {
+    let mut client = Grpc::new(to.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
+    let ready = client.ready().await;
+    ready.map_err(|error| Status::from_error(error.into())).inspect_err(|_| to.failed())?;
+    Ok(client)
+}
+
+/// Opens a stream in both directions, with a future that resolves when requests go to another member.
+pub(crate) async fn stream<Q, A>(
+    members: &Members,
+    path: &'static str,
+    requests: impl futures_core::Stream<Item = Q> + Send + 'static,
+    pass: &Pass,
+) -> Result<(Streaming<A>, BoxFuture<()>, Channel), Status>
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let codec = ProstCodec::<Q, A>::default();
+    let (path, to) = (PathAndQuery::from_static(path), members.begin());
+    let mut request = with_token(requests, pass);
+    // A member without a leader receives no changes: it is to end the watch instead of keeping silent.
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    let gone = to.left();
+    let answers = client(&to).await?.streaming(request, path, codec).await;
+    Ok((answers.inspect_err(|status| left(&to, status))?.into_inner(), gone, to.channel.clone()))
 }
 
 fn with_token<T>(message: T, pass: &Pass) -> Request<T> {

@@ -124,15 +124,6 @@ impl Keys {
         self.watched().iter().map(Range::get).collect()
     }
 
-    /// Reads as much of the queue as shows whether another claim waits: any two claims. A shared queue is read as a
-    /// whole.
-    pub(crate) fn read_some(&self) -> Vec<Op> {
-        if self.shared.is_some() {
-            return vec![self.claims().get(), self.queue().get()];
-        }
-        vec![self.queue().some(2)]
-    }
-
     /// The ranges to watch for any change of the name.
     pub(crate) fn watched(&self) -> Vec<Range> {
         std::iter::once(self.all()).chain(self.shared.is_some().then(|| self.queue())).collect()

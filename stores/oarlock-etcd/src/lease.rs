@@ -92,7 +92,7 @@ const FRESH: Duration = Duration::from_millis(250);
 const SWEEP_FROM: usize = 64;
 
 /// The most idle leases of one length.
-const IDLE: usize = 16;
+const IDLE: usize = 64;
 
 /// What this client knows of one of its claims.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +140,14 @@ impl Entry {
         self.predecessor = None;
         self.named_after = stored.map_or(0, |stored| stored.named_after);
         self.record = stored.map(|stored| stored.record.clone());
+    }
+
+    /// Notes the claim right before it. What a watch has shown of that one is kept.
+    pub(crate) fn follow(&mut self, before: Option<Predecessor>) {
+        let is_known = |before: &Predecessor| self.predecessor.as_ref().is_some_and(|known| known.is(before));
+        if !before.as_ref().is_some_and(is_known) {
+            self.predecessor = before;
+        }
     }
 
     /// Applies the answer to a keep-alive, and drops a lease that is over.

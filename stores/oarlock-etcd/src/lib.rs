@@ -8,6 +8,7 @@ mod connection;
 mod error;
 mod inspect;
 mod keys;
+mod landmarks;
 mod lease;
 mod login;
 mod members;
@@ -18,6 +19,7 @@ mod queue;
 pub mod raw;
 mod release;
 mod renew;
+mod turn_stream;
 mod watch;
 
 use std::fmt;
@@ -35,6 +37,7 @@ pub use crate::config::{Config, Layout, STORE, Tls};
 use crate::connection::Connection;
 use crate::error::SCHEME;
 use crate::keys::{Keys, Space};
+use crate::landmarks::Landmarks;
 use crate::lease::Leases;
 pub use oarlock_core::fenced::Written;
 
@@ -46,6 +49,7 @@ pub struct Etcd {
     /// The id of this client: the name of its mailbox.
     pub(crate) client: String,
     pub(crate) leases: Leases,
+    pub(crate) landmarks: Landmarks,
     /// By the revision that created a claim.
     pub(crate) turns: TurnTimes<i64>,
 }
@@ -73,6 +77,7 @@ impl Etcd {
             space: Space::of(&config),
             client: format!("{:032x}", u128::from_be_bytes(id)),
             leases: Leases::default(),
+            landmarks: Landmarks::default(),
             turns: TurnTimes::default(),
         })
     }

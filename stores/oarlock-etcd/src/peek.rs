@@ -4,30 +4,76 @@
 //! The second claim in the queue also checks whether the first has taken its turn; the others check that when they
 //! poll.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use oarlock_core::driver::Pending;
 use oarlock_core::{Claim, ClaimId, Result, Weight};
 
 use crate::Etcd;
-use crate::api::{Compare, Is, Op, Range};
+use crate::api::{Compare, Is, KeyValue, Op, Range};
 use crate::config::Layout;
 use crate::connection::Outcome;
 use crate::error::missing;
 use crate::keys::Keys;
 use crate::lease::Entry;
-use crate::queue::{Listing, StoredClaim};
+use crate::queue::{Listing, Record, StoredClaim};
 
 /// The claim right before another one in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Predecessor {
-    key: Range,
+    pub(crate) key: Range,
     created: i64,
+    /// It has held alone and is gone, as a watch has shown.
+    held: Arc<AtomicBool>,
 }
 
 impl Predecessor {
+    fn new(key: Vec<u8>, created: i64) -> Self {
+        Self { key: Range::key(key), created, held: Arc::default() }
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        (&self.key, self.created) == (&other.key, other.created)
+    }
+
+    /// Notes how it ended: this is its key as it was until then.
+    pub(crate) fn ended(&self, last: &KeyValue) {
+        let held = |record: Record| record.granted && record.weight == Weight::All;
+        if last.create_revision == self.created && last.key == self.key.key && Record::read(&last.value).is_ok_and(held)
+        {
+            self.held.store(true, Ordering::Release);
+        }
+    }
+
+    /// What must be so before the claim behind it, made at revision `created`, may take its turn: no claim is before
+    /// that one.
+    ///
+    /// The server reads all claims to compare them. It need not if the predecessor has held alone: all claims before it
+    /// had gone by then, and no claim can come between the two.
+    pub(crate) fn conditions(&self, queue: &Range, created: i64) -> Vec<Compare> {
+        // The server stops at the first condition that is not met, and this one costs less than the other.
+        let mut when = vec![self.gone()];
+        if !self.has_held() {
+            when.push(first(queue, created));
+        }
+        when
+    }
+
+    /// Whether a watch has shown that it held alone and is gone.
+    pub(crate) fn has_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
     /// It is there no more. Another claim may have its key.
-    pub(crate) fn gone(&self) -> Compare {
+    fn gone(&self) -> Compare {
         Compare::created(&self.key, Is::NotEqual, self.created)
     }
+}
+
+/// No claim is before the one that was made at this revision.
+pub(crate) fn first(queue: &Range, created: i64) -> Compare {
+    Compare::created(queue, Is::Greater, created - 1)
 }
 
 /// Reads what a claim that was just added at the end needs to know.
@@ -64,8 +110,9 @@ impl Etcd {
         let own = kvs.next().map_or(Ok(None), StoredClaim::read)?;
         let own = own.filter(|own| own.id == claim.id && !own.record.granted);
         let (Some(own), Some(before)) = (own, kvs.next()) else { return Ok(None) };
-        let behind = Predecessor { key: Range::key(before.key.clone()), created: before.create_revision };
+        let behind = Predecessor::new(before.key.clone(), before.create_revision);
         let key = behind.key.clone();
+        self.landmarks.note(&claim.resource, key.clone());
         self.leases.edit(claim.id, |entry| {
             entry.note(Some(&own));
             entry.predecessor = Some(behind);
@@ -80,8 +127,8 @@ impl Etcd {
             return;
         }
         let before = at.checked_sub(1).and_then(|before| listing.claims.get(before));
-        let before = before.map(|stored| Predecessor { key: Range::key(stored.key.clone()), created: stored.created });
-        self.leases.edit(claim.id, |entry| entry.predecessor = before);
+        let before = before.map(|stored| Predecessor::new(stored.key.clone(), stored.created));
+        self.leases.edit(claim.id, |entry| entry.follow(before));
     }
 
     /// The same for a claim that has peeked before. Its predecessor may have ended since, and another be right before
@@ -106,10 +153,10 @@ impl Etcd {
             }
             (false, Weight::Units(_)) => return Ok(None),
         };
-        let before = Predecessor { key: Range::key(before.key), created: before.create_revision };
+        let before = Predecessor::new(before.key, before.create_revision);
         let mut pending = self.wait_for(claim, before.key.clone(), found.revision, ahead);
         pending.recheck_after = recheck_after;
-        self.leases.edit(claim.id, |entry| entry.predecessor = Some(before));
+        self.leases.edit(claim.id, |entry| entry.follow(Some(before)));
         Ok(Some(pending))
     }
 
@@ -132,4 +179,32 @@ pub(crate) fn read(keys: &Keys, found: Outcome) -> Result<Listing> {
         Listing::read(keys, found.revision, found.reads.into_iter().flat_map(|range| range.kvs).collect())?;
     listing.majority = found.majority;
     Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::ResourceName;
+
+    use super::*;
+
+    /// Another claim may have had the same key, and a claim that shares does not hold alone.
+    #[test]
+    fn only_an_exclusive_holder_clears_the_way() {
+        let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("n").unwrap());
+        for (weight, granted, created, key, held) in [
+            (Weight::All, true, 7, "q/1", true),
+            (Weight::All, false, 7, "q/1", false),
+            (Weight::ONE, true, 7, "q/1", false),
+            (Weight::All, true, 8, "q/1", false),
+            (Weight::All, true, 7, "q/2", false),
+        ] {
+            claim.weight = weight;
+            let (before, value) =
+                (Predecessor::new(b"q/1".to_vec(), 7), Record::of(&claim, "c", None, granted).bytes());
+            let (key, create_revision) = (key.as_bytes().to_vec(), created);
+            before.ended(&KeyValue { key, create_revision, value, ..KeyValue::default() });
+            assert_eq!(before.has_held(), held, "{weight:?} {granted} {created}");
+            assert_eq!(before.conditions(&Range::under("q/"), 9).len(), if held { 1 } else { 2 });
+        }
+    }
 }

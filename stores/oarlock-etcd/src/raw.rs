@@ -88,7 +88,7 @@ impl Client {
     /// When the watch fails.
     pub async fn deleted(&self, key: Vec<u8>, revision: i64) -> Result<()> {
         let create = WatchCreate { key, start_revision: revision, ..WatchCreate::default() };
-        let mut watching = self.0.watch(vec![WatchRequest { create: Some(create) }]).await?;
+        let mut watching = self.0.watch(vec![WatchRequest { create: Some(create), cancel: None }]).await?;
         while let Some(answer) = watching.answers.message().await.map_err(failed)? {
             if answer.canceled || answer.events.iter().any(|event| event.what == DELETED) {
                 break;

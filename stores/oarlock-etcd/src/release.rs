@@ -13,7 +13,6 @@ use crate::error::ended;
 use crate::keys::Keys;
 use crate::lease::{Leased, seconds};
 use crate::operations::{delete, put};
-use crate::peek::read;
 use crate::queue::{Notification, Record, StoredClaim, memo_bytes};
 
 /// The longest that a request to move a claim takes: its last lease outlasts the belief of its holder by this.
@@ -41,25 +40,20 @@ impl Etcd {
         let parts: Vec<_> = std::iter::once(&own).chain(&shared).collect();
         // The next claim on the same lease has the same keys: a late release must not remove it.
         let ours = |part: &Range| Compare::created(part, Is::Equal, created);
-        let mut then = keys.read_some();
-        then.extend(parts.iter().map(|part| delete(&part.key)));
+        let mut then: Vec<_> = parts.iter().map(|part| delete(&part.key)).collect();
         if let Some(memo) = memo
             && self.is_held(&own, created).await?
         {
             then.push(put(&keys.memo(), memo_bytes(memo), 0));
         }
         let when = parts.iter().map(|part| ours(part)).collect();
-        let mut otherwise = keys.read_some();
         // One part alone is no claim, and is not left behind.
         let rest = |part: &&Range| Op::Txn(transaction(vec![ours(part)], vec![delete(&part.key)], Vec::new()));
-        otherwise.extend(shared.iter().flat_map(|_| &parts).map(rest));
-        let found = self.connection.txn(when, then, otherwise).await?;
-        let succeeded = found.succeeded;
+        let otherwise = shared.iter().flat_map(|_| &parts).map(rest).collect();
+        let succeeded = self.connection.txn(when, then, otherwise).await?.succeeded;
         self.end_leases(self.leases.forget(id, succeeded)).await;
-        // It is gone, whatever the others have written.
-        let more = found.reads.iter().any(|range| range.more);
-        let waiting = read(&keys, found).ok().map(|listing| listing.others_wait(id)).filter(|waits| *waits || !more);
-        Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, waiting))
+        // Whether others wait need not be known: they watch this key. The server would go through all of them for it.
+        Ok(Release::new(if succeeded { Released::Released } else { Released::NotHeld }, None))
     }
 
     /// Whether the claim that was made there at this revision holds.

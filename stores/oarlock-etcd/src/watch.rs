@@ -1,4 +1,4 @@
-//! Watches: one stream of changes for each.
+//! Watches: those for turns share one stream of changes, the others have one each.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,7 +9,6 @@ use oarlock_core::driver::{BoxFuture, Cursor, Hint, Interest, Watch};
 use oarlock_core::{Error, ErrorKind, Result, Weight};
 use tokio::sync::oneshot;
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use crate::Etcd;
 use crate::api::{DELETED, KeyValue, NO_PUT, Range, RangeResponse, WatchCreate, WatchRequest, WatchResponse};
@@ -17,6 +16,8 @@ use crate::connection::{Connection, Watching};
 use crate::error::{SCHEME, failed, missing};
 use crate::keys::{claim_of, lease_in};
 use crate::login::{Pass, says_stale};
+use crate::peek::Predecessor;
+use crate::turn_stream::TurnWatch;
 
 /// What to watch, as the engine carries it. It names no revision, so that it stays the same while the same claim is in
 /// the way; the revision is kept with the claim.
@@ -35,7 +36,7 @@ impl Etcd {
     /// Arms a watch.
     pub(crate) async fn watch_interest(&self, interest: &Interest) -> Result<Watch> {
         self.connection.check_open()?;
-        let (ranges, about, since) = match interest {
+        let (ranges, about) = match interest {
             Interest::Turn(claim, cursor) => {
                 let range = read_cursor(cursor).unwrap_or_else(|| self.keys(&claim.resource).queue());
                 let entry = self.leases.get(claim.id).unwrap_or_default();
@@ -44,12 +45,14 @@ impl Etcd {
                 let since = seen.map_or(Since::Unknown, |(_, revision)| Since::Revision(revision));
                 // An exclusive claim waits for an end: that its predecessor is granted is no news.
                 let ends = claim.weight == Weight::All && range.end.is_empty();
-                (vec![range], if ends { About::Ends } else { About::Others(own) }, since)
+                let before = entry.predecessor.filter(|before| ends && before.key == range);
+                let about = if ends { About::Ends } else { About::Others(own) };
+                return arm_turn(&self.connection, &range, about, since, before).await;
             }
-            Interest::Resource(name) => (self.keys(name).watched(), About::All, Since::Now),
-            Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Notifications, Since::Now),
+            Interest::Resource(name) => (self.keys(name).watched(), About::All),
+            Interest::Mailbox => (vec![self.space.mailbox(&self.client)], About::Notifications),
         };
-        arm(&self.connection, ranges, about, since).await
+        arm(&self.connection, &ranges, about).await
     }
 }
 
@@ -69,50 +72,83 @@ pub(crate) enum About {
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// With the next change.
-    Now,
     /// After this revision.
     Revision(i64),
     /// The revision that was seen last is unknown: begins with a hint to poll.
     Unknown,
 }
 
-/// Arms a watch: it is armed when the server confirms it.
-///
-/// Every watch begins with the present, because the server takes a tenth of a second to send earlier changes. If the
-/// store has changed since the revision that was seen, the key is read once more, at the same member: changes that
-/// this member has not seen yet will come over the watch.
-pub(crate) async fn arm(connection: &Connection, ranges: Vec<Range>, about: About, since: Since) -> Result<Watch> {
-    let filters = if matches!(about, About::Ends) { vec![NO_PUT] } else { Vec::new() };
-    let create = |range: &Range| {
-        let (key, range_end, filters) = (range.key.clone(), range.end.clone(), filters.clone());
-        WatchRequest { create: Some(WatchCreate { key, range_end, filters, ..WatchCreate::default() }) }
-    };
+/// Arms a watch for what comes next: it is armed when the server confirms it.
+async fn arm(connection: &Connection, ranges: &[Range], about: About) -> Result<Watch> {
+    let create = |range: &Range| WatchRequest { create: Some(WatchCreate::of(range)), cancel: None };
     let watches: Vec<_> = ranges.iter().map(create).collect();
     let mut armed = open(connection, watches.clone(), about).await?;
     // Here an expired token looks like a missing permission.
-    if matches!(&armed.0, Err(error) if error.kind() == ErrorKind::Denied)
-        && connection.another_pass(&armed.1).await?.is_some()
-    {
+    if is_denied(&armed.0) && connection.another_pass(&armed.1).await?.is_some() {
         armed = open(connection, watches, about).await?;
     }
-    let (hints, pass) = armed;
-    let mut hints = hints?;
-    let changed = match (since, &ranges[..]) {
-        (Since::Now, _) => false,
+    armed.0.map(Watch::new)
+}
+
+/// Arms a watch for a turn, on the stream of all of them.
+///
+/// It begins with the present, because the server takes a tenth of a second to send earlier changes. If the store has
+/// changed since the revision that was seen, the key is read once more, at the same member: changes that this member
+/// has not seen yet will come over the watch.
+async fn arm_turn(
+    connection: &Connection,
+    range: &Range,
+    about: About,
+    since: Since,
+    before: Option<Predecessor>,
+) -> Result<Watch> {
+    let mut create = WatchCreate::of(range);
+    create.prev_kv = before.is_some();
+    if matches!(about, About::Ends) {
+        create.filters.push(NO_PUT);
+    }
+    let mut armed = connection.watch_turn(create.clone()).await?;
+    let mut confirmed = check(&armed.1);
+    if is_denied(&confirmed) && connection.another_pass(&armed.0.stream.pass).await?.is_some() {
+        armed = connection.watch_turn(create).await?;
+        confirmed = check(&armed.1);
+    }
+    confirmed?;
+    let (watch, confirmation) = armed;
+    let revision = confirmation.header.map_or(i64::MAX, |header| header.revision);
+    let changed = match since {
         // Nothing has happened since.
-        (Since::Revision(seen), _) if hints.revision == seen => false,
-        (Since::Revision(seen), [key]) if key.end.is_empty() && hints.revision > seen => {
-            let found = connection.peek(&hints.member, &pass, key).await;
-            found.map_or(true, |found| is_news(&found, about, seen))
-        }
+        Since::Revision(seen) if revision == seen => false,
+        Since::Revision(seen) if range.end.is_empty() && revision > seen => match watch.stream.member() {
+            Some(member) => {
+                let found = connection.peek(&member, &watch.stream.pass, range).await;
+                found.map_or(true, |found| is_news(&found, about, seen))
+            }
+            None => true,
+        },
         // A revision before the one that was seen is another past: a member that lags, or a store that was restored.
-        (Since::Revision(_) | Since::Unknown, _) => true,
+        Since::Revision(_) | Since::Unknown => true,
     };
+    let mut hints = Hints { answers: Answers::Shared(watch), about, before, ready: VecDeque::new() };
+    hints.take(confirmation);
     if changed {
         hints.ready.push_back(Hint::ANY);
     }
     Ok(Watch::new(hints))
+}
+
+fn is_denied<T>(armed: &Result<T>) -> bool {
+    armed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Denied)
+}
+
+/// An error if the server refuses a watch, or ends it.
+fn check(answer: &WatchResponse) -> Result<()> {
+    if !answer.canceled {
+        return Ok(());
+    }
+    let denied = answer.reason.contains("permission denied") || says_stale(&answer.reason);
+    let kind = if denied { ErrorKind::Denied } else { ErrorKind::Internal };
+    Err(Error::new(kind, answer.reason.clone()).on(SCHEME))
 }
 
 /// Whether there is news, by what a member has of the key that was seen at revision `seen`.
@@ -129,41 +165,70 @@ fn is_news(found: &RangeResponse, about: About, seen: i64) -> bool {
 
 async fn open(connection: &Connection, watches: Vec<WatchRequest>, about: About) -> Result<(Result<Hints>, Pass)> {
     let mut unarmed = watches.len();
-    let Watching { answers, left, pass, member, open } = connection.watch(watches).await?;
-    let (ready, left, revision) = (VecDeque::new(), Some(left), 0);
-    let mut hints = Hints { answers, left, about, ready, member, revision, _open: open };
+    let Watching { mut answers, left, pass, open } = connection.watch(watches).await?;
+    let mut ready = Vec::new();
     while unarmed > 0 {
-        let answer = hints.answers.message().await.map_err(failed)?.ok_or_else(|| missing("a watch"))?;
-        if answer.canceled {
-            let denied = answer.reason.contains("permission denied") || says_stale(&answer.reason);
-            let kind = if denied { ErrorKind::Denied } else { ErrorKind::Internal };
-            return Ok((Err(Error::new(kind, answer.reason).on(SCHEME)), pass));
+        let answer = answers.message().await.map_err(failed)?.ok_or_else(|| missing("a watch"))?;
+        if let Err(error) = check(&answer) {
+            return Ok((Err(error), pass));
         }
-        if answer.created {
-            unarmed -= 1;
-            hints.revision = hints.revision.max(answer.header.map_or(i64::MAX, |header| header.revision));
-        }
-        hints.take(answer);
+        unarmed -= usize::from(answer.created);
+        ready.push(answer);
     }
+    let answers = Answers::Own(Box::new(OwnStream { answers, left: Some(left), _open: open }));
+    let mut hints = Hints { answers, about, before: None, ready: VecDeque::new() };
+    ready.into_iter().for_each(|answer| hints.take(answer));
     Ok((Ok(hints), pass))
 }
 
-struct Hints {
+/// The stream of one watch.
+struct OwnStream {
     answers: Streaming<WatchResponse>,
     /// Nothing once it has been left.
     left: Option<BoxFuture<()>>,
-    about: About,
-    ready: VecDeque<Hint>,
-    /// The member it listens to, and the revision it began at.
-    member: Channel,
-    revision: i64,
     _open: oneshot::Sender<()>,
+}
+
+/// Where the answers come from.
+enum Answers {
+    Own(Box<OwnStream>),
+    /// The stream of all watches for turns.
+    Shared(TurnWatch),
+}
+
+impl Answers {
+    /// The next one; `None` when the watch has ended.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<WatchResponse>> {
+        let answer = match self {
+            Self::Shared(watch) => ready!(watch.poll_next(cx)),
+            Self::Own(own) => {
+                let Some(left) = &mut own.left else { return Poll::Ready(None) };
+                if left.as_mut().poll(cx).is_ready() {
+                    own.left = None;
+                    return Poll::Ready(None);
+                }
+                ready!(Pin::new(&mut own.answers).poll_next(cx)).and_then(Result::ok)
+            }
+        };
+        Poll::Ready(answer.filter(|answer| !answer.canceled))
+    }
+}
+
+struct Hints {
+    answers: Answers,
+    about: About,
+    /// The claim whose end it reports.
+    before: Option<Predecessor>,
+    ready: VecDeque<Hint>,
 }
 
 impl Hints {
     fn take(&mut self, answer: WatchResponse) {
         for event in answer.events {
             let Some(kv) = event.kv else { continue };
+            if let (Some(before), Some(last), DELETED) = (&self.before, &event.prev_kv, event.what) {
+                before.ended(last);
+            }
             let hint = match self.about {
                 About::Others(own) if lease_in(&kv.key) == Some(own) => continue,
                 About::Ends if event.what != DELETED => continue,
@@ -184,15 +249,10 @@ impl Stream for Hints {
             if let Some(hint) = self.ready.pop_front() {
                 return Poll::Ready(Some(hint));
             }
-            let Some(left) = &mut self.left else { return Poll::Ready(None) };
-            if left.as_mut().poll(cx).is_ready() {
-                self.left = None;
-                return Poll::Ready(None);
-            }
-            match ready!(Pin::new(&mut self.answers).poll_next(cx)) {
-                Some(Ok(answer)) if !answer.canceled => self.take(answer),
+            match ready!(self.answers.poll_next(cx)) {
+                Some(answer) => self.take(answer),
                 // A waiter whose watch has ended polls.
-                _ => return Poll::Ready(None),
+                None => return Poll::Ready(None),
             }
         }
     }

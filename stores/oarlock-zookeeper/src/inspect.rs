@@ -61,7 +61,7 @@ impl Session {
             let Some((children, _)) = if_there(list.await)? else { continue };
             let written = || read::<ResourceRecord>(&parent, &above?.0).ok().map(|record| record.name);
             let Some(name) = unescape(&node).or_else(written) else { continue };
-            let queue = Queue::read(&children);
+            let queue = Queue::read(children);
             if !queue.entries.is_empty() {
                 live.push(self.state(name, queue).await?);
             }

@@ -92,19 +92,20 @@ impl<'a> Watched<'a> {
 
 impl Queue {
     /// What a parent and its children say.
-    pub(crate) fn of(children: &[String], above: &zk::Stat) -> Self {
+    pub(crate) fn of(children: Vec<String>, above: &zk::Stat) -> Self {
         Self { untouched: above.mzxid == above.czxid, last_change: above.pzxid, ..Self::read(children) }
     }
 
-    pub(crate) fn read(children: &[String]) -> Self {
-        let mut queue = Self::default();
+    pub(crate) fn read(children: Vec<String>) -> Self {
+        let mut queue = Self { entries: Vec::with_capacity(children.len()), ..Self::default() };
         for child in children {
-            if let Some(entry) = Entry::parse(child) {
-                queue.entries.push(entry);
-            } else if let Some(mark) = Mark::parse(child) {
+            if child == MEMO {
+                queue.has_memo = true;
+            } else if let Some(mark) = Mark::parse(&child) {
                 queue.marks.push(mark);
+            } else if let Some(entry) = Entry::read(child) {
+                queue.entries.push(entry);
             }
-            queue.has_memo |= child == MEMO;
         }
         for Mark { of, weight, .. } in &queue.marks {
             for entry in queue.entries.iter_mut().filter(|entry| entry.node == *of && is_lighter(*weight, entry.weight))
@@ -113,7 +114,7 @@ impl Queue {
             }
         }
         // An unknown node may have the sequence of a claim: then the names decide, in the same way for every client.
-        queue.entries.sort_by(|one, other| (one.sequence, &one.node).cmp(&(other.sequence, &other.node)));
+        queue.entries.sort_unstable_by(|one, other| (one.sequence, &one.node).cmp(&(other.sequence, &other.node)));
         queue.held = queue.count_holders();
         queue
     }
@@ -124,7 +125,7 @@ impl Queue {
         let all = entries.chain(self.marks.iter().map(|mark| &mark.node));
         let rest: Vec<_> = all.filter(|node| !unknown.contains(*node)).cloned().collect();
         let Self { has_memo, untouched, last_change, .. } = *self;
-        Self { has_memo, thinned: true, untouched, last_change, ..Self::read(&rest) }
+        Self { has_memo, thinned: true, untouched, last_change, ..Self::read(rest) }
     }
 
     /// Puts the claims in another order; those without a position are removed.
@@ -226,8 +227,12 @@ impl Entry {
     }
 
     fn parse(node: &str) -> Option<Self> {
+        Self::read(node.to_owned())
+    }
+
+    fn read(node: String) -> Option<Self> {
         let mut parts = node.splitn(4, '-');
-        let id = parts.next()?.parse().ok()?;
+        let id = parse_id(parts.next()?)?;
         let weight = parse_weight(parts.next()?)?;
         let capacity = match parts.next()? {
             "n" => None,
@@ -236,7 +241,7 @@ impl Entry {
         };
         let digits = parts.next().filter(|digits| digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit()))?;
         let sequence = digits.parse().ok()?;
-        Some(Self { node: node.to_owned(), id, weight, capacity, sequence })
+        Some(Self { node, id, weight, capacity, sequence })
     }
 }
 
@@ -253,6 +258,16 @@ impl Mark {
         Entry::parse(of)?;
         Some(Self { node: child.to_owned(), of: of.to_owned(), weight: parse_weight(weight)? })
     }
+}
+
+/// The same as the parser of [`ClaimId`], and much faster in a long list: two numbers of 64 bits instead of one of 128.
+fn parse_id(text: &str) -> Option<ClaimId> {
+    let (high, low) = text.split_at_checked(16)?;
+    let half = |digits: &str| {
+        let is_half = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        u64::from_str_radix(digits, 16).ok().filter(|_| is_half).map(u128::from)
+    };
+    Some(ClaimId::from_bits(half(high)? << 64 | half(low)?))
 }
 
 fn write_weight(weight: Weight) -> String {
@@ -282,7 +297,7 @@ mod tests {
         let node = |(at, (weight, capacity, sequence)): (usize, &(&str, &str, i32))| {
             format!("{:032x}-{weight}-{capacity}-{sequence:010}", at + 1)
         };
-        Queue::read(&claims.iter().enumerate().map(node).collect::<Vec<_>>())
+        Queue::read(claims.iter().enumerate().map(node).collect())
     }
 
     fn ids(queue: &Queue) -> Vec<u128> {
@@ -291,6 +306,17 @@ mod tests {
 
     fn watched(queue: &Queue, at: usize) -> Option<u128> {
         queue.obstacle(at).claim().map(|other| other.id.bits())
+    }
+
+    #[test]
+    fn ids_are_read_as_they_are_elsewhere() {
+        let id = "0123456789abcdeffedcba9876543210";
+        for text in
+            [id, &id.to_uppercase(), &id[1..], &format!("{id}0"), "", &id.replace('0', "+"), &id.replace('f', "g")]
+        {
+            assert_eq!(parse_id(text), text.parse().ok(), "{text}");
+        }
+        assert_eq!(parse_id("ééééééééééééééée"), None);
     }
 
     #[test]
@@ -322,8 +348,8 @@ mod tests {
             format!("{id:032x}-{weight}-i-{sequence}")
         });
         let with_mark = [children[0].clone(), children[1].clone(), mark(&children[0], Weight::ONE, 7)];
-        assert_eq!((Queue::read(&children).held, Queue::read(&with_mark).held), (1, 2));
-        let queue = Queue::read(&with_mark);
+        assert_eq!((Queue::read(children.to_vec()).held, Queue::read(with_mark.to_vec()).held), (1, 2));
+        let queue = Queue::read(with_mark.to_vec());
         assert_eq!(queue.nodes_of(ClaimId::from_bits(1)).count(), 2);
     }
 
@@ -352,7 +378,7 @@ mod tests {
             children.extend([start, start + 2, i32::MIN, i32::MIN + 9, i32::MAX].map(|number| node(200, number)));
             children.extend(claims.iter().cloned());
             children.sort_by_key(|_| random());
-            let queue = Queue::read(&children);
+            let queue = Queue::read(children.clone());
             let seen = queue.entries.iter().map(|entry| &entry.node).filter(|node| claims.contains(node));
             assert!(seen.eq(&claims), "{children:?}");
         }
@@ -379,7 +405,7 @@ mod tests {
             "x~a",
             &format!("{id}~a"),
         ];
-        let queue = Queue::read(&strange.map(str::to_owned));
+        let queue = Queue::read(strange.map(str::to_owned).to_vec());
         assert_eq!((queue.entries.len(), queue.marks.len(), queue.held, queue.has_memo), (0, 0, 0, true));
     }
 
@@ -407,7 +433,7 @@ mod tests {
             let nodes: Vec<_> = before.entries.iter().map(|entry| entry.node.clone()).collect();
             let rest: Vec<_> =
                 nodes.iter().enumerate().filter(|(at, _)| *at != leaver).map(|(_, n)| n.clone()).collect();
-            let after = Queue::read(&rest);
+            let after = Queue::read(rest);
             for node in nodes.iter().take(before.held).filter(|node| **node != nodes[leaver]) {
                 assert!(after.position(node).unwrap() < after.held, "{nodes:?} without {leaver}");
             }
@@ -454,7 +480,7 @@ mod tests {
                     model.release(gone.id, &End::Withdrawn, now, &mut Notified::new());
                     children.retain(|child| !child.starts_with(&gone.id.to_string()));
                 }
-                let queue = Queue::read(&children);
+                let queue = Queue::read(children.clone());
                 for (at, claim) in claims.iter().enumerate() {
                     let answer = model.attempt(claim, 1, now, &mut Notified::new()).unwrap();
                     let holds = matches!(answer, Attempt::Granted(_));

@@ -56,7 +56,7 @@ impl ZooKeeper {
         let gone = deleted.map(|()| known);
         // The queue as it was before: those that waited then are to be notified, although the rule may grant them now.
         listed.extend(gone.clone());
-        self.finish(&session, &parent, id, gone, &Queue::read(&listed)).await
+        self.finish(&session, &parent, id, gone, &Queue::read(listed)).await
     }
 
     /// Removes the rest of a claim, apart from the node that is `gone`, and says whether others wait.

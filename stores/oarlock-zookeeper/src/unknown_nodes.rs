@@ -63,8 +63,9 @@ impl UnknownNodes {
         if !found.unknown.is_empty() {
             children.retain(|child| !found.unknown.contains(&format!("{parent}/{child}")));
         }
-        let mut queue = Queue::of(&children, above);
-        queue.thinned = children.len() < all;
+        let thinned = children.len() < all;
+        let mut queue = Queue::of(children, above);
+        queue.thinned = thinned;
         queue
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oarlock_core::driver::{Driver, End, Gone, Released, Renewal, Renewed};
+use oarlock_core::driver::{Driver, End, Gone, Interest, Released, Renewal, Renewed};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::queue::{EARLY_POLLS, FORGET_TURN_AFTER, LATER};
 use oarlock_core::state::{Ending, Query, Waiters};
@@ -11,6 +11,7 @@ use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 use super::*;
 use crate::config::Config;
 use crate::operations::delete;
+use crate::queue::{FenceOffset, memo_bytes};
 
 struct TestContext {
     server: oarlock_testbed::Etcd,
@@ -477,6 +478,53 @@ async fn an_exclusive_waiter_does_not_read_the_whole_queue() {
     context.two.connection.txn(Vec::new(), vec![delete(&other.key)], Vec::new()).await.unwrap();
     assert_eq!(release(&context.two, &first).await, Released::Released);
     assert!(attempt(&context.one, &mine).await);
+}
+
+/// The claim right before this one ends, and a watch has seen how. Only if it has held is this one the next.
+#[tokio::test]
+async fn a_predecessor_that_gave_up_is_not_the_last_holder() {
+    let Some(context) = context().await else { return };
+    let (first, between, mine) = (plain(1), plain(2), plain(3));
+    assert!(attempt(&context.two, &first).await);
+    for gives_up in [true, false] {
+        assert!(!attempt(&context.two, &between).await);
+        let Attempt::Pending(pending) = context.one.attempt(&mine).await.unwrap() else { panic!("it is third") };
+        let before = || context.one.leases.get(mine.id).unwrap().predecessor.unwrap();
+        assert!(!before().has_held());
+        let interest = Interest::Turn(Arc::new(mine.clone()), pending.cursor);
+        let mut watch = context.one.watch(&interest).await.unwrap();
+        if gives_up {
+            assert_eq!(release(&context.two, &between).await, Released::Released);
+            assert!(watch.changed().await.is_some());
+            assert!(!before().has_held());
+            assert!(!attempt(&context.one, &mine).await, "two hold at once");
+            assert_eq!(release(&context.one, &mine).await, Released::Released);
+        } else {
+            assert_eq!(release(&context.two, &first).await, Released::Released);
+            assert!(attempt(&context.two, &between).await);
+            assert!(!attempt(&context.one, &mine).await);
+            assert_eq!(release(&context.two, &between).await, Released::Released);
+            assert!(watch.changed().await.is_some());
+            assert!(before().has_held(), "the server would read the whole queue");
+            assert!(attempt(&context.one, &mine).await);
+        }
+    }
+}
+
+/// A name that nobody uses now may still have a memo, and a fence that was raised.
+#[tokio::test]
+async fn a_free_name_keeps_its_memo_and_its_fence() {
+    let Some(context) = context().await else { return };
+    let (mine, raised) = (plain(1), 1 << 40);
+    let keys = context.one.keys(&mine.resource);
+    let left = [put(&keys.memo(), memo_bytes(b"left"), 0), put(&keys.fence_offset(), FenceOffset::bytes(raised), 0)];
+    for (keeps, kept) in left.into_iter().enumerate() {
+        context.two.connection.txn(Vec::new(), vec![kept], Vec::new()).await.unwrap();
+        let Attempt::Granted(grant) = context.one.attempt(&mine).await.unwrap() else { panic!("it is free") };
+        assert_eq!(grant.memo.as_deref(), Some(&b"left"[..]));
+        assert_eq!(grant.fence.get() > raised, keeps == 1, "{}", grant.fence);
+        assert_eq!(release(&context.one, &mine).await, Released::Released);
+    }
 }
 
 /// In a queue that moves, a turn is open much of the time. If every waiter that sees one came back soon, all would
