@@ -14,6 +14,9 @@ type Failure = Box<dyn std::error::Error>;
 const LOADS: [(&str, &str); 4] =
     [("pair", "1 task"), ("names", "own names"), ("tasks", "1 name, tasks"), ("processes", "1 name, processes")];
 
+/// What MariaDB and MySQL do by default, and the servers of the tests do not.
+const SYNC: (&str, &str) = ("innodb-flush-log-at-trx-commit", "1");
+
 fn main() -> Result<(), Failure> {
     let flags: Vec<String> = std::env::args().skip(1).collect();
     let dir = tempfile::tempdir()?;
@@ -38,15 +41,15 @@ fn main() -> Result<(), Failure> {
     if let Some(server) = ZooKeeper::start_or_skip()? {
         all.push(bench(&server.url())?);
     }
-    if let Some(server) = Postgres::start_or_skip()? {
+    if let Some(server) = Postgres::start_with_or_skip(&[("fsync", "on")])? {
         all.push(bench(&server.url())?);
     }
-    if let Some(server) = MariaDb::start_or_skip()? {
+    if let Some(server) = MariaDb::start_with_or_skip(&[SYNC])? {
         let mut found = bench(&server.url())?;
         found["store"] = "mariadb".into();
         all.push(found);
     }
-    if let Some(server) = MySql::start_or_skip()? {
+    if let Some(server) = MySql::start_with_or_skip(&[SYNC])? {
         all.push(bench(&server.url())?);
     }
     print!("{}", table(&all));

@@ -6,6 +6,8 @@ mod driver;
 mod error;
 mod holder_watch;
 mod key;
+mod lanes;
+mod listening;
 mod notification;
 #[doc(hidden)]
 pub mod raw;

@@ -8,6 +8,8 @@ mod store;
 
 #[path = "postgres/crash.rs"]
 mod crash;
+#[path = "postgres/durable.rs"]
+mod durable;
 #[path = "postgres/faults.rs"]
 mod faults;
 #[path = "postgres/sessions.rs"]

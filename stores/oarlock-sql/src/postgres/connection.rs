@@ -1,4 +1,5 @@
-//! The connections of one client: one for requests, one for renewals, and one whose end is the end of its session.
+//! The connections of one client: [some for requests](crate::postgres::lanes), one for renewals, and one whose end is
+//! the end of its session.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,11 +11,13 @@ use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 use tokio_postgres::types::{FromSql, ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 
 use crate::postgres::config::Config;
 use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connection, not_ours};
 use crate::postgres::holder_watch::HolderWatch;
+use crate::postgres::lanes::Lanes;
+use crate::postgres::listening::{self, Listening};
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
 use crate::postgres::watch::{Hub, end, tell};
@@ -30,7 +33,7 @@ const SESSION_PROBES: (Duration, u32) = (Duration::from_secs(15), 4);
 /// So many sessions of ours that ended are remembered.
 const ENDED: usize = 1024;
 
-/// A parameter and its type: statements are never prepared under a name, so that poolers can serve them.
+/// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The same for a request that owns what it sends.
@@ -46,7 +49,7 @@ pub(crate) struct Pool {
     config: Config,
     /// The runtime of all connections, whichever task opens one.
     runtime: Handle,
-    requests: Reopened<Connection>,
+    requests: Arc<Lanes>,
     /// Whatever holds up a request must not hold up these.
     renewals: Reopened<Connection>,
     session: Reopened<Session>,
@@ -58,21 +61,50 @@ pub(crate) struct Pool {
     holder_watch: HolderWatch,
     closed: AtomicBool,
     pooled: AtomicBool,
-    /// Held behind a pooler while a request is under way.
-    alone: tokio::sync::Mutex<()>,
     /// The number of the next request, which no other client has.
     next: AtomicI64,
 }
 
-/// Which connection a request goes to.
-#[derive(Clone, Copy)]
-enum Lane {
-    Requests,
+/// What a request is about, and so which connection it goes to.
+enum About {
+    /// A claim of this name: its last parameter says whether the connection stands for the session.
+    Attempt(Vec<u8>),
+    Name(Vec<u8>),
+    /// No name in particular.
+    Nothing,
     Renewals,
 }
 
 /// A connection for requests.
-pub(crate) struct Connection(pub(crate) Client);
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    /// The statements that were prepared; `None` behind a pooler, which may give the next request to another backend.
+    prepared: Option<Mutex<Vec<(&'static str, Statement)>>>,
+}
+
+impl Connection {
+    /// One for statements that are sent with all their text.
+    pub(crate) fn plain(client: Client) -> Self {
+        Self { client, prepared: None }
+    }
+
+    async fn query(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let Some(prepared) = &self.prepared else { return self.client.query_typed(sql, params).await };
+        let known = || prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().iter().find(|(known, _)| *known == sql).map(|(_, statement)| statement.clone());
+        let statement = match found {
+            Some(statement) => statement,
+            None => {
+                let types: Vec<_> = params.iter().map(|(_, kind)| kind.clone()).collect();
+                let statement = self.client.prepare_typed(sql, &types).await?;
+                known().push((sql, statement.clone()));
+                statement
+            }
+        };
+        let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+        self.client.query(&statement, &values).await
+    }
+}
 
 /// A number that lives as long as its connection, which holds the liveness lock and receives notifications.
 #[derive(Debug)]
@@ -80,6 +112,7 @@ pub(crate) struct Session {
     /// Zero behind a pooler.
     pub(crate) number: i64,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) listening: Listening,
     /// `None` behind a pooler: a connection there is shared with unknown clients.
     client: Option<Client>,
     /// Which run of which server saw it begin.
@@ -95,7 +128,16 @@ impl Session {
     }
 
     fn without_liveness_lock() -> Self {
-        Self { number: 0, hub: Arc::new(Hub::default()), client: None, run: None, left: AtomicBool::new(false) }
+        let (hub, listening) = (Arc::default(), Listening::default());
+        Self { number: 0, hub, listening, client: None, run: None, left: AtomicBool::new(false) }
+    }
+
+    /// Runs a statement on its connection.
+    pub(crate) async fn execute(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        match &self.client {
+            Some(client) => client.batch_execute(sql).await,
+            None => Ok(()),
+        }
     }
 
     /// Gives it up, though its connection has not ended.
@@ -114,19 +156,19 @@ impl Open for Connection {
     async fn open(config: Config) -> Result<(Self, Option<i64>)> {
         let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
-        let mut run = None;
+        let (mut run, mut prepared) = (None, None);
         if is_our_own(&client).await? {
             client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
-            run = Some(run_of(&client).await?);
+            (run, prepared) = (Some(run_of(&client).await?), Some(Mutex::default()));
         }
         schema::prepare(&client).await?;
-        Ok((Self(client), run))
+        Ok((Self { client, prepared }, run))
     }
 }
 
 impl Ends for Connection {
     fn is_ended(&self) -> bool {
-        self.0.is_closed()
+        self.client.is_closed()
     }
 }
 
@@ -143,9 +185,9 @@ impl Open for Session {
         }
         client.query_typed(PATIENCE, &[]).await.map_err(failed)?;
         client.query_typed("SELECT oarlock.begin($1)", &[(&number, Type::INT8)]).await.map_err(failed)?;
-        client.batch_execute(&format!("LISTEN oarlock_{number:x}")).await.map_err(failed)?;
         let run = Some(run_of(&client).await?);
-        Ok((Self { number, hub, client: Some(client), run, left: AtomicBool::new(false) }, run))
+        let listening = Listening::default();
+        Ok((Self { number, hub, listening, client: Some(client), run, left: AtomicBool::new(false) }, run))
     }
 }
 
@@ -162,7 +204,7 @@ async fn run_of(client: &Client) -> Result<i64> {
 }
 
 /// Two bits less than a number has, so that it is positive here and in the two halves that the server shows of a lock.
-fn random() -> Result<i64> {
+pub(crate) fn random() -> Result<i64> {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits)
         .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
@@ -225,12 +267,10 @@ impl Pool {
             Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
         })?;
         config.check()?;
-        let (requests, renewals) =
-            (Reopened::new(SCHEME).on(runtime.clone()), Reopened::new(SCHEME).on(runtime.clone()));
+        let (requests, renewals) = (Arc::new(Lanes::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
         let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (alone, next) = (tokio::sync::Mutex::default(), AtomicI64::new(random()?));
-        let (left, holder_watch) = (Mutex::default(), HolderWatch::default());
+        let (next, left, holder_watch) = (AtomicI64::new(random()?), Mutex::default(), HolderWatch::default());
         let pool = Arc::new(Self {
             config,
             runtime,
@@ -242,10 +282,9 @@ impl Pool {
             holder_watch,
             closed,
             pooled,
-            alone,
             next,
         });
-        pool.ready(&pool.requests).await?;
+        pool.ready(&pool.requests.first).await?;
         pool.session().await?;
         Ok(pool)
     }
@@ -255,16 +294,24 @@ impl Pool {
         self.check()?;
         kept.get(|| {
             let pool = self.clone();
-            async move {
-                let opening = T::open(pool.config.clone());
-                // The client crate has no timeout here: a server may accept a connection and never answer.
-                let opened = tokio::time::timeout(pool.config.connect_timeout, opening).await;
-                let (opened, run) = opened.unwrap_or_else(|_| Err(STORE.no_answer()))?;
-                pool.arrive(run);
-                Ok(opened)
-            }
+            async move { pool.open_connection().await }
         })
         .await
+    }
+
+    /// A new connection.
+    pub(crate) async fn open_connection<T: Open>(&self) -> Result<T> {
+        self.check()?;
+        // The client crate has no timeout here: a server may accept a connection and never answer.
+        let opened = tokio::time::timeout(self.config.connect_timeout, T::open(self.config.clone())).await;
+        let (opened, run) = opened.unwrap_or_else(|_| Err(STORE.no_answer()))?;
+        self.arrive(run);
+        Ok(opened)
+    }
+
+    /// The runtime of all connections.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -313,8 +360,23 @@ impl Pool {
         left.push(session.clone());
         drop(left);
         self.session.discard(&session);
-        drop((self.requests.take(), self.renewals.take()));
+        self.requests.give_up();
+        drop(self.renewals.take());
         self.holder_watch.end();
+    }
+
+    /// Lets the session listen, in a task of its own. A session whose connection does not answer is over.
+    pub(crate) async fn start_listening(self: &Arc<Self>, session: &Arc<Session>) -> Result<()> {
+        let (pool, session) = (self.clone(), session.clone());
+        let started = self.runtime.spawn(async move {
+            let started = tokio::time::timeout(pool.config.silence_timeout, listening::start(&session)).await;
+            started.unwrap_or_else(|_| {
+                session.leave();
+                pool.session.discard(&session);
+                Err(STORE.silent())
+            })
+        });
+        started.await.map_err(|error| STORE.closed().because(error))?
     }
 
     /// The sessions of ours that have ended. Their claims end within the hour.
@@ -341,56 +403,97 @@ impl Pool {
     /// One request, one round trip. `sql` has one parameter more than `params`, which comes back as `echo` in every
     /// row.
     pub(crate) async fn query(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
-        self.query_on(Lane::Requests, sql, params).await
+        self.query_on(About::Nothing, sql, params).await
+    }
+
+    /// The same about `name`, as it is stored.
+    pub(crate) async fn step(
+        self: &Arc<Self>,
+        name: Vec<u8>,
+        sql: &'static str,
+        params: Vec<Owned>,
+    ) -> Result<Vec<Row>> {
+        self.query_on(About::Name(name), sql, params).await
+    }
+
+    /// The same for an attempt, which has another parameter more: whether the connection stands for the session.
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        name: Vec<u8>,
+        sql: &'static str,
+        params: Vec<Owned>,
+    ) -> Result<Vec<Row>> {
+        self.query_on(About::Attempt(name), sql, params).await
     }
 
     /// The same for a renewal, which waits for no other request, unless a pooler lets us have one connection only.
     pub(crate) async fn keep(self: &Arc<Self>, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
-        self.query_on(if self.is_pooled() { Lane::Requests } else { Lane::Renewals }, sql, params).await
+        self.query_on(if self.is_pooled() { About::Nothing } else { About::Renewals }, sql, params).await
     }
 
-    async fn query_on(self: &Arc<Self>, lane: Lane, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
+    async fn query_on(self: &Arc<Self>, about: About, sql: &'static str, params: Vec<Owned>) -> Result<Vec<Row>> {
         self.check()?;
         let pool = self.clone();
-        // In a task: while one answer is not read, no other on that connection is, and behind a pooler none is asked
-        // for.
-        let asked = self.runtime.spawn(async move { pool.query_now(lane, sql, &params).await });
+        // In a task: the request keeps its connection until it is answered, whether or not its caller goes on.
+        let asked = self.runtime.spawn(async move { pool.query_now(about, sql, params).await });
         let gone = |error| {
             Error::new(ErrorKind::Closed, "the tokio runtime of this client has ended").on(SCHEME).because(error)
         };
         asked.await.map_err(gone)?
     }
 
-    async fn query_now(self: &Arc<Self>, lane: Lane, sql: &str, params: &[Owned]) -> Result<Vec<Row>> {
-        let kept = match lane {
-            Lane::Requests => &self.requests,
-            Lane::Renewals => &self.renewals,
+    async fn query_now(self: &Arc<Self>, about: About, sql: &'static str, mut params: Vec<Owned>) -> Result<Vec<Row>> {
+        let _turn = match &about {
+            About::Attempt(name) | About::Name(name) => Some(self.requests.turn(name).await?),
+            About::Nothing | About::Renewals => None,
         };
+        if let About::Renewals = about {
+            let connection = self.ready(&self.renewals).await?;
+            return self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
+                if !is_sound {
+                    self.renewals.discard(&connection);
+                }
+                error
+            });
+        }
+        let mut lane = self.requests.take(self).await?;
+        let connection = match lane.spare() {
+            Some(spare) => spare,
+            None => self.ready(&self.requests.first).await?,
+        };
+        self.check()?;
+        if let About::Attempt(_) = about {
+            params.push(param(lane.spare().is_none(), Type::BOOL));
+        }
+        self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
+            if !is_sound {
+                lane.discard(&connection);
+            }
+            error
+        })
+    }
+
+    /// The answer, or why there is none and whether the connection is sound.
+    async fn ask(
+        &self,
+        connection: &Connection,
+        sql: &'static str,
+        params: &[Owned],
+    ) -> Result<Vec<Row>, (Error, bool)> {
         let pooled = self.is_pooled();
-        // A pooler may lose count of requests that follow each other without waiting, and answer one client with what
-        // is another's. So there is one at a time, and no answer is believed that is not ours.
-        let _alone = if pooled { Some(self.alone.lock().await) } else { None };
-        let connection = self.ready(kept).await?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let params = params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
         let params: Vec<Param<'_>> = params.chain([(&number as _, Type::INT8)]).collect();
         // The client crate has no timeout for a server that does not answer.
-        let answer = tokio::time::timeout(self.config.silence_timeout, connection.0.query_typed(sql, &params)).await;
+        let answer = tokio::time::timeout(self.config.silence_timeout, connection.query(sql, &params)).await;
+        // A pooler may answer one client with what is another's: no answer is believed that is not ours.
         let is_ours = |row: &Row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number);
-        let is_sound = match &answer {
-            Ok(Ok(rows)) => !rows.is_empty() && rows.iter().all(is_ours),
-            Ok(Err(error)) => !pooled && !ends_connection(error),
-            Err(_) => false,
-        };
-        if !is_sound {
-            kept.discard(&connection);
-        }
         match answer {
-            Ok(Ok(rows)) if is_sound => Ok(rows),
-            Ok(Ok(_)) => Err(not_ours()),
-            Ok(Err(error)) if is_sound => Err(failed(error)),
-            Ok(Err(error)) => Err(failed(error).applied_unknown()),
-            Err(_) => Err(STORE.silent()),
+            Ok(Ok(rows)) if !rows.is_empty() && rows.iter().all(is_ours) => Ok(rows),
+            Ok(Ok(_)) => Err((not_ours(), false)),
+            Ok(Err(error)) if !pooled && !ends_connection(&error) => Err((failed(error), true)),
+            Ok(Err(error)) => Err((failed(error).applied_unknown(), false)),
+            Err(_) => Err((STORE.silent(), false)),
         }
     }
 
@@ -405,7 +508,8 @@ impl Pool {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        drop((self.session.close(), self.requests.close(), self.renewals.close()));
+        drop((self.session.close(), self.renewals.close()));
+        self.requests.close();
         self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.holder_watch.close();
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::clock::{BootClock, Clock as _};
-use oarlock_core::driver::{Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{
+    Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch,
+};
 use oarlock_core::error::Applied;
 use oarlock_core::reconnect::Ends;
 use oarlock_core::state::{Page, Query, Select};
@@ -13,9 +15,8 @@ use oarlock_core::{Claim, ClaimId, Error, Lifetime, ResourceName, Result};
 use tokio_postgres::types::Type;
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::{Pool, Session, param};
+use crate::postgres::connection::{Pool, Session, param, random};
 use crate::postgres::error::{SCHEME, STORE};
-use crate::postgres::notification;
 use crate::postgres::watch::Hub;
 use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
@@ -25,9 +26,9 @@ use crate::{attempt, inspect, release};
 /// must not be before its belief has ended.
 const MAX_LIVENESS_TTL: Duration = Duration::from_secs(3600);
 
-// The last parameter of each comes back in every row: see [`Pool::ask`].
-pub(crate) const ATTEMPT: &str = "SELECT *, $16::bigint AS echo
-    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+// The last parameter of each comes back in every row: see [`Pool::query`].
+pub(crate) const ATTEMPT: &str = "SELECT *, $17::bigint AS echo
+    FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
 const RENEW: &str = "SELECT *, $14::bigint AS echo
     FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
@@ -85,7 +86,19 @@ impl Driver for Postgres {
         let number = session.as_ref().map_or(0, |session| session.number);
         let hub = session.as_ref().filter(|session| session.has_liveness_lock()).map(|session| &*session.hub);
         let ask = |wait, part| self.keep(number, hub, wait, part);
-        renew::<tokio_postgres::Row, _>(self.pool.check(), batch, is_over, ends_with_session, ask).await
+        let answers = renew::<tokio_postgres::Row, _>(self.pool.check(), batch, is_over, ends_with_session, ask).await;
+        if let Some(session) = &session {
+            for (answer, renewal) in answers.iter().zip(batch) {
+                match answer {
+                    Ok(Renewed::Gone(_)) => session.listening.forget(renewal.claim.id),
+                    Ok(_) => {
+                        session.listening.keep(renewal.claim.id, renewal.claim.ttl.max(renewal.claim.waiter_ttl()));
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        answers
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
@@ -113,10 +126,15 @@ impl Driver for Postgres {
             }
             Interest::Mailbox => Ok(session.hub.mailbox()),
             Interest::Resource(name) => {
+                if !session.listening.watch() {
+                    self.pool.start_listening(&session).await.map_err(|error| error.during("watch").about(name))?;
+                }
                 let stored = self.pool.stored(name.as_str());
                 let watch = session.hub.resource(&stored.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-                let observed =
-                    self.pool.query(OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)]).await;
+                let observed = self
+                    .pool
+                    .step(stored.clone(), OBSERVE, vec![param(stored, Type::BYTEA), param(session.number, Type::INT8)])
+                    .await;
                 observed.map(|_| watch).map_err(|error| error.during("watch").about(name))
             }
         }
@@ -138,16 +156,26 @@ impl Postgres {
         let waits = claim.wait && session.has_liveness_lock();
         if waits
             && claim.may_be_handed()
-            && let Some(grant) =
-                session.hub.kept(claim.id, Option::take).flatten().and_then(|handed| handed.grant(BootClock.now()))
+            && let Some(grant) = session
+                .hub
+                .kept(claim.id, |kept| kept.handed.take())
+                .flatten()
+                .and_then(|handed| handed.grant(BootClock.now()))
             && !session.is_ended()
         {
             self.pool.forget(claim.id);
             return Ok(Attempt::Granted(grant));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
+        let span = claim.ttl.max(claim.waiter_ttl());
+        if session.has_liveness_lock() && !session.listening.expect(claim.id, span) {
+            self.pool.start_listening(&session).await?;
+        }
         let expected = waits && session.hub.expect(claim.id, |_| ());
-        let answer = self.query(&session, claim, if expected { handed_since(claim) } else { None }).await;
+        let answer = self.query(&session, claim, ticket(&session.hub, claim)).await;
+        if matches!(&answer, Ok(Attempt::Pending(_)) if !claim.wait) {
+            session.listening.forget(claim.id);
+        }
         match answer {
             Ok(Attempt::Pending(mut pending)) => {
                 pending.watched = expected && session.hub.expects(claim.id);
@@ -166,22 +194,25 @@ impl Postgres {
                 // What had no effect is not released later.
                 if error.applied() == Applied::No {
                     session.hub.forget(claim.id);
+                    session.listening.forget(claim.id);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Asks the server for a place. `sent` says when, for a claim that may be granted before it asks again.
-    async fn query(&self, session: &Session, claim: &Claim, sent: Option<i64>) -> Result<Attempt> {
+    /// Asks the server for a place. A claim with a `ticket` may be granted before it asks again.
+    async fn query(&self, session: &Session, claim: &Claim, ticket: Option<i64>) -> Result<Attempt> {
         let (capacity, adopt) = attempt::capacity(claim);
         let label = write(STORE, &*claim.label)?;
+        let name = self.pool.stored(claim.resource.as_str());
         let rows = self
             .pool
-            .query(
+            .attempt(
+                name.clone(),
                 ATTEMPT,
                 vec![
-                    param(self.pool.stored(claim.resource.as_str()), Type::BYTEA),
+                    param(name, Type::BYTEA),
                     param(id_bytes(claim.id).to_vec(), Type::BYTEA),
                     param(session.number, Type::INT8),
                     param(session.has_liveness_lock() && ends_with_session(claim), Type::BOOL),
@@ -195,7 +226,7 @@ impl Postgres {
                     param(micros(claim.waiter_ttl()), Type::INT8),
                     param(label, Type::TEXT),
                     param(claim.value.as_deref().map(|value| value.as_bytes().to_vec()), Type::BYTEA),
-                    param(sent, Type::INT8),
+                    param(ticket, Type::INT8),
                 ],
             )
             .await?;
@@ -224,8 +255,7 @@ impl Postgres {
             claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
         let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref().map(<[u8]>::to_vec)).collect();
         let held: Vec<_> = batch.iter().map(|renewal| renewal.held).collect();
-        let is_expected = |claim: &Claim| hub.is_some_and(|hub| hub.expects(claim.id));
-        let sent: Vec<_> = claims().map(|claim| if is_expected(claim) { handed_since(claim) } else { None }).collect();
+        let tickets: Vec<_> = claims().map(|claim| hub.and_then(|hub| ticket(hub, claim))).collect();
         let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
         for ((least, reserve), renewal) in least.iter_mut().zip(&mut reserve).zip(&batch) {
             match renewal.fences {
@@ -251,7 +281,7 @@ impl Postgres {
                     param(least, Type::INT8_ARRAY),
                     param(reserve, Type::INT8_ARRAY),
                     param(held, Type::BOOL_ARRAY),
-                    param(sent, Type::INT8_ARRAY),
+                    param(tickets, Type::INT8_ARRAY),
                 ],
             )
             .await?;
@@ -271,12 +301,14 @@ impl Postgres {
 
     async fn end(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         let (memo, ending, grace) = release::arguments(STORE, end)?;
+        let name = self.pool.stored(resource.as_str());
         let rows = self
             .pool
-            .query(
+            .step(
+                name.clone(),
                 RELEASE,
                 vec![
-                    param(self.pool.stored(resource.as_str()), Type::BYTEA),
+                    param(name, Type::BYTEA),
                     param(id_bytes(id).to_vec(), Type::BYTEA),
                     param(memo, Type::BYTEA),
                     param(ending, Type::TEXT),
@@ -287,6 +319,9 @@ impl Postgres {
         let row = first(&rows)?;
         let outcome = release::released(row)?;
         self.pool.forget(id);
+        if let (Some(session), true) = (self.pool.living_session(), outcome != Released::Asked) {
+            session.listening.forget(id);
+        }
         Ok(Release::new(outcome, row.boolean("others")?))
     }
 
@@ -315,9 +350,10 @@ impl Postgres {
     }
 }
 
-/// When the request for a claim leaves that may be granted before it asks again; `None` for one that must ask.
-fn handed_since(claim: &Claim) -> Option<i64> {
-    if claim.may_be_handed() && ends_with_session(claim) { notification::sent() } else { None }
+/// A ticket for a request of a waiter that may be granted before it asks again; `None` for one that must ask.
+fn ticket(hub: &Hub, claim: &Claim) -> Option<i64> {
+    let may_be_handed = claim.may_be_handed() && ends_with_session(claim);
+    if may_be_handed { hub.kept(claim.id, |kept| kept.ticket(random)).flatten() } else { None }
 }
 
 /// Whether a claim ends with the session of its client.

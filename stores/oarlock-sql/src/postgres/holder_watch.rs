@@ -80,7 +80,7 @@ impl HolderWatch {
             state.target = Some(session);
             if let (Some(_), Some(connection)) = (&state.task, self.0.connection().current()) {
                 let config = config.clone();
-                runtime.spawn(async move { cancel(&connection.0, &config).await });
+                runtime.spawn(async move { cancel(&connection.client, &config).await });
             }
         }
         state.claims.insert(claim, hub.clone());
@@ -135,7 +135,7 @@ async fn stand(shared: &Shared, config: &Config) {
             *shared.lock() = State::default();
             return;
         };
-        let ended = await_end(&connection.0, target, AWAIT_END + config.silence_timeout).await;
+        let ended = await_end(&connection.client, target, AWAIT_END + config.silence_timeout).await;
         let cancelled = ended == Err(Some(SqlState::QUERY_CANCELED));
         let nothing = ended == Ok(None);
         let is_closed =
@@ -151,7 +151,7 @@ async fn stand(shared: &Shared, config: &Config) {
         if is_closed && !state.claims.is_empty() {
             // This connection is no more: the wait goes on on another one, and something may have been missed.
             for (claim, hub) in &state.claims {
-                hub.notify(*claim, |handed| *handed = None);
+                hub.notify(*claim, |kept| kept.hear(None));
             }
             continue;
         }
@@ -160,7 +160,7 @@ async fn stand(shared: &Shared, config: &Config) {
             connections.discard(&connection);
         }
         for (claim, hub) in state.claims.drain() {
-            hub.notify(claim, |handed| *handed = None);
+            hub.notify(claim, |kept| kept.hear(None));
         }
     }
 }
@@ -190,7 +190,7 @@ async fn connect(config: Config) -> Result<Connection> {
         let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
         client.query_typed(SETTINGS, &[]).await.map_err(failed)?;
-        Ok(Connection(client))
+        Ok(Connection::plain(client))
     };
     tokio::time::timeout(config.connect_timeout, connecting).await.unwrap_or_else(|_| Err(STORE.no_answer()))
 }

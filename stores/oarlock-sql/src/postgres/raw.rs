@@ -1,4 +1,4 @@
-//! A connection like those of the driver, for the requests of `oarlock-bench`. Not part of the API.
+//! Connections like those of the driver, for the requests of `oarlock-bench`. Not part of the API.
 
 use oarlock_core::Result;
 use tokio_postgres::Client;
@@ -6,6 +6,7 @@ use tokio_postgres::Client;
 use crate::postgres::config::Config;
 pub use crate::postgres::error::failed;
 use crate::postgres::error::no_connection;
+pub use crate::postgres::lanes::LANES as CONNECTIONS;
 use crate::postgres::tls::Tls;
 
 /// Opens a connection.

@@ -1,20 +1,19 @@
 //! The notifications of a session, and the watches that they reach.
 
-use oarlock_core::driver::{Handed, Waiters};
+use oarlock_core::driver::Waiters;
 
-use crate::postgres::notification::Notification;
+use crate::postgres::notification::{Kept, Notification};
 
 /// The watches of one session, which end with it, and the grants that were handed to its claims.
-pub(crate) type Hub = Waiters<Option<Handed>>;
+pub(crate) type Hub = Waiters<Kept>;
 
 /// Passes on what the server sent: news of a claim, or `r` and a name in hexadecimal.
 pub(crate) fn tell(hub: &Hub, news: &str) {
     if let Some(name) = news.strip_prefix('r') {
         // The server tells once.
         hub.changed_last(name);
-    } else if let Some(Notification { id, handed }) = Notification::read(news) {
-        // The last one counts: the claim may have been broken since it was granted.
-        hub.notify(id, |kept| *kept = handed);
+    } else if let Some(Notification { id, grant }) = Notification::read(news) {
+        hub.notify(id, |kept| kept.hear(grant));
     }
 }
 

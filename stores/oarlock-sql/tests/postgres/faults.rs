@@ -110,6 +110,59 @@ async fn the_loser_of_a_deadlock_had_no_effect_and_may_try_again_at_once() {
     assert_eq!(released.outcome, Released::Released);
 }
 
+/// A stranger keeps the row of one name locked, and several requests wait for it: other names are served.
+#[tokio::test]
+async fn a_stranger_who_locks_one_name_stops_no_other() {
+    let Some((server, root)) = start().await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let first = claim(1, "locked");
+    grant(&store, &first).await.unwrap();
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
+    let stuck: Vec<_> = (2..10)
+        .map(|bits| {
+            let store = store.clone();
+            tokio::spawn(async move { store.attempt(&claim(bits, "locked")).await })
+        })
+        .collect();
+    until(&root, IN_THE_MIDDLE, 2).await;
+    for bits in 10..20 {
+        let other = claim(bits, "other");
+        let served = tokio::time::timeout(Duration::from_secs(4), grant(&store, &other)).await;
+        served.expect("an answer").unwrap();
+        store.release(&other.resource, other.id, &End::Withdrawn).await.unwrap();
+    }
+    root.batch_execute("ROLLBACK").await.unwrap();
+    for request in stuck {
+        assert!(matches!(request.await.unwrap().unwrap(), Attempt::Pending(_)));
+    }
+}
+
+/// A server that has no connection to spare serves all requests on those that there are.
+#[tokio::test]
+async fn without_a_connection_to_spare_requests_wait_for_their_turn() {
+    let Some((server, root)) = start_with(&[("max_connections", "8")]).await else { return };
+    let store = Arc::new(Postgres::connect(config(server.addr())).await.unwrap());
+    let held = claim(1, "renewed");
+    grant(&store, &held).await.unwrap();
+    renew(&store, &held).await;
+    let mut taken = Vec::new();
+    while let Ok((client, connection)) = tokio_postgres::connect(&server.url(), NoTls).await {
+        tokio::spawn(connection);
+        taken.push(client);
+    }
+    assert!(!taken.is_empty());
+    let requests: Vec<_> = (2..40)
+        .map(|bits| {
+            let store = store.clone();
+            tokio::spawn(async move { grant(&store, &claim(bits, &format!("own {bits}"))).await.map(drop) })
+        })
+        .collect();
+    for request in requests {
+        tokio::time::timeout(BOUND, request).await.unwrap().unwrap().unwrap();
+    }
+    until(&root, "SELECT count(*) FROM oarlock.claim WHERE fence IS NOT NULL", 39).await;
+}
+
 #[tokio::test]
 async fn what_the_server_undid_is_tried_again() {
     let Some((server, root)) = start().await else { return };

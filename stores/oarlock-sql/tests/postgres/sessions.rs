@@ -351,6 +351,9 @@ async fn a_connection_that_fell_silent_is_replaced() {
     config.silence_timeout = Duration::from_secs(2);
     let store = Postgres::connect(config).await.unwrap();
     let claim = claim(1, "mute");
+    // It listens, and the next reply is that to a request.
+    grant(&store, &claim).await.unwrap();
+    store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap();
     let dropped = proxy.drop_next_reply(Then::Silence);
     let bound = Duration::from_secs(30);
     let error = tokio::time::timeout(bound, grant(&store, &claim)).await.unwrap().unwrap_err();
@@ -398,7 +401,7 @@ async fn behind_a_pooler_no_client_believes_the_answer_to_another() {
     // Locks of another client, so that the wrong answers look right.
     let theirs =
         "SELECT *, $1::bigint AS echo FROM oarlock.attempt(int8send($1), int8send($1), 0, false, 'mutex', NULL, true,
-        0, false, 0, 1000000, 1000000, '{}', NULL, NULL), pg_sleep(0.001)";
+        0, false, 0, 1000000, 1000000, '{}', NULL, NULL, true), pg_sleep(0.001)";
     let end = tokio::time::Instant::now() + Duration::from_secs(4);
     let unrelated: Vec<_> = (0..4_i64)
         .map(|other| {

@@ -143,7 +143,7 @@ pub(super) const ARENAS: &[Arena] = &[
         has_rivals: true,
         tasks: &[1, 16],
         shapes: &[(4, 4), (32, 8)],
-        note: "One server, without fsync. An advisory lock writes nothing: it has no fence, no lease and no record, and \
+        note: "One server, with fsync. An advisory lock writes nothing: it has no fence, no lease and no record, and \
                takes a connection for each contender.",
     },
     Arena {
@@ -155,7 +155,7 @@ pub(super) const ARENAS: &[Arena] = &[
         has_rivals: true,
         tasks: &[1, 16],
         shapes: &[(4, 4), (32, 8)],
-        note: "One server, without fsync. `GET_LOCK` writes nothing: it has no fence, no lease and no record, and takes a \
+        note: "One server, with fsync. `GET_LOCK` writes nothing: it has no fence, no lease and no record, and takes a \
                connection for each contender.",
     },
     Arena {

@@ -2,14 +2,15 @@
 -- Keys: oarlock.resource by name, locked; oarlock.claim by resource; oarlock.session by number.
 -- Arguments: name, id, session (0: none) and whether the claim ends with it, kind, capacity (null: any, 0:
 --   unlimited) and whether a stored one is adopted, weight (0: all), wait, behind, lease and place in microseconds,
---   label, value, when this request left by the clock of its client (null: it must ask for its grant).
+--   label, value, the ticket of this request (null: it must ask for its grant), whether this connection stands for
+--   the session.
 -- Answer: outcome (granted, pending, spec, heavy, upgrade, exhausted); fence, lease in microseconds and memo of a
 --   grant; how many stand ahead and after how many microseconds something in the way ends; the capacity that
 --   applies; the session of the nearest one ahead that ends with it, for a waiter.
 CREATE OR REPLACE FUNCTION oarlock.attempt(
     _name bytea, _id bytea, _session bigint, _tethered boolean, _kind text, _capacity bigint, _adopt boolean,
     _weight bigint, _wait boolean, _behind bigint, _lease bigint, _place bigint, _label text, _value bytea,
-    _sent bigint,
+    _ticket bigint, _witness boolean,
     OUT outcome text, OUT fence bigint, OUT lease bigint, OUT memo bytea, OUT ahead bigint, OUT recheck bigint,
     OUT stored bigint, OUT nearest bigint
 ) LANGUAGE plpgsql AS $$
@@ -28,6 +29,8 @@ DECLARE
     last integer;
     dead bigint[];
     changed boolean := false;
+    durable boolean;
+    unhurried text;
     widens boolean;
     now timestamptz;
 BEGIN
@@ -64,7 +67,8 @@ BEGIN
             outcome := 'upgrade';
             IF mine.weight = 0 OR _weight BETWEEN 1 AND mine.weight THEN
                 UPDATE oarlock.claim
-                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, sent = NULL, handed = false,
+                SET weight = _weight, kind = _kind, session = _session, tethered = _tethered, ticket = NULL,
+                    handed = false,
                     lease = CASE WHEN ending IS NULL THEN _lease ELSE lease END,
                     expires = CASE WHEN ending IS NULL THEN now + _lease * interval '1 microsecond' ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
@@ -75,7 +79,7 @@ BEGIN
                 memo := head.memo;
             END IF;
             PERFORM oarlock.leave(head, now);
-            PERFORM oarlock.witness(_session, oarlock.kills());
+            PERFORM oarlock.witness(_session, oarlock.kills(), _witness);
             RETURN;
         END IF;
 
@@ -111,6 +115,8 @@ BEGIN
     END LOOP;
 
     recheck := oarlock.micros(in_the_way - now);
+    -- What others were given must not be lost.
+    durable := changed OR outcome = 'granted';
     IF outcome = 'granted' THEN
         fence := greatest(head.last_fence + 1, oarlock.micros(now - 'epoch'));
         IF fence >= 9007199254740992 THEN
@@ -120,6 +126,7 @@ BEGIN
         PERFORM oarlock.vacate(head.key, mine.slot);
         head := oarlock.settle(head, now);
         changed := true;
+        durable := true;
     END IF;
     IF outcome = 'granted' OR (outcome = 'pending' AND _wait) THEN
         changed := true;
@@ -135,7 +142,7 @@ BEGIN
                 lease = CASE WHEN ending IS NULL THEN attempt.lease ELSE lease END,
                 since = CASE WHEN attempt.fence IS NULL THEN since ELSE now END,
                 turn = CASE WHEN attempt.fence IS NULL THEN turn END,
-                sent = CASE WHEN attempt.fence IS NULL THEN _sent END,
+                ticket = CASE WHEN attempt.fence IS NULL THEN _ticket END,
                 -- A claim that was asked to end gets no more time, waiting or holding.
                 expires = CASE WHEN ending IS NULL THEN now + attempt.lease * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
@@ -144,27 +151,33 @@ BEGIN
             UPDATE oarlock.claim
             SET id = _id, arrival = place, session = _session, tethered = _tethered, kind = _kind, weight = _weight,
                 behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
-                lease = attempt.lease, sent = CASE WHEN attempt.fence IS NULL THEN _sent END, handed = false,
+                lease = attempt.lease, ticket = CASE WHEN attempt.fence IS NULL THEN _ticket END, handed = false,
                 expires = now + attempt.lease * interval '1 microsecond'
             WHERE resource = head.key AND slot = free;
         ELSE
             INSERT INTO oarlock.claim (
                 resource, slot, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease,
-                expires, sent
+                expires, ticket
             ) VALUES (
                 head.key, coalesce(last, 0) + 1, _id, place, _session, _tethered, _kind, _weight, _behind, _label,
                 _value, attempt.fence, now, attempt.lease, now + attempt.lease * interval '1 microsecond',
-                CASE WHEN attempt.fence IS NULL THEN _sent END
+                CASE WHEN attempt.fence IS NULL THEN _ticket END
             );
         END IF;
         -- A grant may leave room for more, or take the turn away from one that was called. A place at the end changes
         -- nothing for the others, unless this claim is the first to state a capacity.
         IF waiting > 0 AND (outcome = 'granted' OR widens) THEN
             head := oarlock.call(head, now);
+            durable := true;
         END IF;
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);
-        PERFORM oarlock.witness(_session, oarlock.kills());
+        PERFORM oarlock.witness(_session, oarlock.kills(), _witness);
+    END IF;
+    IF NOT durable THEN
+        -- A crash can take away a position in the queue, which its client then asks for anew, or nothing. A later grant
+        -- that survives keeps it: the log is in order.
+        unhurried := set_config('synchronous_commit', 'off', true);
     END IF;
 END $$;

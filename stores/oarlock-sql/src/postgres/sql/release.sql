@@ -12,19 +12,25 @@ DECLARE
     crowd record;
     now timestamptz;
     changed boolean := false;
+    durable boolean;
+    unhurried text;
 BEGIN
     head := oarlock.enter(_name, false);
     now := clock_timestamp();
     LOOP
         SELECT min(ends) FILTER (WHERE id IS NOT NULL) AS soonest, count(*) FILTER (WHERE id <> _id) AS claims,
             count(*) FILTER (WHERE id <> _id AND fence IS NULL) AS waiting, min(slot) FILTER (WHERE id = _id) AS slot,
-            min(session) FILTER (WHERE id = _id) AS session, min(fence) FILTER (WHERE id = _id) AS fence
+            min(session) FILTER (WHERE id = _id) AS session, min(fence) FILTER (WHERE id = _id) AS fence,
+            min(expires) FILTER (WHERE id = _id) AS expires
         INTO crowd FROM oarlock.claim WHERE resource = head.key;
         EXIT WHEN crowd.soonest IS NULL OR crowd.soonest > now;
         head := oarlock.sweep(head, now, '{}');
         changed := true;
     END LOOP;
     others := crowd.waiting > 0;
+    -- What others were given, told or left must not be lost, nor the end of a claim that would come back for long.
+    durable := changed OR others OR _memo IS NOT NULL OR _ending IS NOT NULL
+        OR coalesce(crowd.expires > now + interval '1 minute', false);
     outcome := 'not_held';
     IF crowd.slot IS NOT NULL THEN
         changed := true;
@@ -54,5 +60,10 @@ BEGIN
     END IF;
     IF changed THEN
         PERFORM oarlock.leave(head, now);
+    END IF;
+    IF NOT durable THEN
+        -- After a crash the claim may be back, and ends with its lease. No later grant can be there without this
+        -- release: the log is in order.
+        unhurried := set_config('synchronous_commit', 'off', true);
     END IF;
 END $$;

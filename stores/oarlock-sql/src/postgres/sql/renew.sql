@@ -5,14 +5,13 @@
 --   oarlock.session by number.
 -- Arguments: the session that asks (0: none); whether to wait for locked names; arrays with one element per claim:
 --   name, id, lease and place in microseconds, behind, value, memo, the least fence, how many fences to reserve,
---   whether its client knows that it holds, when this request left by the clock of its client (null: it must ask
---   for its grant).
+--   whether its client knows that it holds, the ticket of this request (null: it must ask for its grant).
 -- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted, busy, newer); lease
 --   in microseconds; the largest fence of a holder; by whom and why it was asked to end.
 CREATE OR REPLACE FUNCTION oarlock.renew(
     _session bigint, _wait boolean, _names bytea[], _ids bytea[], _leases bigint[], _places bigint[],
     _behind bigint[], _values bytea[], _memos bytea[], _least bigint[], _reserve bigint[],
-    _held boolean[], _sent bigint[]
+    _held boolean[], _tickets bigint[]
 ) RETURNS TABLE (at bigint, outcome text, lease bigint, fence bigint, ending text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -30,8 +29,8 @@ BEGIN
     END IF;
     FOR asked IN
         SELECT * FROM unnest(
-            _names, _ids, _leases, _places, _behind, _values, _memos, _least, _reserve, _held, _sent
-        ) WITH ORDINALITY AS batch(name, id, lease, place, behind, value, memo, least, reserve, held, sent, at)
+            _names, _ids, _leases, _places, _behind, _values, _memos, _least, _reserve, _held, _tickets
+        ) WITH ORDINALITY AS batch(name, id, lease, place, behind, value, memo, least, reserve, held, ticket, at)
         ORDER BY name, at
     LOOP
         at := asked.at;
@@ -65,7 +64,7 @@ BEGIN
             outcome := 'session';
         ELSIF mine.fence IS NULL THEN
             UPDATE oarlock.claim
-            SET behind = asked.behind, sent = CASE WHEN session = _session THEN asked.sent END, lease = CASE WHEN ending IS NULL THEN asked.place ELSE lease END,
+            SET behind = asked.behind, ticket = CASE WHEN session = _session THEN asked.ticket END, lease = CASE WHEN ending IS NULL THEN asked.place ELSE lease END,
                 expires = CASE WHEN ending IS NULL THEN now + asked.place * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
             outcome := 'alive';
@@ -85,7 +84,7 @@ BEGIN
                 head.last_fence := greatest(head.last_fence, fence);
                 head.memo := coalesce(asked.memo, head.memo);
                 UPDATE oarlock.claim
-                SET value = asked.value, handed = false, sent = NULL, fence = greatest(mine.fence, asked.least),
+                SET value = asked.value, handed = false, ticket = NULL, fence = greatest(mine.fence, asked.least),
                     lease = CASE WHEN ending IS NULL THEN asked.lease ELSE lease END,
                     expires = CASE WHEN ending IS NULL THEN now + asked.lease * interval '1 microsecond' ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
@@ -98,5 +97,5 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    PERFORM oarlock.witness(_session, seen);
+    PERFORM oarlock.witness(_session, seen, true);
 END $$;

@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 7. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 8. Run under an advisory lock, so that many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.
@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS oarlock.claim (
     expires timestamptz NOT NULL,
     lease bigint, -- how long it was at its last renewal, in microseconds: it cannot end later than that from now
     turn timestamptz, -- a called waiter must come until then
-    sent bigint, -- when the last request of a waiter left its client, by that client's clock; NULL: it must ask for its grant
+    ticket bigint, -- of the last request of a waiter, for the notification that grants; NULL: it must ask for its grant
     handed boolean NOT NULL DEFAULT false, -- granted by the step of another client; its own has not asked yet
     ending text,
     ends timestamptz GENERATED ALWAYS AS (least(expires, turn)) STORED,
@@ -73,8 +73,11 @@ CREATE TABLE IF NOT EXISTS oarlock.fence (
 -- What format 5 has, and no longer means anything.
 ALTER TABLE oarlock.claim DROP COLUMN IF EXISTS fair;
 
--- What format 6 lacks.
-ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS sent bigint;
+-- What format 7 has instead of tickets.
+ALTER TABLE oarlock.claim DROP COLUMN IF EXISTS sent;
+
+-- What formats 6 and 7 lack.
+ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS ticket bigint;
 ALTER TABLE oarlock.claim ADD COLUMN IF NOT EXISTS handed boolean NOT NULL DEFAULT false;
 
 -- What format 4 lacks.

@@ -83,10 +83,11 @@ $$;
 
 -- Arguments: the row, the time. Answer: the row. Grants to the waiters that fit now and can be told so: each holds from
 -- now on, for two seconds, until its client asks or renews. The notification has all that the client needs: id, fence,
--- `sent` and lease of the grant in microseconds, and the memo in hexadecimal. The client believes from `sent` on: that
--- was before this step, by its own clock. Other waiters are called: each has two seconds to come. If one of them was
--- silent for so long that it may hang, the next one is told to look, and learns when those two seconds are over; where
--- many wait, one of them looks soon enough.
+-- the ticket of the last request, the lease of the grant in microseconds, and the memo in hexadecimal. The client
+-- believes from that request on: it was before this step, by its own clock. A notification of another role has no
+-- ticket. Other waiters are called: each has two seconds to come. If one of them was silent for so long that it may
+-- hang, the next one is told to look, and learns when those two seconds are over; where many wait, one of them looks
+-- soon enough.
 CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
 DECLARE
     room bigint := coalesce(head.capacity, 1);
@@ -99,7 +100,7 @@ DECLARE
 BEGIN
     -- The holders come first.
     FOR waiter IN
-        SELECT slot, id, arrival, weight, session, fence, turn, sent, ending, expires, lease FROM oarlock.claim
+        SELECT slot, id, arrival, weight, session, fence, turn, ticket, ending, expires, lease FROM oarlock.claim
         WHERE resource = head.key AND id IS NOT NULL ORDER BY fence IS NULL, arrival
     LOOP
         IF waiter.fence IS NULL AND NOT oarlock.bears(claims, units, whole, room, waiter.weight) THEN
@@ -119,7 +120,7 @@ BEGIN
         doubtful := doubtful
             OR _now - waiter.expires + waiter.lease * interval '1 microsecond' > interval '200 milliseconds';
         next_fence := greatest(head.last_fence + 1, oarlock.micros(_now - 'epoch'));
-        IF waiter.sent IS NOT NULL AND waiter.session <> 0 AND waiter.ending IS NULL AND next_fence < 9007199254740992
+        IF waiter.ticket IS NOT NULL AND waiter.session <> 0 AND waiter.ending IS NULL AND next_fence < 9007199254740992
             AND coalesce(length(head.memo), 0) <= 3000 AND pg_notification_queue_usage() < 0.9 THEN
             head.last_fence := next_fence;
             UPDATE oarlock.claim
@@ -128,7 +129,7 @@ BEGIN
             WHERE resource = head.key AND slot = waiter.slot;
             PERFORM pg_notify(
                 'oarlock_' || to_hex(waiter.session),
-                concat_ws(' ', encode(waiter.id, 'hex'), next_fence, waiter.sent, least(waiter.lease, 2000000),
+                concat_ws(' ', encode(waiter.id, 'hex'), next_fence, waiter.ticket, least(waiter.lease, 2000000),
                     encode(head.memo, 'hex'))
             );
         ELSE

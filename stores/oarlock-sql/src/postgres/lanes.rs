@@ -1,0 +1,286 @@
+//! The connections for requests: the first is always there, others are opened while all are busy.
+//!
+//! A connection serves one request at a time, so that a request that waits in the server, for a row that a stranger has
+//! locked or for the disk, delays no other.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use oarlock_core::Result;
+use oarlock_core::reconnect::{Ends as _, Reopened};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::postgres::connection::{Connection, Pool};
+use crate::postgres::error::{SCHEME, STORE};
+
+/// The most connections of a client for requests.
+pub const LANES: usize = 4;
+
+/// The most requests of one name under way at once: the server serves them one after the other, and another name must
+/// find a connection.
+const OF_A_NAME: usize = 2;
+
+/// A connection besides the first is closed when it was not used for so long.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// After a failure no other connection is opened for so long: the server may have none to spare.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The connections, and the requests that want one.
+pub(super) struct Lanes {
+    /// Opened by the request that needs it, which gets the error if that fails. It stands for the session.
+    pub(super) first: Reopened<Connection>,
+    /// As many as there are connections that no request has.
+    permits: Arc<Semaphore>,
+    state: Mutex<State>,
+    names: Mutex<HashMap<Box<[u8]>, Arc<Semaphore>>>,
+}
+
+#[derive(Default)]
+struct State {
+    first_is_taken: bool,
+    idle: Vec<Spare>,
+    /// How many there are besides the first, idle or not.
+    spares: usize,
+    opening: bool,
+    /// How many requests wait for a connection.
+    waiting: usize,
+    pause_until: Option<Instant>,
+    /// Changes when all connections are given up.
+    generation: u64,
+}
+
+struct Spare {
+    connection: Arc<Connection>,
+    used: Instant,
+    generation: u64,
+}
+
+/// A connection, for one request.
+pub(super) struct Lane {
+    lanes: Arc<Lanes>,
+    /// `None`: the first.
+    spare: Option<Spare>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// One of the requests of a name that may be under way.
+pub(super) struct Turn {
+    lanes: Arc<Lanes>,
+    name: Box<[u8]>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Lanes {
+    pub(super) fn new(runtime: Handle) -> Self {
+        let first = Reopened::new(SCHEME).on(runtime);
+        Self { first, permits: Arc::new(Semaphore::new(1)), state: Mutex::default(), names: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Semaphore>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until another request of `name` may be sent.
+    pub(super) async fn turn(self: &Arc<Self>, name: &[u8]) -> Result<Turn> {
+        let mut turn = Turn { lanes: self.clone(), name: name.into(), permit: None };
+        let permits = self.names().entry(name.into()).or_insert_with(|| Arc::new(Semaphore::new(OF_A_NAME))).clone();
+        turn.permit = Some(permits.acquire_owned().await.map_err(|error| STORE.closed().because(error))?);
+        Ok(turn)
+    }
+
+    /// A connection that no other request has. If all are taken, `pool` opens another one.
+    pub(super) async fn take(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Lane> {
+        loop {
+            let permit = match self.permits.clone().try_acquire_owned() {
+                Ok(permit) => permit,
+                Err(_) => {
+                    let _waiting = Waiting::new(self);
+                    self.grow(pool);
+                    self.permits.clone().acquire_owned().await.map_err(|error| STORE.closed().because(error))?
+                }
+            };
+            let mut state = self.lock();
+            if !std::mem::replace(&mut state.first_is_taken, true) {
+                return Ok(Lane { lanes: self.clone(), spare: None, permit: Some(permit) });
+            }
+            let (spare, generation) = (state.idle.pop(), state.generation);
+            drop(state);
+            let Some(spare) = spare else { return Err(STORE.unexpected("a permit without a connection")) };
+            let is_sound = spare.generation == generation && !spare.connection.is_ended();
+            let lane = Lane { lanes: self.clone(), spare: Some(spare), permit: Some(permit) };
+            if is_sound {
+                return Ok(lane);
+            }
+        }
+    }
+
+    /// Opens another connection in a task, and more as long as requests wait.
+    fn grow(self: &Arc<Self>, pool: &Arc<Pool>) {
+        if pool.is_pooled() {
+            return;
+        }
+        let mut next = self.may_open();
+        if next.is_some() {
+            let (lanes, pool) = (self.clone(), pool.clone());
+            pool.runtime().clone().spawn(async move {
+                while let Some(generation) = next {
+                    let opened = pool.open_connection::<Connection>().await;
+                    next = lanes.opened(generation, opened);
+                }
+            });
+        }
+    }
+
+    /// Whether a connection may be opened now: then the caller must do so, and say what came of it.
+    fn may_open(&self) -> Option<u64> {
+        let mut state = self.lock();
+        let pauses = state.pause_until.is_some_and(|until| Instant::now() < until);
+        if state.opening || pauses || state.spares + 1 >= LANES {
+            return None;
+        }
+        state.opening = true;
+        Some(state.generation)
+    }
+
+    /// Adds a connection. Answers whether another one is needed.
+    fn opened(self: &Arc<Self>, generation: u64, opened: Result<Connection>) -> Option<u64> {
+        let mut state = self.lock();
+        state.opening = false;
+        match opened {
+            Ok(connection) if generation == state.generation => {
+                let connection = Arc::new(connection);
+                tokio::spawn(retire(Arc::downgrade(self), Arc::downgrade(&connection)));
+                state.idle.push(Spare { connection, used: Instant::now(), generation });
+                state.spares += 1;
+                self.permits.add_permits(1);
+            }
+            Ok(_) => {}
+            Err(_) => state.pause_until = Some(Instant::now() + PAUSE),
+        }
+        let is_enough = state.waiting == 0;
+        drop(state);
+        if is_enough { None } else { self.may_open() }
+    }
+
+    /// Gives up all connections. Those that requests have end with these.
+    pub(super) fn give_up(&self) {
+        drop(self.first.take());
+        self.drop_spares();
+    }
+
+    /// Gives them up for good.
+    pub(super) fn close(&self) {
+        drop(self.first.close());
+        self.drop_spares();
+    }
+
+    fn drop_spares(&self) {
+        let mut state = self.lock();
+        state.generation += 1;
+        while !state.idle.is_empty() {
+            // A request that has got the permit finds a connection of an older generation, and drops it.
+            let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
+            permit.forget();
+            state.idle.pop();
+            state.spares -= 1;
+        }
+    }
+
+    /// Closes a connection that was not used for a while. Answers whether it is still there.
+    fn retire(&self, connection: &Arc<Connection>) -> bool {
+        let mut state = self.lock();
+        let is_this = |spare: &Spare| Arc::ptr_eq(&spare.connection, connection) && spare.used.elapsed() >= IDLE;
+        let Some(at) = state.idle.iter().position(is_this) else { return true };
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else { return true };
+        permit.forget();
+        state.idle.remove(at);
+        state.spares -= 1;
+        false
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes").field("spares", &self.lock().spares).finish_non_exhaustive()
+    }
+}
+
+/// Closes a connection once it is not needed any more.
+async fn retire(lanes: Weak<Lanes>, connection: Weak<Connection>) {
+    loop {
+        tokio::time::sleep(IDLE).await;
+        let (Some(lanes), Some(connection)) = (lanes.upgrade(), connection.upgrade()) else { return };
+        if !lanes.retire(&connection) {
+            return;
+        }
+    }
+}
+
+/// Counts a request that waits for a connection.
+struct Waiting<'a>(&'a Lanes);
+
+impl<'a> Waiting<'a> {
+    fn new(lanes: &'a Lanes) -> Self {
+        lanes.lock().waiting += 1;
+        Self(lanes)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting -= 1;
+    }
+}
+
+impl Lane {
+    /// The connection; `None` for the first, which may have to be opened.
+    pub(super) fn spare(&self) -> Option<Arc<Connection>> {
+        self.spare.as_ref().map(|spare| spare.connection.clone())
+    }
+
+    /// This connection is of no more use.
+    pub(super) fn discard(&mut self, connection: &Arc<Connection>) {
+        match &mut self.spare {
+            None => self.lanes.first.discard(connection),
+            Some(spare) => spare.generation = u64::MAX,
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut state = self.lanes.lock();
+        match self.spare.take() {
+            None => state.first_is_taken = false,
+            Some(spare) if spare.generation == state.generation && !spare.connection.is_ended() => {
+                state.idle.push(Spare { used: Instant::now(), ..spare });
+            }
+            Some(_) => {
+                state.spares -= 1;
+                if let Some(permit) = self.permit.take() {
+                    permit.forget();
+                }
+            }
+        }
+        // Not before its connection is there.
+        drop(self.permit.take());
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        let mut names = self.lanes.names();
+        if names.get(&self.name).is_some_and(|permits| Arc::strong_count(permits) == 1) {
+            names.remove(&self.name);
+        }
+    }
+}
