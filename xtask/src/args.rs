@@ -36,7 +36,7 @@ pub(crate) struct TestOptions {
 impl TestOptions {
     /// Whether `part` was asked for.
     pub(crate) fn selects(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        self.only.contains(&part) || self.only.is_empty() && (self.long || !part.is_long())
     }
 }
 
@@ -174,6 +174,10 @@ mod tests {
             panic!("`test` is a command");
         };
         assert!(!options.long);
+        assert!(Part::ALL.iter().all(|part| options.selects(*part) != part.is_long()));
+        let Ok(Invocation::Test(options)) = parsed("test --all") else {
+            panic!("`test --all` is a command");
+        };
         assert!(Part::ALL.iter().all(|part| options.selects(*part)));
     }
 

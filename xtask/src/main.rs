@@ -15,6 +15,7 @@ mod readme;
 mod report;
 mod setup;
 mod test;
+mod versions;
 mod workspace;
 
 use std::process::ExitCode;

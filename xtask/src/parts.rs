@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::args::TestOptions;
 use crate::interop::{self, InteropOptions};
 use crate::workspace::{Failure, Workspace, stream};
-use crate::{features, programs, readme};
+use crate::{features, programs, readme, versions};
 
 /// Programs that fail if what they show is not so.
 const EXAMPLES: &[&str] = &["paused_holder", "redlock_flaws"];
@@ -30,6 +30,8 @@ pub(crate) enum Part {
     Examples,
     /// Locks are shared with the libraries of other languages.
     Interop,
+    /// The conformance suite passes on old and new servers.
+    Versions,
 }
 
 impl Part {
@@ -43,6 +45,7 @@ impl Part {
         Self::Docs,
         Self::Interop,
         Self::Examples,
+        Self::Versions,
     ];
 
     /// The name that `--only` takes.
@@ -56,6 +59,7 @@ impl Part {
             Self::Readme => "readme",
             Self::Examples => "examples",
             Self::Interop => "interop",
+            Self::Versions => "versions",
         }
     }
 
@@ -75,6 +79,7 @@ impl Part {
             Self::Readme => "the first commands of README.md do what it says",
             Self::Examples => "the examples that check themselves end well",
             Self::Interop => "locks are shared with the libraries of other languages",
+            Self::Versions => "old and new servers, ZooKeeper with TLS; with --all, or when named",
         }
     }
 
@@ -87,9 +92,14 @@ impl Part {
         }
     }
 
+    /// Whether it runs only with `--all`, or when `--only` names it.
+    pub(crate) fn is_long(self) -> bool {
+        self == Self::Versions
+    }
+
     /// Whether it needs Debian packages.
     pub(crate) fn needs_packages(self) -> bool {
-        matches!(self, Self::Tests | Self::Examples | Self::Interop)
+        matches!(self, Self::Tests | Self::Examples | Self::Interop | Self::Versions)
     }
 
     /// The command of a part that runs beside the tests: it mostly waits, or gives way to them.
@@ -121,6 +131,7 @@ impl Part {
             Self::Examples => EXAMPLES.iter().try_for_each(|example| {
                 stream(&mut workspace.cargo(["run", "--quiet", "--locked", "--example", example]))
             }),
+            Self::Versions => versions::run(workspace),
             Self::Interop => {
                 interop::run(workspace, &InteropOptions { all: options.long, ..InteropOptions::default() })
             }

@@ -132,11 +132,12 @@ fn built_interop(message: &str) -> Option<PathBuf> {
 
 /// A test program that cargo built.
 #[derive(Debug, PartialEq, Eq)]
-struct Built {
-    executable: PathBuf,
+pub(crate) struct Built {
+    pub(crate) executable: PathBuf,
     /// The folder of its package, where cargo would run it.
-    package: PathBuf,
-    name: String,
+    pub(crate) package: PathBuf,
+    /// The package, the kind and the target.
+    pub(crate) name: String,
 }
 
 impl From<Built> for Program {
@@ -148,7 +149,7 @@ impl From<Built> for Program {
 }
 
 /// The test program that a message of cargo names, if any.
-fn built(message: &str) -> Option<Built> {
+pub(crate) fn built(message: &str) -> Option<Built> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let executable = message["executable"].as_str().filter(|_| is_test)?;

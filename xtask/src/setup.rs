@@ -1,6 +1,6 @@
 //! Installs what the tests need, and only what is missing.
 
-mod mysql;
+pub(crate) mod debian;
 mod quiet;
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace, parts: &[Part]) -> Result<(), Failure> 
 /// Unpacks the servers that are not installed.
 pub(crate) fn servers(workspace: &Workspace, parts: &[Part]) {
     if parts.iter().any(|part| part.needs_packages()) {
-        mysql::unpack(workspace);
+        debian::unpack_mysql(workspace);
     }
 }
 

@@ -1,21 +1,57 @@
-//! MySQL, which Debian has in its unstable suite alone: unpacked with all its libraries under the folder of build
+//! Servers that Debian has in its unstable suite: unpacked with all their libraries under the folder of build
 //! products, and not installed. The machine's packages and apt's own state stay as they are, and no right beyond that
 //! folder is needed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
 use crate::workspace::Workspace;
 
-/// Where the tests look for it, under the folder of build products.
-const HOME: &str = "servers/mysql";
+/// Where the tests look for servers, under the folder of build products.
+const SERVERS: &str = "servers";
 
-/// The suite that has it, and its package there.
+/// The suite that has them.
 const SUITE: &str = "sid";
-const PACKAGE: &str = "mysql-server-core";
+
+/// A server of that suite.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Its folder.
+    pub(crate) name: &'static str,
+    package: &'static str,
+    /// The program itself, in what is unpacked.
+    program: &'static str,
+}
+
+impl Server {
+    pub(crate) const fn new(name: &'static str, package: &'static str, program: &'static str) -> Self {
+        Self { name, package, program }
+    }
+
+    /// Where it is unpacked.
+    pub(crate) fn home(&self, workspace: &Workspace) -> PathBuf {
+        workspace.target().join(SERVERS).join(self.name)
+    }
+
+    /// Unpacks it if it is not there, and says whether it was.
+    ///
+    /// # Errors
+    /// When it cannot be had.
+    pub(crate) fn unpack(&self, workspace: &Workspace) -> anyhow::Result<bool> {
+        let home = self.home(workspace);
+        let is_there = home.join(self.program).is_file();
+        if !is_there {
+            unpack_to(self, &home)?;
+        }
+        Ok(is_there)
+    }
+}
+
+/// The other server behind `mysql:` URLs.
+pub(crate) const MYSQL: Server = Server::new("mysql", "mysql-server-core", "usr/sbin/mysqld");
 
 /// What Debian's own packages are signed with.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -23,9 +59,6 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// What a server does not need to run: a third of what is unpacked.
 const USELESS: [&str; 5] =
     ["usr/share/doc", "usr/share/man", "usr/share/perl", "usr/share/locale", "usr/share/lintian"];
-
-/// The program itself, in what is unpacked.
-const PROGRAM: &str = "usr/sbin/mysqld";
 
 /// How the folders begin in which it is unpacked; then follows the number of the process.
 const UNPACKING: &str = "unpacking-";
@@ -43,25 +76,21 @@ const HOOKS: [&str; 8] = [
     "AptCli::Hooks",
 ];
 
-/// Unpacks it if it is not there. Where it cannot be had, that is said, and the tests that need it are skipped.
-pub(super) fn unpack(workspace: &Workspace) {
-    let home = workspace.target().join(HOME);
-    let state = if home.join(PROGRAM).is_file() {
-        "there".to_owned()
-    } else {
-        match unpack_to(&home) {
-            Ok(()) => "unpacked".to_owned(),
-            Err(error) => format!("skipped, and with it the tests that need it: {error:#}"),
-        }
+/// Unpacks MySQL if it is not there. Where it cannot be had, that is said, and the tests that need it are skipped.
+pub(super) fn unpack_mysql(workspace: &Workspace) {
+    let state = match MYSQL.unpack(workspace) {
+        Ok(true) => "there".to_owned(),
+        Ok(false) => "unpacked".to_owned(),
+        Err(error) => format!("skipped, and with it the tests that need it: {error:#}"),
     };
     println!("server mysql: {state} (the other server behind mysql: URLs)");
 }
 
-fn unpack_to(home: &Path) -> anyhow::Result<()> {
+fn unpack_to(server: &Server, home: &Path) -> anyhow::Result<()> {
     let above = home.parent().context("no folder for it")?;
     forget_killed(above);
     let work = above.join(format!("{UNPACKING}{}", std::process::id()));
-    let unpacked = unpack_in(&work, home);
+    let unpacked = unpack_in(server, &work, home);
     // Whatever came of it, nothing else needs this.
     let _ = fs::remove_dir_all(&work);
     unpacked
@@ -78,7 +107,7 @@ fn forget_killed(above: &Path) {
     }
 }
 
-fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
+fn unpack_in(server: &Server, work: &Path, home: &Path) -> anyhow::Result<()> {
     let root = work.join("root");
     for part in ["state/lists/partial", "cache/archives/partial", "root"] {
         fs::create_dir_all(work.join(part))?;
@@ -89,7 +118,7 @@ fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
     fs::write(work.join("sources.list"), format!("deb {keys}{source} {SUITE} main\n"))?;
     fs::write(work.join("apt.conf"), HOOKS.map(|hook| format!("#clear {hook};\n")).concat())?;
     run_quietly(apart(work).arg("update"))?;
-    run_quietly(apart(work).args(["--download-only", "install", PACKAGE]))?;
+    run_quietly(apart(work).args(["--download-only", "install", server.package]))?;
     for entry in fs::read_dir(work.join("cache/archives"))? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "deb") {
@@ -99,15 +128,15 @@ fn unpack_in(work: &Path, home: &Path) -> anyhow::Result<()> {
     for folder in USELESS {
         let _ = fs::remove_dir_all(root.join(folder));
     }
-    put(&root, home)
+    put(server, &root, home)
 }
 
 /// Moves what is unpacked to its place, unless another process was faster.
-fn put(root: &Path, home: &Path) -> anyhow::Result<()> {
+fn put(server: &Server, root: &Path, home: &Path) -> anyhow::Result<()> {
     let moved = fs::rename(root, home);
-    if !home.join(PROGRAM).is_file() {
+    if !home.join(server.program).is_file() {
         moved.with_context(|| format!("cannot replace {}", home.display()))?;
-        bail!("{PACKAGE} has no {PROGRAM}");
+        bail!("{} has no {}", server.package, server.program);
     }
     Ok(())
 }
@@ -173,8 +202,6 @@ fn source(listed: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     #[test]
@@ -208,13 +235,13 @@ mod tests {
         for part in [root.join("usr/sbin"), home.join("usr")] {
             fs::create_dir_all(part).expect("made");
         }
-        fs::write(root.join(PROGRAM), "").expect("written");
-        assert!(put(&root, &home).is_err(), "no program, but no error");
+        fs::write(root.join(MYSQL.program), "").expect("written");
+        assert!(put(&MYSQL, &root, &home).is_err(), "no program, but no error");
         fs::remove_dir_all(&home).expect("removed");
-        assert!(put(&root, &home).is_ok());
+        assert!(put(&MYSQL, &root, &home).is_ok());
         // Another process was faster.
         fs::create_dir_all(&root).expect("made");
-        assert!(put(&root, &home).is_ok());
+        assert!(put(&MYSQL, &root, &home).is_ok());
         fs::remove_dir_all(above).expect("removed");
     }
 

@@ -1,0 +1,143 @@
+//! The part `versions`: the conformance suite on the servers that are installed and on newer ones, and the table of it
+//! in `docs/compatibility.md`; and ZooKeeper with TLS.
+//!
+//! A server is chosen by the search path of programs alone, so that the tests know nothing of versions.
+
+mod servers;
+mod table;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use self::servers::{SUITES, Suite};
+use self::table::{Row, Tally};
+use crate::programs::{self, Built};
+use crate::workspace::{Failure, Workspace, shown, stream};
+
+/// Where the table goes.
+const PAGE: &str = "docs/compatibility.md";
+
+/// Runs every suite on every server, and writes the table.
+///
+/// # Errors
+/// With the names of all that failed. A server that cannot be had is a row of the table, and no failure.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+    let built = build(workspace)?;
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    for suite in SUITES {
+        let Some(program) = built.iter().find(|built| built.name == suite.program) else {
+            return Err(Failure::new(format!("there is no test {}", suite.program)));
+        };
+        rows.push(on(workspace, suite, program, None)?);
+        for newer in suite.newer {
+            rows.push(match newer.get(workspace) {
+                Ok(folders) => on(workspace, suite, program, Some((newer.name(), folders)))?,
+                Err(error) => {
+                    println!("{}: cannot be had: {error:#}", newer.name());
+                    Row::missing(newer.name(), suite, &error)
+                }
+            });
+        }
+    }
+    // The other tests are built without this feature, which brings a second cryptography library.
+    let mut encrypted = workspace.cargo(["test", "--locked", "-p", "oarlock-zookeeper", "--features", "tls"]);
+    failures.extend(stream(encrypted.args(["--lib", "--test", "tls"])).err().map(|failure| failure.why));
+    failures.extend(rows.iter().filter(|row| row.failed()).map(Row::title));
+    let date = Command::new("date").args(["-u", "+%F"]).output().context("cannot start date")?;
+    let page = table::page(&rows, String::from_utf8_lossy(&date.stdout).trim());
+    std::fs::write(workspace.root().join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
+    println!("{PAGE}: written");
+    if failures.is_empty() { Ok(()) } else { Err(Failure::new(format!("failed: {}", failures.join(", ")))) }
+}
+
+fn build(workspace: &Workspace) -> Result<Vec<Built>, Failure> {
+    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
+    for suite in SUITES {
+        command.args(["--test", suite.program.rsplit(' ').next().unwrap_or_default()]);
+    }
+    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    let line = shown(&command);
+    println!("$ {line}");
+    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    crate::workspace::succeeded(output.status, &line)?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(programs::built).collect())
+}
+
+/// Runs one suite on one server.
+fn on(
+    workspace: &Workspace,
+    suite: &'static Suite,
+    program: &Built,
+    newer: Option<(&'static str, Vec<PathBuf>)>,
+) -> anyhow::Result<Row> {
+    let (name, folders) = newer.unwrap_or((suite.store, Vec::new()));
+    let path = path(&folders)?;
+    let version = (suite.version)(workspace, &path).unwrap_or_else(|| "not installed".to_owned());
+    println!("-- {name} {version}");
+    let start = Instant::now();
+    let output = Command::new(&program.executable)
+        .current_dir(&program.package)
+        .env("CARGO_MANIFEST_DIR", &program.package)
+        .env("PATH", &path)
+        .env_remove("OARLOCK_URL")
+        .env_remove("OARLOCK_LONG")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", program.name))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let tally = Tally::read(&text);
+    if !output.status.success() {
+        println!("{text}");
+    }
+    println!("{} passed, {} failed, {:.1} s", tally.passed, tally.failed, start.elapsed().as_secs_f64());
+    Ok(Row::new(name, version, suite, tally, output.status.success()))
+}
+
+/// The search path of programs, with these folders first.
+fn path(folders: &[PathBuf]) -> anyhow::Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = folders.iter().cloned().chain(std::env::split_paths(&path));
+    std::env::join_paths(all).context("a folder has a name that PATH cannot hold")
+}
+
+/// The first file of this name in a search path, as a shell would find it.
+fn find(path: &std::ffi::OsStr, more: &[&str], file: &str) -> Option<PathBuf> {
+    let folders = std::env::split_paths(path).chain(more.iter().map(PathBuf::from));
+    folders.map(|folder| folder.join(file)).find(|file| file.is_file())
+}
+
+/// The version in what a program says of itself: the first word that begins with a number that has a dot.
+fn version_in(text: &str) -> Option<String> {
+    let words = text.split([' ', '\n', '=', ',']);
+    let mut versions = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    versions.next().map(|word| word.split('-').next().unwrap_or(word).to_owned())
+}
+
+/// What `program --version` says.
+fn version_of(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+    version_in(&String::from_utf8_lossy(&output.stdout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_found_in_what_servers_say() {
+        for (said, version) in [
+            ("Redis server v=8.0.6 sha=00000000:0 malloc=jemalloc-5.3.1 bits=64", "8.0.6"),
+            ("etcd Version: 3.5.30\nGit SHA: 1", "3.5.30"),
+            ("postgres (PostgreSQL) 18.6 (Debian 18.6-3)", "18.6"),
+            ("/x/mariadbd  Ver 11.8.9-MariaDB-4 from Debian for debian-linux-gnu", "11.8.9"),
+            ("PgBouncer 1.26.1\nlibevent 2.1.12-stable", "1.26.1"),
+        ] {
+            assert_eq!(version_in(said).as_deref(), Some(version), "{said}");
+        }
+        assert_eq!(version_in("no such thing"), None);
+    }
+}
