@@ -53,7 +53,8 @@ fn a_gap_is_told() {
         Running::start(hold)
     };
     let holder = held();
-    assert_eq!(next(&mut watch).0, "granted");
+    // Whichever was first, the watch or the holder.
+    assert!(["granted", "present"].contains(&next(&mut watch).0.as_str()));
     server.pause().unwrap();
     let (what, event) = next(&mut watch);
     assert_eq!(what, "gap");
