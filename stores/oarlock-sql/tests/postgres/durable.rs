@@ -69,15 +69,23 @@ async fn a_memo_a_break_and_the_end_of_a_long_lease_survive_a_crash() {
         (Duration::from_secs(30), End::Broken { ending, grace: Duration::ZERO }),
         (Duration::from_secs(600), End::Done { memo: None }),
     ];
-    for (bits, (ttl, how)) in (1..).zip(ends) {
+    for (bits, (ttl, how)) in (1_u32..).zip(ends) {
         let store = open(&server).await;
-        let mut held = claim(bits, &format!("ended {bits}"));
+        let mut held = claim(bits.into(), &format!("ended {bits}"));
         held.ttl = ttl;
         grant(&store, &held).await.unwrap();
         end(&store, &held, how).await;
         let root;
         (server, root) = crash(server).await;
-        assert_eq!(root.query_one(HOLDERS, &[]).await.unwrap().get::<_, i64>(0), 0, "{ttl:?}");
+        let count = async |sql: &str| root.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+        assert_eq!(count(HOLDERS).await, 0, "{ttl:?}");
+        // Their grants are not what was lost.
+        assert_eq!(
+            count("SELECT count(*) FROM oarlock.resource WHERE last_fence > 0").await,
+            i64::from(bits),
+            "{ttl:?}"
+        );
+        assert_eq!(count("SELECT count(*) FROM oarlock.resource WHERE memo = 'seen'").await, 1, "the memo");
     }
 }
 
