@@ -47,11 +47,20 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the subcommand; `job` is that of a `run` that was started by another process of this program.
+    /// Whether it runs a command under a lock: on a terminal it needs a keeper that Ctrl-Z does not stop.
+    pub(crate) fn supervises(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Elect(args) => !args.observe,
+            _ => false,
+        }
+    }
+
+    /// Runs the subcommand; `job` is that of a `run` or `elect` that was started by another process of this program.
     pub(crate) fn main(self, job: Option<&front::Job>) -> Result<Exit, Failure> {
         match self {
             Self::Run(args) => run::main(args, job),
-            Self::Elect(args) => elect::main(args),
+            Self::Elect(args) => elect::main(args, job),
             Self::Hold(args) => hold::main(args),
             Self::Acquire(args) => acquire::main(args),
             Self::Renew(args) => renew::main(&args),

@@ -65,10 +65,7 @@ fn run(argv: Vec<OsString>, job: Option<&front::Job>) -> Exit {
             };
         }
     };
-    if let Command::Run(_) = &args.command
-        && job.is_none()
-        && front::is_wanted()
-    {
+    if args.command.supervises() && job.is_none() && front::is_wanted() {
         return front::run().unwrap_or_else(|failure| tell(&failure));
     }
     args.command.main(job).unwrap_or_else(|failure| tell(&failure))

@@ -1,5 +1,6 @@
 //! A held lock in written form, as scripts pass it on.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -42,8 +43,12 @@ pub(crate) fn read(args: &TicketArgs) -> Result<LockTicket, Failure> {
             text
         }
         (Some(ticket), _) => ticket.clone(),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?,
+        (None, Some(file)) => {
+            let mut text = String::new();
+            let read = File::open(file).and_then(|file| file.take(MOST).read_to_string(&mut text));
+            read.map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?;
+            text
+        }
         (None, None) => std::env::var("OARLOCK_TICKET")
             .map_err(|_| Failure::usage("no ticket: give TICKET, -, --ticket-file FILE or OARLOCK_TICKET"))?,
     };
@@ -54,7 +59,10 @@ pub(crate) fn read(args: &TicketArgs) -> Result<LockTicket, Failure> {
 fn parse(text: &str) -> Result<LockTicket, Failure> {
     let bad = || Failure::usage("this is no ticket: pass it on as acquire printed it");
     if text.starts_with('{') {
-        return serde_json::from_str(text).map_err(|_| bad());
+        let mut json: serde_json::Value = serde_json::from_str(text).map_err(|_| bad())?;
+        // The whole answer of `acquire -o json`, or the ticket in it.
+        let ticket = json.get_mut("ticket").map(serde_json::Value::take).unwrap_or(json);
+        return serde_json::from_value(ticket).map_err(|_| bad());
     }
     let json = text.strip_prefix(PREFIX).and_then(|word| URL_SAFE_NO_PAD.decode(word).ok()).ok_or_else(bad)?;
     serde_json::from_slice(&json).map_err(|_| bad())

@@ -15,7 +15,7 @@ use crate::output::{self, Format};
 use crate::settings::{Asking, Mode};
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on, farewell};
-use crate::{progress, ticket};
+use crate::{nest, progress, ticket};
 
 /// Acquire a lock and exit; print a ticket with which renew and release continue
 #[derive(Debug, clap::Args)]
@@ -48,6 +48,12 @@ pub(crate) fn main(args: AcquireArgs) -> Result<Exit, Failure> {
             signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
             locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
         };
+        if let Some(nested) = nest::held_by_ancestor(&locks, std::slice::from_ref(&name)).await {
+            let (name, fence) = (text::quoted(nested.name.as_str()), nested.fence);
+            let message = format!("busy: {name} is held by the oarlock that runs this command, fence {fence}.");
+            store.messages.note(&message);
+            return Ok(if asking.skip_if_busy { Code::Success.into() } else { Exit(asking.busy_code) });
+        }
         let exit = tokio::select! {
             biased;
             signal = signals.stop() => Ok(Exit::signal(signal.as_raw())),

@@ -56,6 +56,11 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
             store.messages.note("nothing was done");
             return Ok(Code::Success.into());
         }
+        // The answer may have taken minutes: a claim that was granted again meanwhile is another hold.
+        if find(&locks, &name, nonce).await?.fence != holder.fence {
+            let message = format!("not broken: {} was granted again meanwhile.", text::quoted(name.as_str()));
+            return Err(Failure::new(Code::Busy, message));
+        }
         let ending = Ending::new(who(), args.reason.clone());
         let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
         // The grace counts from the asking, which the store hears later than this.

@@ -9,15 +9,16 @@ use oarlock_core::text;
 use serde_json::json;
 
 use crate::args::{LockArgs, OnLost, StoreArgs, pair, span};
-use crate::child::supervise::Watch;
+use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
-use crate::cmd::run::{self, forever};
+use crate::cmd::run::{self, forever, not_started, wait_for_stop};
 use crate::exit::{Exit, Failure};
+use crate::front::Job;
 use crate::observe::EngineEvents;
 use crate::output::{self, Format};
 use crate::report::{Outcome, Report};
 use crate::settings::{Asking, Rules, RunSettings};
-use crate::signals::{FORWARDED, Signals};
+use crate::signals::{FORWARDED, JOB, Signals};
 use crate::store::{Store, block_on, farewell};
 use crate::{multi, progress};
 
@@ -70,11 +71,14 @@ pub(crate) struct ElectArgs {
     pub(crate) argv: Vec<OsString>,
 }
 
-pub(crate) fn main(args: ElectArgs) -> Result<Exit, Failure> {
+pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
     if args.observe {
         return block_on(observe(&store, &name));
+    }
+    if args.on_lost == OnLost::Warn {
+        return Err(Failure::usage("--on-lost warn does not go with elect: the command must end with the leadership"));
     }
     let lock = LockArgs { ttl: args.ttl, meta: args.meta, reason: args.reason, ..LockArgs::waiting() };
     let asking = Asking::new(lock, &store)?;
@@ -89,12 +93,12 @@ pub(crate) fn main(args: ElectArgs) -> Result<Exit, Failure> {
         store,
     };
     block_on(async {
-        let mut signals = Signals::new(FORWARDED.iter().copied())?;
+        let mut signals = Signals::new(FORWARDED.iter().copied().chain(job.iter().flat_map(|_| JOB.iter().copied())))?;
         let events = EngineEvents::new(settings.store.messages);
         let RunSettings { asking, store, .. } = &settings;
         let locks = tokio::select! {
             biased;
-            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            signal = wait_for_stop(&mut signals, job) => return Ok(Exit::signal(signal.as_raw())),
             locks = store.hold(&asking.label, asking.ttl, None, events.clone()) => locks?,
         };
         let mut candidate = Candidate {
@@ -105,6 +109,7 @@ pub(crate) fn main(args: ElectArgs) -> Result<Exit, Failure> {
             on_elected: args.on_elected.as_ref(),
             on_demoted: args.on_demoted.as_ref(),
             signals: &mut signals,
+            job,
         };
         let exit = candidate.stand().await;
         if let Err(error) = farewell(&locks, &events).await {
@@ -123,6 +128,7 @@ struct Candidate<'a> {
     on_elected: Option<&'a OsString>,
     on_demoted: Option<&'a OsString>,
     signals: &'a mut Signals,
+    job: Option<&'a Job>,
 }
 
 impl Candidate<'_> {
@@ -134,7 +140,7 @@ impl Candidate<'_> {
         loop {
             let elected = tokio::select! {
                 biased;
-                signal = self.signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+                signal = wait_for_stop(self.signals, self.job) => return Ok(Exit::signal(signal.as_raw())),
                 elected = election.campaign(self.value) => elected?,
                 () = forever(progress::announce(self.locks, self.events, store.messages)) => continue,
             };
@@ -167,11 +173,10 @@ impl Candidate<'_> {
     /// `--on-elected`, then the command, under the lock.
     async fn lead(&mut self, multi: MultiGuard, report: &mut Report) -> Result<Exit, Failure> {
         if let Some(script) = self.on_elected {
-            let (status, stop) = self.hook(script, &multi).await?;
-            if !multi.is_held() || stop.is_some() {
-                let _ = multi::release(multi, self.events).await;
-                (report.outcome, report.stop) = (Outcome::Lost, stop);
-                return Ok(status.exit());
+            let Ended { status, lost, stop } = self.hook(script, &multi).await?;
+            report.stop = stop;
+            if lost || stop.is_some() {
+                return self.resign(multi, report, status.exit()).await;
             }
             if status != Status::Code(0) {
                 let code = status.exit().0;
@@ -181,23 +186,37 @@ impl Candidate<'_> {
                     .warning(&format!("--on-elected ended with {code}; the command is started"));
             }
         }
-        run::command(self.settings, None, report, self.locks, self.events, self.signals, multi).await
+        // Looked at once more, as for `run`: nothing is started after a stop, or after the end was asked for.
+        report.stop = not_started(self.signals, self.job, &multi).await;
+        let asked = tokio::select! {
+            biased;
+            asked = multi.asked_to_end() => asked.is_some(),
+            () = std::future::ready(()) => false,
+        };
+        if asked || report.stop.is_some() || !multi.is_held() {
+            let exit = report.stop.map_or(Exit(self.settings.asking.lost_code), |stop| Exit::signal(stop.as_raw()));
+            return self.resign(multi, report, exit).await;
+        }
+        run::command(self.settings, self.job, report, self.locks, self.events, self.signals, multi).await
+    }
+
+    /// Gives up a leadership under which no command was started.
+    async fn resign(&self, multi: MultiGuard, report: &mut Report, exit: Exit) -> Result<Exit, Failure> {
+        let _ = multi::release(multi, self.events).await;
+        report.outcome = Outcome::Lost;
+        Ok(exit)
     }
 
     /// Runs a script under the lock: it is ended when the lock is about to be lost.
-    async fn hook(
-        &mut self,
-        script: &OsString,
-        multi: &MultiGuard,
-    ) -> Result<(Status, Option<rustix::process::Signal>), Failure> {
+    async fn hook(&mut self, script: &OsString, multi: &MultiGuard) -> Result<Ended, Failure> {
         let RunSettings { rules, store, .. } = self.settings;
         let variables = run::variables(self.settings, self.locks, multi);
-        let mut child = Child::spawn(&shell(script), variables, None)?;
-        let endings = self.events.endings();
-        let watch = Watch { multi, rules: *rules, signals: self.signals, endings, job: None, messages: store.messages };
+        let (endings, job) = (self.events.endings(), self.job);
+        let mut child = Child::spawn(&shell(script), variables, job)?;
+        let watch = Watch { multi, rules: *rules, signals: self.signals, endings, job, messages: store.messages };
         let ended = watch.over(&mut child).await;
         child.end_group(tokio::time::Instant::now() + rules.kill_after, multi.ends_within(rules.slack)).await;
-        Ok((ended.status, ended.stop))
+        Ok(ended)
     }
 
     /// `--on-demoted`: without the lock, and not for ever.

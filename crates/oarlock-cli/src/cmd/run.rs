@@ -101,7 +101,7 @@ fn stopped(report: &mut Report, signal: Signal) -> Exit {
 }
 
 /// Resolves when we are asked to end; follows stops of the job meanwhile.
-async fn wait_for_stop(signals: &mut Signals, job: Option<&Job>) -> Signal {
+pub(crate) async fn wait_for_stop(signals: &mut Signals, job: Option<&Job>) -> Signal {
     loop {
         let signal = signals.next().await;
         match (signal, job) {
@@ -165,7 +165,7 @@ pub(crate) async fn forever(work: impl Future<Output = ()>) {
 
 /// A stop that was asked for between the grant and the start of the command. While the job is stopped by the shell the
 /// command is not started either.
-async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &MultiGuard) -> Option<Signal> {
+pub(crate) async fn not_started(signals: &mut Signals, job: Option<&Job>, multi: &MultiGuard) -> Option<Signal> {
     loop {
         // A signal that came with the grant is known to the kernel; this lets the runtime hear of it.
         tokio::task::yield_now().await;
@@ -228,8 +228,8 @@ pub(crate) async fn command(
     let kill_at = tokio::time::Instant::now() + rules.kill_after;
     child.end_group(kill_at, multi.ends_within(rules.slack)).await;
     lost |= !multi.is_held();
-    if !lost {
-        let left = settings.min_hold.saturating_sub(acquired.elapsed());
+    let left = settings.min_hold.saturating_sub(acquired.elapsed());
+    if !lost && !left.is_zero() {
         tokio::select! {
             _ = signals.stop() => {}
             () = tokio::time::sleep(left) => {}

@@ -1,6 +1,7 @@
 //! `oarlock watch`: what happens to the locks of a store, one event a line.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 use oarlock::error::Retry;
@@ -43,7 +44,11 @@ pub(crate) fn main(args: &WatchArgs) -> Result<Exit, Failure> {
     let one = one.map(ResourceName::new).transpose()?;
     block_on(async {
         let mut signals = Signals::new(FORWARDED.iter().copied())?;
-        let locks = store.connect().await?;
+        let locks = tokio::select! {
+            biased;
+            signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
+            locks = store.connect() => locks?,
+        };
         let mut follower = Follower { store: &store, locks: &locks, args, one: one.as_ref(), seen: Seen::default() };
         tokio::select! {
             biased;
@@ -68,6 +73,11 @@ impl Follower<'_> {
         let (mut last_look, mut gap) = (now(), None::<String>);
         let mut change = None;
         loop {
+            // Armed before looking, so that no change slips through between the two. Where the store sends no
+            // notifications, the interval has to do.
+            if let (Some(name), None) = (self.one, &change) {
+                change = self.locks.watch(name).await.ok();
+            }
             match self.look().await {
                 Ok(states) => {
                     let at = now();
@@ -90,10 +100,6 @@ impl Follower<'_> {
                     }
                     change = None;
                 }
-            }
-            if let (Some(name), None) = (self.one, &change) {
-                // Where the store sends no notifications, the interval has to do.
-                change = self.locks.watch(name).await.ok();
             }
             let hint = async {
                 match &mut change {
@@ -181,7 +187,9 @@ impl Seen {
                     (None, _) if first => Some("present"),
                     (None, true) => Some("granted"),
                     (None, false) => Some("waiting"),
-                    (Some(earlier), true) if !earlier.holds => Some("granted"),
+                    (Some(earlier), true) if !earlier.holds || earlier.shown["fence"] != claim.shown["fence"] => {
+                        Some("granted")
+                    }
                     _ => None,
                 };
                 let asked = claim.ending && earlier.is_none_or(|earlier| !earlier.ending);
@@ -196,12 +204,19 @@ impl Seen {
     }
 }
 
+/// The same for every event of one claim. Not its id: events are made to be logged, and a ticket has the id in it.
+fn mark(id: ClaimId) -> String {
+    let mut hasher = std::hash::DefaultHasher::new();
+    id.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
 fn claims(state: &ResourceState) -> HashMap<ClaimId, Claim> {
     let waiting = state.waiters.count();
     let holders = state.holders.iter().map(|holder| {
         let shown = json!({
             "role": "holder",
-            "id": holder.id,
+            "claim": mark(holder.id),
             "kind": holder.kind,
             "fence": holder.fence,
             "label": *holder.label,
@@ -216,7 +231,7 @@ fn claims(state: &ResourceState) -> HashMap<ClaimId, Claim> {
     let waiters = listed.iter().map(|waiter| {
         let shown = json!({
             "role": "waiter",
-            "id": waiter.id,
+            "claim": mark(waiter.id),
             "kind": waiter.kind,
             "label": *waiter.label,
             "waited_ms": millis(waiter.waited),

@@ -98,3 +98,21 @@ fn an_observer_sees_each_leader() {
     observer.signal(Signal::TERM);
     assert_eq!(observer.finish().code, Some(143));
 }
+
+/// A leader that is asked to end during `--on-elected` starts no command.
+#[test]
+fn a_break_during_the_hook_starts_no_command() {
+    let context = TestContext::new();
+    let hook = "echo up $OARLOCK_FENCE; trap 'exit 0' TERM; while :; do sleep 0.02; done";
+    let args = ["elect", "boss", "-t", "6s", "--on-elected", hook, "--on-demoted", "echo down", "--", "echo", "work"];
+    let mut leader = Running::start(context.oarlock(args));
+    let up = leader.line();
+    let fence = up.strip_prefix("up ").unwrap();
+    let broken = context.run(&["break", "boss", "--fence", fence, "--yes", "--grace", "3s"]);
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert_eq!(leader.line(), "down", "and no work");
+    assert!(leader.line().starts_with("up "), "it stands again");
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.finish().code, Some(143));
+    assert_eq!(context.code(&["elect", "boss", "--on-lost", "warn", "--", "true"]), 64);
+}

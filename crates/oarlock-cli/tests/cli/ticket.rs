@@ -54,7 +54,8 @@ fn a_ticket_in_json_is_a_ticket() {
     let answer: serde_json::Value = serde_json::from_str(&acquired.out).unwrap();
     assert_eq!(answer["name"], "x");
     assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "2", "x", "--", "true"]), 75, "one of three is left");
-    assert_eq!(context.code(&["release", &answer["ticket"].to_string()]), 0);
+    assert_eq!(context.code(&["renew", &answer["ticket"].to_string()]), 0, "the ticket");
+    assert_eq!(context.code(&["release", acquired.out.trim()]), 0, "the whole answer");
     assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "3", "x", "--", "true"]), 0);
 }
 
@@ -82,6 +83,8 @@ fn a_lock_that_is_held_is_not_acquired() {
     assert_eq!((busy.code, busy.out.as_str()), (Some(75), ""), "{busy:?}");
     assert!(busy.err.contains("is held by"), "{busy:?}");
     assert_eq!(context.code(&["acquire", "--on-busy", "skip", "x"]), 0);
+    let nested = context.run(&["run", "y", "--", env!("CARGO_BIN_EXE_oarlock"), "acquire", "y"]);
+    assert_eq!(nested.code, Some(75), "it would wait for itself: {nested:?}");
     drop(holder);
 }
 

@@ -463,7 +463,9 @@ impl Pool {
         };
         self.check()?;
         if let About::Attempt(_) = about {
-            params.push(param(lane.spare().is_none(), Type::BOOL));
+            // Another one stands for the session while the first is gone: a process that lives must be seen to live.
+            let stands = lane.spare().is_none() || self.requests.first.current().is_none();
+            params.push(param(stands, Type::BOOL));
         }
         self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
             if !is_sound {

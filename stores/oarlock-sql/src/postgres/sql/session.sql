@@ -37,14 +37,14 @@ END $$;
 
 -- Arguments: a session, how many had been killed, whether this connection stands for the session. Makes that one its
 -- second liveness lock: a process that dies loses both at once, while the end of one connection of a client has not
--- shown that it is dead. Its other connections do not write here, so that they need not wait for each other. Taken after
--- all names, so that no deadlock is possible.
+-- shown that it is dead. Its other connections do not write here, so that they need not wait for each other, unless
+-- there is no second one yet. Taken after all names, so that no deadlock is possible.
 CREATE OR REPLACE FUNCTION oarlock.witness(_session bigint, _seen bigint, _witness boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF _session <> 0 THEN
-        UPDATE oarlock.session SET requests = CASE WHEN _witness THEN pg_backend_pid() ELSE requests END, kills = _seen
-        WHERE number = _session AND ((_witness AND requests <> pg_backend_pid()) OR kills <> _seen);
+        UPDATE oarlock.session SET requests = pg_backend_pid(), kills = _seen
+        WHERE number = _session AND (_witness OR requests = 0) AND (requests <> pg_backend_pid() OR kills <> _seen);
     END IF;
 END $$;
 
