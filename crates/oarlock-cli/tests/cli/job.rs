@@ -93,9 +93,18 @@ impl Drop for Terminal {
 
 #[test]
 fn a_stopped_job_keeps_its_lock_and_goes_on() {
+    keeps_its_lock_and_goes_on("run");
+}
+
+#[test]
+fn a_stopped_leader_keeps_its_lock_and_goes_on() {
+    keeps_its_lock_and_goes_on("elect");
+}
+
+fn keeps_its_lock_and_goes_on(subcommand: &str) {
     let context = TestContext::new();
     let mut terminal = Terminal::open(&context);
-    terminal.press("$oarlock run -t 3s x -- sh -c 'echo u''p; cat; echo b''ye'\n");
+    terminal.press(&format!("$oarlock {subcommand} x -t 3s -- sh -c 'echo u''p; cat; echo b''ye'\n"));
     terminal.expect("up");
     // Not while the shell starts it: some shells hang when they are stopped right then.
     terminal.press("here\n");
@@ -106,7 +115,7 @@ fn a_stopped_job_keeps_its_lock_and_goes_on() {
     terminal.expect("ready> ");
     assert_eq!(context.code(&["run", "-w", "5", "x", "--", "true"]), 75, "longer than its lease");
     terminal.press("fg\n");
-    terminal.expect("oarlock run");
+    terminal.expect(&format!("oarlock {subcommand}"));
     // Once as typed, once by the command, which has the terminal again.
     terminal.press("hello\n");
     terminal.expect("hello");
