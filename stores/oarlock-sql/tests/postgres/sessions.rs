@@ -213,6 +213,33 @@ async fn a_restart_is_not_the_death_of_a_holder_that_is_cut_off() {
 }
 
 /// Between a restart and the next client that comes, the rows of all sessions are still there.
+/// A process that lives is never taken for dead: whichever connection serves its first claim is its second backend.
+#[tokio::test]
+async fn a_session_has_a_second_backend_from_its_first_claim_on() {
+    let Some((server, root)) = start().await else { return };
+    let _schema = Postgres::connect(config(server.addr())).await.unwrap();
+    let connect = || async {
+        let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        (client, pid)
+    };
+    root.execute("SELECT oarlock.begin(77)", &[]).await.unwrap();
+    let kills: i64 = root.query_one("SELECT oarlock.kills()", &[]).await.unwrap().get(0);
+    let ((one, first), (other, second)) = (connect().await, connect().await);
+    // One that does not stand for the session leaves its row alone, also what is known of kills.
+    for (client, seen, stands, backend) in [
+        (&one, kills, false, first),
+        (&other, kills, false, first),
+        (&other, kills + 1, false, first),
+        (&other, kills, true, second),
+    ] {
+        client.execute("SELECT oarlock.witness(77, $1, $2)", &[&seen, &stands]).await.unwrap();
+        let row = root.query_one("SELECT requests, kills FROM oarlock.session WHERE number = 77", &[]).await.unwrap();
+        assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (backend, kills), "seen {seen}, stands {stands}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_answers_only_for_sessions_that_it_saw_begin() {
     let Some((server, root)) = start().await else { return };
