@@ -80,9 +80,14 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
     theirs.batch_execute("set deadlock_timeout = '10min'").await.unwrap();
     let (changed, is_changed) = oneshot::channel();
     let (waits, is_waiting) = oneshot::channel();
-    let (mut runs, mut first) = (0, Some((changed, is_waiting)));
+    let (commits, is_committed) = oneshot::channel();
+    let (mut runs, mut first, mut second) = (0, Some((changed, is_waiting)), Some(is_committed));
     let victim = postgres::transaction(&mut ours, &PATIENT, async |tx| {
         runs += 1;
+        if runs == 2 {
+            // Otherwise the row is free to whoever comes first, and a victim that comes first is a victim again.
+            second.take().unwrap().await?;
+        }
         tx.batch_execute("update items set stock = stock + 1 where id = 1").await?;
         if let Some((changed, is_waiting)) = first.take() {
             changed.send(()).unwrap();
@@ -97,6 +102,7 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
         tx.batch_execute("update items set stock = stock + 10 where id = 2").await.unwrap();
         tx.batch_execute("update items set stock = stock + 10 where id = 1").await.unwrap();
         tx.commit().await.unwrap();
+        commits.send(()).unwrap();
     };
     let look = async {
         let waiting = "select 1 from pg_locks where not granted";
