@@ -1,6 +1,6 @@
 //! The suite on real servers, in every way that they can be put together; each connection has proxies of its own.
 //!
-//! `OARLOCK_REDIS=cluster` runs it on that one alone.
+//! `OARLOCK_REDIS=cluster` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -139,11 +139,43 @@ type Failure = Box<dyn std::error::Error>;
 
 type Run = fn() -> Result<bool, Failure>;
 
+/// What takes long and is the same however the one server is reached. The rest stays: exclusion, order, fences, belief,
+/// lost replies.
+const THE_SAME_ANYWHERE: &[&str] = &[
+    "busy::",
+    "cancel::",
+    "close::",
+    "cohort::",
+    "dead_waiters::",
+    "election::",
+    "expiry::",
+    "gate::",
+    "hand_over::",
+    "inspect::",
+    "memo::",
+    "multi::",
+    "names::",
+    "once::",
+    "owner::",
+    "reentrant::",
+    "spec::",
+    "spin::",
+];
+
 /// Runs the suite on one store; says whether it is content.
 fn run(store: Store) -> bool {
+    run_without(store, &[])
+}
+
+/// The same without some topics, except in the long tier.
+fn run_without(store: Store, topics: &[&str]) -> bool {
     let (name, started) = (store.name, Instant::now());
     println!("\n{name}");
-    let ended = oarlock_conformance::run_with(store, &oarlock_conformance::args());
+    let mut args = oarlock_conformance::args();
+    if args.filter.is_none() && std::env::var_os("OARLOCK_LONG").is_none() {
+        args.skip.extend(topics.iter().map(ToString::to_string));
+    }
+    let ended = oarlock_conformance::run_with(store, &args);
     println!("{name}: {:.1} s", started.elapsed().as_secs_f64());
     !ended.has_failed()
 }
@@ -163,7 +195,8 @@ fn tls() -> Result<bool, Failure> {
     let mut tls = Tls::default();
     tls.ca = Some(server.ca());
     config.tls = Some(tls);
-    Ok(run(Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered: Arc::default() }))
+    let store = Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered: Arc::default() };
+    Ok(run_without(store, THE_SAME_ANYWHERE))
 }
 
 fn sentinel() -> Result<bool, Failure> {
@@ -175,7 +208,8 @@ fn sentinel() -> Result<bool, Failure> {
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
     let addrs = bed.machines.iter().map(|machine| machine.proxy.addr()).collect();
-    Ok(run(Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() }))
+    let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() };
+    Ok(run_without(store, THE_SAME_ANYWHERE))
 }
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
