@@ -18,7 +18,7 @@ use options::Options;
 use parts::Parts;
 pub use parts::{Host, Secret};
 pub use scheme::{Choice, Opt, PathParts, Scheme, TLS_FILES, Value};
-pub use store::{Missing, Open, Setup, Store, Stores};
+pub use store::{Missing, Open, Rights, Setup, Store, Stores};
 
 use crate::{Error, ErrorKind, Result, text};
 

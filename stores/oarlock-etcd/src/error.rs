@@ -8,13 +8,18 @@ use crate::login::is_stale;
 /// The URL scheme of this store.
 pub(crate) const SCHEME: &str = "etcd";
 
+/// The server does not say which: there is one, to read and write the prefix.
+const LACKS_RIGHT: &str = "the user lacks the right to read and write the keys of the locks: `oarlock init --print` \
+                           prints the commands that give it";
+
 /// The error for a failed request.
 pub(crate) fn failed(status: Status) -> Error {
     let message = status.message().to_owned();
     let error = match status.code() {
         // A lease that is over, found before anything was done; or a revision that is no longer kept.
         Code::NotFound | Code::OutOfRange => return ended(&message),
-        Code::PermissionDenied | Code::Unauthenticated => return denied(status),
+        Code::PermissionDenied => Error::new(ErrorKind::Denied, LACKS_RIGHT),
+        Code::Unauthenticated => return denied(status),
         Code::InvalidArgument if is_stale(&status) => return denied(status),
         // Recognised by the text of a cause: the transport has no kind for it.
         Code::Unavailable | Code::Unknown if mentions(&status, "invalid peer certificate") => {

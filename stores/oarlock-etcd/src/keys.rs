@@ -6,7 +6,7 @@ use crate::api::{Op, Range};
 use crate::config::{Config, Layout};
 
 /// The prefix of the records beside the keys that other programs know.
-const BESIDE: &str = "oarlock:beside:";
+pub(crate) const BESIDE: &str = "oarlock:beside:";
 
 /// A name space: the layout of names, and their prefix.
 #[derive(Clone, Debug)]

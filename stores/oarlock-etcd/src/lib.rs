@@ -19,6 +19,7 @@ mod queue;
 pub mod raw;
 mod release;
 mod renew;
+mod rights;
 mod turn_stream;
 mod watch;
 
@@ -39,6 +40,7 @@ use crate::error::SCHEME;
 use crate::keys::{Keys, Space};
 use crate::landmarks::Landmarks;
 use crate::lease::Leases;
+pub use crate::rights::rights;
 pub use oarlock_core::fenced::Written;
 
 /// An etcd cluster. See the [crate] for its guarantees and limits.

@@ -1,4 +1,5 @@
-//! The suite on a real server, each connection through a proxy of its own.
+//! The suite on a real server, each connection through a proxy of its own; on one member as a user with no more rights
+//! than locks need.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +11,9 @@ use oarlock_core::driver::BoxFuture;
 use oarlock_etcd::{Config, Etcd, Layout};
 use oarlock_testbed::proxied::{done, failed};
 use oarlock_testbed::{ProxiedConnection, Proxy};
+
+#[path = "shared/user.rs"]
+mod shared;
 
 struct Server {
     name: &'static str,
@@ -93,12 +97,14 @@ fn run(store: impl Fn() -> Server, only: &[&str]) -> bool {
 }
 
 fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
-    let Some(server) = oarlock_testbed::Etcd::start_or_skip()? else { return Ok(true) };
+    // Each connection logs in, which takes a tenth of a second of the server by default.
+    let Some(server) = oarlock_testbed::Etcd::start_with_or_skip(&[("bcrypt-cost", "4")])? else { return Ok(true) };
     let server = Arc::new(server);
     let mut config = Config::new(Vec::<String>::new());
     if layout == Layout::Go {
         (config.layout, config.prefix) = (layout, "team/".to_owned());
     }
+    shared::with_user(&server, &mut config)?;
     let members = vec![server.addr()];
     Ok(run(|| Server { name, members: members.clone(), config: config.clone(), alone: Some(server.clone()) }, &[]))
 }

@@ -9,26 +9,14 @@ use oarlock_testbed::{Etcd as Server, EtcdTls};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Root, and a user `locks` with the permissions that the docs ask for: to read and write keys with the prefix.
-fn with_users(server: &Server, prefix: &str) -> anyhow::Result<()> {
-    for words in [
-        &["user", "add", "root:secret"][..],
-        &["user", "grant-role", "root", "root"],
-        &["role", "add", "locks"],
-        &["role", "grant-permission", "locks", "readwrite", prefix, "--prefix=true"],
-        &["user", "add", "locks:swordfish"],
-        &["user", "grant-role", "locks", "locks"],
-        &["auth", "enable"],
-    ] {
-        server.ctl(words)?;
-    }
-    Ok(())
-}
+#[path = "shared/user.rs"]
+mod shared;
 
-fn config(server: &Server) -> Config {
+/// A configuration whose user may do what locks need, and nothing else.
+fn with_user(server: &Server) -> anyhow::Result<Config> {
     let mut config = Config::new([server.addr().to_string()]);
-    (config.user, config.password) = (Some("locks".into()), Some("swordfish".into()));
-    config
+    shared::with_user(server, &mut config)?;
+    Ok(config)
 }
 
 /// Everything that a client does, with no more rights than the docs ask for; and on leases too.
@@ -37,9 +25,8 @@ async fn the_least_role_is_enough_and_tokens_are_renewed() -> Outcome {
     // A token ends after a second without use, and sooner than any lease here.
     let Some(_) = Server::start_or_skip()? else { return Ok(()) };
     let server = Server::start_with(&[("auth-token-ttl", "1")])?;
-    with_users(&server, "oarlock:")?;
-    let (one, two) =
-        (Locks::over(Etcd::open(config(&server)).await?)?, Locks::over(Etcd::open(config(&server)).await?)?);
+    let config = with_user(&server)?;
+    let (one, two) = (Locks::over(Etcd::open(config.clone()).await?)?, Locks::over(Etcd::open(config.clone()).await?)?);
     let ttl = Duration::from_secs(6);
     let guard = one.mutex("job").ttl(ttl).lock().await?;
     let (fence, mut events) = (guard.fence(), Vec::new());
@@ -56,7 +43,7 @@ async fn the_least_role_is_enough_and_tokens_are_renewed() -> Outcome {
     assert_eq!(one.list().await?.len(), 1);
     guard.release().await?;
 
-    let store = Etcd::open(config(&server)).await?;
+    let store = Etcd::open(config).await?;
     let mut claim = Claim::new(ClaimId::from_bits(1), ResourceName::new("job")?);
     claim.wait = true;
     let Attempt::Granted(_) = store.attempt(&claim).await? else { return Err("not granted".into()) };
@@ -80,24 +67,45 @@ async fn the_least_role_is_enough_and_tokens_are_renewed() -> Outcome {
 async fn a_client_without_permission_gets_an_error() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
     // A password is fine where the cluster requires none.
-    let early = Locks::over(Etcd::open(config(&server)).await?)?;
+    let mut early = Config::new([server.addr().to_string()]);
+    (early.user, early.password) = (Some("app".into()), Some("swordfish".into()));
+    let early = Locks::over(Etcd::open(early).await?)?;
     early.mutex("job").lock().await?.release().await?;
-    with_users(&server, "oarlock:")?;
+    let config = with_user(&server)?;
     // And it is used once the cluster requires it.
     early.mutex("job").lock().await?.release().await?;
 
     let refused = |config: Config| async move { Etcd::open(config).await.expect_err("it was let in").kind() };
-    let mut wrong = config(&server);
+    let mut wrong = config.clone();
     wrong.password = Some("sword".into());
     assert_eq!(refused(wrong).await, ErrorKind::Denied);
     let anonymous = Config::new([server.addr().to_string()]);
     assert_eq!(refused(anonymous).await, ErrorKind::Denied);
-    let mut elsewhere = config(&server);
+    let mut elsewhere = config.clone();
     elsewhere.prefix = "other:".into();
     assert_eq!(refused(elsewhere).await, ErrorKind::Denied);
-    let mut half = config(&server);
+    let mut half = config.clone();
     half.user = None;
     assert_eq!(refused(half).await, ErrorKind::Config);
+
+    // Each half of its one right.
+    let root = |words: &[&str]| {
+        let mut ctl = server.ctl_command()?;
+        let output = ctl.args(["--user", "root:secret"]).args(words).output()?;
+        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    for half in ["read", "write"] {
+        root(&["role", "grant-permission", "app", half, "oarlock:", "--prefix=true"])?;
+        let error = match Etcd::open(config.clone()).await {
+            Ok(store) => Locks::over(store)?.mutex("job").try_lock().await.expect_err("half a right is none"),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{half}: {error}");
+        for word in ["read and write", "oarlock init --print"] {
+            assert!(error.to_string().contains(word), "{half}: {error}");
+        }
+    }
     Ok(())
 }
 
@@ -105,20 +113,9 @@ async fn a_client_without_permission_gets_an_error() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_least_role_of_a_shared_layout() -> Outcome {
     let Some(server) = Server::start_or_skip()? else { return Ok(()) };
-    for words in [["role", "add", "beside"], ["user", "add", "unused:x"]] {
-        server.ctl(&words)?;
-    }
-    server.ctl(&["role", "grant-permission", "beside", "readwrite", "oarlock:beside:", "--prefix=true"])?;
-    server.ctl(&["user", "add", "locks:swordfish"])?;
-    server.ctl(&["user", "grant-role", "locks", "beside"])?;
-    server.ctl(&["role", "add", "team"])?;
-    server.ctl(&["role", "grant-permission", "team", "readwrite", "team/", "--prefix=true"])?;
-    server.ctl(&["user", "grant-role", "locks", "team"])?;
-    server.ctl(&["user", "add", "root:secret"])?;
-    server.ctl(&["user", "grant-role", "root", "root"])?;
-    server.ctl(&["auth", "enable"])?;
-    let mut config = config(&server);
+    let mut config = Config::new([server.addr().to_string()]);
     (config.layout, config.prefix) = (Layout::Go, "team/".into());
+    shared::with_user(&server, &mut config)?;
     let client = Locks::over(Etcd::open(config.clone()).await?)?;
     let guard = client.mutex("job").lock().await?;
     assert_eq!(client.list().await?.len(), 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oarlock_core::driver::{BoxFuture, DynDriver};
 use oarlock_core::error::Result;
 use oarlock_core::url::{Scheme, Store, TLS_FILES, Url};
-use oarlock_redis::{ALLOW_EVICTION, Address, Config, Redis, database};
+use oarlock_redis::{ALLOW_EVICTION, Address, Config, Redis, database, rights};
 
 use crate::{Later, Quorum, SCHEME};
 
@@ -14,7 +14,9 @@ pub static STORE: Store = Store::new(
     SCHEME,
     &[scheme(SCHEME), scheme("redlocks").tls().options(&[ALLOW_EVICTION, TLS_FILES[0], TLS_FILES[1], TLS_FILES[2]])],
     |url| Box::pin(async move { Ok(Arc::new(redlock(configs(&url)?).await?) as _) }),
-);
+)
+// The same on each server.
+.rights(|url, user| configs(url)?.first().map_or(Ok(String::new()), |config| rights(config, user)));
 
 const fn scheme(name: &'static str) -> Scheme {
     Scheme::new(name, "Redlock over independent Redis servers")

@@ -24,7 +24,16 @@ pub(crate) fn no_connection(to: impl Display, error: RedisError) -> Error {
 /// A request failed.
 pub fn failed(error: RedisError) -> Error {
     match code(&error) {
-        Some("NOAUTH" | "WRONGPASS" | "NOPERM") => denied(error),
+        Some("NOAUTH" | "WRONGPASS") => denied(error),
+        Some("NOPERM") => {
+            let inside =
+                error.detail().is_some_and(|text| text.contains("in script") || text.contains("the script can't"));
+            let message =
+                "the user lacks a right: `oarlock init --print` prints the command that gives it all it needs";
+            let denied = Error::new(ErrorKind::Denied, message).on(SCHEME).because(error);
+            // The script has done what comes before that command.
+            if inside { denied.applied_unknown() } else { denied }
+        }
         // The server refused before it did anything, and may accept the request later.
         Some(
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN"
@@ -44,6 +53,10 @@ pub fn failed(error: RedisError) -> Error {
 /// script (call to …): @user_script: 1: -READONLY You can't write …`.
 fn code(error: &RedisError) -> Option<&str> {
     let outer = error.code();
+    // Before version 7.2 a command inside a script is refused in these words, without the name of the command.
+    if outer == Some("ERR") && error.detail().is_some_and(|text| text.contains("The user executing the script can't")) {
+        return Some("NOPERM");
+    }
     let inner = error.detail().filter(|text| outer == Some("ERR") && text.starts_with("Error running script"));
     let inner = inner.and_then(|text| text.split_once(": -")).and_then(|(_, inner)| inner.split(' ').next());
     inner.filter(|code| code.bytes().all(|byte| byte.is_ascii_uppercase())).or(outer)
@@ -154,6 +167,16 @@ mod tests {
         assert_eq!(failed(said(&format!("{broken}\r\n"))).kind(), ErrorKind::Internal);
         let error = failed(said("-NOPERM this user has no permissions\r\n"));
         assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Denied, Applied::No, Retry::Never));
+        for inside in [
+            "-NOPERM ACL failure in script: User app has no permissions to run the 'hset' command script: 4a, on @user_script:1.",
+            "-ERR The user executing the script can't run this command or subcommand script: 4a, on @user_script:175.",
+            "-ERR Error running script (call to f_2e02): @user_script:1: @user_script: 1: The user executing the script \
+             can't run this command or subcommand",
+        ] {
+            let error = failed(said(&format!("{inside}\r\n")));
+            let wanted = (ErrorKind::Denied, Applied::Unknown, Retry::Never);
+            assert_eq!((error.kind(), error.applied(), error.retry()), wanted, "{inside}");
+        }
         let error = failed(said("-ERR something else\r\n"));
         assert_eq!((error.kind(), error.applied()), (ErrorKind::Internal, Applied::Unknown));
     }

@@ -1,7 +1,10 @@
-//! The suite on real servers, in every way that they can be put together; each connection has proxies of its own.
+//! The suite on real servers, in every way that they can be put together; each connection has proxies of its own, and
+//! logs in as a user with no more rights than locks need.
 //!
 //! `OARLOCK_REDIS=cluster` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +26,32 @@ struct Store {
     /// The one server, where there is only one to be stopped.
     alone: Option<Arc<oarlock_testbed::Redis>>,
     remembered: Arc<Mutex<Vec<StoredKey>>>,
+    used: Arc<Used>,
+}
+
+/// The commands that the server was asked for.
+#[derive(Default)]
+struct Used(Mutex<BTreeSet<String>>);
+
+/// What not every run of the suite needs: to leave a channel, which a client does when it joins the next; to list a
+/// queue with long gaps; and to change the queue of an `RFairLock`, which only Redisson makes.
+const ELSEWHERE: &[&str] = &["unsubscribe", "hkeys", "lpop", "zscore"];
+
+impl Used {
+    /// Reads the server's counters, which end with its process.
+    fn note(&self, server: &oarlock_testbed::Redis) -> std::io::Result<()> {
+        let stats = redis_command(server.addr(), &["INFO", "commandstats"])?;
+        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split([':', '|']).next());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(names.map(str::to_owned));
+        Ok(())
+    }
+
+    /// Those of these rights that no case needed.
+    fn unused<'a>(&self, rights: &'a str) -> Vec<&'a str> {
+        let used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands = rights.split_whitespace().filter_map(|rule| rule.strip_prefix('+')?.split('|').next());
+        commands.filter(|command| !ELSEWHERE.contains(command) && !used.contains(*command)).collect()
+    }
 }
 
 /// A key, when it ends, and what is in it.
@@ -66,9 +95,13 @@ impl Fixture for Store {
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
-        let server = self.alone.clone();
+        let (server, used) = (self.alone.clone(), self.used.clone());
         Box::pin(async move {
-            let restarted = tokio::task::spawn_blocking(move || server.map_or(Ok(()), |server| server.restart()));
+            let restarted = tokio::task::spawn_blocking(move || {
+                let Some(server) = server else { return Ok(()) };
+                used.note(&server)?;
+                server.restart()
+            });
             restarted.await.map_err(failed)?.map_err(failed)
         })
     }
@@ -180,22 +213,64 @@ fn run_without(store: Store, topics: &[&str]) -> bool {
     !ended.has_failed()
 }
 
+/// A user with the rights that the locks of this configuration need, and no other.
+struct User {
+    rights: String,
+    /// The file in which the server finds it, also after a restart.
+    file: tempfile::NamedTempFile,
+}
+
+impl User {
+    /// Makes the user, and lets `config` log in as it.
+    fn of(config: &mut Config) -> Result<Self, Failure> {
+        (config.user, config.password) = (Some("app".into()), Some("swordfish".into()));
+        let rights = oarlock_redis::rights(config, "app")?.trim_end().replacen("ACL SETUSER ", "", 1);
+        let mut file = tempfile::NamedTempFile::new()?;
+        write!(file, "user default on nopass ~* &* +@all\nuser {rights} >swordfish\n")?;
+        Ok(Self { rights, file })
+    }
+
+    fn file(&self) -> String {
+        self.file.path().display().to_string()
+    }
+
+    /// Makes the user on a server that runs.
+    fn join(&self, addr: SocketAddr) -> std::io::Result<()> {
+        let words: Vec<_> =
+            ["ACL", "SETUSER"].into_iter().chain(self.rights.split(' ')).chain([">swordfish"]).collect();
+        redis_command(addr, &words).map(|_| ())
+    }
+}
+
 fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
-    let Some(server) = oarlock_testbed::Redis::start_or_skip()? else { return Ok(true) };
-    let addr = server.addr();
-    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    let mut config = Config::new(Address::Tcp(String::new(), 0));
     config.layout = layout;
-    Ok(run(Store { name, config, addrs: vec![addr], alone: Some(Arc::new(server)), remembered: Arc::default() }))
+    let user = User::of(&mut config)?;
+    let Some(server) = oarlock_testbed::Redis::start_with_or_skip(&[("aclfile", &user.file())])? else {
+        return Ok(true);
+    };
+    let (addr, server, used) = (server.addr(), Arc::new(server), Arc::<Used>::default());
+    config.address = Address::Tcp(addr.ip().to_string(), addr.port());
+    let (alone, remembered) = (Some(server.clone()), Arc::default());
+    let content = run(Store { name, config, addrs: vec![addr], alone, remembered, used: used.clone() });
+    used.note(&server)?;
+    match used.unused(&user.rights) {
+        unused if unused.is_empty() || oarlock_conformance::args().filter.is_some() => Ok(content),
+        unused => Err(format!("{name}: no case needs the rights {unused:?}").into()),
+    }
 }
 
 fn tls() -> Result<bool, Failure> {
-    let Some(server) = RedisTls::start_or_skip()? else { return Ok(true) };
+    let mut config = Config::new(Address::Tcp(String::new(), 0));
+    let user = User::of(&mut config)?;
+    let Some(server) = RedisTls::start_with_or_skip(&[("aclfile", &user.file())])? else { return Ok(true) };
     let addr = server.addr();
-    let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
+    config.address = Address::Tcp(addr.ip().to_string(), addr.port());
     let mut tls = Tls::default();
     tls.ca = Some(server.ca());
     config.tls = Some(tls);
-    let store = Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered: Arc::default() };
+    let (remembered, used) = (Arc::default(), Arc::default());
+    let store = Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered, used };
     Ok(run_without(store, THE_SAME_ANYWHERE))
 }
 
@@ -206,21 +281,28 @@ fn sentinel() -> Result<bool, Failure> {
         redis_command(sentinel.addr(), &["SENTINEL", "SET", MASTER, "down-after-milliseconds", "60000"])?;
     }
     let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
-    let config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
+    let mut config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
+    let user = User::of(&mut config)?;
+    for machine in &bed.machines {
+        user.join(machine.server.addr())?;
+    }
     let addrs = bed.machines.iter().map(|machine| machine.proxy.addr()).collect();
-    let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered: Arc::default() };
+    let (remembered, used) = (Arc::default(), Arc::default());
+    let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered, used };
     Ok(run_without(store, THE_SAME_ANYWHERE))
 }
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
-    for node in bed.masters.iter().chain(&bed.replicas) {
-        redis_command(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
-    }
     let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;
-    Ok(run(Store { name, config, addrs, alone: None, remembered: Arc::default() }))
+    let user = User::of(&mut config)?;
+    for node in bed.masters.iter().chain(&bed.replicas) {
+        redis_command(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
+        user.join(node.addr())?;
+    }
+    Ok(run(Store { name, config, addrs, alone: None, remembered: Arc::default(), used: Arc::default() }))
 }
 
 fn main() -> Result<(), Failure> {

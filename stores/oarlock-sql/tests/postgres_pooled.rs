@@ -16,6 +16,7 @@ fn main() -> anyhow::Result<()> {
         context,
         entrance: pooler.addr(),
         mode: fixture::Mode::Lease,
+        user: "postgres",
     };
     let verdict = oarlock_conformance::run_with(fixture, &oarlock_conformance::args());
     drop(pooler);

@@ -13,7 +13,11 @@ pub(crate) fn from_zk(error: zk::Error) -> Error {
         E::ClientClosed => Error::new(ErrorKind::Closed, "the session was closed").applied_unknown(),
         // Whatever it left was ephemeral, and the next attempt opens another session.
         E::SessionExpired => Error::unreachable("the session has expired").retry_now(),
-        E::NoAuth | E::AuthFailed | E::InvalidAcl => Error::new(ErrorKind::Denied, "not allowed by the server"),
+        E::NoAuth => Error::new(
+            ErrorKind::Denied,
+            "the user lacks a right on a node: `oarlock init --print` prints the commands that give it all it needs",
+        ),
+        E::AuthFailed | E::InvalidAcl => Error::new(ErrorKind::Denied, "not allowed by the server"),
         E::QuotaExceeded => Error::new(ErrorKind::Denied, "a quota of the server is used up").retry_later(),
         // Another client was faster; the request had no effect.
         E::NoNode | E::NodeExists | E::BadVersion | E::NotEmpty => return changed_meanwhile(),

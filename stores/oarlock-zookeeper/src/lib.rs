@@ -14,6 +14,7 @@ mod record;
 mod release;
 mod renew;
 mod resume;
+mod rights;
 mod route;
 mod servers;
 mod session;
@@ -30,6 +31,7 @@ use oarlock_core::{Claim, ClaimId, ResourceName, Result};
 pub use crate::checked::Checked;
 pub use crate::config::{Config, Layout, STORE};
 use crate::error::SCHEME;
+pub use crate::rights::rights;
 use crate::route::Route;
 #[cfg(feature = "tls")]
 pub use crate::tls::Tls;

@@ -1,5 +1,5 @@
 //! The suite on real servers, each connection through proxies of its own: one server, three of them, and the layouts
-//! that are shared with other programs.
+//! that are shared with other programs. On one server it runs as a user with no more rights than locks need.
 //!
 //! `OARLOCK_ZOOKEEPER=ensemble` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
 
@@ -76,20 +76,22 @@ const CURATOR: &[&str] = &[
     "it_excludes_every_other_kind",
 ];
 
+#[path = "shared/user.rs"]
+mod shared;
+
 /// Servers under test.
 struct Store {
     name: &'static str,
     addrs: Vec<SocketAddr>,
-    layout: Layout,
+    config: Config,
     session: Duration,
     /// The one server, where there is only one to be stopped.
     alone: Option<Arc<oarlock_testbed::ZooKeeper>>,
 }
 
-async fn connect(addrs: Vec<SocketAddr>, layout: Layout, session: Duration) -> Result<Arc<dyn Connection>> {
+async fn connect(addrs: Vec<SocketAddr>, mut config: Config) -> Result<Arc<dyn Connection>> {
     let proxies: Vec<_> = addrs.into_iter().map(Proxy::start).collect::<std::io::Result<_>>().map_err(failed)?;
-    let config = Config::new(proxies.iter().map(|proxy| proxy.addr().to_string()));
-    let config = config.layout(layout).session_timeout(session);
+    config.hosts = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     Ok(ProxiedConnection::new(ZooKeeper::open(config).await?, proxies))
 }
 
@@ -112,7 +114,7 @@ impl Fixture for Store {
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        Box::pin(connect(self.addrs.clone(), self.layout, self.session))
+        Box::pin(connect(self.addrs.clone(), self.config.clone().session_timeout(self.session)))
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
@@ -142,25 +144,31 @@ fn main() -> anyhow::Result<()> {
         let mut args = args.clone();
         let whole = store.name == "one" || long || args.filter.is_some();
         args.skip.extend(LONG.iter().filter(|_| !whole).map(ToString::to_string));
-        args.skip.extend(SESSIONS.iter().filter(|_| !whole && store.layout != Layout::Native).map(ToString::to_string));
-        args.skip.extend(ABROAD.iter().filter(|_| store.layout != Layout::Native).map(ToString::to_string));
-        args.skip.extend(CURATOR.iter().filter(|_| store.layout == Layout::Curator).map(ToString::to_string));
+        args.skip.extend(
+            SESSIONS.iter().filter(|_| !whole && store.config.layout != Layout::Native).map(ToString::to_string),
+        );
+        args.skip.extend(ABROAD.iter().filter(|_| store.config.layout != Layout::Native).map(ToString::to_string));
+        args.skip.extend(CURATOR.iter().filter(|_| store.config.layout == Layout::Curator).map(ToString::to_string));
         println!("{}:", store.name);
         failed |= oarlock_conformance::run_with(store, &args).has_failed();
     };
     if wants("one") || wants("curator") || wants("kazoo") {
         let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
-        let server = Arc::new(server);
+        let (server, runtime) = (Arc::new(server), tokio::runtime::Runtime::new()?);
         let stores = [("one", Layout::Native), ("curator", Layout::Curator), ("kazoo", Layout::Kazoo)];
         for (name, layout) in stores.into_iter().filter(|(name, _)| wants(name)) {
             let alone = Some(server.clone()).filter(|_| layout == Layout::Native);
-            run(Store { name, addrs: vec![server.addr()], layout, session: SESSION, alone });
+            // Each has a root of its own, whose user has no more rights than locks need.
+            let config = Config::new(Vec::<String>::new()).root(format!("/team/{name}")).layout(layout);
+            let config = runtime.block_on(shared::with_user(server.addr(), config))?;
+            run(Store { name, addrs: vec![server.addr()], config, session: SESSION, alone });
         }
     }
     if wants("ensemble") {
         let Some(ensemble) = ZooKeeperEnsemble::start_or_skip()? else { return Ok(()) };
         let addrs = ensemble.members.iter().map(oarlock_testbed::ZooKeeper::addr).collect();
-        run(Store { name: "ensemble", addrs, layout: Layout::Native, session: OF_THREE, alone: None });
+        let config = Config::new(Vec::<String>::new());
+        run(Store { name: "ensemble", addrs, config, session: OF_THREE, alone: None });
     }
     // Only now: the servers are stopped when they are dropped.
     if failed {

@@ -180,10 +180,15 @@ async fn an_error_after_the_node_was_made_says_that_it_may_count() -> Result<()>
     let mine = claim("job", 1)?;
     let error = driver.attempt(&mine).await.err().context("granted without reading the others")?;
     ensure!((error.kind(), error.applied()) == (ErrorKind::Denied, Applied::Unknown), "{error:?}");
+    ensure!(error.to_string().contains("oarlock init --print"), "{error}");
     raw.set_acl("/oarlock/job", &zk::Acls::anyone_all(), None).await?;
     ensure!(raw.list_children("/oarlock/job").await?.len() == 1, "no node was made: nothing was tested");
     release(&driver, &mine).await?;
     ensure!(raw.list_children("/oarlock/job").await?.is_empty(), "a node is left");
+    // Without the right to create nodes below the root there is no other name.
+    raw.set_acl("/oarlock", &zk::Acls::anyone_read(), None).await?;
+    let error = driver.attempt(&claim("other", 2)?).await.err().context("granted without a node")?;
+    ensure!(error.kind() == ErrorKind::Denied && error.to_string().contains("oarlock init --print"), "{error}");
     Ok(())
 }
 

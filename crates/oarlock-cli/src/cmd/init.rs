@@ -1,11 +1,11 @@
-//! `oarlock init`: create what the store needs, or print it.
+//! `oarlock init`: create what the store needs, or print it, with the rights that locks need.
 
 use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
 use crate::store::{Store, block_on};
 
-/// Create the tables and procedures that locks need in a database
+/// Create the tables and procedures that locks need in a database; print the rights that they need in any store
 #[derive(Debug, clap::Args)]
 pub(crate) struct InitArgs {
     /// Print what would be done, and do nothing

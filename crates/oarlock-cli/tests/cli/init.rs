@@ -41,6 +41,32 @@ fn a_store_that_needs_nothing_says_so() {
 }
 
 #[test]
+fn the_rights_that_locks_need_are_printed() {
+    let context = TestContext::new();
+    let redis = on(&context, "redis://h?prefix=team:", &["init", "--print", "--grant", "app"]);
+    assert!(
+        redis.out.starts_with("ACL SETUSER app on resetkeys ~team:* resetchannels &team:* -@all +hello "),
+        "{redis:?}"
+    );
+    let redlock = on(&context, "redlock://ada:secret@a,b,c", &["init", "--print"]);
+    assert!(redlock.out.starts_with("ACL SETUSER ada on resetkeys ~* ~oarlock:beside:* "), "{redlock:?}");
+    let etcd = on(&context, "etcd://h/team?layout=go", &["init", "--print"]);
+    let wanted = "etcdctl role add locks\n\
+        etcdctl role grant-permission locks readwrite team/ --prefix=true\n\
+        etcdctl role grant-permission locks readwrite oarlock:beside: --prefix=true\n\
+        etcdctl user grant-role locks locks\n";
+    assert_eq!(etcd.out, wanted);
+    let zookeeper = on(&context, "zk://ada:secret@h/team", &["init", "--print"]);
+    let wanted = "addauth digest ada:PASSWORD\ncreate /team\ncreate /team/oarlock\nsetAcl /team/oarlock auth::cr\n";
+    assert_eq!(zookeeper.out, wanted);
+    // Nothing is given without the tools of the store, and this says so.
+    let refused = on(&context, "redis://h", &["init", "--grant", "app"]);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(78), ""), "{refused:?}");
+    assert!(refused.err.contains("oarlock init --print"), "{refused:?}");
+    assert_eq!(on(&context, "zk://h?layout=curator", &["init", "--print"]).code, Some(78));
+}
+
+#[test]
 fn a_user_with_few_rights_locks_on_postgres() {
     let context = TestContext::new();
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };

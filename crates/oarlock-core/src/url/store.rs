@@ -15,7 +15,12 @@ pub struct Store {
     schemes: &'static [Scheme],
     open: Open,
     setup: Option<Setup>,
+    rights: Option<Rights>,
 }
+
+/// The commands, one on a line, with which an administrator gives a user the rights that locks behind a URL need, and
+/// no more.
+pub type Rights = fn(&Url, user: &str) -> Result<String>;
 
 /// How a store that needs tables or procedures gets them.
 #[derive(Clone, Copy)]
@@ -30,13 +35,20 @@ impl Store {
     /// A store that needs no setup.
     #[must_use]
     pub const fn new(name: &'static str, schemes: &'static [Scheme], open: Open) -> Self {
-        Self { name, schemes, open, setup: None }
+        Self { name, schemes, open, setup: None, rights: None }
     }
 
     /// A store that needs tables or procedures before it can be used.
     #[must_use]
     pub const fn setup(mut self, setup: Setup) -> Self {
         self.setup = Some(setup);
+        self
+    }
+
+    /// A store that needs no setup, whose users may have few rights: those that `rights` lists are enough.
+    #[must_use]
+    pub const fn rights(mut self, rights: Rights) -> Self {
+        self.rights = Some(rights);
         self
     }
 
@@ -53,6 +65,12 @@ impl Store {
     #[must_use]
     pub fn needs(&self) -> Option<Setup> {
         self.setup
+    }
+
+    /// How its users get their rights, if an administrator grants them and [`needs`](Self::needs) does not.
+    #[must_use]
+    pub fn granted_by(&self) -> Option<Rights> {
+        self.rights
     }
 }
 

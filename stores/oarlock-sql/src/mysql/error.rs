@@ -82,7 +82,10 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
         );
     }
     match told.code {
-        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (ErrorKind::Denied, "the server refused the request"),
+        1044 | 1142 | 1143 | 1227 | 1370 => {
+            (ErrorKind::Denied, "the user lacks a right: run `oarlock init --grant USER`")
+        }
+        ACCESS_DENIED | 1698 => (ErrorKind::Denied, "the server refused the credentials"),
         1049 => (ErrorKind::Config, "there is no such database"),
         NO_SUCH_TABLE | 1054 | 1305 | 1318 => {
             (ErrorKind::Foreign, "the tables of oarlock are missing or have another layout: run `oarlock init`")

@@ -1,4 +1,5 @@
-//! What the suite does to a MariaDB or MySQL server; every client comes through a proxy of its own.
+//! What the suite does to a MariaDB or MySQL server; every client comes through a proxy of its own, as a user with no
+//! more rights than locks need.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -36,8 +37,23 @@ const TTL: Duration = Duration::from_millis(2000);
 /// Runs the suite, if there is such a server.
 pub(crate) fn run(flavour: Flavour, mode: Mode) -> anyhow::Result<()> {
     let Some(server) = SqlServer::primary_or_skip(flavour)? else { return Ok(()) };
+    tokio::runtime::Runtime::new()?.block_on(with_user(&server, mode))?;
     let (primary, behind, connections) = (Mutex::new(Arc::new(server)), Mutex::default(), Mutex::default());
     oarlock_conformance::run(Server(Arc::new(State { flavour, mode, primary, behind, connections })))
+}
+
+/// Makes the user `app` with the rights that locks need, and no other. Named locks need none but to enter the database.
+async fn with_user(server: &SqlServer, mode: Mode) -> anyhow::Result<()> {
+    let mut root = Conn::from_url(server.url()).await?;
+    root.query_drop("CREATE USER app").await?;
+    match mode {
+        Mode::Lease => {
+            let config = Config::new(server.addr().ip().to_string(), server.addr().port(), "locks");
+            oarlock_sql::mysql::init(config, Some("app")).await?;
+        }
+        Mode::Session => root.query_drop("GRANT EXECUTE ON locks.* TO app").await?,
+    }
+    Ok(())
 }
 
 impl Fixture for Server {
@@ -71,7 +87,7 @@ impl Fixture for Server {
             let (entrance, mode) = (state.primary().addr(), state.mode);
             let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
             let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port(), "locks");
-            config.session_ttl = TTL;
+            (config.user, config.session_ttl) = (Some("app".into()), TTL);
             let driver: Arc<dyn DynDriver> = match mode {
                 Mode::Lease => Arc::new(MySql::connect(config).await?),
                 Mode::Session => Arc::new(MySqlSession::connect(Named::new(config)).await?),

@@ -147,12 +147,7 @@ async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
     let error = MySql::connect(app.clone()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 
-    MySql::connect(config(server.addr())).await.unwrap();
-    for table in ["resource", "claim", "grave", "session", "server"] {
-        let right = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.oarlock_{table} TO app");
-        root.query_drop(right).await.unwrap();
-    }
-    root.query_drop("GRANT SELECT ON locks.oarlock_format TO app; GRANT EXECUTE ON locks.* TO app").await.unwrap();
+    oarlock_sql::mysql::init(config(server.addr()), Some("app")).await.unwrap();
     let store = MySql::connect(app.clone()).await.unwrap();
     assert!(!format!("{store:?}").contains("secret"), "an open connection shows its password");
     let claim = claim(1, "rights");
@@ -160,6 +155,22 @@ async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
     assert!(matches!(renew(&store, &claim).await.unwrap(), Renewed::Alive { .. }));
     assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
     store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+
+    for (right, lacking) in [
+        ("SELECT ON locks.oarlock_format", "oarlock_format"),
+        ("INSERT ON locks.oarlock_claim", "oarlock_claim"),
+        ("EXECUTE ON PROCEDURE locks.oarlock_attempt", "oarlock_attempt"),
+    ] {
+        root.query_drop(format!("REVOKE {right} FROM app")).await.unwrap();
+        let error = match MySql::connect(app.clone()).await {
+            Ok(store) => grant(&store, &claim).await.expect_err(right),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
+        let text = error.to_string();
+        assert!(text.contains(lacking) && text.contains("oarlock init --grant"), "{right}: {text}");
+        root.query_drop(format!("GRANT {right} TO app")).await.unwrap();
+    }
 
     let wrong = MySql::connect(app.password("wrong")).await.unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");

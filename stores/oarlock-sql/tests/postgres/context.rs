@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use oarlock_sql::postgres::Config;
 use oarlock_testbed::Postgres;
 use oarlock_testbed::proxy::Proxy;
 use tokio::task::spawn_blocking;
@@ -23,6 +24,22 @@ impl TestContext {
         let Some(server) = Postgres::start_or_skip()? else { return Ok(None) };
         let (door, server) = (Proxy::start(server.addr())?, Mutex::new(Arc::new(server)));
         Ok(Some(Arc::new(Self { door, server, behind: Mutex::new(None) })))
+    }
+
+    /// Makes the role `app`. With `schema` it has the rights that leases need, and otherwise none.
+    #[allow(dead_code, reason = "behind a pooler all clients are one role")]
+    pub(crate) fn with_role(&self, schema: bool) -> anyhow::Result<&'static str> {
+        let server = self.server();
+        tokio::runtime::Runtime::new()?.block_on(async {
+            let root = connect(&server).await?;
+            root.batch_execute("CREATE ROLE app LOGIN").await?;
+            if schema {
+                let mut config = Config::new(server.addr().ip().to_string(), server.addr().port());
+                (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
+                oarlock_sql::postgres::init(config, Some("app")).await?;
+            }
+            Ok("app")
+        })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {

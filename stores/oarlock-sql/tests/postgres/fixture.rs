@@ -21,6 +21,8 @@ pub(crate) struct Server {
     pub(crate) context: Arc<TestContext>,
     pub(crate) entrance: SocketAddr,
     pub(crate) mode: Mode,
+    /// Whom clients log in as.
+    pub(crate) user: &'static str,
 }
 
 #[derive(Clone, Copy)]
@@ -47,12 +49,12 @@ impl Fixture for Server {
     }
 
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
-        let (entrance, mode) = (self.entrance, self.mode);
+        let (entrance, mode, user) = (self.entrance, self.mode, self.user);
         Box::pin(async move {
             admits(entrance).await?;
             let proxy = Proxy::start(entrance).map_err(|error| Error::unreachable("no proxy").because(error))?;
             let mut config = Config::new(proxy.addr().ip().to_string(), proxy.addr().port());
-            (config.user, config.database) = (Some("postgres".into()), Some("postgres".into()));
+            (config.user, config.database) = (Some(user.into()), Some("postgres".into()));
             config.session_ttl = TTL;
             let driver: Arc<dyn DynDriver> = match mode {
                 Mode::Lease => Arc::new(Postgres::connect(config).await?),

@@ -84,11 +84,10 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     let error = Postgres::connect(app.clone()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 
-    Postgres::connect(config(server.addr())).await.unwrap();
-    let rights = "GRANT USAGE ON SCHEMA oarlock TO app; GRANT SELECT ON oarlock.format TO app;
-        GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock.resource, oarlock.claim, oarlock.session TO app";
-    root.batch_execute(rights).await.unwrap();
-    let store = Postgres::connect(app).await.unwrap();
+    oarlock_sql::postgres::init(config(server.addr()), Some("app")).await.unwrap();
+    // Other roles stay unseen, as on a managed server.
+    root.batch_execute("REVOKE SELECT ON pg_stat_activity FROM PUBLIC").await.unwrap();
+    let store = Postgres::connect(app.clone()).await.unwrap();
     let claim = claim(1, "rights");
     grant(&store, &claim).await.unwrap();
     assert!(matches!(renew(&store, &claim).await, Renewed::Alive { .. }));
@@ -96,10 +95,27 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     drop(store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap());
     store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
 
+    for (right, lacking) in [
+        ("USAGE ON SCHEMA oarlock", "schema oarlock"),
+        ("SELECT ON oarlock.format", "table format"),
+        ("SELECT ON oarlock.resource", "table resource"),
+        ("INSERT ON oarlock.claim", "table claim"),
+        ("UPDATE ON oarlock.session", "table session"),
+    ] {
+        root.batch_execute(&format!("REVOKE {right} FROM app")).await.unwrap();
+        let error = match Postgres::connect(app.clone()).await {
+            Ok(store) => grant(&store, &claim).await.expect_err(right),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
+        let text = error.to_string();
+        assert!(text.contains(lacking) && text.contains("oarlock init --grant"), "{right}: {text}");
+        root.batch_execute(&format!("GRANT {right} TO app")).await.unwrap();
+    }
+    grant(&Postgres::connect(app.clone()).await.unwrap(), &claim).await.unwrap();
+
     root.batch_execute("ALTER ROLE app SET default_transaction_isolation = 'serializable'").await.unwrap();
-    let mut strict = config(server.addr());
-    strict.user = Some("app".into());
-    let error = Postgres::connect(strict).await.unwrap_err();
+    let error = Postgres::connect(app).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
