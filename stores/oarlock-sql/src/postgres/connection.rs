@@ -1,4 +1,4 @@
-//! The connections of one client: [some for requests](crate::postgres::lanes), one for renewals, and one whose end is
+//! The connections of one client: [some for requests](crate::postgres::request_pool), one for renewals, and one whose end is
 //! the end of its session.
 
 use std::future::poll_fn;
@@ -16,8 +16,8 @@ use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 use crate::postgres::config::Config;
 use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connection, not_ours};
 use crate::postgres::holder_watch::HolderWatch;
-use crate::postgres::lanes::Lanes;
 use crate::postgres::listening::{self, Listening};
+use crate::postgres::request_pool::RequestPool;
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
 use crate::postgres::watch::{Hub, end, tell};
@@ -49,7 +49,7 @@ pub(crate) struct Pool {
     config: Config,
     /// The runtime of all connections, whichever task opens one.
     runtime: Handle,
-    requests: Arc<Lanes>,
+    requests: Arc<RequestPool>,
     /// Whatever holds up a request must not hold up these.
     renewals: Reopened<Connection>,
     session: Reopened<Session>,
@@ -267,7 +267,8 @@ impl Pool {
             Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
         })?;
         config.check()?;
-        let (requests, renewals) = (Arc::new(Lanes::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
+        let (requests, renewals) =
+            (Arc::new(RequestPool::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
         let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (next, left, holder_watch) = (AtomicI64::new(random()?), Mutex::default(), HolderWatch::default());
@@ -443,8 +444,8 @@ impl Pool {
     }
 
     async fn query_now(self: &Arc<Self>, about: About, sql: &'static str, mut params: Vec<Owned>) -> Result<Vec<Row>> {
-        let _turn = match &about {
-            About::Attempt(name) | About::Name(name) => Some(self.requests.turn(name).await?),
+        let _permit = match &about {
+            About::Attempt(name) | About::Name(name) => Some(self.requests.permit(name).await?),
             About::Nothing | About::Renewals => None,
         };
         if let About::Renewals = about {
@@ -456,20 +457,20 @@ impl Pool {
                 error
             });
         }
-        let mut lane = self.requests.take(self).await?;
-        let connection = match lane.spare() {
+        let mut lease = self.requests.take(self).await?;
+        let connection = match lease.spare() {
             Some(spare) => spare,
             None => self.ready(&self.requests.first).await?,
         };
         self.check()?;
         if let About::Attempt(_) = about {
             // Another one stands for the session while the first is gone: a process that lives must be seen to live.
-            let stands = lane.spare().is_none() || self.requests.first.current().is_none();
+            let stands = lease.spare().is_none() || self.requests.first.current().is_none();
             params.push(param(stands, Type::BOOL));
         }
         self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
             if !is_sound {
-                lane.discard(&connection);
+                lease.discard(&connection);
             }
             error
         })

@@ -1,4 +1,4 @@
-//! The connections for requests: the first is always there, others are opened while all are busy.
+//! The pool of connections for requests: the first is always there, spares are opened while all are busy.
 //!
 //! A connection serves one request at a time, so that a request that waits in the server, for a row that a stranger has
 //! locked or for the disk, delays no other.
@@ -17,7 +17,7 @@ use crate::postgres::connection::{Connection, Pool};
 use crate::postgres::error::{SCHEME, STORE};
 
 /// The most connections of a client for requests.
-pub const LANES: usize = 4;
+pub const CONNECTIONS: usize = 4;
 
 /// The most requests of one name under way at once: the server serves them one after the other, and another name must
 /// find a connection.
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The connections, and the requests that want one.
-pub(super) struct Lanes {
+pub(super) struct RequestPool {
     /// Opened by the request that needs it, which gets the error if that fails. It stands for the session.
     pub(super) first: Reopened<Connection>,
     /// As many as there are connections that no request has.
@@ -60,21 +60,21 @@ struct Spare {
 }
 
 /// A connection, for one request.
-pub(super) struct Lane {
-    lanes: Arc<Lanes>,
+pub(super) struct ConnectionLease {
+    pool: Arc<RequestPool>,
     /// `None`: the first.
     spare: Option<Spare>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 /// One of the requests of a name that may be under way.
-pub(super) struct Turn {
-    lanes: Arc<Lanes>,
+pub(super) struct NamePermit {
+    pool: Arc<RequestPool>,
     name: Box<[u8]>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Lanes {
+impl RequestPool {
     pub(super) fn new(runtime: Handle) -> Self {
         let first = Reopened::new(SCHEME).on(runtime);
         Self { first, permits: Arc::new(Semaphore::new(1)), state: Mutex::default(), names: Mutex::default() }
@@ -89,15 +89,15 @@ impl Lanes {
     }
 
     /// Waits until another request of `name` may be sent.
-    pub(super) async fn turn(self: &Arc<Self>, name: &[u8]) -> Result<Turn> {
-        let mut turn = Turn { lanes: self.clone(), name: name.into(), permit: None };
+    pub(super) async fn permit(self: &Arc<Self>, name: &[u8]) -> Result<NamePermit> {
+        let mut held = NamePermit { pool: self.clone(), name: name.into(), permit: None };
         let permits = self.names().entry(name.into()).or_insert_with(|| Arc::new(Semaphore::new(OF_A_NAME))).clone();
-        turn.permit = Some(permits.acquire_owned().await.map_err(|error| STORE.closed().because(error))?);
-        Ok(turn)
+        held.permit = Some(permits.acquire_owned().await.map_err(|error| STORE.closed().because(error))?);
+        Ok(held)
     }
 
     /// A connection that no other request has. If all are taken, `pool` opens another one.
-    pub(super) async fn take(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Lane> {
+    pub(super) async fn take(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<ConnectionLease> {
         loop {
             let permit = match self.permits.clone().try_acquire_owned() {
                 Ok(permit) => permit,
@@ -109,15 +109,15 @@ impl Lanes {
             };
             let mut state = self.lock();
             if !std::mem::replace(&mut state.first_is_taken, true) {
-                return Ok(Lane { lanes: self.clone(), spare: None, permit: Some(permit) });
+                return Ok(ConnectionLease { pool: self.clone(), spare: None, permit: Some(permit) });
             }
             let (spare, generation) = (state.idle.pop(), state.generation);
             drop(state);
             let Some(spare) = spare else { return Err(STORE.unexpected("a permit without a connection")) };
             let is_sound = spare.generation == generation && !spare.connection.is_ended();
-            let lane = Lane { lanes: self.clone(), spare: Some(spare), permit: Some(permit) };
+            let lease = ConnectionLease { pool: self.clone(), spare: Some(spare), permit: Some(permit) };
             if is_sound {
-                return Ok(lane);
+                return Ok(lease);
             }
         }
     }
@@ -129,11 +129,11 @@ impl Lanes {
         }
         let mut next = self.may_open();
         if next.is_some() {
-            let (lanes, pool) = (self.clone(), pool.clone());
+            let (requests, pool) = (self.clone(), pool.clone());
             pool.runtime().clone().spawn(async move {
                 while let Some(generation) = next {
                     let opened = pool.open_connection::<Connection>().await;
-                    next = lanes.opened(generation, opened);
+                    next = requests.opened(generation, opened);
                 }
             });
         }
@@ -143,7 +143,7 @@ impl Lanes {
     fn may_open(&self) -> Option<u64> {
         let mut state = self.lock();
         let pauses = state.pause_until.is_some_and(|until| Instant::now() < until);
-        if state.opening || pauses || state.spares + 1 >= LANES {
+        if state.opening || pauses || state.spares + 1 >= CONNECTIONS {
             return None;
         }
         state.opening = true;
@@ -207,30 +207,30 @@ impl Lanes {
     }
 }
 
-impl fmt::Debug for Lanes {
+impl fmt::Debug for RequestPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes").field("spares", &self.lock().spares).finish_non_exhaustive()
+        f.debug_struct("RequestPool").field("spares", &self.lock().spares).finish_non_exhaustive()
     }
 }
 
 /// Closes a connection once it is not needed any more.
-async fn retire(lanes: Weak<Lanes>, connection: Weak<Connection>) {
+async fn retire(requests: Weak<RequestPool>, connection: Weak<Connection>) {
     loop {
         tokio::time::sleep(IDLE).await;
-        let (Some(lanes), Some(connection)) = (lanes.upgrade(), connection.upgrade()) else { return };
-        if !lanes.retire(&connection) {
+        let (Some(requests), Some(connection)) = (requests.upgrade(), connection.upgrade()) else { return };
+        if !requests.retire(&connection) {
             return;
         }
     }
 }
 
 /// Counts a request that waits for a connection.
-struct Waiting<'a>(&'a Lanes);
+struct Waiting<'a>(&'a RequestPool);
 
 impl<'a> Waiting<'a> {
-    fn new(lanes: &'a Lanes) -> Self {
-        lanes.lock().waiting += 1;
-        Self(lanes)
+    fn new(requests: &'a RequestPool) -> Self {
+        requests.lock().waiting += 1;
+        Self(requests)
     }
 }
 
@@ -240,7 +240,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Lane {
+impl ConnectionLease {
     /// The connection; `None` for the first, which may have to be opened.
     pub(super) fn spare(&self) -> Option<Arc<Connection>> {
         self.spare.as_ref().map(|spare| spare.connection.clone())
@@ -249,15 +249,15 @@ impl Lane {
     /// This connection is of no more use.
     pub(super) fn discard(&mut self, connection: &Arc<Connection>) {
         match &mut self.spare {
-            None => self.lanes.first.discard(connection),
+            None => self.pool.first.discard(connection),
             Some(spare) => spare.generation = u64::MAX,
         }
     }
 }
 
-impl Drop for Lane {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        let mut state = self.lanes.lock();
+        let mut state = self.pool.lock();
         match self.spare.take() {
             None => state.first_is_taken = false,
             Some(spare) if spare.generation == state.generation && !spare.connection.is_ended() => {
@@ -275,10 +275,10 @@ impl Drop for Lane {
     }
 }
 
-impl Drop for Turn {
+impl Drop for NamePermit {
     fn drop(&mut self) {
         drop(self.permit.take());
-        let mut names = self.lanes.names();
+        let mut names = self.pool.names();
         if names.get(&self.name).is_some_and(|permits| Arc::strong_count(permits) == 1) {
             names.remove(&self.name);
         }
