@@ -12,7 +12,8 @@
 //! | session | one client, as the server sees it: a number, and the connections that belong to it |
 //! | liveness lock | an advisory or named lock that a connection of a session holds; the server releases it when the process dies |
 //! | hub | the waiters and watches of one session or client, which notifications wake |
-//! | lane | a group of connections for one use: requests, or renewals |
+//! | request pool | on `PostgreSQL`, the connections for requests: the first, and spares while all are busy |
+//! | lane | on `MySQL`, a group of connections for one use: requests, or renewals |
 //! | notification | on `PostgreSQL`, a `NOTIFY` on the channel of a session; it may carry a grant |
 //! | wake-up lock | on `MySQL`, the named lock of a claim; a waiter behind the claim waits for it instead of polling |
 //! | listener | on `MySQL`, a connection that waits for wake-up locks |
@@ -41,6 +42,7 @@
 //! | `session` | what session mode needs of this server |
 //! | `raw` | a connection for the benchmark |
 //! | `postgres/holder_watch`, `postgres/notification` | see above; the text of a notification |
+//! | `postgres/request_pool`, `postgres/listening` | see above; when a session listens |
 //! | `postgres/key`, `postgres/transaction` | numbers of advisory locks; locks that end with a transaction |
 //! | `postgres/tls` | encryption |
 //! | `mysql/flavour`, `mysql/lanes` | see above |

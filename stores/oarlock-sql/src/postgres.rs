@@ -6,11 +6,11 @@ mod driver;
 mod error;
 mod holder_watch;
 mod key;
-mod lanes;
 mod listening;
 mod notification;
 #[doc(hidden)]
 pub mod raw;
+mod request_pool;
 mod row;
 mod schema;
 mod session;

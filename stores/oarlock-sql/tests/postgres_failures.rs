@@ -12,5 +12,7 @@ mod crash;
 mod durable;
 #[path = "postgres/faults.rs"]
 mod faults;
+#[path = "postgres/request_pool.rs"]
+mod request_pool;
 #[path = "postgres/sessions.rs"]
 mod sessions;

@@ -1,4 +1,4 @@
-//! The connections of one client: [some for requests](crate::postgres::lanes), one for renewals, and one whose end is
+//! The connections of one client: [some for requests](crate::postgres::request_pool), one for renewals, and one whose end is
 //! the end of its session.
 
 use std::future::poll_fn;
@@ -14,10 +14,12 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 
 use crate::postgres::config::Config;
-use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, no_connection, not_ours};
+use crate::postgres::error::{
+    SCHEME, STORE, ends_connection, failed, is_out_of_connections, is_stale, no_connection, not_ours,
+};
 use crate::postgres::holder_watch::HolderWatch;
-use crate::postgres::lanes::Lanes;
 use crate::postgres::listening::{self, Listening};
+use crate::postgres::request_pool::{ConnectionLease, RequestPool};
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
 use crate::postgres::watch::{Hub, end, tell};
@@ -49,7 +51,7 @@ pub(crate) struct Pool {
     config: Config,
     /// The runtime of all connections, whichever task opens one.
     runtime: Handle,
-    requests: Arc<Lanes>,
+    requests: Arc<RequestPool>,
     /// Whatever holds up a request must not hold up these.
     renewals: Reopened<Connection>,
     session: Reopened<Session>,
@@ -58,6 +60,9 @@ pub(crate) struct Pool {
     /// Sessions at servers that the address no longer leads to. Their liveness locks stay: belief in their claims must
     /// end before a client of that server sees the locks released.
     left: Mutex<Vec<Arc<Session>>>,
+    /// The run of the server to which the last connection was opened.
+    last_run: Run,
+    arriving: Mutex<()>,
     holder_watch: HolderWatch,
     closed: AtomicBool,
     pooled: AtomicBool,
@@ -75,9 +80,14 @@ enum About {
     Renewals,
 }
 
+/// A [run](run_of) of a server that all connections share; zero before the first.
+type Run = Arc<AtomicI64>;
+
 /// A connection for requests.
 pub(crate) struct Connection {
     pub(crate) client: Client,
+    /// In which run of the server it was opened, and which one is the last; `None` behind a pooler.
+    run: Option<(i64, Run)>,
     /// The statements that were prepared; `None` behind a pooler, which may give the next request to another backend.
     prepared: Option<Mutex<Vec<(&'static str, Statement)>>>,
 }
@@ -85,7 +95,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// One for statements that are sent with all their text.
     pub(crate) fn plain(client: Client) -> Self {
-        Self { client, prepared: None }
+        Self { client, run: None, prepared: None }
     }
 
     async fn query(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -140,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Gives it up, though its connection has not ended.
+    /// Ends it for this client, though its connection has not ended.
     fn leave(&self) {
         self.left.store(true, Ordering::Release);
         end(&self.hub);
@@ -149,11 +159,11 @@ impl Session {
 
 pub(crate) trait Open: Ends + Send + Sync + Sized + 'static {
     /// Opens one, and says in which [run](run_of) of the server; `None` behind a pooler.
-    fn open(config: Config) -> impl Future<Output = Result<(Self, Option<i64>)>> + Send;
+    fn open(config: Config, last_run: Run) -> impl Future<Output = Result<(Self, Option<i64>)>> + Send;
 }
 
 impl Open for Connection {
-    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
+    async fn open(config: Config, last_run: Run) -> Result<(Self, Option<i64>)> {
         let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
         tokio::spawn(connection);
         let (mut run, mut prepared) = (None, None);
@@ -162,18 +172,20 @@ impl Open for Connection {
             (run, prepared) = (Some(run_of(&client).await?), Some(Mutex::default()));
         }
         schema::prepare(&client).await?;
-        Ok((Self { client, prepared }, run))
+        Ok((Self { client, run: run.map(|run| (run, last_run)), prepared }, run))
     }
 }
 
 impl Ends for Connection {
+    /// Also when the address leads to another server now: what is asked there must be of one mind with the session.
     fn is_ended(&self) -> bool {
-        self.client.is_closed()
+        let is_old = |(run, last): &(i64, Run)| last.load(Ordering::Acquire) != *run;
+        self.client.is_closed() || self.run.as_ref().is_some_and(is_old)
     }
 }
 
 impl Open for Session {
-    async fn open(config: Config) -> Result<(Self, Option<i64>)> {
+    async fn open(config: Config, _: Run) -> Result<(Self, Option<i64>)> {
         let number = random()? | 1;
         let mut client = config.to_client();
         client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
@@ -267,10 +279,12 @@ impl Pool {
             Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
         })?;
         config.check()?;
-        let (requests, renewals) = (Arc::new(Lanes::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
+        let (requests, renewals) =
+            (Arc::new(RequestPool::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
         let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (next, left, holder_watch) = (AtomicI64::new(random()?), Mutex::default(), HolderWatch::default());
+        let (next, holder_watch) = (AtomicI64::new(random()?), HolderWatch::default());
+        let (left, last_run, arriving) = (Mutex::default(), Run::default(), Mutex::default());
         let pool = Arc::new(Self {
             config,
             runtime,
@@ -279,6 +293,8 @@ impl Pool {
             session,
             sessions,
             left,
+            last_run,
+            arriving,
             holder_watch,
             closed,
             pooled,
@@ -290,7 +306,7 @@ impl Pool {
     }
 
     /// What is open there, or opened now.
-    async fn ready<T: Open>(self: &Arc<Self>, kept: &Reopened<T>) -> Result<Arc<T>> {
+    pub(super) async fn ready<T: Open>(self: &Arc<Self>, kept: &Reopened<T>) -> Result<Arc<T>> {
         self.check()?;
         kept.get(|| {
             let pool = self.clone();
@@ -303,7 +319,8 @@ impl Pool {
     pub(crate) async fn open_connection<T: Open>(&self) -> Result<T> {
         self.check()?;
         // The client crate has no timeout here: a server may accept a connection and never answer.
-        let opened = tokio::time::timeout(self.config.connect_timeout, T::open(self.config.clone())).await;
+        let opening = T::open(self.config.clone(), self.last_run.clone());
+        let opened = tokio::time::timeout(self.config.connect_timeout, opening).await;
         let (opened, run) = opened.unwrap_or_else(|_| Err(STORE.no_answer()))?;
         self.arrive(run);
         Ok(opened)
@@ -321,6 +338,11 @@ impl Pool {
     /// The session, a new one if the last has ended.
     pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
         let session = self.ready(&self.session).await?;
+        if session.run.is_some_and(|run| run != self.last_run.load(Ordering::Acquire)) {
+            // It was being opened while the address moved.
+            self.leave(&session);
+            return Err(STORE.error(ErrorKind::Unreachable, "the address leads to another server").retry_now());
+        }
         self.pooled.store(!session.has_liveness_lock(), Ordering::Release);
         let mut sessions = self.sessions();
         if session.has_liveness_lock() && sessions.iter().all(|(number, _)| *number != session.number) {
@@ -345,24 +367,29 @@ impl Pool {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection was made to this run of the server. If the session began in another one, the address has moved:
-    /// this server does not see its end and sends it no notifications. What is left of the other connections may be
-    /// silent for hours.
+    /// A connection was made to this run of the server. If the last one was made to another, the address has moved:
+    /// this server does not see the end of our session and sends it no notifications. What is left of the other
+    /// connections may be silent for hours, or lead to a server that no other client uses any more.
     fn arrive(&self, run: Option<i64>) {
-        let session = self.session.current();
-        let Some(session) = session.filter(|session| run.is_some() && session.run.is_some() && session.run != run)
-        else {
-            return;
-        };
+        let Some(run) = run else { return };
+        let _one_at_a_time = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = self.session.current().filter(|session| session.run.is_some_and(|other| other != run)) {
+            self.leave(&session);
+        }
+        // From now on the other connections count as ended.
+        if self.last_run.swap(run, Ordering::AcqRel) != run {
+            self.holder_watch.end();
+        }
+    }
+
+    /// Gives up a session whose connection is still there, and keeps that: see `left`.
+    fn leave(&self, session: &Arc<Session>) {
         session.leave();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|session| session.client.as_ref().is_some_and(|client| !client.is_closed()));
         left.push(session.clone());
         drop(left);
-        self.session.discard(&session);
-        self.requests.give_up();
-        drop(self.renewals.take());
-        self.holder_watch.end();
+        self.session.discard(session);
     }
 
     /// Lets the session listen, in a task of its own. A session whose connection does not answer is over.
@@ -371,12 +398,17 @@ impl Pool {
         let started = self.runtime.spawn(async move {
             let started = tokio::time::timeout(pool.config.silence_timeout, listening::start(&session)).await;
             started.unwrap_or_else(|_| {
-                session.leave();
-                pool.session.discard(&session);
+                pool.leave(&session);
                 Err(STORE.silent())
             })
         });
         started.await.map_err(|error| STORE.closed().because(error))?
+    }
+
+    /// The same, without waiting for it.
+    pub(crate) fn listen_in_background(self: &Arc<Self>, session: &Arc<Session>) {
+        let (pool, session) = (self.clone(), session.clone());
+        self.runtime.spawn(async move { pool.start_listening(&session).await });
     }
 
     /// The sessions of ours that have ended. Their claims end within the hour.
@@ -443,36 +475,43 @@ impl Pool {
     }
 
     async fn query_now(self: &Arc<Self>, about: About, sql: &'static str, mut params: Vec<Owned>) -> Result<Vec<Row>> {
-        let _turn = match &about {
-            About::Attempt(name) | About::Name(name) => Some(self.requests.turn(name).await?),
+        let _permit = match &about {
+            About::Attempt(name) | About::Name(name) => Some(self.requests.permit(name).await?),
             About::Nothing | About::Renewals => None,
         };
-        if let About::Renewals = about {
-            let connection = self.ready(&self.renewals).await?;
-            return self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
-                if !is_sound {
-                    self.renewals.discard(&connection);
-                }
-                error
-            });
-        }
-        let mut lane = self.requests.take(self).await?;
-        let connection = match lane.spare() {
-            Some(spare) => spare,
-            None => self.ready(&self.requests.first).await?,
-        };
+        let (connection, mut lease) = self.connection_for(&about).await?;
         self.check()?;
         if let About::Attempt(_) = about {
             // Another one stands for the session while the first is gone: a process that lives must be seen to live.
-            let stands = lane.spare().is_none() || self.requests.first.current().is_none();
-            params.push(param(stands, Type::BOOL));
+            let is_spare = lease.as_ref().is_some_and(|lease| lease.spare().is_some());
+            params.push(param(!is_spare || self.requests.first.current().is_none(), Type::BOOL));
         }
         self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
-            if !is_sound {
-                lane.discard(&connection);
+            match &mut lease {
+                _ if is_sound => {}
+                Some(lease) => lease.discard(&connection),
+                None => self.renewals.discard(&connection),
             }
             error
         })
+    }
+
+    /// A connection for a request, and the lease of it; without a lease it is that for renewals.
+    async fn connection_for(self: &Arc<Self>, about: &About) -> Result<(Arc<Connection>, Option<ConnectionLease>)> {
+        if let About::Renewals = about {
+            match self.ready(&self.renewals).await {
+                Ok(connection) => return Ok((connection, None)),
+                // Those for requests are there, and a renewal that waits for one is better than none.
+                Err(error) if is_out_of_connections(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let lease = self.requests.take(self).await?;
+        let connection = match lease.spare() {
+            Some(spare) => spare,
+            None => self.ready(&self.requests.first).await?,
+        };
+        Ok((connection, Some(lease)))
     }
 
     /// The answer, or why there is none and whether the connection is sound.
@@ -493,7 +532,10 @@ impl Pool {
         match answer {
             Ok(Ok(rows)) if !rows.is_empty() && rows.iter().all(is_ours) => Ok(rows),
             Ok(Ok(_)) => Err((not_ours(), false)),
-            Ok(Err(error)) if !pooled && !ends_connection(&error) => Err((failed(error), true)),
+            Ok(Err(error)) if !pooled && !ends_connection(&error) => {
+                let is_sound = !is_stale(&error);
+                Err((failed(error), is_sound))
+            }
             Ok(Err(error)) => Err((failed(error).applied_unknown(), false)),
             Err(_) => Err((STORE.silent(), false)),
         }

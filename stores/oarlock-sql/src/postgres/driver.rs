@@ -87,15 +87,17 @@ impl Driver for Postgres {
         let hub = session.as_ref().filter(|session| session.has_liveness_lock()).map(|session| &*session.hub);
         let ask = |wait, part| self.keep(number, hub, wait, part);
         let answers = renew::<tokio_postgres::Row, _>(self.pool.check(), batch, is_over, ends_with_session, ask).await;
-        if let Some(session) = &session {
-            for (answer, renewal) in answers.iter().zip(batch) {
+        if let Some(session) = session.as_ref().filter(|session| session.has_liveness_lock()) {
+            let mut is_heard = true;
+            for (answer, Renewal { claim, .. }) in answers.iter().zip(batch) {
                 match answer {
-                    Ok(Renewed::Gone(_)) => session.listening.forget(renewal.claim.id),
-                    Ok(_) => {
-                        session.listening.keep(renewal.claim.id, renewal.claim.ttl.max(renewal.claim.waiter_ttl()));
-                    }
+                    Ok(Renewed::Gone(_)) => session.listening.forget(claim.id),
+                    Ok(_) => is_heard &= session.listening.expect(claim.id, claim.ttl.max(claim.waiter_ttl())),
                     Err(_) => {}
                 }
+            }
+            if !is_heard {
+                self.pool.listen_in_background(session);
             }
         }
         answers
@@ -168,6 +170,7 @@ impl Postgres {
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
         let span = claim.ttl.max(claim.waiter_ttl());
+        let was_sent = session.listening.knows(claim.id);
         if session.has_liveness_lock() && !session.listening.expect(claim.id, span) {
             self.pool.start_listening(&session).await?;
         }
@@ -191,8 +194,8 @@ impl Postgres {
                 Ok(Attempt::Granted(grant))
             }
             Err(error) => {
-                // What had no effect is not released later.
-                if error.applied() == Applied::No {
+                // What had no effect is not released later. An earlier request may have put it into the queue.
+                if error.applied() == Applied::No && !was_sent {
                     session.hub.forget(claim.id);
                     session.listening.forget(claim.id);
                 }

@@ -1,5 +1,7 @@
 //! What the server says, in the words of the library.
 
+use std::fmt;
+
 use oarlock_core::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_rustls::rustls;
@@ -16,15 +18,22 @@ const NEWER: &str = "OAR01";
 
 const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot serve the request now");
 
+const STALE: (ErrorKind, &str) =
+    (ErrorKind::Unreachable, "a prepared statement is out of date; the connection is replaced");
+
 /// A request that failed. What the server refused had no effect; what it did not answer may have had one.
 pub fn failed(error: tokio_postgres::Error) -> Error {
     let Some(code) = error.code() else {
         return Error::unreachable("the connection failed").on(SCHEME).because(error);
     };
     let doubtful = is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity));
-    let (kind, what) =
-        error.as_db_error().filter(|told| is_full_queue(told)).map_or_else(|| meaning(code), |_| NOT_NOW);
-    let at_once = matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED);
+    let is_stale = is_stale(&error);
+    let (kind, what) = match error.as_db_error() {
+        Some(told) if is_full_queue(told) => NOT_NOW,
+        _ if is_stale => STALE,
+        _ => meaning(code),
+    };
+    let at_once = is_stale || matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED);
     let refused = Error::new(kind, what).on(SCHEME).because(told(error));
     let refused = if doubtful { refused.applied_unknown() } else { refused };
     match kind {
@@ -37,6 +46,24 @@ pub fn failed(error: tokio_postgres::Error) -> Error {
 /// Whether a request failed with its connection, which is of no more use, also if that is not known yet elsewhere.
 pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|code| is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity)))
+}
+
+/// Whether the server refused to run a prepared statement, because it has forgotten it or its result has other columns
+/// now. The statement is refused on this connection for ever. On a new one the format is checked again.
+pub(crate) fn is_stale(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|told| is_stale_statement(told.code(), told.file()))
+}
+
+/// The second state is also that of what the server cannot do at all.
+fn is_stale_statement(code: &SqlState, file: Option<&str>) -> bool {
+    *code == SqlState::INVALID_SQL_STATEMENT_NAME
+        || (*code == SqlState::FEATURE_NOT_SUPPORTED && file == Some("plancache.c"))
+}
+
+/// Whether the server has no connection to spare.
+pub(crate) fn is_out_of_connections(error: &Error) -> bool {
+    let told = error.cause().and_then(|cause| cause.downcast_ref::<Told>());
+    told.is_some_and(|told| told.code == SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// Whether it may have taken effect all the same: the server did not refuse the request, but ended the connection,
@@ -118,9 +145,23 @@ pub(crate) fn not_ours() -> Error {
 }
 
 /// What the server said: the client's own words leave that out.
+#[derive(Debug)]
+struct Told {
+    message: String,
+    code: SqlState,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code.code())
+    }
+}
+
+impl std::error::Error for Told {}
+
 fn told(error: tokio_postgres::Error) -> Box<dyn std::error::Error + Send + Sync> {
     match error.as_db_error() {
-        Some(told) => format!("{} ({})", told.message(), told.code().code()).into(),
+        Some(told) => Told { message: told.message().into(), code: told.code().clone() }.into(),
         None => error.into(),
     }
 }
@@ -144,6 +185,18 @@ mod tests {
             ("42501", Severity::Error, false),
         ] {
             assert_eq!(is_doubtful(&SqlState::from_code(code), Some(severity)), doubtful, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_cannot_do_is_no_stale_statement() {
+        for (code, file, stale) in [
+            ("26000", "prepare.c", true),
+            ("0A000", "plancache.c", true),
+            ("0A000", "pl_exec.c", false),
+            ("42883", "parse_func.c", false),
+        ] {
+            assert_eq!(is_stale_statement(&SqlState::from_code(code), Some(file)), stale, "{code} of {file}");
         }
     }
 }

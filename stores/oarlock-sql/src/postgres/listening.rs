@@ -37,7 +37,7 @@ impl Listening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a claim that is about to be sent, and lives for so long. Answers whether its notifications will be heard;
+    /// Adds a claim that is about to be sent or was renewed, and lives for so long. Answers whether its notifications will be heard;
     /// if not, the session has to [start](start).
     pub(crate) fn expect(&self, id: ClaimId, span: Duration) -> bool {
         let (mut state, now) = (self.lock(), Instant::now());
@@ -46,11 +46,9 @@ impl Listening {
         state.is_on
     }
 
-    /// A claim was renewed.
-    pub(crate) fn keep(&self, id: ClaimId, span: Duration) {
-        if let Some(until) = self.lock().claims.get_mut(&id) {
-            *until = Instant::now() + span;
-        }
+    /// Whether the claim may be in the store.
+    pub(crate) fn knows(&self, id: ClaimId) -> bool {
+        self.lock().claims.contains_key(&id)
     }
 
     /// A name is about to be watched. Answers as [`expect`](Self::expect).

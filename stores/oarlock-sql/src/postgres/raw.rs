@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use crate::postgres::config::Config;
 pub use crate::postgres::error::failed;
 use crate::postgres::error::no_connection;
-pub use crate::postgres::lanes::LANES as CONNECTIONS;
+pub use crate::postgres::request_pool::CONNECTIONS;
 use crate::postgres::tls::Tls;
 
 /// Opens a connection.

@@ -13,7 +13,7 @@ use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Fence, Kind, ResourceName, 
 use tokio::runtime::Handle;
 use tokio::time::timeout_at;
 
-use crate::session::connection::{Connection as _, Seen, Server};
+use crate::session::connection::{Connection as _, Server};
 use crate::session::pool::{ClaimState, ConnectionLease, Pool};
 use crate::session::wait::Wait;
 
@@ -210,12 +210,7 @@ impl<S: Server> SessionLocks<S> {
             return Err(Error::new(ErrorKind::Unsupported, message).on(S::SCHEME));
         };
         let key = self.pool.server.key(name)?;
-        let is_lost = self.has_lost(&key).await;
-        let seen = match self.pool.peek(&key).await {
-            // What this client held is gone for certain, whatever else is true.
-            Err(_) if is_lost => Seen::default(),
-            seen => seen?,
-        };
+        let seen = self.pool.peek(&key).await?;
         let mut state = ResourceState::free(name.clone());
         state.waiters = seen.waiting.map_or(Waiters::Hidden, Waiters::Counted);
         for (number, label) in seen.holders {
@@ -230,14 +225,6 @@ impl<S: Server> SessionLocks<S> {
             state.holders.push(holder);
         }
         Ok(Page::new(vec![state], false))
-    }
-
-    /// Whether a connection on which this client held `key` has ended: only by asking is that seen everywhere.
-    async fn has_lost(&self, key: &S::Key) -> bool {
-        let Some(hold) = self.pool.holds(key).into_iter().next() else { return false };
-        let connection = hold.lease.connection();
-        let ping = if connection.is_over() { None } else { Some(connection.ping().await) };
-        ping.is_none() || connection.is_over()
     }
 
     /// The claim of this client that holds `key` on that connection.

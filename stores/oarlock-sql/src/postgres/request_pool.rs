@@ -1,4 +1,4 @@
-//! The connections for requests: the first is always there, others are opened while all are busy.
+//! The pool of connections for requests: the first is always there, spares are opened while all are busy.
 //!
 //! A connection serves one request at a time, so that a request that waits in the server, for a row that a stranger has
 //! locked or for the disk, delays no other.
@@ -17,7 +17,7 @@ use crate::postgres::connection::{Connection, Pool};
 use crate::postgres::error::{SCHEME, STORE};
 
 /// The most connections of a client for requests.
-pub const LANES: usize = 4;
+pub const CONNECTIONS: usize = 4;
 
 /// The most requests of one name under way at once: the server serves them one after the other, and another name must
 /// find a connection.
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The connections, and the requests that want one.
-pub(super) struct Lanes {
+pub(super) struct RequestPool {
     /// Opened by the request that needs it, which gets the error if that fails. It stands for the session.
     pub(super) first: Reopened<Connection>,
     /// As many as there are connections that no request has.
@@ -45,36 +45,52 @@ struct State {
     idle: Vec<Spare>,
     /// How many there are besides the first, idle or not.
     spares: usize,
-    opening: bool,
+    is_opening: bool,
     /// How many requests wait for a connection.
     waiting: usize,
     pause_until: Option<Instant>,
-    /// Changes when all connections are given up.
-    generation: u64,
+    is_closed: bool,
 }
 
 struct Spare {
     connection: Arc<Connection>,
     used: Instant,
-    generation: u64,
+    is_sound: bool,
+}
+
+impl Spare {
+    fn is_of_use(&self) -> bool {
+        self.is_sound && !self.connection.is_ended()
+    }
+}
+
+/// A connection that is being opened, one at a time. Dropped, however its task ends, it lets another one begin.
+struct Opening {
+    pool: Arc<RequestPool>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.pool.lock().is_opening = false;
+    }
 }
 
 /// A connection, for one request.
-pub(super) struct Lane {
-    lanes: Arc<Lanes>,
+pub(super) struct ConnectionLease {
+    pool: Arc<RequestPool>,
     /// `None`: the first.
     spare: Option<Spare>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 /// One of the requests of a name that may be under way.
-pub(super) struct Turn {
-    lanes: Arc<Lanes>,
+pub(super) struct NamePermit {
+    pool: Arc<RequestPool>,
     name: Box<[u8]>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Lanes {
+impl RequestPool {
     pub(super) fn new(runtime: Handle) -> Self {
         let first = Reopened::new(SCHEME).on(runtime);
         Self { first, permits: Arc::new(Semaphore::new(1)), state: Mutex::default(), names: Mutex::default() }
@@ -89,15 +105,15 @@ impl Lanes {
     }
 
     /// Waits until another request of `name` may be sent.
-    pub(super) async fn turn(self: &Arc<Self>, name: &[u8]) -> Result<Turn> {
-        let mut turn = Turn { lanes: self.clone(), name: name.into(), permit: None };
+    pub(super) async fn permit(self: &Arc<Self>, name: &[u8]) -> Result<NamePermit> {
+        let mut held = NamePermit { pool: self.clone(), name: name.into(), permit: None };
         let permits = self.names().entry(name.into()).or_insert_with(|| Arc::new(Semaphore::new(OF_A_NAME))).clone();
-        turn.permit = Some(permits.acquire_owned().await.map_err(|error| STORE.closed().because(error))?);
-        Ok(turn)
+        held.permit = Some(permits.acquire_owned().await.map_err(|error| STORE.closed().because(error))?);
+        Ok(held)
     }
 
     /// A connection that no other request has. If all are taken, `pool` opens another one.
-    pub(super) async fn take(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Lane> {
+    pub(super) async fn take(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<ConnectionLease> {
         loop {
             let permit = match self.permits.clone().try_acquire_owned() {
                 Ok(permit) => permit,
@@ -108,16 +124,22 @@ impl Lanes {
                 }
             };
             let mut state = self.lock();
-            if !std::mem::replace(&mut state.first_is_taken, true) {
-                return Ok(Lane { lanes: self.clone(), spare: None, permit: Some(permit) });
+            // To open the first anew may take long, or fail: an idle spare comes before that.
+            let is_ready = state.idle.is_empty() || self.first.current().is_some();
+            if !state.first_is_taken && is_ready {
+                state.first_is_taken = true;
+                return Ok(ConnectionLease { pool: self.clone(), spare: None, permit: Some(permit) });
             }
-            let (spare, generation) = (state.idle.pop(), state.generation);
+            let spare = state.idle.pop();
             drop(state);
+            if !is_ready {
+                self.reopen_first(pool);
+            }
             let Some(spare) = spare else { return Err(STORE.unexpected("a permit without a connection")) };
-            let is_sound = spare.generation == generation && !spare.connection.is_ended();
-            let lane = Lane { lanes: self.clone(), spare: Some(spare), permit: Some(permit) };
-            if is_sound {
-                return Ok(lane);
+            let is_of_use = spare.is_of_use();
+            let lease = ConnectionLease { pool: self.clone(), spare: Some(spare), permit: Some(permit) };
+            if is_of_use {
+                return Ok(lease);
             }
         }
     }
@@ -127,66 +149,74 @@ impl Lanes {
         if pool.is_pooled() {
             return;
         }
-        let mut next = self.may_open();
+        let mut next = self.may_open(CONNECTIONS - 1);
         if next.is_some() {
-            let (lanes, pool) = (self.clone(), pool.clone());
+            let (requests, pool) = (self.clone(), pool.clone());
             pool.runtime().clone().spawn(async move {
-                while let Some(generation) = next {
+                while let Some(opening) = next {
                     let opened = pool.open_connection::<Connection>().await;
-                    next = lanes.opened(generation, opened);
+                    next = requests.opened(opening, opened);
                 }
             });
         }
     }
 
-    /// Whether a connection may be opened now: then the caller must do so, and say what came of it.
-    fn may_open(&self) -> Option<u64> {
+    /// Opens the first connection in a task: the spares serve meanwhile.
+    fn reopen_first(self: &Arc<Self>, pool: &Arc<Pool>) {
+        if let Some(opening) = self.may_open(CONNECTIONS) {
+            let pool = pool.clone();
+            pool.runtime().clone().spawn(async move {
+                if pool.ready(&opening.pool.first).await.is_err() {
+                    opening.pool.pause();
+                }
+            });
+        }
+    }
+
+    /// Whether a connection may be opened now, while there are less than so many spares.
+    fn may_open(self: &Arc<Self>, spares: usize) -> Option<Opening> {
         let mut state = self.lock();
         let pauses = state.pause_until.is_some_and(|until| Instant::now() < until);
-        if state.opening || pauses || state.spares + 1 >= LANES {
+        if state.is_opening || pauses || state.spares >= spares {
             return None;
         }
-        state.opening = true;
-        Some(state.generation)
+        state.is_opening = true;
+        Some(Opening { pool: self.clone() })
     }
 
     /// Adds a connection. Answers whether another one is needed.
-    fn opened(self: &Arc<Self>, generation: u64, opened: Result<Connection>) -> Option<u64> {
-        let mut state = self.lock();
-        state.opening = false;
+    fn opened(self: &Arc<Self>, opening: Opening, opened: Result<Connection>) -> Option<Opening> {
         match opened {
-            Ok(connection) if generation == state.generation => {
-                let connection = Arc::new(connection);
-                tokio::spawn(retire(Arc::downgrade(self), Arc::downgrade(&connection)));
-                state.idle.push(Spare { connection, used: Instant::now(), generation });
-                state.spares += 1;
-                self.permits.add_permits(1);
-            }
-            Ok(_) => {}
-            Err(_) => state.pause_until = Some(Instant::now() + PAUSE),
+            Ok(connection) => self.add(connection),
+            Err(_) => self.pause(),
         }
-        let is_enough = state.waiting == 0;
-        drop(state);
-        if is_enough { None } else { self.may_open() }
+        drop(opening);
+        let is_enough = self.lock().waiting == 0;
+        if is_enough { None } else { self.may_open(CONNECTIONS - 1) }
     }
 
-    /// Gives up all connections. Those that requests have end with these.
-    pub(super) fn give_up(&self) {
-        drop(self.first.take());
-        self.drop_spares();
+    fn add(self: &Arc<Self>, connection: Connection) {
+        let mut state = self.lock();
+        if !state.is_closed {
+            let connection = Arc::new(connection);
+            tokio::spawn(retire(Arc::downgrade(self), Arc::downgrade(&connection)));
+            state.idle.push(Spare { connection, used: Instant::now(), is_sound: true });
+            state.spares += 1;
+            self.permits.add_permits(1);
+        }
     }
 
-    /// Gives them up for good.
+    fn pause(&self) {
+        self.lock().pause_until = Some(Instant::now() + PAUSE);
+    }
+
+    /// Gives up all connections, for good. Requests that have one drop it.
     pub(super) fn close(&self) {
         drop(self.first.close());
-        self.drop_spares();
-    }
-
-    fn drop_spares(&self) {
         let mut state = self.lock();
-        state.generation += 1;
+        state.is_closed = true;
         while !state.idle.is_empty() {
-            // A request that has got the permit finds a connection of an older generation, and drops it.
+            // A request that has got the permit takes the connection, and drops it.
             let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
             permit.forget();
             state.idle.pop();
@@ -207,30 +237,30 @@ impl Lanes {
     }
 }
 
-impl fmt::Debug for Lanes {
+impl fmt::Debug for RequestPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes").field("spares", &self.lock().spares).finish_non_exhaustive()
+        f.debug_struct("RequestPool").field("spares", &self.lock().spares).finish_non_exhaustive()
     }
 }
 
 /// Closes a connection once it is not needed any more.
-async fn retire(lanes: Weak<Lanes>, connection: Weak<Connection>) {
+async fn retire(requests: Weak<RequestPool>, connection: Weak<Connection>) {
     loop {
         tokio::time::sleep(IDLE).await;
-        let (Some(lanes), Some(connection)) = (lanes.upgrade(), connection.upgrade()) else { return };
-        if !lanes.retire(&connection) {
+        let (Some(requests), Some(connection)) = (requests.upgrade(), connection.upgrade()) else { return };
+        if !requests.retire(&connection) {
             return;
         }
     }
 }
 
 /// Counts a request that waits for a connection.
-struct Waiting<'a>(&'a Lanes);
+struct Waiting<'a>(&'a RequestPool);
 
 impl<'a> Waiting<'a> {
-    fn new(lanes: &'a Lanes) -> Self {
-        lanes.lock().waiting += 1;
-        Self(lanes)
+    fn new(requests: &'a RequestPool) -> Self {
+        requests.lock().waiting += 1;
+        Self(requests)
     }
 }
 
@@ -240,7 +270,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Lane {
+impl ConnectionLease {
     /// The connection; `None` for the first, which may have to be opened.
     pub(super) fn spare(&self) -> Option<Arc<Connection>> {
         self.spare.as_ref().map(|spare| spare.connection.clone())
@@ -249,18 +279,18 @@ impl Lane {
     /// This connection is of no more use.
     pub(super) fn discard(&mut self, connection: &Arc<Connection>) {
         match &mut self.spare {
-            None => self.lanes.first.discard(connection),
-            Some(spare) => spare.generation = u64::MAX,
+            None => self.pool.first.discard(connection),
+            Some(spare) => spare.is_sound = false,
         }
     }
 }
 
-impl Drop for Lane {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        let mut state = self.lanes.lock();
+        let mut state = self.pool.lock();
         match self.spare.take() {
             None => state.first_is_taken = false,
-            Some(spare) if spare.generation == state.generation && !spare.connection.is_ended() => {
+            Some(spare) if !state.is_closed && spare.is_of_use() => {
                 state.idle.push(Spare { used: Instant::now(), ..spare });
             }
             Some(_) => {
@@ -275,12 +305,28 @@ impl Drop for Lane {
     }
 }
 
-impl Drop for Turn {
+impl Drop for NamePermit {
     fn drop(&mut self) {
         drop(self.permit.take());
-        let mut names = self.lanes.names();
+        let mut names = self.pool.names();
         if names.get(&self.name).is_some_and(|permits| Arc::strong_count(permits) == 1) {
             names.remove(&self.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_opening_that_is_given_up_lets_another_begin() {
+        let pool = Arc::new(RequestPool::new(Handle::current()));
+        let opening = pool.may_open(1);
+        assert!(opening.is_some() && pool.may_open(1).is_none(), "one at a time");
+        drop(opening);
+        assert!(pool.may_open(1).is_some(), "its task ended without a word");
+        pool.pause();
+        assert!(pool.may_open(1).is_none(), "the server has none to spare");
     }
 }
