@@ -6,6 +6,7 @@ pub(crate) mod break_;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod hold;
 pub(crate) mod init;
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Watch(watch::WatchArgs),
     Break(break_::BreakArgs),
     Init(init::InitArgs),
+    Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     #[cfg(feature = "demo")]
     Demo(crate::demo::args::DemoArgs),
@@ -71,6 +73,7 @@ impl Command {
             Self::Watch(args) => watch::main(&args),
             Self::Break(args) => break_::main(&args),
             Self::Init(args) => init::main(&args),
+            Self::Doctor(args) => doctor::main(&args),
             Self::Bench(args) => bench::main(&args, None),
             #[cfg(feature = "demo")]
             Self::Demo(args) => demo::main(&args),

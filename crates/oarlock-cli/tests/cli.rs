@@ -7,6 +7,7 @@ mod cli {
     mod codes;
     mod contention;
     mod demo;
+    mod doctor;
     mod elect;
     mod flags;
     mod group;

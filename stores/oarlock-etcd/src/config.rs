@@ -9,11 +9,15 @@ use oarlock_core::url::{PathParts, Scheme, Store, TLS_FILES, Url};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::Etcd;
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 
 /// etcd and its schemes `etcd://` and `etcds://`.
 pub static STORE: Store = Store::new("etcd", &[scheme("etcd"), scheme("etcds").tls().options(&TLS_FILES)], |url| {
     Box::pin(async move { Ok(Arc::new(Etcd::open(Config::from_url(&url)?).await?) as _) })
-});
+})
+.guarantees(GUARANTEES)
+.doctor(DOCTOR);
 
 const fn scheme(name: &'static str) -> Scheme {
     Scheme::new(name, "etcd").port(2379).hosts(1).path(root).choices(&[("layout", &["native", "go"])])

@@ -7,6 +7,8 @@ use oarlock_core::error::Result;
 use oarlock_core::url::{Scheme, Store, TLS_FILES, Url};
 use oarlock_redis::{ALLOW_EVICTION, Address, Config, Redis, database};
 
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 use crate::{Later, Quorum, SCHEME};
 
 /// Redlock and its schemes `redlock://` and `redlocks://`.
@@ -14,7 +16,9 @@ pub static STORE: Store = Store::new(
     SCHEME,
     &[scheme(SCHEME), scheme("redlocks").tls().options(&[ALLOW_EVICTION, TLS_FILES[0], TLS_FILES[1], TLS_FILES[2]])],
     |url| Box::pin(async move { Ok(Arc::new(redlock(configs(&url)?).await?) as _) }),
-);
+)
+.guarantees(GUARANTEES)
+.doctor(DOCTOR);
 
 const fn scheme(name: &'static str) -> Scheme {
     Scheme::new(name, "Redlock over independent Redis servers")

@@ -11,6 +11,8 @@ use oarlock_core::url::{Choice, Opt, PathParts, Scheme, Store, TLS_FILES, Url, V
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::Redis;
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 
 /// Redis and Valkey with their schemes: one server, Sentinel, Cluster, encrypted or not.
 pub static STORE: Store = Store::new(
@@ -25,7 +27,9 @@ pub static STORE: Store = Store::new(
         cluster("rediss+cluster").alias(&["rediss-cluster"]).tls().options(TLS_OPTIONS),
     ],
     |url| Box::pin(async move { Ok(Arc::new(Redis::open(Config::from_url(&url)?).await?) as _) }),
-);
+)
+.guarantees(GUARANTEES)
+.doctor(DOCTOR);
 
 const LAYOUTS: &[Choice] = &[("layout", &["native", "plain", "redisson"])];
 const MIN_REPLICAS: Opt = Opt::new("min_replicas", Value::Number, "0");

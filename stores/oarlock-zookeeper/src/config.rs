@@ -11,12 +11,16 @@ use oarlock_core::{Error, ErrorKind, Result};
 use crate::Tls;
 use crate::ZooKeeper;
 use crate::compat::Dialect;
+use crate::doctor::DOCTOR;
 use crate::error::SCHEME;
+use crate::guarantees::GUARANTEES;
 
 /// ZooKeeper and its schemes: `zk://`, and `zks://` with the feature `tls`.
 pub static STORE: Store = Store::new("zookeeper", SCHEMES, |url| {
     Box::pin(async move { Ok(Arc::new(ZooKeeper::open(Config::from_url(&url)?).await?) as _) })
-});
+})
+.guarantees(GUARANTEES)
+.doctor(DOCTOR);
 
 const SCHEMES: &[Scheme] = &[
     scheme("zk").alias(&["zookeeper"]).port(2181),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{Scheme, Url, bad};
+use crate::doctor::Doctor;
 use crate::driver::{BoxFuture, DynDriver};
+use crate::guarantees::Guarantees;
 use crate::{Result, text};
 
 /// Connects to the store behind a URL of one of its schemes.
@@ -15,6 +17,8 @@ pub struct Store {
     schemes: &'static [Scheme],
     open: Open,
     setup: Option<Setup>,
+    guarantees: &'static [Guarantees],
+    doctor: Option<Doctor>,
 }
 
 /// How a store that needs tables or procedures gets them.
@@ -30,13 +34,27 @@ impl Store {
     /// A store that needs no setup.
     #[must_use]
     pub const fn new(name: &'static str, schemes: &'static [Scheme], open: Open) -> Self {
-        Self { name, schemes, open, setup: None }
+        Self { name, schemes, open, setup: None, guarantees: &[], doctor: None }
     }
 
     /// A store that needs tables or procedures before it can be used.
     #[must_use]
     pub const fn setup(mut self, setup: Setup) -> Self {
         self.setup = Some(setup);
+        self
+    }
+
+    /// What it promises, in each of its layouts and modes.
+    #[must_use]
+    pub const fn guarantees(mut self, guarantees: &'static [Guarantees]) -> Self {
+        self.guarantees = guarantees;
+        self
+    }
+
+    /// A store whose servers can be examined.
+    #[must_use]
+    pub const fn doctor(mut self, doctor: Doctor) -> Self {
+        self.doctor = Some(doctor);
         self
     }
 
@@ -53,6 +71,18 @@ impl Store {
     #[must_use]
     pub fn needs(&self) -> Option<Setup> {
         self.setup
+    }
+
+    /// What it promises, in each of its layouts and modes.
+    #[must_use]
+    pub fn promises(&self) -> &'static [Guarantees] {
+        self.guarantees
+    }
+
+    /// How its servers are examined; `None` if there is nothing to ask.
+    #[must_use]
+    pub fn examination(&self) -> Option<Doctor> {
+        self.doctor
     }
 }
 
