@@ -16,6 +16,7 @@ pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod top;
 pub(crate) mod url;
 pub(crate) mod wait;
 pub(crate) mod watch;
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     Show(show::ShowArgs),
     Wait(wait::WaitArgs),
     Watch(watch::WatchArgs),
+    Top(top::TopArgs),
     Break(break_::BreakArgs),
     Init(init::InitArgs),
     Doctor(doctor::DoctorArgs),
@@ -71,6 +73,7 @@ impl Command {
             Self::Show(args) => show::main(&args),
             Self::Wait(args) => wait::main(&args),
             Self::Watch(args) => watch::main(&args),
+            Self::Top(args) => top::main(&args),
             Self::Break(args) => break_::main(&args),
             Self::Init(args) => init::main(&args),
             Self::Doctor(args) => doctor::main(&args),

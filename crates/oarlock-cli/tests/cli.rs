@@ -24,6 +24,7 @@ mod cli {
     mod support;
     mod surroundings;
     mod ticket;
+    mod top;
     mod urls;
     mod watch;
 }

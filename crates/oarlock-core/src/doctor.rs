@@ -112,8 +112,8 @@ impl OnServer<'_> {
     }
 
     /// Adds a fact.
-    pub fn fact(&mut self, what: &'static str, value: impl ToString) {
-        self.report.facts.push(Fact { server: Some(self.server.to_owned()), what, value: value.to_string() });
+    pub fn fact(&mut self, what: &'static str, value: impl Into<String>) {
+        self.report.facts.push(Fact { server: Some(self.server.to_owned()), what, value: value.into() });
     }
 
     /// Notes how long a request took, and finds it too long.

@@ -76,7 +76,7 @@ pub async fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
             report.on(&server).find(check, error.to_string());
         }
     }
-    report.findings.sort_by(|one, two| two.check.severity.cmp(&one.check.severity));
+    report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
     Ok(report)
 }
 

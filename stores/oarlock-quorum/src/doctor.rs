@@ -105,7 +105,7 @@ fn count(members: usize, answered: usize, report: &mut Report) {
 }
 
 /// Servers that share what `key` names, where more than one does.
-fn groups<'a>(seen: &'a [(String, Seen)], key: fn(&Seen) -> &String) -> Vec<(&'a String, Vec<&'a str>)> {
+fn groups(seen: &[(String, Seen)], key: fn(&Seen) -> &String) -> Vec<(&String, Vec<&str>)> {
     let mut groups: HashMap<&String, Vec<&str>> = HashMap::new();
     for (name, server) in seen.iter().filter(|(_, server)| !key(server).is_empty()) {
         groups.entry(key(server)).or_default().push(name);

@@ -145,7 +145,7 @@ async fn ask(host: &str, config: &Config, on: &mut OnServer<'_>) -> Result<()> {
     };
     // Only the leader knows.
     if let Some(voters) = number("zk_quorum_size") {
-        on.fact("voters", voters);
+        on.fact("voters", voters.to_string());
         if voters % 2.0 == 0.0 {
             on.find(&EVEN, format!("{voters} voting servers tolerate no more failures than {}", voters - 1.0));
         }

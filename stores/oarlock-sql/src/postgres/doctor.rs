@@ -39,7 +39,7 @@ static ASYNC_COMMIT: Check = Check {
     id: "postgres-async-commit",
     severity: Severity::Void,
     promise: Promise::BeliefEndsFirst,
-    fix: "ALTER ROLE … RESET synchronous_commit, ALTER DATABASE … RESET synchronous_commit, or set it to on for the server",
+    fix: "ALTER ROLE … RESET synchronous_commit and ALTER DATABASE … RESET synchronous_commit, or set it on the server",
 };
 static READ_ONLY: Check = Check {
     id: "postgres-read-only",
