@@ -6,6 +6,7 @@ pub(crate) mod break_;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod hold;
 pub(crate) mod init;
@@ -15,6 +16,7 @@ pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod top;
 pub(crate) mod url;
 pub(crate) mod wait;
 pub(crate) mod watch;
@@ -36,8 +38,10 @@ pub(crate) enum Command {
     Show(show::ShowArgs),
     Wait(wait::WaitArgs),
     Watch(watch::WatchArgs),
+    Top(top::TopArgs),
     Break(break_::BreakArgs),
     Init(init::InitArgs),
+    Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     #[cfg(feature = "demo")]
     Demo(crate::demo::args::DemoArgs),
@@ -69,8 +73,10 @@ impl Command {
             Self::Show(args) => show::main(&args),
             Self::Wait(args) => wait::main(&args),
             Self::Watch(args) => watch::main(&args),
+            Self::Top(args) => top::main(&args),
             Self::Break(args) => break_::main(&args),
             Self::Init(args) => init::main(&args),
+            Self::Doctor(args) => doctor::main(&args),
             Self::Bench(args) => bench::main(&args, None),
             #[cfg(feature = "demo")]
             Self::Demo(args) => demo::main(&args),

@@ -19,6 +19,7 @@ mod settings;
 mod signals;
 mod store;
 mod ticket;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ mod cli {
     mod codes;
     mod contention;
     mod demo;
+    mod doctor;
     mod elect;
     mod flags;
     mod group;
@@ -23,6 +24,7 @@ mod cli {
     mod support;
     mod surroundings;
     mod ticket;
+    mod top;
     mod urls;
     mod watch;
 }

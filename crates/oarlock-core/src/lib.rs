@@ -8,6 +8,7 @@
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
 //! - [`reconnect`]: reconnecting, for drivers.
 //! - [`url`]: the URLs of stores, and how a store registers its schemes.
+//! - [`guarantees`]: what locks and stores promise, as data. [`doctor`]: what can break it.
 //! - [`memory`]: a store in memory, with a test kit that injects faults.
 
 pub mod belief;
@@ -15,11 +16,13 @@ pub mod blocking;
 pub mod capabilities;
 pub mod claim;
 pub mod clock;
+pub mod doctor;
 pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod event;
 pub mod fenced;
+pub mod guarantees;
 pub mod guard;
 pub mod held;
 pub mod kinds;

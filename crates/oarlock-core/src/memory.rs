@@ -16,6 +16,7 @@ use crate::claim::{Claim, ClaimId, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, Waiters, Watch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guarantees::Guarantees;
 use crate::model::{Entry, Notified, Now, Resource, Session};
 use crate::state::{Ending, Page, Query, ResourceState, Select};
 
@@ -143,6 +144,22 @@ impl Memory {
     }
 }
 
+/// What this store promises.
+pub const GUARANTEES: Guarantees = Guarantees {
+    anchor: "mem",
+    urls: "`mem:`",
+    decides: "this process",
+    dead_holder: "(for tests)",
+    hung_holder: "after its lease",
+    fences: "counter joined with the clock",
+    forgets: "with the process",
+    capabilities: || {
+        let mut can = Capabilities::of_the_model();
+        can.liveness = Liveness::LeaseAndProcess;
+        can
+    },
+};
+
 impl Default for Memory {
     fn default() -> Self {
         Self::new()
@@ -151,9 +168,7 @@ impl Default for Memory {
 
 impl Driver for Memory {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        capabilities.liveness = Liveness::LeaseAndProcess;
-        Info::new("mem", format!("this process, store {}", self.store.number), capabilities)
+        Info::new("mem", format!("this process, store {}", self.store.number), (GUARANTEES.capabilities)())
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -18,6 +18,7 @@
 //! | protect data from a paused holder | [`Held::fence`], [`Fenced`] |
 //! | share, count, elect, do once, take several | [`RwLock`], [`Semaphore`], [`Election`], [`Once`], [`Multi`] |
 //! | list locks with their holders, end a hold | [`Locks::inspect`], [`Locks::list`], [`Locks::break_hold`] |
+//! | examine a deployment | [`doctor::examine`] |
 //! | observe events | [`Observer`], [`LockEvent`], [`Step`] |
 //! | test your own code | `oarlock::testing` (feature `testing`) |
 //!
@@ -39,6 +40,7 @@
 
 pub mod blocking;
 mod connect;
+pub mod doctor;
 pub mod driver;
 mod memory;
 mod registry;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use oarlock_core::Memory;
+use oarlock_core::memory::GUARANTEES;
 use oarlock_core::url::{Scheme, Store};
 
 use crate::driver::DynDriver;
@@ -11,7 +12,8 @@ use crate::driver::DynDriver;
 pub(crate) static STORE: Store =
     Store::new("mem", &[Scheme::new("mem", "the memory of one process, for tests")], |url| {
         Box::pin(async move { Ok(open(url.prefix())) })
-    });
+    })
+    .guarantees(&[GUARANTEES]);
 
 /// One store per process and prefix, so that two connections to `mem:` contend.
 fn open(prefix: &str) -> Arc<dyn DynDriver> {

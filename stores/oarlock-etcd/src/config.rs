@@ -8,12 +8,16 @@ use std::time::Duration;
 use oarlock_core::url::{PathParts, Scheme, Store, TLS_FILES, Url};
 use oarlock_core::{Error, ErrorKind, Result};
 
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 use crate::{Etcd, rights};
 
 /// etcd and its schemes `etcd://` and `etcds://`.
 pub static STORE: Store = Store::new("etcd", &[scheme("etcd"), scheme("etcds").tls().options(&TLS_FILES)], |url| {
     Box::pin(async move { Ok(Arc::new(Etcd::open(Config::from_url(&url)?).await?) as _) })
 })
+.guarantees(GUARANTEES)
+.doctor(DOCTOR)
 .rights(|url, user| Ok(rights(&Config::from_url(url)?, user)));
 
 const fn scheme(name: &'static str) -> Scheme {

@@ -71,14 +71,19 @@ pub(crate) struct Outcome {
 }
 
 impl Connection {
-    pub(crate) async fn open(config: &Config) -> Result<Self> {
+    /// A connection of which it is not known yet whether a member answers.
+    pub(crate) fn unasked(config: &Config) -> Result<Self> {
         let login = match (&config.user, &config.password) {
             (Some(user), password) => Some(Login::new(user, password.as_deref().unwrap_or_default())),
             (None, Some(_)) => return Err(Error::new(ErrorKind::Config, "a password without a user").on(SCHEME)),
             (None, None) => None,
         };
         let (members, closed, turns) = (Arc::new(Members::of(config)?), AtomicBool::new(false), Mutex::default());
-        let connection = Self { members, login, closed, turns };
+        Ok(Self { members, login, closed, turns })
+    }
+
+    pub(crate) async fn open(config: &Config) -> Result<Self> {
+        let connection = Self::unasked(config)?;
         // Open only once a member has answered. Each member is tried once.
         let mut tried = 1;
         loop {

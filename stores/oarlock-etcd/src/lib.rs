@@ -5,7 +5,9 @@ mod attempt;
 mod checked;
 mod config;
 mod connection;
+mod doctor;
 mod error;
+mod guarantees;
 mod inspect;
 mod keys;
 mod landmarks;
@@ -26,11 +28,10 @@ mod watch;
 use std::fmt;
 use std::sync::Arc;
 
-use oarlock_core::capabilities::{Consistency, Fencing};
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::queue::TurnTimes;
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Capabilities, Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
 use tokio::task::JoinSet;
 
 pub use crate::checked::Checked;
@@ -102,13 +103,8 @@ impl Etcd {
 /// Each verb has a file of its own.
 impl Driver for Etcd {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        (capabilities.fencing, capabilities.consistency) = (Fencing::Strict, Consistency::Consensus);
-        if self.space.layout == Layout::Go {
-            // Other programs would honour neither a shared hold nor a fence that was moved ahead.
-            (capabilities.units, capabilities.raises_fences) = (false, false);
-            capabilities.listing = self.space.shared().is_some();
-        }
+        let mut capabilities = guarantees::capabilities(self.space.layout);
+        capabilities.listing |= self.space.shared().is_some();
         Info::new(SCHEME, self.address.clone(), capabilities)
     }
 

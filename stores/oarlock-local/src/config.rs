@@ -8,14 +8,18 @@ use oarlock_core::url::{Opt, PathParts, Scheme, Store, Url, Value};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::Local;
+use crate::doctor::DOCTOR;
 use crate::error::SCHEME;
+use crate::guarantees::GUARANTEES;
 
 /// The embedded store and its scheme `local:`.
 pub static STORE: Store = Store::new(
     "local",
     &[Scheme::new(SCHEME, "the embedded store").path(directory).options(&[Opt::new("group", Value::YES_OR_NO, "no")])],
     |url| Box::pin(async move { Ok(Arc::new(Local::open(Config::from_url(&url)?).await?) as _) }),
-);
+)
+.guarantees(GUARANTEES)
+.doctor(DOCTOR);
 
 fn directory(scheme: &str, path: &str) -> Result<PathParts> {
     let shown = match path {

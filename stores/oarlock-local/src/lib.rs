@@ -5,9 +5,11 @@ mod blockers;
 mod boot;
 mod config;
 mod directory;
+mod doctor;
 mod error;
 mod events;
 mod expected;
+mod guarantees;
 mod identity;
 mod inotify;
 mod inspect;
@@ -27,7 +29,6 @@ mod watch;
 
 use std::sync::Arc;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, ResourceName, Result};
@@ -59,12 +60,7 @@ impl Local {
 /// Each verb has a file of its own.
 impl Driver for Local {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        capabilities.liveness = Liveness::LeaseAndProcess;
-        capabilities.notify = Notify::Push;
-        capabilities.consistency = Consistency::Single;
-        capabilities.outlives_process = true;
-        Info::new(SCHEME, self.store.to_string(), capabilities)
+        Info::new(SCHEME, self.store.to_string(), guarantees::capabilities())
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

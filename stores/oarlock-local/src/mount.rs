@@ -52,7 +52,7 @@ fn refuse(dir: &Path, kind: &str) -> Error {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
+pub(crate) fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
     let stat =
         rustix::fs::statfs(dir).map_err(|error| os_at("read the type of the file system of", dir, error.into()))?;
     // The field is signed on some machines and wider on others; the numbers have 32 bits.
@@ -63,7 +63,7 @@ fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
 
 /// On Apple systems file systems have names instead of numbers, and network file systems lack the flag "local".
 #[cfg(target_vendor = "apple")]
-fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
+pub(crate) fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
     /// `MNT_LOCAL` of statfs(2).
     const LOCAL: u32 = 0x1000;
     let stat =
@@ -72,7 +72,7 @@ fn shared_kind(dir: &Path) -> Result<Option<&'static str>> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn shared_kind(_: &Path) -> Result<Option<&'static str>> {
+pub(crate) fn shared_kind(_: &Path) -> Result<Option<&'static str>> {
     Ok(None)
 }
 

@@ -7,6 +7,8 @@ use oarlock_core::error::Result;
 use oarlock_core::url::{Scheme, Store, TLS_FILES, Url};
 use oarlock_redis::{ALLOW_EVICTION, Address, Config, Redis, database, rights};
 
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 use crate::{Later, Quorum, SCHEME};
 
 /// Redlock and its schemes `redlock://` and `redlocks://`.
@@ -15,6 +17,8 @@ pub static STORE: Store = Store::new(
     &[scheme(SCHEME), scheme("redlocks").tls().options(&[ALLOW_EVICTION, TLS_FILES[0], TLS_FILES[1], TLS_FILES[2]])],
     |url| Box::pin(async move { Ok(Arc::new(redlock(configs(&url)?).await?) as _) }),
 )
+.guarantees(GUARANTEES)
+.doctor(DOCTOR)
 // The same on each server.
 .rights(|url, user| configs(url)?.first().map_or(Ok(String::new()), |config| rights(config, user)));
 

@@ -33,7 +33,10 @@ mod attempt;
 mod config;
 mod connection;
 mod crowd;
+#[cfg(feature = "redis")]
+mod doctor;
 mod error;
+mod guarantees;
 mod inspect;
 mod late_answers;
 mod memo;
@@ -63,7 +66,6 @@ use self::late_answers::LateAnswers;
 use self::node::Node;
 use self::requests::{Requests, never_mind};
 use self::rounds::Registry;
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::claim::{Claim, ClaimId, ResourceName, Weight};
 use oarlock_core::driver::{Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::error::{Error, ErrorKind, Result};
@@ -231,14 +233,9 @@ impl Core {
 
 impl Driver for Quorum {
     fn info(&self) -> Info {
-        let mut can = Capabilities::of_the_model();
-        (can.order, can.units, can.listing) = (false, false, false);
-        (can.fencing, can.liveness) = (Fencing::Clocked, Liveness::Lease);
-        (can.waiters, can.notify) = (WaiterView::Hidden, Notify::Poll);
-        can.consistency = Consistency::Timing;
         let nodes: Vec<_> = self.core.nodes.iter().map(|node| node.driver().info()).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
-        let mut info = Info::new(SCHEME, addresses.join(","), can);
+        let mut info = Info::new(SCHEME, addresses.join(","), guarantees::capabilities());
         info.batch = nodes.iter().map(|node| node.batch).min().unwrap_or(info.batch);
         info
     }

@@ -10,6 +10,8 @@ use oarlock_core::clock::{BootClock, Clock};
 use oarlock_core::url::{Choice, Opt, PathParts, Scheme, Store, TLS_FILES, Url, Value};
 use oarlock_core::{Error, ErrorKind, Result};
 
+use crate::doctor::DOCTOR;
+use crate::guarantees::GUARANTEES;
 use crate::{Redis, rights};
 
 /// Redis and Valkey with their schemes: one server, Sentinel, Cluster, encrypted or not.
@@ -26,6 +28,8 @@ pub static STORE: Store = Store::new(
     ],
     |url| Box::pin(async move { Ok(Arc::new(Redis::open(Config::from_url(&url)?).await?) as _) }),
 )
+.guarantees(GUARANTEES)
+.doctor(DOCTOR)
 .rights(|url, user| rights(&Config::from_url(url)?, user));
 
 const LAYOUTS: &[Choice] = &[("layout", &["native", "plain", "redisson"])];

@@ -6,7 +6,10 @@ mod cluster;
 mod config;
 mod connection;
 mod dispatch;
+#[doc(hidden)]
+pub mod doctor;
 mod error;
+mod guarantees;
 mod inspect;
 mod keys;
 mod native;
@@ -27,7 +30,6 @@ mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oarlock_core::capabilities::{Capabilities, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::clock::Clock;
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
@@ -107,21 +109,8 @@ fn about(verb: &'static str, resource: &ResourceName, error: Error) -> Error {
 /// Each verb has a file of its own.
 impl Driver for Redis {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        capabilities.fencing = Fencing::Clocked;
-        capabilities.liveness = Liveness::Lease;
+        let mut capabilities = guarantees::capabilities(self.pool.config.layout);
         capabilities.consistency = self.pool.consistency(&self.server_info);
-        match self.pool.config.layout {
-            Layout::Native => capabilities.notify = Notify::Push,
-            Layout::Plain => {
-                (capabilities.order, capabilities.units, capabilities.listing) = (false, false, false);
-                (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Poll);
-            }
-            Layout::Redisson => {
-                (capabilities.order, capabilities.one_rule, capabilities.listing) = (false, false, false);
-                (capabilities.waiters, capabilities.notify) = (WaiterView::Hidden, Notify::Push);
-            }
-        }
         let Config { address, database, prefix, .. } = &self.pool.config;
         Info::new(SCHEME, format!("{address}/{database}?prefix={prefix}"), capabilities)
     }

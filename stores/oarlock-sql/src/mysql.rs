@@ -2,9 +2,11 @@
 
 mod config;
 mod connection;
+mod doctor;
 mod driver;
 mod error;
 mod flavour;
+mod guarantees;
 mod lanes;
 mod listener;
 mod liveness;

@@ -2,8 +2,10 @@
 
 mod config;
 mod connection;
+mod doctor;
 mod driver;
 mod error;
+mod guarantees;
 mod holder_watch;
 mod key;
 mod listening;

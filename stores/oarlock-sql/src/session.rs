@@ -2,6 +2,7 @@
 
 mod connection;
 mod driver;
+pub(crate) mod guarantees;
 mod pool;
 mod wait;
 

@@ -10,13 +10,17 @@ use oarlock_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use crate::Tls;
 use crate::compat::Dialect;
+use crate::doctor::DOCTOR;
 use crate::error::SCHEME;
+use crate::guarantees::GUARANTEES;
 use crate::{ZooKeeper, rights};
 
 /// ZooKeeper and its schemes: `zk://`, and `zks://` with the feature `tls`.
 pub static STORE: Store = Store::new("zookeeper", SCHEMES, |url| {
     Box::pin(async move { Ok(Arc::new(ZooKeeper::open(Config::from_url(&url)?).await?) as _) })
 })
+.guarantees(GUARANTEES)
+.doctor(DOCTOR)
 .rights(|url, user| rights(&Config::from_url(url)?, user));
 
 const SCHEMES: &[Scheme] = &[

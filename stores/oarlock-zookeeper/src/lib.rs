@@ -5,7 +5,9 @@ mod checked;
 mod compat;
 mod config;
 mod connection;
+mod doctor;
 mod error;
+mod guarantees;
 mod inspect;
 mod memo;
 mod names;
@@ -23,7 +25,6 @@ mod tls;
 mod unknown_nodes;
 mod watch;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify, WaiterView};
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, ResourceName, Result};
@@ -58,18 +59,7 @@ impl ZooKeeper {
 /// Each verb has a file of its own.
 impl Driver for ZooKeeper {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        capabilities.fencing = Fencing::Strict;
-        capabilities.liveness = Liveness::Session;
-        (capabilities.raises_fences, capabilities.outlives_process) = (false, false);
-        capabilities.waiters = WaiterView::Listed;
-        capabilities.notify = Notify::Push;
-        capabilities.consistency = Consistency::Consensus;
-        if self.route.dialect().is_some() {
-            // Nothing may be stored beside the nodes of other programs, and names are paths anywhere in the tree.
-            (capabilities.memo, capabilities.listing, capabilities.one_rule) = (false, false, false);
-        }
-        Info::new(SCHEME, self.route.address(), capabilities)
+        Info::new(SCHEME, self.route.address(), guarantees::capabilities(self.route.dialect().is_some()))
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -150,7 +150,8 @@ async fn await_end(
     }
 }
 
-fn who() -> String {
+/// Who ends a hold, for its holder to see.
+pub(crate) fn who() -> String {
     let Label { user, host, pid, .. } = Label::of_this_process();
     format!("{user}@{host} (pid {pid})")
 }

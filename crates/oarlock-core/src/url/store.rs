@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{Scheme, Url, bad};
+use crate::doctor::Doctor;
 use crate::driver::{BoxFuture, DynDriver};
+use crate::guarantees::Guarantees;
 use crate::{Result, text};
 
 /// Connects to the store behind a URL of one of its schemes.
@@ -16,6 +18,8 @@ pub struct Store {
     open: Open,
     setup: Option<Setup>,
     rights: Option<Rights>,
+    guarantees: &'static [Guarantees],
+    doctor: Option<Doctor>,
 }
 
 /// The commands, one on a line, with which an administrator gives a user the rights that locks behind a URL need, and
@@ -35,7 +39,7 @@ impl Store {
     /// A store that needs no setup.
     #[must_use]
     pub const fn new(name: &'static str, schemes: &'static [Scheme], open: Open) -> Self {
-        Self { name, schemes, open, setup: None, rights: None }
+        Self { name, schemes, open, setup: None, rights: None, guarantees: &[], doctor: None }
     }
 
     /// A store that needs tables or procedures before it can be used.
@@ -49,6 +53,20 @@ impl Store {
     #[must_use]
     pub const fn rights(mut self, rights: Rights) -> Self {
         self.rights = Some(rights);
+        self
+    }
+
+    /// What it promises, in each of its layouts and modes.
+    #[must_use]
+    pub const fn guarantees(mut self, guarantees: &'static [Guarantees]) -> Self {
+        self.guarantees = guarantees;
+        self
+    }
+
+    /// A store whose servers can be examined.
+    #[must_use]
+    pub const fn doctor(mut self, doctor: Doctor) -> Self {
+        self.doctor = Some(doctor);
         self
     }
 
@@ -71,6 +89,18 @@ impl Store {
     #[must_use]
     pub fn granted_by(&self) -> Option<Rights> {
         self.rights
+    }
+
+    /// What it promises, in each of its layouts and modes.
+    #[must_use]
+    pub fn promises(&self) -> &'static [Guarantees] {
+        self.guarantees
+    }
+
+    /// How its servers are examined; `None` if there is nothing to ask.
+    #[must_use]
+    pub fn examination(&self) -> Option<Doctor> {
+        self.doctor
     }
 }
 

@@ -12,7 +12,9 @@ use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::config::{self, check_prefix, write_address};
 pub use crate::config::{Encryption, Keys};
+use crate::mysql::doctor::DOCTOR;
 use crate::mysql::error::SCHEME;
+use crate::mysql::guarantees::GUARANTEES;
 use crate::mysql::{MySql, MySqlSession, Named};
 
 /// `MySQL` and `MariaDB` and its scheme `mysql://`.
@@ -26,6 +28,8 @@ pub static STORE: Store =
             Ok(Arc::new(MySql::connect(config).await?) as _)
         })
     })
+    .guarantees(GUARANTEES)
+    .doctor(DOCTOR)
     .setup(Setup {
         script: crate::mysql::script,
         run: |url, grant| Box::pin(async move { crate::mysql::init(Config::from_url(&url)?, grant.as_deref()).await }),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::params;
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch};
 use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query, Select};
@@ -15,6 +14,7 @@ use serde_json::json;
 use crate::mysql::config::Config;
 use crate::mysql::connection::Pool;
 use crate::mysql::error::{SCHEME, STORE};
+use crate::mysql::guarantees;
 use crate::mysql::listener::listen;
 use crate::mysql::queue::Queues;
 use crate::mysql::watch::tell;
@@ -63,11 +63,7 @@ impl MySql {
 
 impl Driver for MySql {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        capabilities.liveness = if self.pool.has_liveness_lock() { Liveness::LeaseAndProcess } else { Liveness::Lease };
-        capabilities.notify = Notify::Poll;
-        capabilities.fencing = Fencing::Clocked;
-        capabilities.consistency = Consistency::Single;
+        let capabilities = guarantees::capabilities(self.pool.has_liveness_lock());
         let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
         info.batch = BATCH;
         info

@@ -9,7 +9,7 @@ use crate::mysql::connection::dial;
 use crate::mysql::error::{NO_SUCH_TABLE, STORE, failed};
 
 /// The format of tables and procedures that this code speaks.
-const FORMAT: i64 = 6;
+pub(crate) const FORMAT: i64 = 6;
 
 const PARTS: [&str; 8] = [
     include_str!("sql/schema.sql"),
@@ -145,7 +145,7 @@ pub(crate) async fn prepare(conn: &mut Conn) -> Result<()> {
     if found == FORMAT { Ok(()) } else { Err(STORE.other_format(found, FORMAT)) }
 }
 
-async fn version(conn: &mut Conn) -> Result<Option<i64>> {
+pub(crate) async fn version(conn: &mut Conn) -> Result<Option<i64>> {
     match conn.query_first("SELECT version FROM oarlock_format").await {
         Err(mysql_async::Error::Server(told)) if told.code == NO_SUCH_TABLE => Ok(None),
         version => version.map_err(failed),

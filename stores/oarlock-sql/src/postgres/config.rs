@@ -12,7 +12,9 @@ use tokio_postgres::config::SslMode;
 
 use crate::config::{self, check_prefix, write_address};
 pub use crate::config::{Encryption, Keys};
+use crate::postgres::doctor::DOCTOR;
 use crate::postgres::error::SCHEME;
+use crate::postgres::guarantees::GUARANTEES;
 use crate::postgres::{Advisory, Postgres, PostgresSession};
 
 /// `PostgreSQL` and its scheme `postgres://`.
@@ -26,6 +28,8 @@ pub static STORE: Store =
             Ok(Arc::new(Postgres::connect(config).await?) as _)
         })
     })
+    .guarantees(GUARANTEES)
+    .doctor(DOCTOR)
     .setup(Setup {
         script: crate::postgres::script,
         run: |url, grant| {

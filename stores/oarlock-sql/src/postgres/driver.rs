@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{
     Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch,
@@ -17,6 +16,7 @@ use tokio_postgres::types::Type;
 use crate::postgres::config::Config;
 use crate::postgres::connection::{Pool, Session, param, random};
 use crate::postgres::error::{SCHEME, STORE};
+use crate::postgres::guarantees;
 use crate::postgres::watch::Hub;
 use crate::renew::{Answers, BATCH, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
@@ -62,14 +62,7 @@ impl Postgres {
 
 impl Driver for Postgres {
     fn info(&self) -> Info {
-        let mut capabilities = Capabilities::of_the_model();
-        if self.pool.is_pooled() {
-            (capabilities.liveness, capabilities.notify) = (Liveness::Lease, Notify::Poll);
-        } else {
-            (capabilities.liveness, capabilities.notify) = (Liveness::LeaseAndProcess, Notify::Push);
-        }
-        capabilities.fencing = Fencing::Clocked;
-        capabilities.consistency = Consistency::Single;
+        let capabilities = guarantees::capabilities(self.pool.is_pooled());
         let mut info = Info::new(SCHEME, self.pool.config().to_string(), capabilities);
         info.batch = BATCH;
         info

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use oarlock_core::capabilities::{Capabilities, Consistency, Fencing, Liveness, Notify};
 use oarlock_core::driver::{
     Attempt, Driver, End, Fences, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed,
     Watch,
@@ -14,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout_at;
 
 use crate::session::connection::{Connection as _, Server};
+use crate::session::guarantees;
 use crate::session::pool::{ClaimState, ConnectionLease, Pool};
 use crate::session::wait::Wait;
 
@@ -272,13 +272,7 @@ fn check<S: Server>(claim: &Claim) -> Result<()> {
 
 impl<S: Server> Driver for SessionLocks<S> {
     fn info(&self) -> Info {
-        let mut can = Capabilities::of_the_model();
-        (can.order, can.units, can.raises_fences, can.outlives_process) = (false, false, false, false);
-        (can.records, can.listing, can.memo) = (false, false, false);
-        (can.fencing, can.liveness, can.waiters) = (Fencing::None, Liveness::Session, S::WAITERS);
-        // The server notifies waiters; an observer has to poll.
-        (can.notify, can.consistency) = (Notify::Poll, Consistency::Single);
-        Info::new(S::SCHEME, self.pool.server.address(), can)
+        Info::new(S::SCHEME, self.pool.server.address(), guarantees::capabilities(S::WAITERS))
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -1,0 +1,143 @@
+//! Deployments that are unsafe in one way each, made on purpose, and what `doctor` finds.
+
+mod coordinators;
+mod databases;
+mod redis;
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::support::{TestContext, finish};
+
+/// What `doctor` found on one store.
+#[derive(Debug)]
+struct Found {
+    code: i32,
+    ids: BTreeSet<String>,
+    report: Value,
+}
+
+/// Examines the store behind `url`. Whatever is found has a reason, a fix, and links to what it voids and to the
+/// runbook.
+fn doctor(url: &str) -> Found {
+    doctor_with(url, &[])
+}
+
+fn doctor_with(url: &str, args: &[&str]) -> Found {
+    let context = TestContext::new();
+    let mut command = context.bare(["doctor", "-o", "json"]);
+    command.args(args).env("OARLOCK_URL", url);
+    let done = finish(command);
+    let report: Value = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    let mut ids = BTreeSet::new();
+    let mut worst = 0;
+    for finding in report["findings"].as_array().unwrap() {
+        let text = |field: &str| finding[field].as_str().unwrap_or_else(|| panic!("no {field}: {finding}"));
+        assert!(!text("reason").is_empty() && !text("fix").is_empty(), "{finding}");
+        assert!(text("guarantee").contains("docs/guarantees.md#"), "{finding}");
+        assert!(text("runbook").ends_with(&format!("docs/runbook.md#{}", text("id"))), "{finding}");
+        worst = worst.max(if text("severity") == "void" { 2 } else { 1 });
+        ids.insert(text("id").to_owned());
+    }
+    let code = done.code.unwrap();
+    assert_eq!(code, worst, "{done:?}");
+    Found { code, ids, report }
+}
+
+/// A store as it is before something is broken.
+struct Healthy {
+    url: String,
+    before: BTreeSet<String>,
+}
+
+impl Healthy {
+    /// Whatever is found here is no news later.
+    fn at(url: &str, expected: &[&str]) -> Self {
+        let found = doctor(url);
+        assert_eq!(found.ids, words(expected), "{:#}", found.report);
+        Self { url: url.to_owned(), before: found.ids }
+    }
+
+    /// Something was broken: that is found, and nothing else.
+    #[track_caller]
+    fn breaks(&self, id: &str, code: i32) -> Value {
+        let found = doctor(&self.url);
+        let mut expected = self.before.clone();
+        expected.insert(id.to_owned());
+        assert_eq!(found.ids, expected, "{:#}", found.report);
+        assert_eq!(found.code, code, "{:#}", found.report);
+        let mut findings = found.report["findings"].as_array().unwrap().iter();
+        findings.find(|finding| finding["id"] == id).unwrap().clone()
+    }
+}
+
+fn words(words: &[&str]) -> BTreeSet<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+#[test]
+fn a_store_that_was_never_used_is_left_alone() {
+    let context = TestContext::new();
+    let done = context.run(&["doctor"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.out.contains("is safe for locks"), "{done:?}");
+    assert!(!context.dir.path().join("store").exists(), "it was created");
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_unsafe() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let context = TestContext::new();
+    assert_eq!(context.code(&["run", "x", "--", "true"]), 0);
+    let healthy = Healthy::at(&context.url(), &[]);
+    let dir = context.dir.path().join("store");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    // The driver refuses it as well.
+    let found = doctor(&healthy.url);
+    assert_eq!((found.code, found.ids), (2, words(&["local-open", "denied"])), "{:#}", found.report);
+}
+
+#[test]
+fn two_stores_of_one_user_are_found() {
+    let context = TestContext::new();
+    let home = context.dir.path();
+    for state in ["a/.local/state/oarlock/state", "b/oarlock/state"] {
+        std::fs::create_dir_all(home.join(state)).unwrap();
+    }
+    let mut command = context.bare(["doctor", "-o", "name", "-u", "local:"]);
+    command.env("HOME", home.join("a")).env("XDG_STATE_HOME", home.join("b"));
+    let done = finish(command);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.out.contains("local-two-stores"), "{done:?}");
+}
+
+#[test]
+fn crowded_names_and_old_holds_are_found() {
+    let context = TestContext::new();
+    let holder = context.hold(&["deploy/prod"]);
+    let mut waiter = context.oarlock(["run", "deploy/prod", "--", "true"]);
+    let mut waiter = waiter.stdout(Stdio::null()).spawn().unwrap();
+    context.await_waiters("deploy/prod", 1);
+    assert_eq!(doctor(&context.url()).ids, words(&[]));
+    let found = doctor_with(&context.url(), &["--max-waiters", "0", "--max-hold", "1ms"]);
+    assert_eq!((found.code, found.ids), (1, words(&["many-waiters", "old-hold"])), "{:#}", found.report);
+    let reasons = found.report["findings"].to_string();
+    assert!(reasons.contains("deploy/prod") && reasons.contains("1 wait"), "{reasons}");
+    drop(holder);
+    waiter.wait().unwrap();
+}
+
+#[test]
+fn the_text_names_the_promise_and_the_fix_and_no_password() {
+    let context = TestContext::new();
+    let mut command = context.bare(["doctor"]);
+    command.env("OARLOCK_URL", "redis://ada:swordfish@127.0.0.1:1?connect_timeout=1s");
+    let done = finish(command);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    for words in ["WARNING  unreachable  127.0.0.1:1", "promise  Waiting is bounded", "fix  ", "has warnings"] {
+        assert!(done.out.contains(words), "{words:?} in {done:?}");
+    }
+    assert!(!format!("{done:?}").contains("swordfish"), "{done:?}");
+}

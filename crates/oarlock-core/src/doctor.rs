@@ -1,0 +1,278 @@
+//! What can make a deployment unsafe. A store registers its checks and examines its servers; nothing is ever changed.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::driver::BoxFuture;
+use crate::error::{Error, ErrorKind};
+use crate::guarantees::Promise;
+use crate::text;
+use crate::url::Url;
+
+/// How bad a finding is. A later one is worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Severity {
+    /// It could not be found out, as without a right.
+    Unknown,
+    /// A promise can be broken by a rare failure, such as a power cut, or a limit is near.
+    Warning,
+    /// A promise does not hold, or one restart or failover of a server breaks it.
+    Void,
+}
+
+/// One way in which a deployment can be unsafe.
+#[derive(Debug)]
+pub struct Check {
+    /// Its name, which is its anchor in `docs/runbook.md`. Names do not change.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The promise that it voids or endangers.
+    pub promise: Promise,
+    /// What to do.
+    pub fix: &'static str,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What was checked.
+    pub check: &'static Check,
+    /// The server that it is about, if it is about one.
+    pub server: Option<String>,
+    /// What is wrong, and what follows from it.
+    pub reason: String,
+}
+
+/// Something that was measured or asked, and is fine or not by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Fact {
+    /// The server that it is about, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// What was asked.
+    pub what: &'static str,
+    /// The answer.
+    pub value: String,
+}
+
+/// What an examination found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// What else was seen.
+    pub facts: Vec<Fact>,
+    /// The store was never used: a client would create what it needs, and an examination changes nothing.
+    pub never_used: bool,
+}
+
+impl Report {
+    /// Adds a finding about the whole store.
+    pub fn find(&mut self, check: &'static Check, reason: impl Into<String>) {
+        self.findings.push(Finding { check, server: None, reason: reason.into() });
+    }
+
+    /// Adds what was found on another server or by another examination.
+    pub fn merge(&mut self, other: Self) {
+        self.findings.extend(other.findings);
+        self.facts.extend(other.facts);
+        self.never_used |= other.never_used;
+    }
+
+    /// The worst severity found; `None` if nothing was found.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|finding| finding.check.severity).max()
+    }
+
+    /// What is found from now on is about this server.
+    pub fn on<'a>(&'a mut self, server: &'a str) -> OnServer<'a> {
+        OnServer { report: self, server }
+    }
+}
+
+/// A report on one server.
+#[derive(Debug)]
+pub struct OnServer<'a> {
+    report: &'a mut Report,
+    server: &'a str,
+}
+
+impl OnServer<'_> {
+    /// Adds a finding.
+    pub fn find(&mut self, check: &'static Check, reason: impl Into<String>) {
+        self.report.findings.push(Finding { check, server: Some(self.server.to_owned()), reason: reason.into() });
+    }
+
+    /// Adds a fact.
+    pub fn fact(&mut self, what: &'static str, value: impl Into<String>) {
+        self.report.facts.push(Fact { server: Some(self.server.to_owned()), what, value: value.into() });
+    }
+
+    /// Notes how long a request took, and finds it too long.
+    pub fn latency(&mut self, took: Duration) {
+        self.fact("latency", text::span(took));
+        if took > SLOW {
+            let reason =
+                format!("a request took {}; a renewal takes as long, and waits in the same way", text::span(took));
+            self.find(&SLOW_SERVER, reason);
+        }
+    }
+
+    /// Compares the server's clock with this machine's. The answer took `took`; the clock was read in between. Returns
+    /// how far the server's is ahead, in microseconds.
+    pub fn clock(&mut self, micros: i64, took: Duration) -> i64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ours = i64::try_from((now.saturating_sub(took / 2)).as_micros()).unwrap_or(i64::MAX);
+        let offset = Duration::from_micros(ours.abs_diff(micros));
+        let ahead = if micros > ours { "ahead of" } else { "behind" };
+        self.fact("clock", format!("{} {ahead} this machine's", text::span(offset)));
+        if offset > MAX_OFFSET + took {
+            self.find(
+                &CLOCK_OFFSET,
+                format!(
+                    "its clock is {} {ahead} this machine's. Fences join a counter with that clock: after a loss of \
+                     data or a failover to a server with another clock, fences can repeat",
+                    text::span(offset)
+                ),
+            );
+        }
+        micros.saturating_sub(ours)
+    }
+
+    /// Notes that most of the connections that the server admits are in use.
+    pub fn connections(&mut self, used: u64, limit: u64) {
+        self.fact("connections", format!("{used} of {limit}"));
+        if limit > 0 && used.saturating_mul(10) >= limit.saturating_mul(9) {
+            let reason =
+                format!("{used} of {limit} connections are in use; a client that must reconnect may be refused");
+            self.find(&FEW_CONNECTIONS, reason);
+        }
+    }
+
+    /// Notes that the server could not be asked.
+    pub fn failed(&mut self, error: &Error) {
+        self.find(if error.kind() == ErrorKind::Denied { &DENIED } else { &UNREACHABLE }, error.to_string());
+    }
+
+    /// Notes what the user has no right to ask.
+    pub fn cannot_tell(&mut self, what: &str) {
+        self.find(&CANNOT_TELL, format!("this user may not ask for {what}, so that it cannot be judged"));
+    }
+}
+
+/// A request that takes longer endangers renewals of short leases.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// Clocks that differ by more are not kept in step.
+const MAX_OFFSET: Duration = Duration::from_secs(1);
+
+/// Checks of every store.
+pub const COMMON: &[&Check] = &[
+    &UNREACHABLE,
+    &DENIED,
+    &REFUSED,
+    &NEWER_FORMAT,
+    &CANNOT_TELL,
+    &SLOW_SERVER,
+    &CLOCK_OFFSET,
+    &FEW_CONNECTIONS,
+    &MANY_WAITERS,
+    &OLD_HOLD,
+];
+
+/// A server does not answer.
+pub static UNREACHABLE: Check = Check {
+    id: "unreachable",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "start the server, or remove it from the URL; check the address, the firewall and TLS",
+};
+
+/// A server refuses the credentials, or a right is missing.
+pub static DENIED: Check = Check {
+    id: "denied",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "check the user and the password; the page of the store lists the rights that locks need",
+};
+
+/// The driver refuses to use the store as it is.
+pub static REFUSED: Check = Check {
+    id: "refused",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "do what the reason says; locks cannot be used before that",
+};
+
+/// The store holds data of another version.
+pub static NEWER_FORMAT: Check = Check {
+    id: "other-format",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "use one version of Oarlock on a store, or another prefix, until all clients are upgraded",
+};
+
+/// A right to look is missing.
+pub static CANNOT_TELL: Check = Check {
+    id: "cannot-tell",
+    severity: Severity::Unknown,
+    promise: Promise::BeliefEndsFirst,
+    fix: "run the doctor as a user that may read the server's settings; the locks themselves need no such right",
+};
+
+/// A server answers slowly.
+pub static SLOW_SERVER: Check = Check {
+    id: "slow-server",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "find what keeps the server busy or far away; use leases of at least ten times the slowest request",
+};
+
+/// The clocks of a server and of this machine differ.
+pub static CLOCK_OFFSET: Check = Check {
+    id: "clock-offset",
+    severity: Severity::Warning,
+    promise: Promise::LargerFence,
+    fix: "run NTP (chrony, systemd-timesyncd) on every server and client",
+};
+
+/// A server is about to refuse connections.
+pub static FEW_CONNECTIONS: Check = Check {
+    id: "few-connections",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "raise the server's limit of connections, or end clients that keep connections without need",
+};
+
+/// Many claims wait for one name.
+pub static MANY_WAITERS: Check = Check {
+    id: "many-waiters",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "look with \"oarlock show NAME\"; hold for a shorter time, split the lock, or let callers give up sooner",
+};
+
+/// A hold is older than it should be.
+pub static OLD_HOLD: Check = Check {
+    id: "old-hold",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "ask the holder; set max_hold where a hold has a bound; \"oarlock break NAME --fence N\" ends it",
+};
+
+/// How a store is examined.
+#[derive(Clone, Copy)]
+pub struct Doctor {
+    /// Its own checks.
+    pub checks: &'static [&'static Check],
+    /// Asks its servers. It changes nothing, and ends by itself.
+    pub examine: fn(Url) -> BoxFuture<Report>,
+}

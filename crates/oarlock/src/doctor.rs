@@ -1,0 +1,127 @@
+//! Examines a deployment: is it safe, and why not? Nothing is changed.
+
+use std::time::Duration;
+
+use oarlock_core::doctor::{COMMON, DENIED, MANY_WAITERS, NEWER_FORMAT, OLD_HOLD, REFUSED, UNREACHABLE};
+pub use oarlock_core::doctor::{Check, Fact, Finding, Report, Severity};
+pub use oarlock_core::guarantees::{Guarantees, Promise};
+use oarlock_core::state::ResourceState;
+use oarlock_core::text;
+
+use crate::registry::STORES;
+use crate::url::{IntoUrl, Url};
+use crate::{ErrorKind, Result};
+
+/// What is too many and too old.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How many claims may wait for one name.
+    pub waiters: usize,
+    /// How old a hold may be.
+    pub max_hold: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { waiters: 100, max_hold: Duration::from_secs(24 * 3600) }
+    }
+}
+
+/// How many examples of one finding are listed.
+const EXAMPLES: usize = 5;
+
+/// Every check of every store of this build, each of which has a section in `docs/runbook.md`.
+pub fn checks() -> impl Iterator<Item = &'static Check> {
+    let own = STORES.built_in.iter().filter_map(|store| store.examination()).flat_map(|doctor| doctor.checks);
+    COMMON.iter().chain(own).copied()
+}
+
+/// What each store of this build promises, in each of its layouts and modes.
+pub fn guarantees() -> impl Iterator<Item = &'static Guarantees> {
+    STORES.built_in.iter().flat_map(|store| store.promises())
+}
+
+/// Examines the store behind a URL: its servers, as the store knows them, and its locks.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for an invalid URL, or if this build has no driver for it. A server that does not answer is a
+/// finding.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
+/// let report = oarlock::doctor::examine("mem:", oarlock::doctor::Limits::default()).await?;
+/// assert!(report.findings.is_empty());
+/// # Ok(()) }
+/// ```
+pub async fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
+    let url = url.into_url()?;
+    let mut report = match url.store().examination() {
+        Some(doctor) => (doctor.examine)(url.clone()).await,
+        None => Report::default(),
+    };
+    let server = url.to_string();
+    if !report.never_used
+        && let Err(error) = look(url, limits, &mut report).await
+    {
+        let check = match error.kind() {
+            ErrorKind::Unreachable | ErrorKind::Closed => &UNREACHABLE,
+            ErrorKind::Denied => &DENIED,
+            ErrorKind::NewerFormat | ErrorKind::Foreign => &NEWER_FORMAT,
+            _ => &REFUSED,
+        };
+        // The store may have said the same about each of its servers.
+        if !report.findings.iter().any(|finding| finding.check.id == check.id) {
+            report.on(&server).find(check, error.to_string());
+        }
+    }
+    report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
+    Ok(report)
+}
+
+/// Looks at the locks.
+async fn look(url: Url, limits: Limits, report: &mut Report) -> Result<()> {
+    let locks = crate::connect(url).await?;
+    let looked = list(&locks, limits, report).await;
+    // Nothing was held; a store that does not answer any more is a finding already.
+    let _ = locks.shutdown(Duration::from_secs(1)).await;
+    looked
+}
+
+async fn list(locks: &crate::Locks, limits: Limits, report: &mut Report) -> Result<()> {
+    if !locks.info().capabilities.listing {
+        return Ok(());
+    }
+    let states = locks.list().await?;
+    let crowded: Vec<_> = states.iter().filter_map(|state| crowd(state, limits)).collect();
+    let old: Vec<_> = states.iter().filter_map(|state| old_hold(state, limits)).collect();
+    if let Some(examples) = examples(&crowded) {
+        report.find(&MANY_WAITERS, format!("more than {} claims wait for one name: {examples}", limits.waiters));
+    }
+    if let Some(examples) = examples(&old) {
+        report.find(&OLD_HOLD, format!("held for more than {}: {examples}", text::span(limits.max_hold)));
+    }
+    Ok(())
+}
+
+fn crowd(state: &ResourceState, limits: Limits) -> Option<String> {
+    let count = state.waiters.count().filter(|count| *count > limits.waiters)?;
+    Some(format!("{} ({count} wait)", text::quoted(state.name.as_str())))
+}
+
+fn old_hold(state: &ResourceState, limits: Limits) -> Option<String> {
+    let holder = state.holders.iter().find(|holder| holder.held_for > limits.max_hold)?;
+    let (name, held) = (text::quoted(state.name.as_str()), text::span(holder.held_for));
+    Some(format!("{name} (for {held}, by {})", text::holder(&holder.label)))
+}
+
+/// The first few, and how many more there are.
+fn examples(found: &[String]) -> Option<String> {
+    let shown = found.get(..EXAMPLES.min(found.len()))?;
+    let more = match found.len() - shown.len() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    (!shown.is_empty()).then(|| format!("{}{more}", shown.join(", ")))
+}

@@ -1,0 +1,245 @@
+//! Examines the members of a cluster: is there a leader, space, and a majority to spare?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use oarlock_core::Result;
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity};
+use oarlock_core::guarantees::Promise;
+
+use crate::config::Config;
+use crate::connection::Connection;
+
+pub(crate) const DOCTOR: Doctor = Doctor {
+    checks: &[&NO_LEADER, &LEARNER, &NO_SPACE, &CORRUPT, &VERSION, &EVEN, &SINGLE, &TWO_CLUSTERS],
+    examine: |url| {
+        Box::pin(async move {
+            let mut report = Report::default();
+            match Config::from_url(&url) {
+                Ok(config) => examine(&config, &mut report).await,
+                Err(error) => report.on(&url.to_string()).failed(&error),
+            }
+            report
+        })
+    },
+};
+
+static NO_LEADER: Check = Check {
+    id: "etcd-no-leader",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "start the members that are missing; without a majority no lock is granted or renewed",
+};
+static LEARNER: Check = Check {
+    id: "etcd-learner",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "name voting members in the URL, or promote the learner: etcdctl member promote",
+};
+static NO_SPACE: Check = Check {
+    id: "etcd-no-space",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "etcdctl compact, etcdctl defrag on each member, then etcdctl alarm disarm; raise --quota-backend-bytes",
+};
+static CORRUPT: Check = Check {
+    id: "etcd-corrupt",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "replace the member that is corrupt: etcdctl member remove, and add it again with an empty data directory",
+};
+static VERSION: Check = Check {
+    id: "etcd-version",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "upgrade every member to 3.4.31, 3.5.13 or later",
+};
+static EVEN: Check = Check {
+    id: "etcd-even",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "use an odd number of voting members",
+};
+static SINGLE: Check = Check {
+    id: "etcd-single",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "run three members on machines of their own",
+};
+static TWO_CLUSTERS: Check = Check {
+    id: "etcd-two-clusters",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "name the members of one cluster only",
+};
+
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+struct Header {
+    #[prost(uint64, tag = "1")]
+    cluster: u64,
+    #[prost(uint64, tag = "2")]
+    member: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+struct Empty {}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+struct Status {
+    #[prost(message, optional, tag = "1")]
+    header: Option<Header>,
+    #[prost(string, tag = "2")]
+    version: String,
+    #[prost(int64, tag = "3")]
+    size: i64,
+    #[prost(uint64, tag = "4")]
+    leader: u64,
+    #[prost(bool, tag = "10")]
+    learner: bool,
+    /// Only from 3.6 on.
+    #[prost(int64, tag = "12")]
+    quota: i64,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+struct Alarms {
+    #[prost(message, repeated, tag = "2")]
+    alarms: Vec<Alarm>,
+}
+
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+struct Alarm {
+    #[prost(uint64, tag = "1")]
+    member: u64,
+    /// 1 = no space, 2 = corrupt.
+    #[prost(int32, tag = "2")]
+    kind: i32,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+struct MemberList {
+    #[prost(message, repeated, tag = "2")]
+    members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+struct Member {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(bool, tag = "5")]
+    learner: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+struct AuthStatus {
+    #[prost(bool, tag = "2")]
+    enabled: bool,
+}
+
+async fn examine(config: &Config, report: &mut Report) {
+    let (mut clusters, mut alarms) = (BTreeMap::<u64, Vec<&str>>::new(), BTreeSet::new());
+    let mut voters = None;
+    for member in &config.members {
+        let one = Config { members: vec![member.clone()], ..config.clone() };
+        let mut on = report.on(member);
+        match ask(&one, &mut on).await {
+            Ok(seen) => {
+                clusters.entry(seen.cluster).or_default().push(member);
+                alarms.extend(seen.alarms);
+                voters = voters.or(seen.voters);
+            }
+            Err(error) => on.failed(&error),
+        }
+    }
+    if clusters.len() > 1 {
+        let named: Vec<_> = clusters.values().map(|members| members.join(",")).collect();
+        let reason = format!("they are of different clusters: {}. Two clients can hold one lock", named.join(" and "));
+        report.find(&TWO_CLUSTERS, reason);
+    }
+    for (kind, member) in alarms {
+        match kind {
+            1 => report.find(&NO_SPACE, format!("member {member:x} is out of space: the cluster refuses grants")),
+            2 => report.find(&CORRUPT, format!("member {member:x} has other data than the rest of the cluster")),
+            _ => {}
+        }
+    }
+    match voters {
+        Some(1) => report.find(&SINGLE, "the cluster has one member: while it is down, no lock can be used"),
+        Some(count) if count % 2 == 0 => {
+            report.find(&EVEN, format!("{count} members tolerate no more failures than {}", count - 1));
+        }
+        _ => {}
+    }
+}
+
+struct Seen {
+    cluster: u64,
+    voters: Option<usize>,
+    alarms: Vec<(i32, u64)>,
+}
+
+async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
+    let member = Connection::unasked(config)?;
+    let sent = Instant::now();
+    let asked =
+        tokio::time::timeout(config.connect_timeout, member.unary("/etcdserverpb.Maintenance/Status", Empty {}));
+    let status: Status = asked.await.map_err(|_| oarlock_core::Error::unreachable("no answer in time"))??;
+    on.latency(sent.elapsed());
+    on.fact("version", &status.version);
+    on.fact("size", format!("{} MiB", status.size >> 20));
+    if is_faulty(&status.version) {
+        let reason =
+            format!("version {} can expire a lease that was renewed, after a change of the leader", status.version);
+        on.find(&VERSION, reason);
+    }
+    if status.learner {
+        on.find(&LEARNER, "it is a learner, which serves no requests of locks");
+    }
+    if status.leader == 0 {
+        on.find(&NO_LEADER, "it knows no leader: requests fail until there is one");
+    }
+    if status.quota > 0 && status.size.saturating_mul(10) >= status.quota.saturating_mul(9) {
+        on.find(&NO_SPACE, format!("its database has {} of {} bytes", status.size, status.quota));
+    }
+    let cluster = status.header.unwrap_or_default().cluster;
+    // These are denied to a user that is not root, and a learner does not answer them.
+    let list = member.unary::<_, MemberList>("/etcdserverpb.Cluster/MemberList", Empty {}).await;
+    let voters = list.map(|list| list.members.iter().filter(|member| !member.learner).count());
+    let alarms = member.unary::<_, Alarms>("/etcdserverpb.Maintenance/Alarm", Empty {}).await;
+    if !status.learner && status.leader != 0 && (voters.is_err() || alarms.is_err()) {
+        on.cannot_tell("the members and the alarms of the cluster");
+    }
+    if let Ok(auth) = member.unary::<_, AuthStatus>("/etcdserverpb.Auth/AuthStatus", Empty {}).await {
+        on.fact("authentication", if auth.enabled { "on" } else { "off: every client may delete every lock" });
+    }
+    let alarms = alarms.map(|found| found.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect());
+    Ok(Seen { cluster, voters: voters.ok(), alarms: alarms.unwrap_or_default() })
+}
+
+/// Versions in which a member that was the leader before can expire leases by its own clock.
+fn is_faulty(version: &str) -> bool {
+    let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or_default());
+    let (major, minor, patch) =
+        (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    match (major, minor) {
+        (3, 4) => patch < 31,
+        (3, 5) => patch < 13,
+        (3, minor) => minor < 4,
+        (major, _) => major < 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_faulty;
+
+    #[test]
+    fn versions_with_the_fault_of_leases_are_known() {
+        for version in ["3.3.27", "3.4.30", "3.5.0", "3.5.12", "2.3.8"] {
+            assert!(is_faulty(version), "{version}");
+        }
+        for version in ["3.4.31", "3.5.13", "3.5.13-rc.1", "3.6.0", "4.0.0"] {
+            assert!(!is_faulty(version), "{version}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Examines the servers of a store: settings, replicas, Sentinels, nodes of a cluster.
+
+pub(crate) mod checks;
+mod cluster;
+mod sentinel;
+mod server;
+
+use oarlock_core::doctor::{Doctor, Report};
+use oarlock_core::{Error, Result};
+use redis::{Cmd, Value};
+
+use crate::config::{Address, Config};
+use crate::connection::{Connection, Connector, Login, Target};
+use crate::error::failed;
+pub use server::Seen;
+use server::Surroundings;
+
+pub(crate) const DOCTOR: Doctor = Doctor {
+    checks: checks::ALL,
+    examine: |url| {
+        Box::pin(async move {
+            let mut report = Report::default();
+            if let Err(error) = examine(Config::from_url(&url), &mut report).await {
+                report.on(&url.to_string()).failed(&error);
+            }
+            report
+        })
+    },
+};
+
+async fn examine(config: Result<Config>, report: &mut Report) -> Result<()> {
+    let config = config?;
+    let connector = Connector::new(&config)?;
+    match &config.address {
+        Address::Tcp(host, port) => {
+            let target = Target::Tcp(host.clone(), *port);
+            server::examine(&connector, &config, &target, Surroundings::Alone, report).await;
+        }
+        Address::Unix(path) => {
+            let target = Target::Unix(path.clone());
+            server::examine(&connector, &config, &target, Surroundings::Alone, report).await;
+        }
+        Address::Sentinel { hosts, master } => {
+            for master in sentinel::examine(&connector, hosts, master, report).await {
+                server::examine(&connector, &config, &master, Surroundings::FailsOver, report).await;
+            }
+        }
+        Address::Cluster(seeds) => {
+            for (master, surroundings) in cluster::examine(&connector, seeds, report).await {
+                server::examine(&connector, &config, &master, surroundings, report).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Examines one server of a quorum. It has no replicas that may take its place. `None` if it does not answer.
+pub async fn member(config: &Config, report: &mut Report) -> Option<Seen> {
+    let Address::Tcp(host, port) = &config.address else { return None };
+    let target = Target::Tcp(host.clone(), *port);
+    match Connector::new(config) {
+        Ok(connector) => server::examine(&connector, config, &target, Surroundings::Voter, report).await,
+        Err(error) => {
+            report.on(&target.to_string()).failed(&error);
+            None
+        }
+    }
+}
+
+/// A connection that is only asked.
+struct Asked(Connection);
+
+impl Asked {
+    async fn open(connector: &Connector, target: &Target, login: Login) -> Result<Self> {
+        connector.open(target, login, |_| ()).await.map(Self)
+    }
+
+    async fn ask(&self, words: &[&str]) -> Result<Value> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        let mut client = self.0.client.clone();
+        command.query_async(&mut client).await.map_err(failed)
+    }
+
+    /// The answer as text; empty if the server has none.
+    async fn text(&self, words: &[&str]) -> Result<String> {
+        Ok(text(&self.ask(words).await?))
+    }
+
+    /// Pairs of names and values, as a map or as a list.
+    async fn pairs(&self, words: &[&str]) -> Result<Vec<(String, String)>> {
+        Ok(match self.ask(words).await? {
+            Value::Map(pairs) => pairs.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            Value::Array(parts) => parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect(),
+            _ => Vec::new(),
+        })
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.clone(),
+        Value::Int(number) => number.to_string(),
+        Value::Okay => "OK".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn find<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+/// What the server itself said, without what we add.
+fn cause(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}

@@ -1,0 +1,72 @@
+//! The Sentinels: can they replace a master, and do they agree?
+
+use std::collections::BTreeSet;
+
+use oarlock_core::doctor::Report;
+use oarlock_core::{ErrorKind, Result};
+
+use super::{Asked, cause, checks, find};
+use crate::config::Host;
+use crate::connection::{Connector, Login, Target};
+
+/// Asks every Sentinel, and returns the masters that they name: one, if they agree.
+pub(super) async fn examine(connector: &Connector, hosts: &[Host], master: &str, report: &mut Report) -> Vec<Target> {
+    let (mut masters, mut totals) = (BTreeSet::new(), BTreeSet::new());
+    for (host, port) in hosts {
+        let target = Target::Tcp(host.clone(), *port);
+        let name = target.to_string();
+        match ask(connector, &target, master, &name, report).await {
+            Ok((named, total)) => {
+                masters.insert(named);
+                totals.insert(total);
+            }
+            Err(error) => report.on(&name).failed(&error),
+        }
+    }
+    if let Some(&total) = totals.last().filter(|total| **total < 3 || total.is_multiple_of(2)) {
+        let spare = (total.max(1) - 1) / 2;
+        let reason = format!(
+            "there are {total} Sentinels; a majority must agree on a failover, so that {spare} of them may fail"
+        );
+        report.find(&checks::SENTINEL_COUNT, reason);
+    }
+    if masters.len() > 1 {
+        let named: Vec<_> = masters.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let reason = format!("they name different masters: {}. Two clients can hold one lock", named.join(" and "));
+        report.find(&checks::SENTINEL_DISAGREE, reason);
+    }
+    masters.into_iter().map(|(host, port)| Target::Tcp(host, port)).collect()
+}
+
+async fn ask(
+    connector: &Connector,
+    target: &Target,
+    master: &str,
+    name: &str,
+    report: &mut Report,
+) -> Result<(Host, u32)> {
+    let sentinel = match Asked::open(connector, target, Login::None).await {
+        Err(error) if error.kind() == ErrorKind::Denied => Asked::open(connector, target, Login::Sentinel).await?,
+        opened => opened?,
+    };
+    let state = sentinel.pairs(&["SENTINEL", "MASTER", master]).await?;
+    let number = |field: &str| find(&state, field).and_then(|value| value.parse::<u32>().ok()).unwrap_or_default();
+    let (quorum, total) = (number("quorum"), number("num-other-sentinels") + 1);
+    let mut on = report.on(name);
+    on.fact("quorum", format!("{quorum} of {total} Sentinels, {} replicas", number("num-slaves")));
+    if quorum * 2 <= total {
+        let reason = format!(
+            "its quorum is {quorum} of {total}: Sentinels without a majority can call the master down. Each needless \
+             failover can lose grants"
+        );
+        on.find(&checks::SENTINEL_QUORUM, reason);
+    }
+    if let Err(error) = sentinel.ask(&["SENTINEL", "CKQUORUM", master]).await {
+        on.find(&checks::SENTINEL_UNABLE, format!("it cannot replace the master: {}", cause(&error)));
+    } else if number("num-slaves") == 0 {
+        on.find(&checks::SENTINEL_UNABLE, "the master has no replica that could take its place");
+    }
+    let host = find(&state, "ip").unwrap_or_default().to_owned();
+    let port = find(&state, "port").and_then(|port| port.parse().ok()).unwrap_or_default();
+    Ok(((host, port), total))
+}

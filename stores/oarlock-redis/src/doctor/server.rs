@@ -1,0 +1,201 @@
+//! One server: what it keeps, what it throws away, and which replicas it has.
+
+use std::time::Instant;
+
+use oarlock_core::Result;
+use oarlock_core::doctor::{OnServer, Report};
+use redis::Value;
+
+use super::{Asked, checks, find, text};
+use crate::config::Config;
+use crate::connection::{Connector, Login, Target};
+
+/// What takes the place of a server that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Surroundings {
+    /// Nothing, by itself.
+    Alone,
+    /// One of its replicas, at once.
+    FailsOver,
+    /// Nothing: it is one of several independent servers that vote.
+    Voter,
+}
+
+/// What others must know of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Seen {
+    /// Its identity; two addresses with the same one are one server.
+    pub run_id: String,
+    /// The identity of its data, which its replicas share.
+    pub replication_id: String,
+    /// How far its clock is ahead of this machine's, in microseconds.
+    pub clock_ahead: i64,
+}
+
+/// The settings that are asked for; all of them at once would include passwords.
+const SETTINGS: [&str; 5] =
+    ["appendfsync", "min-replicas-to-write", "maxclients", "save", "stop-writes-on-bgsave-error"];
+
+pub(super) async fn examine(
+    connector: &Connector,
+    config: &Config,
+    target: &Target,
+    surroundings: Surroundings,
+    report: &mut Report,
+) -> Option<Seen> {
+    let name = target.to_string();
+    let mut on = report.on(&name);
+    match look(connector, config, target, surroundings, &mut on).await {
+        Ok(seen) => Some(seen),
+        Err(error) => {
+            on.failed(&error);
+            None
+        }
+    }
+}
+
+async fn look(
+    connector: &Connector,
+    config: &Config,
+    target: &Target,
+    surroundings: Surroundings,
+    on: &mut OnServer<'_>,
+) -> Result<Seen> {
+    let server = Asked::open(connector, target, Login::User).await?;
+    let clock_ahead = clock(&server, on).await?;
+    // A server that denies this to the user may be used all the same.
+    let Ok(info) = server.text(&["INFO"]).await else {
+        on.cannot_tell("INFO");
+        return Ok(Seen { clock_ahead, ..Seen::default() });
+    };
+    let info: Vec<(String, String)> =
+        info.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.into(), v.trim().into())).collect();
+    let mut settings = Vec::new();
+    for setting in SETTINGS {
+        match server.pairs(&["CONFIG", "GET", setting]).await {
+            Ok(pairs) => settings.extend(pairs),
+            Err(_) => {
+                on.cannot_tell("CONFIG GET (appendfsync, min-replicas-to-write, maxclients)");
+                break;
+            }
+        }
+    }
+    let facts = Facts { info, settings };
+    facts.judge(config, surroundings, on);
+    Ok(Seen {
+        run_id: facts.text("run_id").to_owned(),
+        replication_id: facts.text("master_replid").to_owned(),
+        clock_ahead,
+    })
+}
+
+/// Reads the clock, which is one request.
+async fn clock(server: &Asked, on: &mut OnServer<'_>) -> Result<i64> {
+    let sent = Instant::now();
+    let answer = server.ask(&["TIME"]).await;
+    let took = sent.elapsed();
+    on.latency(took);
+    let Ok(Value::Array(parts)) = answer else {
+        // Scripts ask for it as well, so that locks do not work without it.
+        server.ask(&["PING"]).await?;
+        on.cannot_tell("TIME");
+        return Ok(0);
+    };
+    let number = |at: usize| parts.get(at).map(text).and_then(|part| part.parse::<i64>().ok()).unwrap_or_default();
+    let micros = number(0).saturating_mul(1_000_000).saturating_add(number(1));
+    Ok(on.clock(micros, took))
+}
+
+struct Facts {
+    info: Vec<(String, String)>,
+    settings: Vec<(String, String)>,
+}
+
+impl Facts {
+    fn text(&self, name: &str) -> &str {
+        find(&self.info, name).unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or_default()
+    }
+
+    fn setting(&self, name: &str) -> &str {
+        find(&self.settings, name).unwrap_or_default()
+    }
+
+    fn judge(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) {
+        on.fact("version", self.text("redis_version"));
+        if self.text("loading") == "1" {
+            on.find(&checks::LOADING, "it reads its data from the disk, and answers no request meanwhile");
+        }
+        self.role(config, surroundings, on);
+        self.memory(on);
+        self.persistence(on);
+        let limit = self.setting("maxclients").parse().unwrap_or_default();
+        on.connections(self.number("connected_clients"), limit);
+    }
+
+    fn role(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) {
+        let (role, replicas) = (self.text("role"), self.number("connected_slaves"));
+        on.fact("role", format!("{role}, {replicas} replicas"));
+        if role == "slave" {
+            let master = format!("{}:{}", self.text("master_host"), self.text("master_port"));
+            let reason =
+                format!("it is a replica of {master}: it refuses writes, or forgets them when it synchronises");
+            on.find(&checks::REPLICA, reason);
+        } else if config.min_replicas > 0 || surroundings == Surroundings::Voter {
+            // A grant counts only when replicas have it, or no replica takes its place.
+        } else if surroundings == Surroundings::FailsOver {
+            let reason = "a replica takes its place when it fails, and may lack the last grants: then a second client \
+                          holds the same lock. The URL has no min_replicas";
+            on.find(
+                if self.setting("min-replicas-to-write").parse().is_ok_and(|least: u32| least > 0) {
+                    &checks::LAG
+                } else {
+                    &checks::FAILOVER
+                },
+                reason,
+            );
+        } else if replicas > 0 {
+            on.find(&checks::LAG, "whoever makes a replica its successor loses the grants that the replica lacks");
+        }
+    }
+
+    fn memory(&self, on: &mut OnServer<'_>) {
+        let (limit, used) = (self.number("maxmemory"), self.number("used_memory"));
+        let policy = self.text("maxmemory_policy");
+        on.fact(
+            "memory",
+            if limit == 0 { "no limit".to_owned() } else { format!("{used} of {limit} bytes, {policy}") },
+        );
+        if limit > 0 && policy != "noeviction" {
+            let reason = format!("maxmemory-policy is {policy}: a full server throws keys away, and a lock is a key");
+            on.find(&checks::EVICTION, reason);
+        } else if limit > 0 && used.saturating_mul(10) >= limit.saturating_mul(9) {
+            let reason = format!("{used} of {limit} bytes are in use; a full server refuses grants and renewals");
+            on.find(&checks::MEMORY, reason);
+        }
+    }
+
+    fn persistence(&self, on: &mut OnServer<'_>) {
+        let fsync = self.setting("appendfsync");
+        if self.text("aof_enabled") == "0" {
+            on.fact("persistence", "snapshots, or none");
+            let reason = "appendonly is off: a restart forgets every grant since the last snapshot, while its holder \
+                          goes on";
+            on.find(&checks::NO_PERSISTENCE, reason);
+        } else {
+            on.fact("persistence", format!("append-only file, fsync {fsync}"));
+            if !matches!(fsync, "always" | "") {
+                let reason = format!("appendfsync is {fsync}: a power cut forgets the last grants");
+                on.find(&checks::POWER_LOSS, reason);
+            }
+        }
+        let stops = self.setting("stop-writes-on-bgsave-error") == "yes" && !self.setting("save").is_empty();
+        if self.text("aof_last_write_status") == "err" || (stops && self.text("rdb_last_bgsave_status") == "err") {
+            on.find(&checks::DISK, "its last write to the disk failed, and it refuses writes until one succeeds");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Examines a server: what its commits are worth, and whether its locks can be used.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable as _;
+use oarlock_core::Result;
+use oarlock_core::doctor::{Check, Doctor, NEWER_FORMAT, OnServer, Report, Severity};
+use oarlock_core::guarantees::Promise;
+use oarlock_core::url::Url;
+
+use crate::config::is_session;
+use crate::mysql::config::Config;
+use crate::mysql::connection::dial;
+use crate::mysql::error::{STORE, failed};
+use crate::mysql::schema::{FORMAT, version};
+
+pub(crate) const DOCTOR: Doctor = Doctor {
+    checks: &[&LOST_COMMITS, &POWER_LOSS, &READ_ONLY, &REPLICA, &FAILOVER, &CLUSTER, &SPLIT, &ENGINE],
+    examine: |url| {
+        Box::pin(async move {
+            let mut report = Report::default();
+            if let Err(error) = examine(&url, &mut report).await {
+                report.on(&address(&url)).failed(&error);
+            }
+            report
+        })
+    },
+};
+
+static LOST_COMMITS: Check = Check {
+    id: "mysql-lost-commits",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the configuration file",
+};
+static POWER_LOSS: Check = Check {
+    id: "mysql-power-loss",
+    severity: Severity::Warning,
+    promise: Promise::BeliefEndsFirst,
+    fix: "SET GLOBAL innodb_flush_log_at_trx_commit = 1 and sync_binlog = 1, and in the configuration file",
+};
+static READ_ONLY: Check = Check {
+    id: "mysql-read-only",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "name the primary in the URL; SET GLOBAL read_only = 0 if this is the primary",
+};
+static REPLICA: Check = Check {
+    id: "mysql-replica",
+    severity: Severity::Warning,
+    promise: Promise::BeliefEndsFirst,
+    fix: "name the primary in the URL: locks of a replica and locks of its primary do not exclude each other",
+};
+static FAILOVER: Check = Check {
+    id: "mysql-failover",
+    severity: Severity::Warning,
+    promise: Promise::BeliefEndsFirst,
+    fix: "use semi-synchronous replication with a wait point after_sync, and a time-out that is not reached",
+};
+static CLUSTER: Check = Check {
+    id: "mysql-cluster",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "let all clients use one node: a dead holder is noticed by its lease only, and writes on two nodes conflict",
+};
+static SPLIT: Check = Check {
+    id: "mysql-no-majority",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "restore the majority of the cluster; do not use a node that was cut off",
+};
+static ENGINE: Check = Check {
+    id: "mysql-engine",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "ALTER TABLE … ENGINE = InnoDB",
+};
+
+/// Variables of both servers; each has some of them.
+const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog',
+    'log_bin', 'read_only', 'super_read_only', 'max_connections', 'wsrep_on', 'group_replication_group_name',
+    'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'version')";
+
+const STATUS: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size',
+    'wsrep_cluster_status', 'Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')";
+
+const ENGINES: &str = "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE()
+    AND table_name IN ('oarlock_format', 'oarlock_resource', 'oarlock_claim', 'oarlock_fence')
+    AND engine <> 'InnoDB'";
+
+async fn examine(url: &Url, report: &mut Report) -> Result<()> {
+    let config = Config::from_url(url)?;
+    let dialled = tokio::time::timeout(config.connect_timeout, dial(&config)).await;
+    let mut conn = dialled.unwrap_or_else(|_| Err(STORE.no_answer()))?;
+    let looked = look(url, &mut conn, report).await;
+    // Otherwise the server's log has a warning of each.
+    let _ = conn.disconnect().await;
+    looked
+}
+
+async fn look(url: &Url, conn: &mut Conn, report: &mut Report) -> Result<()> {
+    let address = address(url);
+    let mut on = report.on(&address);
+    let sent = Instant::now();
+    let micros: Option<i64> =
+        conn.query_first("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)").await.map_err(failed)?;
+    let took = sent.elapsed();
+    on.latency(took);
+    on.clock(micros.unwrap_or_default(), took);
+    let mut facts = Facts::ask(conn, VARIABLES).await?;
+    facts.0.extend(Facts::ask(conn, STATUS).await?.0);
+    facts.judge(&mut on);
+    replication(conn, &facts, &mut on).await;
+    if is_session(url) {
+        return Ok(());
+    }
+    match version(conn).await? {
+        None => {
+            report.on(&address).fact("tables", "none; the first client creates them, or oarlock init");
+            report.never_used = true;
+        }
+        Some(found) => {
+            if found != FORMAT {
+                on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
+            }
+            let others: Vec<(String, String)> = conn.query(ENGINES).await.map_err(failed)?;
+            for (table, engine) in others {
+                on.find(
+                    &ENGINE,
+                    format!("{table} uses {engine}, which has no transactions: two clients can be granted one lock"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn address(url: &Url) -> String {
+    url.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+struct Facts(HashMap<String, String>);
+
+impl Facts {
+    async fn ask(conn: &mut Conn, sql: &str) -> Result<Self> {
+        let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
+        Ok(Self(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect()))
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map(String::as_str).unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or_default()
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        matches!(self.text(name), "ON" | "1" | "YES")
+    }
+
+    fn judge(&self, on: &mut OnServer<'_>) {
+        on.fact("version", self.text("version"));
+        let flush = self.text("innodb_flush_log_at_trx_commit");
+        on.fact("commits", format!("innodb_flush_log_at_trx_commit {flush}"));
+        if flush == "0" {
+            let reason =
+                "innodb_flush_log_at_trx_commit is 0: a crash of the server forgets the grants of the last second";
+            on.find(&LOST_COMMITS, reason);
+        } else if flush != "1" {
+            let reason =
+                format!("innodb_flush_log_at_trx_commit is {flush}: a power cut forgets the grants of the last second");
+            on.find(&POWER_LOSS, reason);
+        } else if self.is_on("log_bin") && self.number("sync_binlog") != 1 {
+            on.find(
+                &POWER_LOSS,
+                "sync_binlog is not 1: after a power cut a replica can lack grants that the server has",
+            );
+        }
+        if self.is_on("read_only") || self.is_on("super_read_only") {
+            on.find(&READ_ONLY, "read_only is on: the server refuses every grant");
+        }
+        if !matches!(self.text("wsrep_cluster_status"), "" | "Primary" | "Disconnected") {
+            on.find(
+                &SPLIT,
+                format!("this node is not in the primary component: {}", self.text("wsrep_cluster_status")),
+            );
+        }
+        if self.is_on("wsrep_on") || !self.text("group_replication_group_name").is_empty() {
+            let reason = "it is a node of Galera or of a replication group. Oarlock is not tested there";
+            on.find(&CLUSTER, reason);
+        }
+        on.connections(self.number("threads_connected"), self.number("max_connections"));
+    }
+
+    fn is_semi_synchronous(&self) -> bool {
+        self.is_on("rpl_semi_sync_master_status") || self.is_on("rpl_semi_sync_source_status")
+    }
+}
+
+/// Whether it has replicas, and whether it is one. Both questions need rights that locks do not.
+async fn replication(conn: &mut Conn, facts: &Facts, on: &mut OnServer<'_>) {
+    let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+    match conn.query_first::<u64, _>(dumps).await {
+        Ok(Some(replicas)) if replicas > 0 && !facts.is_semi_synchronous() => {
+            let reason = format!("{replicas} replicas follow asynchronously: a failover forgets grants that they lack");
+            on.find(&FAILOVER, reason);
+        }
+        Ok(_) => {}
+        Err(_) => on.cannot_tell("information_schema.processlist"),
+    }
+    // MySQL 8.4 has no SLAVE, MariaDB 10.4 no REPLICA.
+    for sql in ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"] {
+        if let Ok(row) = conn.query_first::<mysql_async::Row, _>(sql).await {
+            if row.is_some() {
+                on.find(&REPLICA, "it replicates another server, whose locks it does not see in time");
+            }
+            return;
+        }
+    }
+    on.cannot_tell("SHOW REPLICA STATUS");
+}

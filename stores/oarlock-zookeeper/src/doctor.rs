@@ -1,0 +1,192 @@
+//! Examines the servers of an ensemble, with the four-letter words that they allow, and the session that they grant.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity};
+use oarlock_core::guarantees::Promise;
+use oarlock_core::{Error, Result, text};
+use tokio::net::TcpStream;
+
+use crate::config::{Config, Layout};
+use crate::error::{SCHEME, from_zk};
+use crate::resume::begin;
+use crate::servers::Servers;
+
+pub(crate) const DOCTOR: Doctor = Doctor {
+    checks: &[&NOT_SERVING, &STANDALONE, &EVEN, &WORDS, &SESSION_RANGE, &BEHIND],
+    examine: |url| {
+        Box::pin(async move {
+            let mut report = Report::default();
+            match Config::from_url(&url) {
+                Ok(config) => examine(&config, &mut report).await,
+                Err(error) => report.on(&url.to_string()).failed(&error),
+            }
+            report
+        })
+    },
+};
+
+static NOT_SERVING: Check = Check {
+    id: "zk-not-serving",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "start the missing servers: without a majority no server serves",
+};
+static STANDALONE: Check = Check {
+    id: "zk-standalone",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "run three servers on machines of their own",
+};
+static EVEN: Check = Check {
+    id: "zk-even",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "use an odd number of voting servers",
+};
+static WORDS: Check = Check {
+    id: "zk-words",
+    severity: Severity::Unknown,
+    promise: Promise::BoundedWait,
+    fix: "4lw.commands.whitelist=srvr,mntr,conf; the locks themselves do not need it",
+};
+static SESSION_RANGE: Check = Check {
+    id: "zk-session-range",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "change ttl in the URL, or minSessionTimeout and maxSessionTimeout of the servers",
+};
+static BEHIND: Check = Check {
+    id: "zk-unsynced",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "find why a follower does not keep up: its disk, its network, initLimit and syncLimit",
+};
+
+/// The longest answer that is read.
+const LONGEST: usize = 64 << 10;
+
+async fn examine(config: &Config, report: &mut Report) {
+    for host in &config.hosts {
+        let mut on = report.on(host);
+        if is_encrypted(config) {
+            on.find(&WORDS, "the four-letter words are not asked for on encrypted ports");
+        } else if let Err(error) = ask(host, config, &mut on).await {
+            on.failed(&error);
+        }
+    }
+    if let Err(error) = session(config, report).await {
+        report.on(&config.hosts.join(",")).failed(&error);
+    }
+}
+
+fn is_encrypted(config: &Config) -> bool {
+    #[cfg(feature = "tls")]
+    return config.tls.is_some();
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = config;
+        false
+    }
+}
+
+/// Opens a session, without making anything in it, and looks at what was granted.
+async fn session(config: &Config, report: &mut Report) -> Result<()> {
+    let servers = Arc::new(Servers::from_config(config)?);
+    let (connection, _) = begin(config, &servers).await?;
+    let (asked, granted) = (config.session_timeout, connection.client.session_timeout());
+    if config.layout == Layout::Native {
+        report.never_used = connection.client.check_stat(&config.root).await.map_err(from_zk)?.is_none();
+    }
+    let hosts = config.hosts.join(",");
+    let mut on = report.on(&hosts);
+    on.fact("session", text::span(granted));
+    // Servers count in ticks.
+    if granted.abs_diff(asked) > asked / 10 {
+        let reason = format!(
+            "sessions of {} were asked for, and {} granted: the death of a holder is noticed after that time",
+            text::span(asked),
+            text::span(granted)
+        );
+        on.find(&SESSION_RANGE, reason);
+    }
+    Ok(())
+}
+
+async fn ask(host: &str, config: &Config, on: &mut OnServer<'_>) -> Result<()> {
+    let sent = Instant::now();
+    let answer = word(host, "srvr", config).await?;
+    on.latency(sent.elapsed());
+    if answer.contains("not currently serving") {
+        on.find(&NOT_SERVING, "it serves no requests: it has no majority, or is starting");
+        return Ok(());
+    }
+    let field = |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    let (mode, version) = (field("Mode:"), field("Zookeeper version:"));
+    if mode.is_empty() {
+        on.find(&WORDS, "it denies the word srvr, so that its state cannot be judged");
+        return Ok(());
+    }
+    on.fact("version", version.split(['-', ',']).next().unwrap_or_default());
+    on.fact("mode", mode);
+    let monitor = word(host, "mntr", config).await?;
+    if !monitor.contains("zk_server_state") {
+        on.find(&WORDS, "it denies the word mntr, so that the ensemble cannot be judged");
+    }
+    if mode == "standalone" {
+        on.find(&STANDALONE, "it is alone: while it is down, no lock can be used");
+        return Ok(());
+    }
+    let number = |name: &str| {
+        let line = monitor.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|value| value.trim().parse::<f64>().ok())
+    };
+    // Only the leader knows.
+    if let Some(voters) = number("zk_quorum_size") {
+        on.fact("voters", voters.to_string());
+        if voters % 2.0 == 0.0 {
+            on.find(&EVEN, format!("{voters} voting servers tolerate no more failures than {}", voters - 1.0));
+        }
+        if number("zk_synced_followers").is_some_and(|followers| followers + 1.0 < voters) {
+            on.find(&BEHIND, "not every follower keeps up with the leader: one more failure can end the majority");
+        }
+    }
+    Ok(())
+}
+
+/// Sends a four-letter word, and reads the answer.
+async fn word(host: &str, word: &str, config: &Config) -> Result<String> {
+    let asked = async {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
+        let stream = TcpStream::connect(&found[..]).await?;
+        let mut rest = word.as_bytes();
+        while !rest.is_empty() {
+            stream.writable().await?;
+            match stream.try_write(rest) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut answer = Vec::new();
+        while answer.len() < LONGEST {
+            stream.readable().await?;
+            match stream.try_read_buf(&mut answer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let late = || Error::unreachable(format!("no answer of {host} in time")).on(SCHEME);
+    match tokio::time::timeout(config.session_timeout, asked).await {
+        Ok(answer) => {
+            answer.map_err(|error| Error::unreachable(format!("no connection to {host}")).on(SCHEME).because(error))
+        }
+        Err(_) => Err(late()),
+    }
+}
