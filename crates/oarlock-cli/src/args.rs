@@ -4,18 +4,25 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::cmd::Command;
 use crate::output::Format;
 
 /// Ensure that only one process at a time runs a piece of work, across processes and machines.
 #[derive(Debug, Parser)]
-#[command(name = "oarlock", version, max_term_width = 100, propagate_version = true)]
+#[command(name = "oarlock", version, max_term_width = 100, propagate_version = true, disable_help_flag = true)]
 #[command(
-    after_help = "The store is given by -u, else by OARLOCK_URL; without either it is the embedded one of this machine and user."
+    after_help = "The store is given by -u, else by -p, OARLOCK_URL, OARLOCK_PROFILE or the profile of the configuration \
+file; without any of them it is the embedded one of this machine and user."
 )]
 pub(crate) struct Args {
+    /// Use the store that the configuration file calls NAME
+    #[arg(short, long, value_name = "NAME", global = true)]
+    pub(crate) profile: Option<String>,
+    /// Print the common flags; "oarlock help SUBCOMMAND" prints all
+    #[arg(short, long, action = ArgAction::HelpShort, global = true)]
+    help: Option<bool>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -23,12 +30,17 @@ pub(crate) struct Args {
 /// The store, and how much to print.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
+    #[arg(from_global)]
+    pub(crate) profile: Option<String>,
     /// URL of the store; see url explain
-    #[arg(short, long, value_name = "URL", conflicts_with = "url_file")]
+    #[arg(short, long, value_name = "URL", conflicts_with_all = ["url_file", "profile"])]
     pub(crate) url: Option<String>,
     /// Read the URL from FILE, so that no process list shows its password
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", conflicts_with = "profile")]
     pub(crate) url_file: Option<PathBuf>,
+    /// Read the password from the only line of FILE
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Format,
@@ -36,7 +48,7 @@ pub(crate) struct StoreArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print every step
-    #[arg(short, long)]
+    #[arg(hide_short_help = true, short, long)]
     pub(crate) verbose: bool,
 }
 
@@ -53,40 +65,40 @@ pub(crate) struct LockArgs {
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "spin"])]
     pub(crate) shared: bool,
     /// Hold the lock alone; the default
-    #[arg(short = 'x', long, conflicts_with = "permits")]
+    #[arg(hide_short_help = true, short = 'x', long, conflicts_with = "permits")]
     pub(crate) exclusive: bool,
     /// Let N hold the lock at once: a semaphore
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Take K of the permits
-    #[arg(long, value_name = "K", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(hide_short_help = true, long, value_name = "K", requires = "permits", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) take: Option<u32>,
     /// The lease: how long the lock lives without renewal; 30s, or what the URL says. Renewed at a third
     #[arg(short, long, value_name = "DUR", value_parser = span)]
     pub(crate) ttl: Option<Duration>,
     /// Do not renew: the lock ends after its lease
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_renew: bool,
     /// Hold the lock for DUR at most
-    #[arg(long, value_name = "DUR", value_parser = span)]
+    #[arg(hide_short_help = true, long, value_name = "DUR", value_parser = span)]
     pub(crate) max_hold: Option<Duration>,
     /// Fail if the store does not grant in order of arrival; ordered stores do so without this flag
-    #[arg(long, conflicts_with = "spin")]
+    #[arg(hide_short_help = true, long, conflicts_with = "spin")]
     pub(crate) fair: bool,
     /// Wait by timer only, in short pauses
-    #[arg(long, conflicts_with = "permits")]
+    #[arg(hide_short_help = true, long, conflicts_with = "permits")]
     pub(crate) spin: bool,
     /// The exit code when busy
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
+    #[arg(hide_short_help = true, short = 'E', long, value_name = "N", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
     /// What to do when busy: wait (the default), fail, or skip with exit code 0
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) on_busy: Option<OnBusy>,
     /// The exit code when the lock was lost
-    #[arg(long, value_name = "N", default_value_t = 76)]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 76)]
     pub(crate) lost_exit_code: u8,
     /// A label that others see in ls and show; may be repeated
-    #[arg(short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) meta: Vec<(String, String)>,
     /// Why the lock is wanted; others see it in ls and show
     #[arg(long, value_name = "TEXT")]

@@ -1,5 +1,6 @@
 //! The command: a process group of its own that does not outlive us, nor its lock.
 
+pub(crate) mod cause;
 pub(crate) mod shim;
 pub(crate) mod supervise;
 

@@ -12,6 +12,7 @@ pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod once;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
@@ -29,6 +30,7 @@ use crate::front;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::RunArgs),
+    Once(once::OnceArgs),
     Elect(elect::ElectArgs),
     Hold(hold::HoldArgs),
     Acquire(acquire::AcquireArgs),
@@ -55,15 +57,17 @@ impl Command {
     pub(crate) fn supervises(&self) -> bool {
         match self {
             Self::Run(_) => true,
+            Self::Once(args) => !args.show,
             Self::Elect(args) => !args.observe,
             _ => false,
         }
     }
 
-    /// Runs the subcommand; `job` is that of a `run` or `elect` that was started by another process of this program.
+    /// Runs the subcommand; `job` is that of a `run`, `once` or `elect` that was started by another process of this program.
     pub(crate) fn main(self, job: Option<&front::Job>) -> Result<Exit, Failure> {
         match self {
             Self::Run(args) => run::main(args, job),
+            Self::Once(args) => once::main(args, job),
             Self::Elect(args) => elect::main(args, job),
             Self::Hold(args) => hold::main(args),
             Self::Acquire(args) => acquire::main(args),

@@ -100,7 +100,12 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (mut message, hint) = (error.to_string(), error.hint());
+        let mut message = error.to_string();
+        // The library's hint names a method.
+        let hint = match error.kind() {
+            ErrorKind::SpecMismatch => "Use the number of permits that the holders use: see \"oarlock show\".",
+            _ => error.hint(),
+        };
         if !hint.is_empty() {
             message.push_str(if message.ends_with(['.', '?', '!']) { " " } else { ". " });
             message.push_str(hint);

@@ -4,8 +4,10 @@ mod args;
 mod bench;
 mod child;
 mod cmd;
+mod config;
 #[cfg(feature = "demo")]
 mod demo;
+mod examples;
 mod exit;
 mod front;
 mod messages;
@@ -17,6 +19,7 @@ mod progress;
 mod report;
 mod settings;
 mod signals;
+mod slot;
 mod store;
 mod ticket;
 mod top;
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
             }
             Err(failure) => tell(&failure).into(),
         },
+        Some(cmd::completions::NAMES) => cmd::completions::names(argv.get(2..).unwrap_or_default()).into(),
         Some(bench::worker::SUBCOMMAND) => match bench::worker::number(argv.get(2), argv.get(3)) {
             Ok(number) => {
                 argv.drain(1..4);

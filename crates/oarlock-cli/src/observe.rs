@@ -32,6 +32,8 @@ struct Waiting {
     ids: HashMap<ResourceName, ClaimId>,
     last: Option<ResourceName>,
     trouble: Option<String>,
+    /// Why the last renewal failed, if it did.
+    renewal_error: Option<String>,
 }
 
 impl EngineEvents {
@@ -84,6 +86,13 @@ impl EngineEvents {
     }
 }
 
+impl EngineEvents {
+    /// Why the last renewal failed, if it did.
+    pub(crate) fn renewal_error(&self) -> Option<String> {
+        self.waiting().renewal_error.clone()
+    }
+}
+
 impl Observer for EngineEvents {
     fn observe(&self, event: &LockEvent) {
         let LockEvent { resource, claim, step, .. } = event;
@@ -96,7 +105,9 @@ impl Observer for EngineEvents {
             }
             Step::Retrying { error, .. } => self.waiting().trouble = Some(error.to_string()),
             Step::Granted { .. } => self.0.granted.store(true, Ordering::Release),
+            Step::Suspect { error, .. } => self.waiting().renewal_error = Some(error.to_string()),
             Step::Renewed | Step::Recovered => {
+                self.waiting().renewal_error = None;
                 self.0.renewals.fetch_add(1, Ordering::Relaxed);
             }
             Step::Ending { ending, .. } => {

@@ -65,6 +65,11 @@ pub(crate) fn waiters(state: &ResourceState) -> String {
     state.waiters.count().map_or_else(|| "?".to_owned(), |count| count.to_string())
 }
 
+/// Whether the store knows since when it is held: a hold of another program, without a fence, has no such time.
+pub(crate) fn since_is_known(holder: &HolderState) -> bool {
+    holder.fence.is_some() || !holder.held_for.is_zero()
+}
+
 pub(crate) fn resource_json(state: &ResourceState) -> Value {
     let waiters = match &state.waiters {
         Waiters::Listed(waiters) => waiters.iter().map(waiter_json).collect(),
@@ -140,8 +145,9 @@ pub(crate) fn resource_text(state: &ResourceState) -> String {
         // What `break` needs to name it.
         let fence = holder.fence.map_or_else(|| format!(", id {}", holder.id), |fence| format!(", fence {fence}"));
         let who = who(&holder.label);
-        let (held, left) = (span(holder.held_for), span(holder.lease_left));
-        lines.push(format!("    {who}, {} for {held}, lease left {left}{fence}", holder.kind));
+        let held = if since_is_known(holder) { format!(" for {}", span(holder.held_for)) } else { String::new() };
+        let left = span(holder.lease_left);
+        lines.push(format!("    {who}, {}{held}, lease left {left}{fence}", holder.kind));
         lines.extend(label_lines(&holder.label));
         if let Some(value) = &holder.value {
             lines.push(format!("      value {}", oarlock_core::text::quoted(value)));

@@ -8,6 +8,7 @@ use oarlock::state::ResourceName;
 use serde::Serialize;
 
 use crate::child::Status;
+use crate::child::cause::Cause;
 use crate::messages::Messages;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -15,6 +16,8 @@ use crate::messages::Messages;
 pub(crate) enum Outcome {
     Ran,
     Busy,
+    /// The slot was done before.
+    Done,
     Skipped,
     Lost,
     Unreachable,
@@ -37,6 +40,12 @@ pub(crate) struct Report {
     pub(crate) fences: Vec<Fence>,
     pub(crate) renewals: u64,
     pub(crate) child_status: Option<Status>,
+    /// Why the lock was lost, or the command ended before it could be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_because: Option<Cause>,
+    /// Of `once`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slot: Option<String>,
     /// What was said about it.
     pub(crate) message: Option<String>,
     /// The signal that asked us to end while the command ran.
@@ -58,6 +67,8 @@ impl Report {
             fences: Vec::new(),
             renewals: 0,
             child_status: None,
+            lost_because: None,
+            slot: None,
             message: None,
             stop: None,
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use oarlock::Label;
@@ -89,6 +90,8 @@ impl Asking {
 pub(crate) struct Rules {
     pub(crate) on_lost: OnLost,
     pub(crate) kill_after: Duration,
+    /// Whether `--kill-after` was given.
+    pub(crate) chosen: bool,
     /// How much earlier than needed to act, because acting takes time too.
     pub(crate) slack: Duration,
 }
@@ -97,6 +100,7 @@ impl Rules {
     pub(crate) fn new(on_lost: OnLost, kill_after: Option<Duration>, asking: &Asking) -> Result<Self, Failure> {
         // How long the lock lives without renewal, and with it at most.
         let span = asking.max_hold.map_or(asking.ttl, |span| span.min(asking.ttl));
+        let chosen = kill_after.is_some();
         let kill_after = kill_after.unwrap_or_else(|| Duration::from_secs(5).min(span / 4));
         if kill_after > span / 2 {
             let (kill_after, shown) = (oarlock_core::span::write(kill_after), oarlock_core::span::write(span));
@@ -109,7 +113,14 @@ impl Rules {
             };
             return Err(Failure::usage(message));
         }
-        Ok(Self { on_lost, kill_after, slack: (span / 20).min(Duration::from_millis(500)) })
+        Ok(Self { on_lost, kill_after, chosen, slack: (span / 20).min(Duration::from_millis(500)) })
+    }
+
+    /// The same for a lock that the store gave a shorter lease than it was asked for, as a session of ZooKeeper: what is
+    /// left must not be spent on ending the command.
+    pub(crate) fn within(self, left: Duration) -> Self {
+        let kill_after = if self.chosen { self.kill_after } else { self.kill_after.min(left / 4) };
+        Self { kill_after, ..self }
     }
 }
 
@@ -135,14 +146,15 @@ impl RunSettings {
             Some(script) => vec!["sh".into(), "-c".into(), script],
             None => args.argv,
         };
-        // Made now, so that nothing runs whose report could not be written.
-        let report = match &args.report {
-            Some(path) => Some(File::create(path).map_err(|error| Failure::os("cannot write the report", error))?),
-            None => None,
-        };
+        let report = open_report(args.report.as_deref())?;
         let min_hold = args.min_hold.unwrap_or_default();
         Ok(Self { names, asking, rules, min_hold, command, report, store })
     }
+}
+
+/// Made before anything else, so that nothing runs whose report could not be written.
+pub(crate) fn open_report(path: Option<&Path>) -> Result<Option<File>, Failure> {
+    path.map(|path| File::create(path).map_err(|error| Failure::os("cannot write the report", error))).transpose()
 }
 
 fn names(messages: &[String]) -> Result<Vec<ResourceName>, Failure> {

@@ -8,6 +8,7 @@ use oarlock::{Error, ErrorKind, Label, Locks, Observer, Runtime};
 use oarlock_core::text;
 
 use crate::args::StoreArgs;
+use crate::config::{ConfigFile, Profile};
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::observe::EngineEvents;
@@ -15,6 +16,12 @@ use crate::signals;
 
 /// The variable that names the store where the command line does not.
 const VARIABLE: &str = "OARLOCK_URL";
+
+/// The variable that names a profile of the configuration file.
+const PROFILE: &str = "OARLOCK_PROFILE";
+
+/// The key of a URL that names the file with its password.
+const PASSWORD_KEY: &str = "password_file";
 
 /// The store that is used where none is named.
 const EMBEDDED: &str = "local:";
@@ -32,23 +39,52 @@ impl Store {
     pub(crate) fn new(args: &StoreArgs) -> Result<Self, Failure> {
         let messages = Messages { quiet: args.quiet, verbose: args.verbose, format: args.output };
         let (url, implied) = match (&args.url, &args.url_file) {
-            (Some(url), _) => (oarlock::url::parse(url)?, false),
-            (None, Some(file)) => {
-                let text = std::fs::read_to_string(file)
-                    .map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?;
-                (oarlock::url::parse(text.trim())?, false)
-            }
-            (None, None) => Self::from_environment()?,
+            (Some(url), _) => (url.clone(), false),
+            (None, Some(file)) => (read(file)?, false),
+            (None, None) => return Self::chosen(args.profile.as_deref(), args.password_file.as_deref(), messages),
         };
-        Ok(Self { url, implied, messages })
+        let parsed = with_password_file(&url, args.password_file.as_deref())?;
+        let in_a_file = args.password_file.is_some() || url.contains(PASSWORD_KEY);
+        if args.url.is_some() && parsed.has_password() && !in_a_file && !args.quiet {
+            messages.warning(&format!(
+                "every user of this machine can read the password in -u: use --url-file, --password-file or {VARIABLE}"
+            ));
+        }
+        Ok(Self { url: parsed, implied, messages })
     }
 
-    pub(crate) fn from_environment() -> Result<(Url, bool), Failure> {
-        match std::env::var(VARIABLE) {
-            Ok(url) if !url.is_empty() => Ok((oarlock::url::parse(&url)?, false)),
-            Ok(_) | Err(std::env::VarError::NotPresent) => Ok((oarlock::url::parse(EMBEDDED)?, true)),
-            Err(_) => Err(Failure::new(Code::Config, format!("{VARIABLE} is not UTF-8"))),
+    /// The store that the environment or the configuration file names; the embedded one where neither does.
+    pub(crate) fn chosen(
+        profile: Option<&str>,
+        password_file: Option<&Path>,
+        messages: Messages,
+    ) -> Result<Self, Failure> {
+        let named = |url: String, file: Option<&Path>| {
+            Ok(Self { url: with_password_file(&url, password_file.or(file))?, implied: false, messages })
+        };
+        if profile.is_none() {
+            if let Some(url) = variable(VARIABLE)? {
+                return named(url, None);
+            }
         }
+        let profile = match profile {
+            Some(profile) => Some(profile.to_owned()),
+            None => variable(PROFILE)?,
+        };
+        let config = ConfigFile::read()?;
+        let Some(name) = profile.or_else(|| config.profile.clone()) else {
+            return Ok(Self { url: oarlock::url::parse(EMBEDDED)?, implied: true, messages });
+        };
+        let Profile { url, url_file, password_file } = config.profile(&name)?;
+        let url = match (url, url_file) {
+            (Some(url), None) => url,
+            (None, Some(file)) => read(&file)?,
+            _ => {
+                let message = format!("the profile {} needs url or url_file, and not both", text::quoted(&name));
+                return Err(Failure::new(Code::Config, message));
+            }
+        };
+        named(url, password_file.as_deref())
     }
 
     /// Prints which store is used where none was named.
@@ -86,6 +122,7 @@ impl Store {
         observer: impl Observer + Clone,
     ) -> Result<Locks, Failure> {
         let runtime = signals::unheard(Runtime::own_thread)?;
+        let started = Instant::now();
         let mut pause = Duration::from_millis(50);
         let mut said = false;
         loop {
@@ -101,8 +138,7 @@ impl Store {
                 }
                 // A store that cannot be reached may come back while we may still wait.
                 Err(error)
-                    if error.kind() == ErrorKind::Unreachable
-                        && until.is_none_or(|until| Instant::now() + pause < until) =>
+                    if error.kind() == ErrorKind::Unreachable && until.is_none_or(|until| Instant::now() < until) =>
                 {
                     // Once, and not for a hiccup.
                     if pause >= Duration::from_millis(400) && !std::mem::replace(&mut said, true) {
@@ -110,13 +146,50 @@ impl Store {
                     } else {
                         self.messages.detail(&format!("trying again: {error}"));
                     }
-                    tokio::time::sleep(pause).await;
+                    // The last try is made when the wait is over, not earlier.
+                    let left = until.map_or(pause, |until| until.saturating_duration_since(Instant::now()));
+                    tokio::time::sleep(pause.min(left)).await;
                     pause = (pause * 2).min(Duration::from_secs(2));
+                }
+                Err(error) if error.kind() == ErrorKind::Unreachable && until.is_some() => {
+                    let tried = text::span(started.elapsed());
+                    let message =
+                        format!("gave up after {tried}: {}", Failure::from(error).message().unwrap_or_default());
+                    return Err(Failure::new(Code::Unreachable, message));
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match std::env::var(name) {
+        Ok(value) if !value.is_empty() => Ok(Some(value)),
+        Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(_) => Err(Failure::new(Code::Config, format!("{name} is not UTF-8"))),
+    }
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| Failure::new(Code::Config, format!("cannot read {}: {error}", file.display())))?;
+    Ok(text.trim().to_owned())
+}
+
+/// The URL, with the file that its password is in.
+fn with_password_file(url: &str, file: Option<&Path>) -> Result<Url, Failure> {
+    let Some(file) = file else { return Ok(oarlock::url::parse(url)?) };
+    let path = file.to_str().ok_or_else(|| Failure::new(Code::Config, "the path of a password file must be UTF-8"))?;
+    let escaped: String = path
+        .bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    let joint = if url.contains('?') { '&' } else { '?' };
+    Ok(oarlock::url::parse(&format!("{url}{joint}{PASSWORD_KEY}={escaped}"))?)
 }
 
 fn shown(path: &Path) -> String {

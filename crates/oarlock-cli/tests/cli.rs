@@ -5,6 +5,7 @@ mod cli {
     mod bench;
     mod break_;
     mod codes;
+    mod config;
     mod contention;
     mod demo;
     mod doctor;
@@ -17,10 +18,12 @@ mod cli {
     mod lost;
     mod man;
     mod messages;
+    mod once;
     mod redis;
     mod redlock;
     mod report;
     mod signals;
+    mod stores;
     mod support;
     mod surroundings;
     mod ticket;

@@ -160,6 +160,9 @@ pub struct Renewal {
     pub fences: Fences,
     /// A memo to leave on the resource now.
     pub memo: Option<Memo>,
+    /// How long the store must remember the memo at least, even if the name is not used. Zero: for as long as it
+    /// remembers unused names. A later request never shortens this. The engine asks for ten years at most.
+    pub keep: Duration,
     /// An attempt was answered with a grant: a turn that the store gave to a waiter has been taken.
     pub held: bool,
 }
@@ -168,7 +171,7 @@ impl Renewal {
     /// Keeps `claim` alive and changes nothing else.
     #[must_use]
     pub fn of(claim: Arc<Claim>) -> Self {
-        Self { claim, fences: Fences::Keep, memo: None, held: false }
+        Self { claim, fences: Fences::Keep, memo: None, keep: Duration::ZERO, held: false }
     }
 }
 

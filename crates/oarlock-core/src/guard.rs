@@ -326,12 +326,17 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before that, or its end was asked for: it may
     /// have been published or not.
-    pub(crate) async fn publish(&mut self, change: impl FnOnce(&mut Claim), memo: Option<Memo>) -> Result<()> {
+    pub(crate) async fn publish(
+        &mut self,
+        change: impl FnOnce(&mut Claim),
+        memo: Option<Memo>,
+        keep: Duration,
+    ) -> Result<()> {
         let mut claim = Claim::clone(&self.held.claim());
         change(&mut claim);
         let claim = Arc::new(claim);
         self.held.replace_claim(claim.clone());
-        let told = self.core.watchdog.publish(claim, memo);
+        let told = self.core.watchdog.publish(claim, memo, keep);
         let lost = |reason| Err(Error::lost(reason).applied_unknown().about(self.resource()));
         tokio::select! {
             biased;

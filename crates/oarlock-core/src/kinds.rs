@@ -11,7 +11,7 @@ pub(crate) mod semaphore;
 pub use election::{Election, Leader, LeaderWatch, Leadership};
 pub use multi::{Multi, MultiGuard, MultiHeld, Part};
 pub use mutex::Mutex;
-pub use once::{Once, Slot};
+pub use once::{LastSlot, Once, Slot};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, ReentrantRwLock};
 pub use rwlock::{RwLock, WriteGuard};
 pub use semaphore::Semaphore;

@@ -139,7 +139,7 @@ impl Resource {
     pub fn attempt(&mut self, claim: &Claim, session: Session, now: Now, notified: &mut Notified) -> Result<Attempt> {
         self.expire(now, notified);
         self.quiet_until = Quiet::default();
-        self.last_used_micros = now.wall_micros;
+        self.use_at(now);
         let known = self.position(claim.id);
         if let Some(at) = known
             && let Standing::Held(fence) = self.entries[at].standing
@@ -216,7 +216,7 @@ impl Resource {
             let grave = self.graves.iter().find(|grave| grave.id == id);
             return Ok(Renewed::Gone(grave.map_or(Gone::Unknown, |grave| Gone::Broken(grave.ending.clone()))));
         };
-        self.last_used_micros = now.wall_micros;
+        self.use_at(now);
         if let Standing::Held(fence) = self.entries[at].standing {
             if self.entries[at].untaken && !turn::takes(renewal) {
                 // As for a turn without a grant: a renewal as a waiter does not take the turn.
@@ -235,6 +235,10 @@ impl Resource {
             }
             if let Some(memo) = renewal.memo.as_ref().filter(|memo| !is_late(memo, self.memo.as_ref())) {
                 self.memo = Some(memo.clone());
+                let beyond = renewal.keep.saturating_sub(FORGET_AFTER);
+                self.used_micros_at_least(
+                    now.wall_micros.saturating_add(u64::try_from(beyond.as_micros()).unwrap_or(u64::MAX)),
+                );
             }
             let entry = &mut self.entries[at];
             if entry.ending.is_none() {
@@ -263,7 +267,7 @@ impl Resource {
         let Some(at) = self.position(id) else {
             return Release::new(Released::NotHeld, Some(self.anyone_waits()));
         };
-        self.last_used_micros = now.wall_micros;
+        self.use_at(now);
         match end {
             End::Done { memo } => {
                 if let (Standing::Held(_), Some(memo)) = (self.entries[at].standing, memo) {
@@ -397,6 +401,15 @@ impl Resource {
             holder: self.entries.iter().find(|entry| entry.is_held()).map(|entry| entry.id),
             ..Pending::default()
         }
+    }
+
+    fn use_at(&mut self, now: Now) {
+        self.used_micros_at_least(now.wall_micros);
+    }
+
+    /// Never earlier: a memo that must be kept for long counts as a use in the future.
+    fn used_micros_at_least(&mut self, micros: u64) {
+        self.last_used_micros = self.last_used_micros.max(micros);
     }
 
     fn next_fence(&self, least: Option<Fence>, now: Now) -> Result<Fence> {

@@ -54,6 +54,7 @@ impl Keeping {
         let mut renewal = Renewal::of(Arc::new(self.hold.round.inner(&asked.claim)));
         renewal.fences = Fences::AtLeast(self.goal.map_or(self.hold.top(), |(fence, _)| fence));
         renewal.memo = self.memo.as_ref().map(|memo| memo.raw.clone());
+        renewal.keep = asked.keep;
         renewal
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::*;
 use oarlock_core::claim::Fence;
-use oarlock_core::driver::{Gone, Released};
+use oarlock_core::driver::{Capabilities, Gone, Released};
 use oarlock_core::memory::Memory;
 
 /// A node that votes, and has lost the vote when it is asked again.

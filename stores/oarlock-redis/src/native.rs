@@ -29,7 +29,7 @@ impl Redis {
     }
 
     pub(crate) fn native_renew(&self, renewal: &Renewal, sent: i64) -> ScriptCall {
-        let Renewal { claim, fences, memo, held, .. } = renewal;
+        let Renewal { claim, fences, memo, keep, held, .. } = renewal;
         let (how, number) = match fences {
             Fences::Keep => (0, 0),
             Fences::AtLeast(fence) => (1, fence.get()),
@@ -39,7 +39,10 @@ impl Redis {
         let mut request = Request::with_capacity(64);
         request.id(claim.id).u32(claim.behind).span(micros(claim.ttl)).span(micros(claim.waiter_ttl()));
         request.byte(how).u64(number).byte(u8::from(*held)).i64(sent);
-        request.optional(claim.value.as_deref().map(str::as_bytes)).rest(memo.as_deref());
+        request.optional(claim.value.as_deref().map(str::as_bytes));
+        if let Some(memo) = memo {
+            request.span(micros(*keep)).bytes(memo);
+        }
         call.command.arg(request.0);
         call
     }

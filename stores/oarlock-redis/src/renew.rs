@@ -29,7 +29,7 @@ impl Redis {
     }
 
     fn renew_call(&self, renewal: &Renewal) -> ScriptCall {
-        let Renewal { claim, fences, memo, held, .. } = renewal;
+        let Renewal { claim, fences, memo, keep, held, .. } = renewal;
         let expected = !held && self.pool.notifications().expects(claim.id);
         let sent = sent(self.clock(), claim, expected, self.pool.confirms());
         if self.pool.config.layout == Layout::Native {
@@ -49,7 +49,8 @@ impl Redis {
             .arg(optional(claim.value.as_deref().map(str::as_bytes)))
             .arg(optional(memo.as_deref()))
             .arg(u8::from(*held))
-            .arg(sent);
+            .arg(sent)
+            .arg(micros(*keep));
         call
     }
 }

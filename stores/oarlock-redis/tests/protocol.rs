@@ -8,7 +8,7 @@ mod patient;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Released, Renewal};
+use oarlock_core::driver::{Attempt, Cursor, Driver as _, End, Hint, Interest, Released, Renewal, Renewed};
 use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, Claim, ClaimId, ErrorKind, Label, Locks, ResourceName, Retry, Runtime};
 use oarlock_redis::{Address, Config, Redis};
@@ -629,4 +629,27 @@ async fn a_full_server_refuses_in_words_and_recovers() {
     assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
     let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
     assert!(fence(&store, &claim(1)).await.is_some());
+}
+
+/// A weekly slot that was forgotten after a day would run twice.
+#[tokio::test]
+async fn a_memo_is_remembered_for_as_long_as_its_writer_asked() {
+    let mut bed = bed!();
+    let store = bed.open().await;
+    for id in [1, 2] {
+        let claim = Arc::new(claim(id));
+        assert!(fence(&store, &claim).await.is_some());
+        let mut renewal = Renewal::of(claim.clone());
+        renewal.held = true;
+        if id == 1 {
+            (renewal.memo, renewal.keep) = (Some(b"slot"[..].into()), Duration::from_secs(8 * 86_400));
+        }
+        assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &DONE).await.unwrap();
+        // A later use does not shorten it.
+        let left: i64 = bed.ask(&["PTTL", KEY]).await;
+        assert!(left > 8 * 86_400_000 - 60_000 && left <= 8 * 86_400_000 + 3_600_000, "{left} ms after use {id}");
+    }
+    let Attempt::Granted(grant) = store.attempt(&claim(3)).await.unwrap() else { panic!("it is free") };
+    assert_eq!(grant.memo.as_deref(), Some(&b"slot"[..]));
 }

@@ -1,6 +1,9 @@
 //! Renews a batch of claims.
 
+use std::time::Duration;
+
 use oarlock_core::driver::{Gone, Lease, Renewal, Renewed};
+use oarlock_core::model::FORGET_AFTER;
 use oarlock_core::state::Ending;
 use oarlock_core::{Claim, Fence, Result};
 
@@ -12,6 +15,11 @@ pub(crate) const BATCH: usize = 128;
 
 /// The answers to some renewals; `None` for a name that another transaction has locked.
 pub(crate) type Answers = Vec<Option<Result<Renewed>>>;
+
+/// How much longer than a day the memo of a renewal must be remembered at least: every name is, for a day.
+pub(crate) fn beyond_a_day(renewal: &Renewal) -> Duration {
+    renewal.keep.saturating_sub(FORGET_AFTER)
+}
 
 /// Renews a batch, unless the client is not `open`. `is_over` says whether the session has ended, `ends_with_session`
 /// whether a claim ends with it, and `ask` sends a batch; its first argument says whether to wait for names that other

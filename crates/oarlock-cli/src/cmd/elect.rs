@@ -53,16 +53,16 @@ pub(crate) struct ElectArgs {
     #[arg(short, long, value_name = "DUR", value_parser = span)]
     pub(crate) ttl: Option<Duration>,
     /// What to do to the command when the leadership is about to be lost
-    #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
+    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
     /// How long after TERM to send KILL; 5s or a quarter of the lease, at most half of it
-    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
     pub(crate) kill_after: Option<Duration>,
     /// A label that others see in ls and show; may be repeated
-    #[arg(short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) meta: Vec<(String, String)>,
     /// Why this process stands for election; others see it in ls and show
-    #[arg(long, value_name = "TEXT")]
+    #[arg(hide_short_help = true, long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -173,7 +173,7 @@ impl Candidate<'_> {
     /// `--on-elected`, then the command, under the lock.
     async fn lead(&mut self, multi: MultiGuard, report: &mut Report) -> Result<Exit, Failure> {
         if let Some(script) = self.on_elected {
-            let Ended { status, lost, stop } = self.hook(script, &multi).await?;
+            let Ended { status, lost, stop, .. } = self.hook(script, &multi).await?;
             report.stop = stop;
             if lost || stop.is_some() {
                 return self.resign(multi, report, status.exit()).await;
@@ -211,9 +211,11 @@ impl Candidate<'_> {
     async fn hook(&mut self, script: &OsString, multi: &MultiGuard) -> Result<Ended, Failure> {
         let RunSettings { rules, store, .. } = self.settings;
         let variables = run::variables(self.settings, self.locks, multi);
-        let (endings, job) = (self.events.endings(), self.job);
+        let (events, job) = (self.events, self.job);
         let mut child = Child::spawn(&shell(script), variables, job)?;
-        let watch = Watch { multi, rules: *rules, signals: self.signals, endings, job, messages: store.messages };
+        let (held_until, renewed) = (None, true);
+        let (rules_of, messages) = (*rules, store.messages);
+        let watch = Watch { multi, rules: rules_of, signals: self.signals, events, held_until, renewed, job, messages };
         let ended = watch.over(&mut child).await;
         child.end_group(tokio::time::Instant::now() + rules.kill_after, multi.ends_within(rules.slack)).await;
         Ok(ended)

@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::args::{LockArgs, StoreArgs};
+use crate::child::cause::Cause;
 use crate::exit::{Code, Exit, Failure};
 use crate::observe::EngineEvents;
 use crate::output::{self, Format};
@@ -86,14 +87,15 @@ async fn hold(
         _ = signals.stop() => false,
         () = end_of_input() => false,
     };
-    let reason = multi.loss().map(|(_, reason)| reason.to_string());
+    let asked = endings.borrow().as_ref().map(|ending| Cause::from(ending).to_string());
+    let reason = asked.or_else(|| multi.loss().map(|(_, reason)| reason.to_string()));
     let name = multi.iter().next().map(|held| text::quoted(held.resource().as_str())).unwrap_or_default();
     let done = multi::release(multi, events).await;
     for error in &done.errors {
         store.messages.warning(&format!("cannot release the lock; it ends with its lease: {error}"));
     }
     if lost || !done.gone.is_empty() {
-        let reason = reason.unwrap_or_else(|| "another process asked for its end".to_owned());
+        let reason = reason.unwrap_or_else(|| "it was gone before it was released".to_owned());
         store.messages.error(&format!("lost: {name}: {reason}"));
         return Ok(Exit(asking.lost_code));
     }

@@ -1,6 +1,9 @@
 //! `oarlock ls`: what is held or waited for.
 
+use std::time::Duration;
+
 use oarlock::state::ResourceState;
+use oarlock::{ErrorKind, Locks};
 use oarlock_core::text::{holder, plain, span};
 use serde_json::Value;
 
@@ -23,10 +26,7 @@ pub(crate) struct LsArgs {
 
 pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
-    let mut states = block_on(async {
-        let locks = store.connect().await?;
-        Ok(if args.scan { locks.scan().await? } else { locks.list().await? })
-    })?;
+    let mut states = block_on(async { list(&store, &store.connect().await?, args.scan).await })?;
     if let Some(pattern) = &args.pattern {
         states.retain(|state| matches(pattern, state.name.as_str()));
     }
@@ -47,6 +47,34 @@ pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     Ok(Code::Success.into())
 }
 
+/// How long it reads a whole store without having been told to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The locks in use. A layout without an index of them is scanned, where that takes no longer than [`PATIENCE`].
+pub(crate) async fn list(store: &Store, locks: &Locks, scan: bool) -> Result<Vec<ResourceState>, Failure> {
+    if scan {
+        return Ok(locks.scan().await?);
+    }
+    if locks.info().capabilities.listing {
+        return Ok(locks.list().await?);
+    }
+    let refused = |why: &str| {
+        let message = format!("{why}: name a lock instead, as in \"oarlock show NAME\"");
+        Err(Failure::new(Code::Config, message))
+    };
+    match tokio::time::timeout(PATIENCE, locks.scan()).await {
+        Ok(Ok(states)) => {
+            store.messages.note("this store has no index of its locks: every key was read, as with --scan");
+            Ok(states)
+        }
+        Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => refused("this store has no index of its locks"),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => refused(
+            "this store has no index of its locks, and to read every key takes longer than 2 s (--scan does it)",
+        ),
+    }
+}
+
 fn table(states: &[ResourceState]) -> String {
     let head = ["NAME", "KIND", "HOLDER", "SINCE", "LEASE LEFT", "FENCE", "WAITERS"];
     let mut rows = Vec::new();
@@ -63,7 +91,7 @@ fn table(states: &[ResourceState]) -> String {
                 name.clone(),
                 held.kind.to_string(),
                 holder(&held.label),
-                span(held.held_for),
+                if output::since_is_known(held) { span(held.held_for) } else { "-".to_owned() },
                 span(held.lease_left),
                 held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string()),
                 if index == 0 { output::waiters(state) } else { String::new() },

@@ -4,7 +4,7 @@ use clap::CommandFactory;
 
 use crate::args::Args;
 use crate::exit::{Code, Exit, Failure};
-use crate::output;
+use crate::{examples, output};
 
 /// Print a manual page
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,18 @@ pub(crate) fn main(args: &ManArgs) -> Result<Exit, Failure> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page).map_err(|error| Failure::os("cannot write the page", error))?;
-    output::print(&String::from_utf8_lossy(&page))?;
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    let examples = examples::of(args.subcommand.as_deref().unwrap_or("run"));
+    page.push_str(".SH EXAMPLES\n");
+    for (line, says) in examples {
+        page.push_str(&format!(".PP\n{}\n.RS 4\n.nf\n{}\n.fi\n.RE\n", roff(says), roff(line)));
+    }
+    output::print(&page)?;
     Ok(Code::Success.into())
+}
+
+/// A line as roff prints it: no escape, no request, and the quotes and dashes that a shell needs.
+fn roff(line: &str) -> String {
+    let escaped = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if escaped.starts_with('.') { format!("\\&{escaped}") } else { escaped }
 }

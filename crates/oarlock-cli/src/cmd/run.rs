@@ -1,18 +1,22 @@
 //! `oarlock run`: a command that runs while its locks are held.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use oarlock::state::ResourceName;
 use oarlock::{Error, ErrorKind, Locks, MultiGuard};
 use oarlock_core::text;
 use rustix::process::Signal;
 
 use crate::args::{LockArgs, OnLost, StoreArgs, span};
-use crate::child::Child;
+use crate::child::cause::Cause;
 use crate::child::supervise::{Ended, Watch};
+use crate::child::{Child, Status};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
+use crate::messages::Messages;
 use crate::observe::EngineEvents;
 use crate::output::millis;
 use crate::report::{Outcome, Report};
@@ -32,19 +36,19 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     /// Keep the lock for at least DUR, even if the command ends sooner
-    #[arg(long, value_name = "DUR", value_parser = span)]
+    #[arg(hide_short_help = true, long, value_name = "DUR", value_parser = span)]
     pub(crate) min_hold: Option<Duration>,
     /// What to do to the command when the lock is about to be lost
-    #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
+    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
     /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
-    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
     pub(crate) kill_after: Option<Duration>,
     /// Run STRING with sh -c
     #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
     pub(crate) command: Option<OsString>,
     /// Write what happened to FILE, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -55,10 +59,19 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;
-    let file = settings.report.take();
-    let messages = settings.store.messages;
-    let mut report = Report::new(&settings.names);
-    let result = block_on(run(&settings, job, &mut report));
+    let (file, messages) = (settings.report.take(), settings.store.messages);
+    reported(&settings.names, file, messages, |report| block_on(run(&settings, job, report)))
+}
+
+/// Does `work`, and writes what it reports to `file`.
+pub(crate) fn reported(
+    names: &[ResourceName],
+    file: Option<File>,
+    messages: Messages,
+    work: impl FnOnce(&mut Report) -> Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    let mut report = Report::new(names);
+    let result = work(&mut report);
     let exit = match &result {
         Ok(exit) => *exit,
         Err(failure) => {
@@ -95,7 +108,7 @@ async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> 
     result
 }
 
-fn stopped(report: &mut Report, signal: Signal) -> Exit {
+pub(crate) fn stopped(report: &mut Report, signal: Signal) -> Exit {
     report.outcome = Outcome::Stopped;
     Exit::signal(signal.as_raw())
 }
@@ -189,7 +202,7 @@ pub(crate) fn busy_words(error: &Error) -> String {
     format!("{error}. Wait longer with -w, see the holder with \"oarlock {show}\".")
 }
 
-fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Exit, Failure> {
+pub(crate) fn busy(settings: &RunSettings, report: &mut Report, message: &str) -> Result<Exit, Failure> {
     settings.store.messages.note(message);
     report.message = Some(message.to_owned());
     if settings.asking.skip_if_busy {
@@ -210,19 +223,53 @@ pub(crate) async fn command(
     signals: &mut Signals,
     multi: MultiGuard,
 ) -> Result<Exit, Failure> {
-    let RunSettings { asking, rules, store, .. } = settings;
-    let acquired = Instant::now();
-    note_grant(report, &multi);
-    let mut child = match Child::spawn(&settings.command, variables(settings, locks, &multi), job) {
-        Ok(child) => child,
+    match attend(settings, job, report, locks, events, signals, &multi, None).await {
+        Ok(attended) => conclude(settings, report, events, multi, attended).await,
         Err(failure) => {
             let _ = multi::release(multi, events).await;
-            return Err(failure);
+            Err(failure)
         }
+    }
+}
+
+/// How a command ended that ran under a lock.
+pub(crate) struct Attended {
+    pub(crate) status: Status,
+    /// It was ended because of its lock, or outlived it.
+    pub(crate) lost: bool,
+    /// Why, where it was ended.
+    pub(crate) cause: Option<Cause>,
+}
+
+/// Runs the command of `settings` while it holds `multi`, and until `--min-hold` is over. `more` is one more variable.
+#[expect(clippy::too_many_arguments, reason = "all of it belongs to one run")]
+pub(crate) async fn attend(
+    settings: &RunSettings,
+    job: Option<&Job>,
+    report: &mut Report,
+    locks: &Locks,
+    events: &EngineEvents,
+    signals: &mut Signals,
+    multi: &MultiGuard,
+    more: Option<(&'static str, String)>,
+) -> Result<Attended, Failure> {
+    let RunSettings { asking, rules, store, .. } = settings;
+    let rules = rules.within(multi.time_left());
+    let acquired = Instant::now();
+    note_grant(report, multi);
+    let variables = variables(settings, locks, multi).into_iter().chain(more);
+    let mut child = Child::spawn(&settings.command, variables, job)?;
+    let watch = Watch {
+        multi,
+        rules,
+        signals,
+        events,
+        held_until: asking.max_hold.map(|span| tokio::time::Instant::from_std(acquired) + span),
+        renewed: asking.renew,
+        job,
+        messages: store.messages,
     };
-    let watch =
-        Watch { multi: &multi, rules: *rules, signals, endings: events.endings(), job, messages: store.messages };
-    let Ended { status, mut lost, stop } = watch.over(&mut child).await;
+    let Ended { status, mut lost, cause, stop } = watch.over(&mut child).await;
     (report.child_status, report.stop) = (Some(status), stop);
 
     let kill_at = tokio::time::Instant::now() + rules.kill_after;
@@ -237,18 +284,36 @@ pub(crate) async fn command(
         }
     }
     report.held_ms = millis(acquired.elapsed());
-    let reason =
-        multi.loss().map(|(held, reason)| format!("lost: {}: {reason}", text::quoted(held.resource().as_str())));
+    Ok(Attended { status, lost, cause })
+}
+
+/// Releases `multi`, and says how the run ended.
+pub(crate) async fn conclude(
+    settings: &RunSettings,
+    report: &mut Report,
+    events: &EngineEvents,
+    multi: MultiGuard,
+    Attended { status, lost, cause }: Attended,
+) -> Result<Exit, Failure> {
+    let RunSettings { asking, store, .. } = settings;
+    let names: Vec<_> = settings.names.iter().map(|name| text::quoted(name.as_str())).collect();
+    let lost_name =
+        || multi.loss().map_or_else(|| names.join(", "), |(held, _)| text::quoted(held.resource().as_str()));
+    let reason = match (&cause, multi.loss()) {
+        (Some(cause), _) => Some(format!("lost: {}: {cause}; the command was ended", lost_name())),
+        (None, Some((_, reason))) => Some(format!("lost: {}: {reason}", lost_name())),
+        (None, None) => None,
+    };
+    report.lost_because = cause.or_else(|| multi.loss().map(|(_, reason)| Cause::Lost { reason: reason.to_string() }));
     let done = multi::release(multi, events).await;
     for error in &done.errors {
         store.messages.warning(&format!("cannot release the lock; it ends with its lease: {error}"));
     }
     if lost || !done.gone.is_empty() {
         report.outcome = Outcome::Lost;
-        let names: Vec<_> = settings.names.iter().map(|name| text::quoted(name.as_str())).collect();
         let message = reason.unwrap_or_else(|| match done.gone.first() {
             Some(name) => format!("lost: {}: it was gone before it was released", text::quoted(name.as_str())),
-            None => format!("lost: {}: the command was ended before the lock could be", names.join(", ")),
+            None => format!("lost: {}", names.join(", ")),
         });
         store.messages.error(&message);
         report.message = Some(message);

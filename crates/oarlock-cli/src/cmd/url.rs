@@ -7,6 +7,7 @@ use oarlock_core::text::plain;
 use serde_json::json;
 
 use crate::exit::{Code, Exit, Failure};
+use crate::messages::Messages;
 use crate::output::{self, Format};
 use crate::store::Store;
 
@@ -26,6 +27,8 @@ pub(crate) enum UrlCommand {
     Explain {
         /// The URL; without it, the one that would be used
         url: Option<String>,
+        #[arg(from_global)]
+        profile: Option<String>,
         /// Output format
         #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
         output: Format,
@@ -33,10 +36,10 @@ pub(crate) enum UrlCommand {
 }
 
 pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
-    let UrlCommand::Explain { url, output: format } = &args.command;
+    let UrlCommand::Explain { url, profile, output: format } = &args.command;
     let url = match url {
         Some(url) => oarlock::url::parse(url)?,
-        None => Store::from_environment()?.0,
+        None => Store::chosen(profile.as_deref(), None, Messages::default())?.url,
     };
     let explained = url.explain();
     match format {
@@ -46,6 +49,17 @@ pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
         Format::Name => output::print_line(&explained.url)?,
     }
     Ok(Code::Success.into())
+}
+
+/// What a store promises about its own data.
+fn consistency(explained: &Explanation) -> &'static str {
+    match explained.driver.as_str() {
+        "etcd" | "zk" => "consensus: a majority agrees before a write is acknowledged",
+        "redlock" => "timing: safe while clocks and delays stay within bounds",
+        "redis" => "one server; best effort with replicas, eviction or without persistence (min_replicas: timing)",
+        "postgres" | "mysql" => "one durable server; a failover without synchronous replicas may forget grants",
+        _ => "one machine",
+    }
 }
 
 fn text(explained: &Explanation) -> String {
@@ -61,11 +75,18 @@ fn text(explained: &Explanation) -> String {
         rows.push(("password", "***".to_owned()));
     }
     rows.extend(explained.hosts.iter().map(|host| ("host", host.clone())));
-    rows.extend(explained.path.iter().map(|(key, value)| (key.as_str(), plain(value))));
+    let directory = (explained.url == "local:").then(|| oarlock_local::default_dir().ok()).flatten();
+    rows.extend(explained.path.iter().map(|(key, value)| {
+        let real = directory.as_ref().map(|dir| format!("{}, ", plain(&dir.display().to_string())));
+        (key.as_str(), format!("{}{}", real.unwrap_or_default(), plain(value)))
+    }));
+    rows.push(("consistency", consistency(explained).to_owned()));
     for option in &explained.options {
         let origin = if option.default { " (default)" } else { "" };
-        let choices =
-            if option.choices.len() > 1 { format!(", of {}", option.choices.join(", ")) } else { String::new() };
+        // A lock of a transaction is known so that its refusal says why; it is nothing to choose.
+        let choices: Vec<&str> =
+            option.choices.iter().map(AsRef::as_ref).filter(|choice| *choice != "transaction").collect();
+        let choices = if choices.len() > 1 { format!(", of {}", choices.join(", ")) } else { String::new() };
         let value = if option.value.is_empty() { "none".to_owned() } else { plain(&option.value) };
         rows.push((&option.key, format!("{value}{origin}{choices}")));
     }

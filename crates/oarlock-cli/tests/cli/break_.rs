@@ -2,11 +2,13 @@
 
 use super::support::{Running, TestContext};
 
+/// "Add an unlock command" (tarmak 509, etcd 2855).
 #[test]
 fn the_holder_is_asked_first() {
     let context = TestContext::new();
     let script = "trap 'echo asked; exit 0' TERM; echo $OARLOCK_FENCE; while :; do sleep 0.02; done";
-    let mut holder = Running::start(context.oarlock(["run", "x", "-c", script]));
+    let report = context.path("report");
+    let mut holder = Running::start(context.oarlock(["run", "--report", &report, "x", "-c", script]));
     let fence = holder.line();
     let done = context.run(&["break", "x", "--fence", &fence, "--grace", "20s", "--reason", "urgent", "--yes"]);
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -14,7 +16,11 @@ fn the_holder_is_asked_first() {
     assert_eq!(holder.line(), "asked");
     let holder = holder.finish();
     assert_eq!(holder.code, Some(76), "{holder:?}");
-    assert!(holder.err.contains("urgent"), "{holder:?}");
+    let lost = holder.err.lines().find(|line| line.starts_with("lost:")).unwrap_or_else(|| panic!("{holder:?}"));
+    assert!(lost.contains("asked for its end: \"urgent\""), "who asked, and why: {lost}");
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!((&report["lost_because"]["cause"], &report["lost_because"]["why"]), (&"asked".into(), &"urgent".into()));
+    assert!(report["lost_because"]["by"].as_str().is_some_and(|by| by.contains("(pid ")), "{report}");
 }
 
 #[test]

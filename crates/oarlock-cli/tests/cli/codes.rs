@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::support::{Running, TestContext, finish};
 
+/// "The exact code is wanted" (consul 947, 3526).
 #[test]
 fn the_childs_code_is_ours() {
     let context = TestContext::new();
@@ -19,6 +20,7 @@ fn the_childs_code_is_ours() {
     assert_eq!(context.code(&["run", "x", "--", "sh", "-c", "kill -TERM $$"]), 128 + 15);
 }
 
+/// "Try, and fail with a code of its own" (consul 780); "600 is silently made 88" (util-linux 1180).
 #[test]
 fn busy_is_75_or_what_was_asked_for() {
     let context = TestContext::new();

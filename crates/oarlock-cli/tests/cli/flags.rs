@@ -36,6 +36,16 @@ fn permits_bound_how_many() {
     assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "3", "x", "--", "true"]), 75);
 }
 
+/// "The wrapper removes its own variables from the environment of the child" (etcd 10840).
+#[test]
+fn another_number_of_permits_is_refused_with_a_hint_that_can_be_followed() {
+    let context = TestContext::new();
+    let _holder = running(&context, &["-j", "2", "x"]);
+    let done = context.run(&["run", "-n", "-j", "3", "x", "--", "true"]);
+    assert_eq!(done.code, Some(78), "{done:?}");
+    assert!(done.err.contains("oarlock show") && !done.err.contains("()"), "{done:?}");
+}
+
 #[test]
 fn variables_are_always_set_and_the_environment_passes() {
     let context = TestContext::new();
@@ -203,6 +213,7 @@ fn spin_waits_too() {
     assert_eq!(waiter.finish().code, Some(0));
 }
 
+/// "Options of the child are eaten by the wrapper" (consul 1063).
 #[test]
 fn the_input_and_output_are_the_commands() {
     let context = TestContext::new();

@@ -15,6 +15,7 @@ fn the_command_leads_a_group_of_its_own() {
     assert_ne!(lines[0], lines[2], "{done:?}");
 }
 
+/// "A lock taken through docker exec is renewed for ever after Ctrl-C" (etcd 10117).
 #[test]
 fn killing_us_kills_the_command() {
     let context = TestContext::new();
@@ -25,6 +26,7 @@ fn killing_us_kills_the_command() {
     assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0, "and the lock is free");
 }
 
+/// "Running under a shell leaks grandchildren" (consul 2090).
 #[test]
 fn what_is_left_of_the_group_is_ended_before_the_lock() {
     let context = TestContext::new();
@@ -42,6 +44,7 @@ fn orphans_of_the_command_do_not_stay_as_zombies() {
     assert_eq!((done.code, done.out.as_str()), (Some(3), "0\n"), "{done:?}");
 }
 
+/// "The grace is fixed at 5 s" (consul 984).
 #[test]
 fn what_does_not_heed_term_is_killed() {
     let context = TestContext::new();

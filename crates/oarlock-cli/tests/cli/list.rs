@@ -2,6 +2,7 @@
 
 use super::support::{Running, TestContext};
 
+/// "List active locks from the command line" (node-redlock 56).
 #[test]
 fn ls_lists_what_is_held() {
     let context = TestContext::new();

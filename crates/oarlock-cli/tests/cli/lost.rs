@@ -59,6 +59,7 @@ fn on_lost_kill_gives_no_time() {
     let args = ["run", "--no-renew", "-t", "1s", "--on-lost", "kill", "--lost-exit-code", "7", "x", "-c", script];
     let done = context.run(&args);
     assert_eq!((done.code, done.out.as_str()), (Some(7), "up\n"), "{done:?}");
+    assert!(done.err.contains("lost: \"x\": its lease is over, and --no-renew was given"), "{done:?}");
 }
 
 #[test]
@@ -84,6 +85,7 @@ fn max_hold_bounds_renewal() {
     let started = Instant::now();
     let done = context.run(&["run", "-t", "3s", "--max-hold", "6s", "x", "--", "sleep", "100"]);
     assert_eq!(done.code, Some(76), "{done:?}");
+    assert!(done.err.contains("lost: \"x\": it was held for as long as --max-hold allows"), "{done:?}");
     let held = started.elapsed();
     assert!(held > Duration::from_millis(3600), "longer than a lease: {held:?}");
 }
@@ -104,6 +106,7 @@ fn a_short_max_hold_leaves_time_to_work() {
     assert_eq!(context.code(&["run", "--max-hold", "3s", "-k", "1500ms", "x", "--", "true"]), 0);
 }
 
+/// "One minute breaks long jobs" (cronlock 11, django-icekit 135).
 #[test]
 fn renewal_goes_on_while_the_command_is_busy() {
     let context = TestContext::new();

@@ -17,13 +17,20 @@ fn every_subcommand_has_a_page() {
         let page = context.run(&["man", subcommand]);
         assert_eq!(page.code, Some(0), "{subcommand}");
         assert!(page.out.contains(".SH SYNOPSIS"), "{page:?}");
+        let examples = page.out.split(".SH EXAMPLES\n").nth(1).unwrap_or_default();
+        assert!(examples.contains(&format!("oarlock {subcommand}")) || examples.contains("\\-p prod"), "{page:?}");
+        // The common flags fit a screen.
+        let mut short = context.bare([subcommand, "--help"]);
+        short.env("COLUMNS", "100");
+        let lines = super::support::finish(short).out.lines().count();
+        assert!(lines <= 32, "{subcommand} --help has {lines} lines");
     }
 }
 
 #[test]
 fn every_flag_of_run_is_on_its_page() {
     let context = TestContext::new();
-    let help = context.run(&["run", "--help"]).out;
+    let help = context.run(&["help", "run"]).out;
     let page = context.run(&["man", "run"]).out.replace("\\-", "-");
     let flags = "--no-wait --wait --shared --exclusive --permits --take --ttl --no-renew --max-hold --min-hold --fair \
                  --spin --conflict-exit-code --on-busy --on-lost --lost-exit-code --kill-after --meta --reason \
@@ -44,5 +51,47 @@ fn every_shell_has_completions() {
         let done = context.run(&["completions", shell]);
         assert_eq!(done.code, Some(0), "{shell}");
         assert!(done.out.contains("kill-after") && done.out.contains("flash-sale"), "{shell}");
+    }
+}
+
+/// Names of locks in use are completed, on the store that the line names.
+#[test]
+fn live_names_are_completed() {
+    let context = TestContext::new();
+    let _holders = [context.hold(&["deploy/prod"]), context.hold(&["deploy/two words"]), context.hold(&["other"])];
+    let complete = |line: &str| {
+        let script = format!(
+            "export PATH={}:$PATH; source <(oarlock completions bash); COMP_WORDS=({line}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
+             _oarlock_with_names oarlock \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            std::path::Path::new(env!("CARGO_BIN_EXE_oarlock")).parent().unwrap().display()
+        );
+        let mut shell = context.session("bash");
+        shell.args(["-c", &script]).env("OARLOCK_URL", context.url());
+        let done = super::support::finish(shell);
+        let mut names: Vec<_> = done.out.lines().filter(|line| !line.starts_with('-')).map(str::to_owned).collect();
+        names.sort_unstable();
+        (names, done.err)
+    };
+    let (names, said) = complete("oarlock show dep");
+    assert_eq!(names, ["deploy/prod", "deploy/two\\ words"], "{said}");
+    assert_eq!(complete("oarlock break oth").0, ["other"]);
+    let empty = format!("oarlock show -u local:{} dep", context.path("elsewhere"));
+    assert!(complete(&empty).0.iter().all(|name| !name.starts_with("deploy")), "another store");
+    for (shell, wanted) in [("fish", "oarlock __names"), ("zsh", ":_oarlock_names'")] {
+        assert!(context.run(&["completions", shell]).out.contains(wanted), "{shell}");
+    }
+    assert!(!context.run(&["help"]).out.contains("__names"));
+}
+
+#[test]
+fn no_color_is_respected() {
+    let context = TestContext::new();
+    for args in [&["--help"][..], &["run", "--bad"], &["ls"]] {
+        let mut command = context.oarlock(args);
+        command.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE");
+        let done = super::support::finish(command);
+        assert!(!done.out.contains('\u{1b}') && !done.err.contains('\u{1b}'), "{done:?}");
     }
 }

@@ -59,7 +59,9 @@ fn a_scan_finds_the_locks_of_others() {
     redis_command(&["SET", "locks:no lock", "it does not end"]);
     redis_command(&["SET", "elsewhere", "a token", "NX", "PX", "60000"]);
     let (code, said) = at(&context, &url, &["ls"]);
-    assert!(code != 0 && said.contains("scan"), "{said}");
+    assert!(code == 0 && said.contains("theirs") && said.contains("no index"), "it scans by itself: {said}");
+    let row = said.lines().find(|line| line.starts_with("theirs")).unwrap();
+    assert!(!row.contains("0 ms"), "it is not known since when: {row}");
     assert_eq!(at(&context, &url, &["ls", "--scan", "-o", "name"]), (0, "theirs\n".to_owned()));
 
     // Of our own layout it finds what the index has lost: a renewal would put it back.
@@ -119,6 +121,8 @@ fn a_silent_store_keeps_a_command_no_longer_than_the_lease() {
         let took = silent.elapsed();
         server.resume().unwrap();
         assert_eq!(done.code, Some(code), "{done:?}");
+        let said = done.err.contains("lost: \"x\": the store did not confirm a renewal");
+        assert_eq!(said, code == 76, "it says that the store is away: {done:?}");
         assert!(took < LEASE + Duration::from_secs(1), "{took:?} with a lease of {LEASE:?}: {done:?}");
     }
 }
@@ -142,4 +146,18 @@ fn a_hold_without_a_fence_is_broken_by_its_id() {
     let (code, said) = at(&context, &url, &["break", "theirs", "--id", &id, "--yes"]);
     assert!(code == 75 && said.contains("it is free now"), "{code}: {said}");
     assert_eq!(at(&context, &url, &["break", "theirs", "--yes"]).0, 64, "one of the two is needed");
+}
+
+/// A wait for a store that is away lasts as long as `-w` says, and the cause is said.
+#[test]
+fn a_wait_for_a_store_that_is_away_keeps_to_its_time() {
+    let context = TestContext::new();
+    let started = Instant::now();
+    let (code, said) = at(&context, "redis://127.0.0.1:1", &["run", "-w", "3", "x", "--", "true"]);
+    let took = started.elapsed();
+    assert!(code == 69 && said.contains("gave up after 3 s") && said.contains("still trying"), "{code}: {said}");
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(6), "{took:?}");
+    let started = Instant::now();
+    assert_eq!(at(&context, "redis://127.0.0.1:1", &["run", "-n", "x", "--", "true"]).0, 69);
+    assert!(started.elapsed() < Duration::from_secs(3));
 }

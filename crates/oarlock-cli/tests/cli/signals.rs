@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use super::support::{Running, TestContext};
 
+/// "TERM is not passed on" (consul 797, 3754, 4643); "HUP and QUIT orphan the child" (consul 2489, 1210).
 #[test]
 fn signals_are_passed_on_to_the_group() {
     let context = TestContext::new();
@@ -39,6 +40,7 @@ fn a_command_that_dies_of_the_signal_says_so() {
     assert_eq!(context.show("x")["holders"].as_array().unwrap().len(), 0);
 }
 
+/// "Ctrl-C is ignored while waiting" (consul 4439).
 #[test]
 fn a_stop_while_waiting_leaves_nothing_behind() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
@@ -69,6 +71,7 @@ fn other_signals_do_not_end_a_wait() {
     assert_eq!(waiter.finish().code, Some(0));
 }
 
+/// "The child is started after the shutdown was asked for" (consul 1155, 800).
 #[test]
 fn no_command_is_started_after_a_stop_was_asked_for() {
     let context = TestContext::new();

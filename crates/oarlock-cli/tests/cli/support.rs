@@ -59,7 +59,7 @@ impl TestContext {
         let mut command = plain("setsid");
         command.arg(program).stdin(Stdio::null());
         command.env_remove("OARLOCK_URL").env_remove("OARLOCK_LOCKS").env("HOME", self.dir.path());
-        command.env_remove("XDG_STATE_HOME");
+        command.env_remove("XDG_STATE_HOME").env_remove("XDG_CONFIG_HOME").env_remove("OARLOCK_PROFILE");
         command
     }
 

@@ -55,3 +55,17 @@ fn a_password_is_in_no_message() {
         }
     }
 }
+
+#[test]
+fn explain_shows_where_it_is_and_what_it_promises() {
+    let context = TestContext::new();
+    let own = finish(context.bare(["url", "explain"])).out;
+    assert!(own.contains(&context.path(".local/state/oarlock")), "the real path: {own}");
+    assert!(own.contains("consistency") && own.contains("group"), "{own}");
+    for (url, promise) in [("etcd://h", "consensus"), ("redlock://a,b,c", "timing"), ("postgres://h/db", "one durable")]
+    {
+        let done = context.run(&["url", "explain", url]).out;
+        assert!(done.contains(promise), "{url}: {done}");
+        assert!(!done.contains("transaction"), "always refused, and so no choice: {done}");
+    }
+}

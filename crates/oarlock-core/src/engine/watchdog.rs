@@ -158,9 +158,15 @@ impl Watchdog {
         }
     }
 
-    /// Renews a holder now, as `claim` and with `memo`, and reports when the store has confirmed it. Failed renewals
-    /// are retried as usual. The sender is dropped when the claim is gone, or is not renewed at all.
-    pub(crate) fn publish(&self, claim: Arc<Claim>, memo: Option<Memo>) -> oneshot::Receiver<Result<()>> {
+    /// Renews a holder now, as `claim` and with `memo`, which the store must remember for `keep`, and reports when
+    /// the store has confirmed it. Failed renewals are retried as usual. The sender is dropped when the claim is gone,
+    /// or is not renewed at all.
+    pub(crate) fn publish(
+        &self,
+        claim: Arc<Claim>,
+        memo: Option<Memo>,
+        keep: Duration,
+    ) -> oneshot::Receiver<Result<()>> {
         let (done, answer) = oneshot::channel();
         let mut entries = self.0.lock();
         let Some(mut entry) = entries.remove(claim.id) else { return answer };
@@ -168,7 +174,7 @@ impl Watchdog {
         if entry.renews {
             entries.publication += 1;
             entry.claim = claim;
-            entry.publication = Some(Publication { number: entries.publication, memo, done });
+            entry.publication = Some(Publication { number: entries.publication, memo, keep, done });
             if entry.renew_at.is_some() {
                 entry.renew_at = Some(self.0.clock.now());
             } else {
@@ -380,7 +386,10 @@ impl Shared {
     /// applied when it comes: its lease counts from when the request was sent.
     async fn renew(self: Arc<Self>, due: Vec<Due>) {
         let (sent, begun) = (self.clock.now(), Instant::now());
-        let renewal = |due: &Due| Renewal { memo: due.memo.clone(), held: due.held, ..Renewal::of(due.claim.clone()) };
+        let renewal = |due: &Due| {
+            let Due { claim, memo, keep, held, .. } = due;
+            Renewal { memo: memo.clone(), keep: *keep, held: *held, ..Renewal::of(claim.clone()) }
+        };
         let batch = due.iter().map(renewal).collect();
         let mut request = self.driver.clone().renew(batch);
         // The patience for each depends on its own lease: a short lease makes no other claim suspect.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::options;
 use crate::claim::{Claim, Fence, Kind, Label, ResourceName};
@@ -154,7 +155,7 @@ impl Leadership {
     /// [`ErrorKind::InvalidClaim`] for a value of more than 1,024 bytes.
     pub async fn proclaim(&mut self, value: impl AsRef<str>) -> Result<()> {
         let value = checked(value.as_ref().into(), self.0.resource())?;
-        self.0.publish(|claim: &mut Claim| claim.value = Some(value), None).await
+        self.0.publish(|claim: &mut Claim| claim.value = Some(value), None, Duration::ZERO).await
     }
 
     /// The state of this leadership, for other tasks.

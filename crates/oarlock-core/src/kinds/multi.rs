@@ -492,6 +492,13 @@ impl MultiGuard {
         })
     }
 
+    /// The guards, in the order in which they were named: each lock on its own from now on.
+    #[must_use = "a guard that is dropped releases its lock"]
+    #[blocking(none)]
+    pub fn into_guards(mut self) -> Vec<Guard> {
+        std::mem::take(&mut self.guards)
+    }
+
     /// Releases as [`release`](Self::release) does, and reports the result of each, in the order in which they were
     /// named.
     ///

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::options;
 use crate::claim::ResourceName;
@@ -11,13 +12,19 @@ use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::held::Held;
-use crate::state::Memo;
+use crate::state::{MAX_MEMO_BYTES, Memo};
 
 /// The longest slot, in bytes.
 const MAX_SLOT_BYTES: usize = 256;
 
-/// The prefix of memos of this kind; the digit is the version of the format.
+/// The longest time for which a slot is remembered on request. It keeps the arithmetic of stores within bounds.
+const MAX_REMEMBERED: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+/// The prefix of memos of this kind; the digit is the version of the format. After it comes the slot.
 const FORMAT: &[u8] = b"once/1 ";
+
+/// The prefix of memos with a record. After it come the length of the slot, a space, the slot and the record.
+const WITH_RECORD: &[u8] = b"once/2 ";
 
 /// Work that is done once per slot, by the first process that asks: a nightly run, a migration, the invoices of a day.
 ///
@@ -32,8 +39,8 @@ const FORMAT: &[u8] = b"once/1 ";
 ///   Work that fails, is killed or loses its lock is started again by the next process that asks.
 /// - Runs of one name never overlap, as far as a [`Guard`] can promise that.
 ///
-/// Both hold as long as the store remembers the name: at least 24 hours after its last use. Asking is a use, also for a
-/// slot that is done.
+/// Both hold as long as the store remembers the name: at least 24 hours after its last use, or as long as
+/// [`remember`](Self::remember) says. Asking is a use, also for a slot that is done.
 ///
 /// The lock is always renewed, because the slot is written down with a renewal: there is no `no_renewal()`.
 ///
@@ -54,6 +61,7 @@ const FORMAT: &[u8] = b"once/1 ";
 pub struct Once {
     request: Request,
     at_least_once: bool,
+    remember: Duration,
 }
 
 options!(Once);
@@ -95,12 +103,31 @@ impl Once {
             let error = Error::new(ErrorKind::Unsupported, message).on(info.scheme).about(&request.claim.resource);
             request = request.refuse(error);
         }
-        Self { request, at_least_once: false }
+        Self { request, at_least_once: false, remember: Duration::ZERO }
     }
 
     /// Writes the slot down only after the work has succeeded, so that failed work is done again.
     pub fn at_least_once(mut self) -> Self {
         self.at_least_once = true;
+        self
+    }
+
+    /// Remembers a slot for at least `span` after it was written down, even if the name is not used meanwhile. Without
+    /// this, some stores forget it 24 hours after the last use of the name: set it for slots that are longer than a
+    /// day. At most ten years.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use oarlock_core::{Error, Locks, Memory, Slot};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let monthly = locks.once("invoices").remember(Duration::from_secs(40 * 24 * 3600));
+    /// assert_eq!(monthly.run("2026-11", |_held| async { Ok::<_, Error>(()) }).await?, Slot::Ran(()));
+    /// # Ok(()) }
+    /// ```
+    pub fn remember(mut self, span: Duration) -> Self {
+        self.remember = span.min(MAX_REMEMBERED);
         self
     }
 
@@ -134,12 +161,12 @@ impl Once {
             Slot::AlreadyDone { slot } => return Ok(Slot::AlreadyDone { slot }),
         };
         if !self.at_least_once {
-            guard.publish(|_| {}, Some(memo(slot))).await?;
+            guard.publish(|_| {}, Some(memo(slot)), self.remember).await?;
         }
         // An error drops the guard, which releases the lock.
         let done = guard.with(work).await?;
         if self.at_least_once {
-            guard.publish(|_| {}, Some(memo(slot))).await?;
+            guard.publish(|_| {}, Some(memo(slot)), self.remember).await?;
         }
         // The slot is done; if this fails, it is tried again in the background.
         let _ = guard.release().await;
@@ -154,10 +181,65 @@ impl Once {
     /// # Errors
     /// [`ErrorKind::Foreign`] if another program left a memo on the name; any error that the store returns.
     pub async fn last(&self) -> Result<Option<Arc<str>>> {
+        Ok(self.last_with_record().await?.map(|last| last.slot))
+    }
+
+    /// The last slot written down with its record, as the store sees it now.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`last`](Self::last).
+    pub async fn last_with_record(&self) -> Result<Option<LastSlot>> {
         self.request.check_valid()?;
         let resource = &self.request.claim.resource;
         let state = self.request.client.inspect(resource).await?;
-        state.memo.map(|memo| read(&memo, resource)).transpose()
+        state.memo.map(|memo| LastSlot::read(&memo, resource)).transpose()
+    }
+
+    /// Takes the lock, whatever slots are done: for a caller that decides about the slot while it holds the lock, with
+    /// [`LastSlot::known_to`] and [`write_down`](Self::write_down). Else use [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As for any lock: a request that was sent is withdrawn.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), without those of the work.
+    #[blocking(none)]
+    pub async fn lock(&self) -> Result<Guard> {
+        self.request.check_valid()?;
+        self.request.clone().lock().await
+    }
+
+    /// Writes `slot` down by a renewal of `guard`, with a record for [`last_with_record`](Self::last_with_record): who
+    /// ran it, when, and how it ended. An empty record is none.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the slot may have been written down or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if the lock was lost before that; it may be written down all the same.
+    /// [`ErrorKind::InvalidClaim`] for an empty slot, or if slot and record are too long together.
+    #[blocking(none)]
+    pub async fn write_down(&self, guard: &mut Guard, slot: &str, record: &str) -> Result<()> {
+        guard.publish(|_| {}, Some(self.memo(slot, record)?), self.remember).await
+    }
+
+    /// The memo of a slot with a record, to be left by [`Guard::leave_memo`] when the lock is released.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidClaim`] for an empty slot, or if slot and record are too long together.
+    #[blocking(none)]
+    pub fn memo(&self, slot: &str, record: &str) -> Result<Memo> {
+        let resource = &self.request.claim.resource;
+        check(slot, resource)?;
+        let memo = if record.is_empty() { memo(slot) } else { with_record(slot, record) };
+        if memo.len() > MAX_MEMO_BYTES {
+            let message = format!("a slot and its record have at most {MAX_MEMO_BYTES} bytes");
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(resource));
+        }
+        Ok(memo)
     }
 
     /// Takes the lock for a slot that is not done, or finds that it is done.
@@ -183,10 +265,10 @@ impl Once {
             }
         };
         // The memo that came with the grant decides: no other process can have written one since.
-        match guard.memo().map(|memo| read(memo, guard.resource())).transpose()? {
-            Some(last) if compare(&last, slot) != Ordering::Less => {
+        match LastSlot::known_to(&guard)? {
+            Some(last) if last.covers(slot) => {
                 let _ = guard.release().await;
-                Ok(Slot::AlreadyDone { slot: last })
+                Ok(Slot::AlreadyDone { slot: last.slot })
             }
             _ => Ok(Slot::Ran(guard)),
         }
@@ -199,10 +281,10 @@ impl Once {
         loop {
             let state = poller.next().await?;
             if let Some(memo) = state.memo
-                && let last = read(&memo, resource)?
-                && compare(&last, slot) != Ordering::Less
+                && let last = LastSlot::read(&memo, resource)?
+                && last.covers(slot)
             {
-                return Ok(last);
+                return Ok(last.slot);
             }
         }
     }
@@ -235,17 +317,74 @@ fn memo(slot: &str) -> Memo {
     [FORMAT, slot.as_bytes()].concat().into()
 }
 
-fn read(memo: &[u8], resource: &ResourceName) -> Result<Arc<str>> {
-    let slot = memo.strip_prefix(FORMAT).and_then(|slot| std::str::from_utf8(slot).ok());
-    if let Some(slot) = slot {
-        return Ok(slot.into());
+fn with_record(slot: &str, record: &str) -> Memo {
+    let length = format!("{} ", slot.len());
+    [WITH_RECORD, length.as_bytes(), slot.as_bytes(), record.as_bytes()].concat().into()
+}
+
+/// The last slot of a name, and what its writer recorded about it.
+///
+/// # Examples
+/// ```
+/// # use oarlock_core::{Locks, Memory};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+/// # let locks = Locks::over(Memory::new())?;
+/// let nightly = locks.once("nightly");
+/// let mut guard = nightly.lock().await?;
+/// nightly.write_down(&mut guard, "2026-11-15", "started by ci-7").await?;
+/// guard.release().await?;
+/// let last = nightly.last_with_record().await?.unwrap();
+/// assert!(last.covers("2026-11-14") && !last.covers("2026-11-16"));
+/// assert_eq!(last.record.as_deref(), Some("started by ci-7"));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastSlot {
+    /// The slot.
+    pub slot: Arc<str>,
+    /// The record; `None` if its writer left none.
+    pub record: Option<Arc<str>>,
+}
+
+impl LastSlot {
+    /// The last slot at the time of the grant of `held`. No other process can have written one down since.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Foreign`] if another program left a memo on the name; [`ErrorKind::NewerFormat`] for one of a newer
+    /// version.
+    pub fn known_to(held: &Held) -> Result<Option<Self>> {
+        held.memo().map(|memo| Self::read(memo, held.resource())).transpose()
     }
-    let error = if memo.starts_with(b"once/") {
-        Error::new(ErrorKind::NewerFormat, "its last slot was written by a newer version")
-    } else {
-        Error::new(ErrorKind::Foreign, "another program left a memo on it, so its last slot is unknown")
-    };
-    Err(error.about(resource))
+
+    /// Whether `slot` counts as done: it is this one, or comes before it.
+    #[must_use]
+    pub fn covers(&self, slot: &str) -> bool {
+        compare(&self.slot, slot) != Ordering::Less
+    }
+
+    fn read(memo: &[u8], resource: &ResourceName) -> Result<Self> {
+        if let Some(last) = Self::parse(memo) {
+            return Ok(last);
+        }
+        let error = if memo.starts_with(b"once/") {
+            Error::new(ErrorKind::NewerFormat, "its last slot was written by a newer version")
+        } else {
+            Error::new(ErrorKind::Foreign, "another program left a memo on it, so its last slot is unknown")
+        };
+        Err(error.about(resource))
+    }
+
+    fn parse(memo: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(memo).ok()?;
+        if let Some(slot) = text.as_bytes().strip_prefix(FORMAT) {
+            return Some(Self { slot: std::str::from_utf8(slot).ok()?.into(), record: None });
+        }
+        let rest = std::str::from_utf8(text.as_bytes().strip_prefix(WITH_RECORD)?).ok()?;
+        let (length, rest) = rest.split_once(' ')?;
+        let (slot, record) = rest.split_at_checked(length.parse().ok()?)?;
+        Some(Self { slot: slot.into(), record: (!record.is_empty()).then(|| record.into()) })
+    }
 }
 
 #[cfg(test)]
@@ -264,10 +403,21 @@ mod tests {
     #[test]
     fn memos_of_others_are_not_taken_for_slots() {
         let name = ResourceName::new("n").unwrap();
-        assert_eq!(&*read(&memo("7"), &name).unwrap(), "7");
-        assert_eq!(read(b"7", &name).unwrap_err().kind(), ErrorKind::Foreign);
-        assert_eq!(read(b"once/2 7", &name).unwrap_err().kind(), ErrorKind::NewerFormat);
-        assert_eq!(read(b"once/1 \xff", &name).unwrap_err().kind(), ErrorKind::NewerFormat);
+        let refused = |memo: &[u8]| LastSlot::read(memo, &name).unwrap_err().kind();
+        assert_eq!(&*LastSlot::read(&memo("7"), &name).unwrap().slot, "7");
+        assert_eq!(refused(b"7"), ErrorKind::Foreign);
+        for newer in [&b"once/2 7"[..], b"once/2 9 short", b"once/2 x 7", b"once/3 7", b"once/1 \xff"] {
+            assert_eq!(refused(newer), ErrorKind::NewerFormat, "{newer:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_told_apart_from_its_slot() {
+        let name = ResourceName::new("n").unwrap();
+        for (slot, record) in [("7", "{}"), ("a slot", " with a space"), ("ünï", "é")] {
+            let last = LastSlot::read(&with_record(slot, record), &name).unwrap();
+            assert_eq!((&*last.slot, last.record.as_deref()), (slot, Some(record)));
+        }
     }
 
     #[test]

@@ -326,6 +326,25 @@ fn an_idle_resource_is_forgotten_after_a_day() {
 }
 
 #[test]
+fn a_memo_is_kept_for_as_long_as_its_writer_asked() {
+    let mut world = World::new();
+    world.attempt(&claim(1)).unwrap();
+    let mut renewal = Renewal::of(Arc::new(claim(1)));
+    (renewal.memo, renewal.keep, renewal.held) = (Some(b"slot".as_slice().into()), 30 * FORGET_AFTER, true);
+    world.resource.renew(&renewal, world.now, &mut world.notified).unwrap();
+    world.release(&claim(1));
+    for day in 1..30 {
+        world.pass(FORGET_AFTER);
+        assert!(!world.resource.is_forgettable(world.now), "day {day}");
+        // A later use does not shorten it.
+        world.attempt(&claim(2)).unwrap();
+        world.release(&claim(2));
+    }
+    world.pass(FORGET_AFTER);
+    assert!(world.resource.is_forgettable(world.now));
+}
+
+#[test]
 fn a_fence_ahead_of_the_clock_is_not_forgotten() {
     let mut world = World::new();
     let set_right = world.now.wall_micros;

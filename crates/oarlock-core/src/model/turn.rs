@@ -31,7 +31,7 @@ impl Resource {
         (entry.since, entry.expires) = (now.boot, now.boot + ttl);
         self.quiet_until = Quiet::default();
         self.last_fence = fence.get();
-        self.last_used_micros = now.wall_micros;
+        self.use_at(now);
         let mut grant = Grant::new(fence, Lease::sent_at(now.boot, ttl));
         grant.memo.clone_from(&self.memo);
         Some(grant)

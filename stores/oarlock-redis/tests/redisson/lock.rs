@@ -276,3 +276,26 @@ async fn other_objects_under_the_name_are_refused_and_left_alone() {
     let _: Value = raw.ask(&["HSET", "oarlock:beside:{other}", "format", "2"]).await;
     assert_eq!(store.attempt(&claim(1, "other")).await.unwrap_err().kind(), ErrorKind::NewerFormat);
 }
+
+/// A weekly slot that was forgotten after a day would run twice.
+#[tokio::test]
+async fn a_memo_is_remembered_for_as_long_as_its_writer_asked() {
+    let server = started!(Server::start_or_skip());
+    let (store, mut raw) = open(server.addr()).await;
+    for id in [1, 2] {
+        let claim = Arc::new(claim(id, "deploy"));
+        assert!(fence(&store, &claim).await.is_some());
+        let mut renewal = Renewal::of(claim.clone());
+        renewal.held = true;
+        if id == 1 {
+            (renewal.memo, renewal.keep) = (Some(b"slot"[..].into()), Duration::from_secs(8 * 86_400));
+        }
+        assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &DONE).await.unwrap();
+        // A later use does not shorten it.
+        let left: i64 = raw.ask(&["PTTL", BESIDE]).await;
+        assert!(left > 8 * 86_400_000 - 60_000 && left <= 8 * 86_400_000 + 3_600_000, "{left} ms after use {id}");
+    }
+    let Attempt::Granted(grant) = store.attempt(&claim(3, "deploy")).await.unwrap() else { panic!("it is free") };
+    assert_eq!(grant.memo.as_deref(), Some(&b"slot"[..]));
+}

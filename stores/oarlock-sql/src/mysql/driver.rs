@@ -18,7 +18,7 @@ use crate::mysql::guarantees;
 use crate::mysql::listener::listen;
 use crate::mysql::queue::Queues;
 use crate::mysql::watch::tell;
-use crate::renew::{Answers, BATCH, renew, renewed};
+use crate::renew::{Answers, BATCH, beyond_a_day, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
 use crate::{attempt, inspect, release};
 
@@ -198,6 +198,7 @@ impl MySql {
                 "behind": claim.behind,
                 "value": claim.value.as_deref().map(|value| hex(value.as_bytes())),
                 "memo": renewal.memo.as_deref().map(hex),
+                "keep": micros(beyond_a_day(renewal)),
                 "least": least,
                 "reserve": reserve,
             });

@@ -18,7 +18,7 @@ use crate::postgres::connection::{Pool, Session, param, random};
 use crate::postgres::error::{SCHEME, STORE};
 use crate::postgres::guarantees;
 use crate::postgres::watch::Hub;
-use crate::renew::{Answers, BATCH, renew, renewed};
+use crate::renew::{Answers, BATCH, beyond_a_day, renew, renewed};
 use crate::row::{Row as _, first, from_weight, id_bytes, integer, micros, read, text, to_fence, write};
 use crate::{attempt, inspect, release};
 
@@ -29,8 +29,8 @@ const MAX_LIVENESS_TTL: Duration = Duration::from_secs(3600);
 // The last parameter of each comes back in every row: see [`Pool::query`].
 pub(crate) const ATTEMPT: &str = "SELECT *, $17::bigint AS echo
     FROM oarlock.attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
-const RENEW: &str = "SELECT *, $14::bigint AS echo
-    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const RENEW: &str = "SELECT *, $15::bigint AS echo
+    FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
 const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
 const INSPECT: &str = include_str!("sql/inspect.sql");
@@ -250,6 +250,7 @@ impl Postgres {
         let values: Vec<_> =
             claims().map(|claim| claim.value.as_deref().map(|value| value.as_bytes().to_vec())).collect();
         let memos: Vec<_> = batch.iter().map(|renewal| renewal.memo.as_deref().map(<[u8]>::to_vec)).collect();
+        let keeps: Vec<_> = batch.iter().map(|renewal| micros(beyond_a_day(renewal))).collect();
         let held: Vec<_> = batch.iter().map(|renewal| renewal.held).collect();
         let tickets: Vec<_> = claims().map(|claim| hub.and_then(|hub| ticket(hub, claim))).collect();
         let (mut least, mut reserve) = (vec![None; batch.len()], vec![None; batch.len()]);
@@ -274,6 +275,7 @@ impl Postgres {
                     param(behind, Type::INT8_ARRAY),
                     param(values, Type::BYTEA_ARRAY),
                     param(memos, Type::BYTEA_ARRAY),
+                    param(keeps, Type::INT8_ARRAY),
                     param(least, Type::INT8_ARRAY),
                     param(reserve, Type::INT8_ARRAY),
                     param(held, Type::BOOL_ARRAY),

@@ -9,7 +9,7 @@ use crate::postgres::error::{STORE, failed, no_connection};
 use crate::postgres::tls::Tls;
 
 /// The format of tables and functions that this code speaks.
-pub(crate) const FORMAT: i32 = 8;
+pub(crate) const FORMAT: i32 = 9;
 
 /// Makes what is missing; run by at most one client at a time.
 const PARTS: [&str; 8] = [

@@ -1,11 +1,12 @@
 //! What goes over the network and what is in the tables, below the suite's horizon.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::capabilities::Liveness;
-use oarlock_core::driver::{Driver as _, End, Released, Renewed};
+use oarlock_core::driver::{Driver as _, End, Released, Renewal, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
 use oarlock_core::{Capacity, ErrorKind, Limit, Locks, Weight};
@@ -51,7 +52,7 @@ async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
     root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
     let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
-    root.query_drop("UPDATE oarlock_format SET version = 7").await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 8").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -224,6 +225,37 @@ async fn unused_names_are_forgotten_after_a_day(on: Flavour) {
     let (old, in_use, all): (i64, i64, i64) = root.query_first(left).await.unwrap().unwrap();
     assert!(old < 25, "{old} of 50 old names are left");
     assert_eq!((in_use, all - old), (1, 61), "a name in use was forgotten");
+}
+
+/// A weekly slot that was forgotten after a day would run twice.
+async fn a_memo_is_remembered_for_as_long_as_its_writer_asked(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    for bits in 1..=20 {
+        let claim = Arc::new(claim(bits, &format!("old {bits}")));
+        grant(&store, &claim).await.unwrap();
+        let mut renewal = Renewal::of(claim.clone());
+        (renewal.memo, renewal.held) = (Some(b"slot"[..].into()), true);
+        renewal.keep = if bits <= 10 { Duration::from_secs(8 * 86_400) } else { Duration::ZERO };
+        assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap();
+        // A later use does not shorten it.
+        grant(&store, &claim).await.unwrap();
+        assert!(matches!(renew(&store, &claim).await.unwrap(), Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+    }
+    let week = "UPDATE oarlock_resource SET used = used - 7 * 86400000000, last_fence = last_fence - 7 * 86400000000";
+    root.query_drop(week).await.unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left = "SELECT COUNT(*) FROM oarlock_resource WHERE name LIKE 'old%'";
+    let left: i64 = root.query_first(left).await.unwrap().unwrap();
+    assert!((10..15).contains(&left), "{left} are left of 20, of which 10 were to be kept");
+    for bits in 1..=10 {
+        let memo = grant(&store, &claim(200 + bits, &format!("old {bits}"))).await.unwrap().memo;
+        assert_eq!(memo.as_deref(), Some(&b"slot"[..]));
+    }
 }
 
 /// No client asks again for what they held or waited for.
@@ -485,6 +517,7 @@ on_both!(
     few_rights_are_enough_and_missing_ones_are_named,
     names_are_bytes_whatever_the_server_thinks_of_letters,
     unused_names_are_forgotten_after_a_day,
+    a_memo_is_remembered_for_as_long_as_its_writer_asked,
     names_that_only_the_dead_hold_are_forgotten,
     where_a_session_cannot_be_written_down_leases_count_alone,
     an_odd_row_hides_no_other,

@@ -1,9 +1,10 @@
 //! What only a real server can show: lost replies on the network, rights, formats, old rows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::ErrorKind;
-use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewed};
+use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
 use oarlock_sql::postgres::Postgres;
@@ -46,7 +47,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 9").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 10").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -150,6 +151,44 @@ async fn unused_names_are_forgotten_after_a_day() {
     grant(&store, &watched).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(2), watch.changed()).await;
     assert!(told.is_ok_and(|hint| hint.is_some()), "a name that was watched was forgotten");
+}
+
+/// A weekly slot that was forgotten after a day would run twice.
+#[tokio::test]
+async fn a_memo_is_remembered_for_as_long_as_its_writer_asked() {
+    let Some((server, root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    for bits in 1..=20 {
+        let claim = Arc::new(claim(bits, &format!("old {bits}")));
+        grant(&store, &claim).await.unwrap();
+        let mut renewal = Renewal::of(claim.clone());
+        (renewal.memo, renewal.held) = (Some(b"slot"[..].into()), true);
+        renewal.keep = if bits <= 10 { Duration::from_secs(8 * 86_400) } else { Duration::ZERO };
+        assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap();
+        // A later use does not shorten it.
+        let watch = store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap();
+        grant(&store, &claim).await.unwrap();
+        assert!(matches!(renew(&store, &claim).await, Renewed::Alive { .. }));
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+        drop(watch);
+    }
+    root.batch_execute(
+        "UPDATE oarlock.resource
+        SET used = used - interval '7 days', last_fence = last_fence - 7 * 86400000000, observers = '{}'",
+    )
+    .await
+    .unwrap();
+    for bits in 100..160 {
+        grant(&store, &claim(bits, &format!("new {bits}"))).await.unwrap();
+    }
+    let left = "SELECT count(*) FROM oarlock.resource WHERE convert_from(name, 'UTF8') LIKE 'old%'";
+    let left: i64 = root.query_one(left, &[]).await.unwrap().get(0);
+    assert!((10..15).contains(&left), "{left} are left of 20, of which 10 were to be kept");
+    for bits in 1..=10 {
+        let memo = grant(&store, &claim(200 + bits, &format!("old {bits}"))).await.unwrap().memo;
+        assert_eq!(memo.as_deref(), Some(&b"slot"[..]));
+    }
 }
 
 /// No client asks again for what they held or waited for.

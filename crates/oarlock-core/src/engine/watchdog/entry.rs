@@ -57,6 +57,8 @@ pub(super) struct Publication {
     /// Identifies the renewals that carry it: a late answer to an earlier renewal does not confirm it.
     pub(super) number: u64,
     pub(super) memo: Option<Memo>,
+    /// How long the store must remember the memo at least.
+    pub(super) keep: Duration,
     pub(super) done: oneshot::Sender<Result<()>>,
 }
 
@@ -136,12 +138,12 @@ impl Entry {
 
     /// What is to be renewed now.
     pub(super) fn to_renew(&self) -> Due {
-        let (memo, publication) = self
-            .publication
-            .as_ref()
-            .map_or((None, None), |publication| (publication.memo.clone(), Some(publication.number)));
+        let publication = self.publication.as_ref();
+        let memo = publication.and_then(|publication| publication.memo.clone());
+        let keep = publication.map(|publication| publication.keep).unwrap_or_default();
+        let publication = publication.map(|publication| publication.number);
         let (held, failed) = (self.role.belief().is_some(), !self.errors.is_fresh());
-        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, held, publication, failed }
+        Due { claim: self.as_seen_now(), lease: self.patient_for(), memo, keep, held, publication, failed }
     }
 
     pub(super) fn as_seen_now(&self) -> Arc<Claim> {
@@ -160,6 +162,8 @@ pub(super) struct Due {
     /// The lease that its answer must not outlast.
     pub(super) lease: Duration,
     pub(super) memo: Option<Memo>,
+    /// How long the store must remember the memo at least.
+    pub(super) keep: Duration,
     /// Whether it holds.
     pub(super) held: bool,
     /// The number of the publication that it carries.

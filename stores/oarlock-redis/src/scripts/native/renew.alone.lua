@@ -2,7 +2,8 @@
 --
 -- KEYS     see load.lua
 -- ARGV[1]  id, behind, lease, lease of a place, what to do with the fences (see KEEP), the least fence or how many,
---          held: 1 if the client knows that it holds, else 0; sent: see load.lua; value; '=' and the memo, or nothing
+--          held: 1 if the client knows that it holds, else 0; sent: see load.lua; value; how long the memo must be
+--          remembered at least, and the memo, or nothing
 -- answer   'alive', lease, largest fence or -1 for a waiter, by and why if it was asked to end
 --          | 'gone' and by, why if it was broken | 'exhausted'
 --
@@ -18,7 +19,13 @@ held = held == 1
 local function leave_memo()
   if leaves then
     left = 1
-    redis.call('HSET', key, 'memo', string.sub(ARGV[1], after + 1))
+    redis.call('HSET', key, 'memo', string.sub(ARGV[1], after + 8))
+    -- The key never ends sooner from then on: what stores the state only prolongs it.
+    local kept = now + struct.unpack('>I8', ARGV[1], after)
+    if ends * 1000 < kept then
+      ends = math.ceil(kept / 1000)
+      redis.call('PEXPIREAT', key, ends)
+    end
   end
 end
 

@@ -19,12 +19,15 @@ local function broken(id)
   return false, false
 end
 
+local DAY_MS = 86400000
+
 -- Lets what is kept beside the lock outlive its lease by a day.
 local function keep(ttl_ms)
   local time = call('TIME')
-  local kept = time[1] * 1000 + ttl_ms + 86400000
+  local kept = time[1] * 1000 + ttl_ms + DAY_MS
   if (tonumber(stored[4] or 0) or 0) >= kept then return end
-  call('HSET', side, 'kept', string.format('%.0f', kept + 3600000))
-  call('PEXPIRE', side, ttl_ms + 86400000 + 3600000)
+  stored[4] = kept + 3600000
+  call('HSET', side, 'kept', string.format('%.0f', stored[4]))
+  call('PEXPIRE', side, ttl_ms + DAY_MS + 3600000)
 end
 

@@ -3,7 +3,8 @@
 -- KEYS       see load.lua
 -- ARGV[1]    means nothing here
 -- ARGV[2..]  id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
---            the least fence or how many, value, memo ('' = none, else '=' and the bytes)
+--            the least fence or how many, value, memo ('' = none, else '=' and the bytes), two that mean nothing
+--            here, how long the memo must be remembered at least
 -- answer     'alive', lease, largest fence, by and why if it was asked to end
 --            | 'gone' and by, why if it was broken | 'exhausted'
 
@@ -43,7 +44,10 @@ if how ~= 'keep' then
     call('HSET', side, 'held', id .. ' ' .. string.format('%.0f', fence) .. ' ' .. held_since)
   end
 end
-if ARGV[9] ~= '' and not is_late(memo_left) then call('HSET', side, 'memo', memo_left) end
+if ARGV[9] ~= '' and not is_late(memo_left) then
+  call('HSET', side, 'memo', memo_left)
+  keep(math.ceil(ARGV[12] / 1000) - DAY_MS)
+end
 if value ~= '' then
   call('HSET', side, 'value', id .. string.sub(value, 2))
 else

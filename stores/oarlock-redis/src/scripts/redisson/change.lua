@@ -103,6 +103,9 @@ for id, claim in pairs(ours) do
   end
 end
 
+-- Until when a memo must be remembered.
+local memo_until = 0
+
 -- Stores what we keep, and gives the answer.
 local function finish(answer)
   if not dirty then return answer end
@@ -123,7 +126,10 @@ local function finish(answer)
   if gone[1] then redis.call('HDEL', side, unpack(gone)) end
   -- A fence that was given while the clock was ahead is kept until the clock has passed it: else the next one would be
   -- smaller.
-  redis.call('PEXPIRE', side, math.ceil((math.max(last, last_fence) - now) / 1000) + KEEP_MS)
+  local ms = math.ceil((math.max(last, last_fence) - now) / 1000) + KEEP_MS
+  -- What a memo was promised is not shortened.
+  if memo then ms = math.max(ms, math.ceil((memo_until - now) / 1000), redis.call('PTTL', side)) end
+  redis.call('PEXPIRE', side, ms)
   return answer
 end
 

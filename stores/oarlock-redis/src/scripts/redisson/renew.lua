@@ -2,7 +2,8 @@
 --
 -- KEYS, ARGV[1]  see load.lua
 -- ARGV[2..]      id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
---                the least fence or how many, value, memo ('' = none, else '=' and the bytes)
+--                the least fence or how many, value, memo ('' = none, else '=' and the bytes), two that mean nothing
+--                here, how long the memo must be remembered at least
 -- answer         'alive', lease, largest fence, by and why if it was asked to end
 --                | 'gone' and by, why if others ended it | 'exhausted'
 
@@ -29,7 +30,9 @@ if how ~= 'keep' then
   if how == 'least' then claim.fence = fence end
 end
 dirty = true
-if memo_left ~= '' then memo = string.sub(memo_left, 2) end
+if memo_left ~= '' then
+  memo, memo_until = string.sub(memo_left, 2), now + tonumber(ARGV[12])
+end
 claim.value = value ~= '' and string.sub(value, 2) or nil
 if claim.by then return finish({ 'alive', math.max(h.left, 0), fence, claim.by, claim.why }) end
 end_in(h, ttl_ms)

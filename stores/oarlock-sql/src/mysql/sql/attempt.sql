@@ -163,7 +163,7 @@ BEGIN
             CALL oarlock_call(_head, _stated, _now, _called);
         END IF;
         UPDATE oarlock_resource
-        SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence, used = _now
+        SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence, used = GREATEST(used, _now)
         WHERE number = _head;
     END IF;
     COMMIT;

@@ -60,7 +60,7 @@ BEGIN
         END IF;
     END IF;
     IF _changed THEN
-        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = _now WHERE number = _head;
+        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = GREATEST(used, _now) WHERE number = _head;
     END IF;
     COMMIT;
     -- Not before the commit: the client that waits for it looks at once.

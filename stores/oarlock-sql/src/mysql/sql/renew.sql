@@ -5,8 +5,8 @@
 --   oarlock_session by number.
 -- Arguments: the session that asks (0: none); how many connections were killed (null: look); whether to wait for
 --   locked names; a JSON array with an object per claim, in the order of names: a number, name and id in
---   hexadecimal, lease and place in microseconds, behind, value and memo in hexadecimal, the least fence, how many
---   fences to reserve.
+--   hexadecimal, lease and place in microseconds, behind, value and memo in hexadecimal, for how many microseconds
+--   the memo must be kept at least beyond a day, the least fence, how many fences to reserve.
 -- Answer: a JSON array with an object per claim: its number; outcome (alive, gone, broken, session, exhausted,
 --   busy, newer); lease in microseconds; the largest fence of a holder; by whom and why it was asked to end. And
 --   who was called.
@@ -14,7 +14,7 @@ CREATE PROCEDURE IF NOT EXISTS oarlock_renew(
     _session BIGINT, _kills BIGINT, _wait BOOLEAN, _batch LONGTEXT CHARACTER SET utf8mb4
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE _at, _lease, _place, _behind, _least, _reserve BIGINT;
+    DECLARE _at, _lease, _place, _behind, _keep, _least, _reserve BIGINT;
     DECLARE _name VARBINARY(1536);
     DECLARE _id BINARY(16);
     DECLARE _value, _memo LONGBLOB;
@@ -29,11 +29,11 @@ BEGIN
     DECLARE _called MEDIUMTEXT DEFAULT '';
     DECLARE _answers LONGTEXT CHARACTER SET utf8mb4 DEFAULT '';
     DECLARE asked CURSOR FOR
-        SELECT at, UNHEX(name), UNHEX(id), lease, place, behind, value, memo, least, reserve
+        SELECT at, UNHEX(name), UNHEX(id), lease, place, behind, value, memo, keep, least, reserve
         FROM JSON_TABLE(_batch, '$[*]' COLUMNS (
             at BIGINT PATH '$.at', name VARCHAR(3072) PATH '$.name', id CHAR(32) PATH '$.id', lease BIGINT PATH '$.lease',
             place BIGINT PATH '$.place', behind BIGINT PATH '$.behind', value LONGTEXT PATH '$.value',
-            memo LONGTEXT PATH '$.memo', least BIGINT PATH '$.least', reserve BIGINT PATH '$.reserve'
+            memo LONGTEXT PATH '$.memo', keep BIGINT PATH '$.keep', least BIGINT PATH '$.least', reserve BIGINT PATH '$.reserve'
         )) AS batch;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -50,7 +50,7 @@ BEGIN
     OPEN asked;
     next_one: LOOP
         SET _done = FALSE;
-        FETCH asked INTO _at, _name, _id, _lease, _place, _behind, _value_hex, _memo_hex, _least, _reserve;
+        FETCH asked INTO _at, _name, _id, _lease, _place, _behind, _value_hex, _memo_hex, _keep, _least, _reserve;
         IF _done THEN
             LEAVE next_one;
         END IF;
@@ -112,7 +112,8 @@ BEGIN
                 END IF;
             END IF;
             IF _changed THEN
-                UPDATE oarlock_resource SET capacity = _capacity, last_fence = _last_fence, memo = _kept, used = _now
+                UPDATE oarlock_resource SET capacity = _capacity, last_fence = _last_fence, memo = _kept,
+                    used = GREATEST(used, _now + IF(_memo IS NULL, 0, COALESCE(_keep, 0)))
                 WHERE number = _head;
             ELSEIF _found THEN
                 UPDATE oarlock_resource SET used = _now WHERE number = _head AND used < _now - 3600000000;

@@ -1,4 +1,4 @@
--- Everything that is made once in a database, besides the procedures: format 6. Many may try at once.
+-- Everything that is made once in a database, besides the procedures: format 7. Many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.

@@ -7,6 +7,6 @@ DECLARE
     head oarlock.resource := oarlock.enter(_name, true);
 BEGIN
     UPDATE oarlock.resource
-    SET used = clock_timestamp(), observers = array_append(array_remove(observers, _session), _session)
+    SET used = greatest(used, clock_timestamp()), observers = array_append(array_remove(observers, _session), _session)
     WHERE key = head.key;
 END $$;

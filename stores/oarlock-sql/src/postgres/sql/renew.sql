@@ -4,13 +4,13 @@
 -- Keys: oarlock.resource by name, locked one after the other until the end; oarlock.claim by resource;
 --   oarlock.session by number.
 -- Arguments: the session that asks (0: none); whether to wait for locked names; arrays with one element per claim:
---   name, id, lease and place in microseconds, behind, value, memo, the least fence, how many fences to reserve,
---   whether its client knows that it holds, the ticket of this request (null: it must ask for its grant).
+--   name, id, lease and place in microseconds, behind, value, memo, for how many microseconds that must be kept at
+--   least beyond a day, the least fence, how many fences to reserve, whether its client knows that it holds, the ticket of this request (null: it must ask for its grant).
 -- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted, busy, newer); lease
 --   in microseconds; the largest fence of a holder; by whom and why it was asked to end.
 CREATE OR REPLACE FUNCTION oarlock.renew(
     _session bigint, _wait boolean, _names bytea[], _ids bytea[], _leases bigint[], _places bigint[],
-    _behind bigint[], _values bytea[], _memos bytea[], _least bigint[], _reserve bigint[],
+    _behind bigint[], _values bytea[], _memos bytea[], _keeps bigint[], _least bigint[], _reserve bigint[],
     _held boolean[], _tickets bigint[]
 ) RETURNS TABLE (at bigint, outcome text, lease bigint, fence bigint, ending text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -29,8 +29,8 @@ BEGIN
     END IF;
     FOR asked IN
         SELECT * FROM unnest(
-            _names, _ids, _leases, _places, _behind, _values, _memos, _least, _reserve, _held, _tickets
-        ) WITH ORDINALITY AS batch(name, id, lease, place, behind, value, memo, least, reserve, held, ticket, at)
+            _names, _ids, _leases, _places, _behind, _values, _memos, _keeps, _least, _reserve, _held, _tickets
+        ) WITH ORDINALITY AS batch(name, id, lease, place, behind, value, memo, keep, least, reserve, held, ticket, at)
         ORDER BY name, at
     LOOP
         at := asked.at;
@@ -82,7 +82,11 @@ BEGIN
             ELSE
                 changed := changed OR fence > head.last_fence OR asked.memo IS NOT NULL;
                 head.last_fence := greatest(head.last_fence, fence);
-                head.memo := coalesce(asked.memo, head.memo);
+                IF asked.memo IS NOT NULL THEN
+                    head.memo := asked.memo;
+                    -- As if it had been used then: no later use shortens that.
+                    head.used := greatest(head.used, now + asked.keep * interval '1 microsecond');
+                END IF;
                 UPDATE oarlock.claim
                 SET value = asked.value, handed = false, ticket = NULL, fence = greatest(mine.fence, asked.least),
                     lease = CASE WHEN ending IS NULL THEN asked.lease ELSE lease END,

@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 8. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 9. Run under an advisory lock, so that many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.

@@ -70,7 +70,7 @@ BEGIN
     END IF;
     UPDATE oarlock.resource
     SET capacity = head.capacity, arrivals = head.arrivals, last_fence = head.last_fence, memo = head.memo,
-        used = _now, graves = head.graves, epitaphs = head.epitaphs, observers = '{}'
+        used = greatest(head.used, _now), graves = head.graves, epitaphs = head.epitaphs, observers = '{}'
     WHERE key = head.key;
 END $$;
 

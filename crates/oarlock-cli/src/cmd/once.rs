@@ -1,0 +1,386 @@
+//! `oarlock once`: a command that runs once per slot, on one machine of many.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use oarlock::state::ResourceName;
+use oarlock::{ErrorKind, Guard, LastSlot, Locks, MultiGuard, Once};
+use oarlock_core::text;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::args::{LockArgs, OnBusy, OnLost, StoreArgs, pair, span};
+use crate::child::Status;
+use crate::cmd::run::{self, busy, busy_words, forever, not_started, stopped, wait_for_stop};
+use crate::exit::{Code, Exit, Failure};
+use crate::front::Job;
+use crate::observe::EngineEvents;
+use crate::output::{self, Format};
+use crate::report::{Outcome, Report};
+use crate::settings::{Asking, Rules, RunSettings, open_report};
+use crate::signals::{FORWARDED, JOB, Signals};
+use crate::slot::{Clock, Current, Slots};
+use crate::store::{Store, block_on, farewell};
+use crate::{multi, nest, progress};
+
+/// Run a command once per slot, on one machine of many: the cron job of a cluster
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A slot that is done ends with 0, one that runs elsewhere with 75. At most once (the default): the slot \
+is used up when the command is started, also if it fails or the machine dies. --at-least-once: only success uses it up."
+)]
+pub(crate) struct OnceArgs {
+    /// The name under which the slots are counted
+    pub(crate) name: String,
+    /// A duration (15m, 1h, 1d), a cron expression with an optional time zone, or any text
+    #[arg(long, value_name = "EXPR", required_unless_present = "show")]
+    pub(crate) slot: Option<String>,
+    /// Show the last slot: who ran it, when, and its exit code
+    #[arg(long, conflicts_with_all = ["argv", "command"])]
+    pub(crate) show: bool,
+    /// Run a slot again whose command failed or did not finish
+    #[arg(long)]
+    pub(crate) at_least_once: bool,
+    /// Remember the slot for at least DUR; until a day after its end, or 400d for a text
+    #[arg(hide_short_help = true, long, value_name = "DUR", value_parser = span)]
+    pub(crate) keep: Option<Duration>,
+    /// Wait at most DUR if the name is in use; without this, do not wait
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) wait: Option<Duration>,
+    /// What to do when the command runs elsewhere: fail (the default), skip with exit code 0, or wait
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) on_busy: Option<OnBusy>,
+    /// The exit code when busy (N or busy=N) and when the slot is done (done=N); may be repeated
+    #[arg(hide_short_help = true, short = 'E', long, value_name = "[done=]N", value_parser = code)]
+    pub(crate) conflict_exit_code: Vec<Substitute>,
+    /// The exit code when the lock was lost
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 76)]
+    pub(crate) lost_exit_code: u8,
+    /// Keep the lock for at least DUR: machines whose clocks differ by less find it busy
+    #[arg(long, value_name = "DUR", value_parser = span)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Hold the lock for DUR at most
+    #[arg(hide_short_help = true, long, value_name = "DUR", value_parser = span)]
+    pub(crate) max_hold: Option<Duration>,
+    /// The lease: how long the lock lives without renewal; 30s, or what the URL says
+    #[arg(short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) ttl: Option<Duration>,
+    /// What to do to the command when the lock is about to be lost
+    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
+    pub(crate) on_lost: OnLost,
+    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
+    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) kill_after: Option<Duration>,
+    /// A label that others see in ls and show; may be repeated
+    #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) meta: Vec<(String, String)>,
+    /// Why the command runs; others see it in ls and show
+    #[arg(hide_short_help = true, long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Run STRING with sh -c
+    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
+    pub(crate) command: Option<OsString>,
+    /// Write what happened to FILE, as JSON
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["command", "show"])]
+    pub(crate) argv: Vec<OsString>,
+}
+
+/// An exit code in place of the usual one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Substitute {
+    Busy(u8),
+    Done(u8),
+}
+
+fn code(text: &str) -> Result<Substitute, String> {
+    let (what, number) = text.split_once('=').unwrap_or(("busy", text));
+    let number = number.parse().map_err(|_| "write N, busy=N or done=N, with N from 0 to 255".to_owned())?;
+    match what {
+        "busy" => Ok(Substitute::Busy(number)),
+        "done" => Ok(Substitute::Done(number)),
+        _ => Err("write N, busy=N or done=N".to_owned()),
+    }
+}
+
+/// What is recorded with a slot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    by: String,
+    started: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+    /// 128+N if signal N ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<u8>,
+}
+
+/// The longest name of a machine and process that is recorded.
+const MAX_BY: usize = 200;
+
+impl Record {
+    fn of(last: &LastSlot) -> Option<Self> {
+        last.record.as_deref().and_then(|record| serde_json::from_str(record).ok())
+    }
+
+    fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
+    let store = Store::new(&args.store)?;
+    let name = ResourceName::new(&args.name)?;
+    if args.show {
+        return block_on(show(&store, &name));
+    }
+    let slots = Slots::parse(args.slot.as_deref().unwrap_or_default())?;
+    let (mut busy_code, mut done_code) = (Code::Busy as u8, 0);
+    for substitute in args.conflict_exit_code {
+        match substitute {
+            Substitute::Busy(code) => busy_code = code,
+            Substitute::Done(code) => done_code = code,
+        }
+    }
+    let lock = LockArgs {
+        no_wait: args.wait.is_none() && args.on_busy.is_none(),
+        wait: args.wait,
+        on_busy: args.on_busy,
+        ttl: args.ttl,
+        max_hold: args.max_hold,
+        conflict_exit_code: busy_code,
+        lost_exit_code: args.lost_exit_code,
+        meta: args.meta,
+        reason: args.reason,
+        ..LockArgs::waiting()
+    };
+    let asking = Asking::new(lock, &store)?;
+    let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
+    let command = args.command.map_or(args.argv, |script| vec!["sh".into(), "-c".into(), script]);
+    let file = open_report(args.report.as_deref())?;
+    let messages = store.messages;
+    let min_hold = args.min_hold.unwrap_or_default();
+    let settings = RunSettings { names: vec![name], asking, rules, min_hold, command, report: None, store };
+    let (at_least_once, keep) = (args.at_least_once, args.keep);
+    let job_of = SlotJob { settings: &settings, slots, at_least_once, keep, done_code };
+    run::reported(&settings.names, file, messages, |report| block_on(job_of.run(job, report)))
+}
+
+/// A job of which each slot is run once.
+struct SlotJob<'a> {
+    settings: &'a RunSettings,
+    slots: Slots,
+    at_least_once: bool,
+    keep: Option<Duration>,
+    done_code: u8,
+}
+
+impl SlotJob<'_> {
+    async fn run(&self, job: Option<&Job>, report: &mut Report) -> Result<Exit, Failure> {
+        let RunSettings { asking, store, .. } = self.settings;
+        let mut signals = Signals::new(FORWARDED.iter().copied().chain(job.iter().flat_map(|_| JOB.iter().copied())))?;
+        let until = asking.wait.map(|wait| Instant::now() + wait);
+        let events = EngineEvents::new(store.messages);
+        let locks = tokio::select! {
+            biased;
+            signal = wait_for_stop(&mut signals, job) => return Ok(stopped(report, signal)),
+            locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
+        };
+        let result = self.with_locks(job, report, &locks, &events, &mut signals, until).await;
+        report.renewals = events.renewals();
+        if let Err(error) = farewell(&locks, &events).await {
+            store.messages.parting(&error, result.is_err());
+        }
+        result
+    }
+
+    async fn with_locks(
+        &self,
+        job: Option<&Job>,
+        report: &mut Report,
+        locks: &Locks,
+        events: &EngineEvents,
+        signals: &mut Signals,
+        until: Option<Instant>,
+    ) -> Result<Exit, Failure> {
+        let RunSettings { names, store, .. } = self.settings;
+        if let Some(nested) = nest::held_by_ancestor(locks, names).await {
+            let name = text::quoted(nested.name.as_str());
+            let message =
+                format!("busy: {name} is held by the oarlock that runs this command, fence {}.", nested.fence);
+            return busy(self.settings, report, &message);
+        }
+        loop {
+            let once = self.lock(locks, until);
+            let locked = tokio::select! {
+                biased;
+                signal = wait_for_stop(signals, job) => return Ok(stopped(report, signal)),
+                locked = once.lock() => locked,
+                () = forever(progress::announce(locks, events, store.messages)) => continue,
+            };
+            let guard = match locked {
+                Ok(guard) => guard,
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    return busy(self.settings, report, &busy_words(&error));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let current = self.slots.at(Clock::of(locks).at(guard.fence()))?;
+            report.slot = Some(current.slot.clone());
+            let last = LastSlot::known_to(&guard)?;
+            if let Some(last) = last.filter(|last| self.is_done(last, &current.slot)) {
+                let multi = MultiGuard::from(guard);
+                let _ = multi::release(multi, events).await;
+                return Ok(self.done(report, &last));
+            }
+            let multi = MultiGuard::from(guard);
+            if let Some(signal) = not_started(signals, job, &multi).await {
+                let _ = multi::release(multi, events).await;
+                return Ok(stopped(report, signal));
+            }
+            // Looked at once more, as for `run`. From here on the slot is used up.
+            if multi.is_held() {
+                return self.work(job, report, locks, events, signals, multi, &current).await;
+            }
+            let _ = multi::release(multi, events).await;
+        }
+    }
+
+    fn lock(&self, locks: &Locks, until: Option<Instant>) -> Once {
+        let Asking { ttl, label, max_hold, .. } = &self.settings.asking;
+        let mut once = locks.once(self.settings.names[0].as_str()).ttl(*ttl).label(label.clone()).whole_lease();
+        if let Some(span) = max_hold {
+            once = once.max_hold(*span);
+        }
+        match until {
+            Some(until) => once.wait(until.saturating_duration_since(Instant::now())),
+            None => once.wait_forever(),
+        }
+    }
+
+    /// Whether `slot` needs no run. A slot that was started and did not succeed is run again, if that is wanted: it does
+    /// not run elsewhere, because we hold the lock.
+    fn is_done(&self, last: &LastSlot, slot: &str) -> bool {
+        let failed = || Record::of(last).is_some_and(|record| record.code != Some(0));
+        last.covers(slot) && !(self.at_least_once && *last.slot == *slot && failed())
+    }
+
+    fn done(&self, report: &mut Report, last: &LastSlot) -> Exit {
+        let name = text::quoted(self.settings.names[0].as_str());
+        let how = Record::of(last).map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
+        let message = format!("done: the slot {} of {name} ran{how}", text::plain(&last.slot));
+        self.settings.store.messages.note(&message);
+        (report.outcome, report.message) = (Outcome::Done, Some(message));
+        Exit(self.done_code)
+    }
+
+    /// Runs the command under the lock, with the slot written down as the policy says.
+    #[expect(clippy::too_many_arguments, reason = "all of it belongs to one run")]
+    async fn work(
+        &self,
+        job: Option<&Job>,
+        report: &mut Report,
+        locks: &Locks,
+        events: &EngineEvents,
+        signals: &mut Signals,
+        multi: MultiGuard,
+        current: &Current,
+    ) -> Result<Exit, Failure> {
+        let label = &self.settings.asking.label;
+        let by: String = text::holder(label).chars().take(MAX_BY).collect();
+        let mut record = Record { by, started: now(), ended: None, code: None };
+        let once = locks.once(self.settings.names[0].as_str()).remember(self.keep.unwrap_or(current.remember));
+        let mut guard = only(multi)?;
+        if !self.at_least_once {
+            once.write_down(&mut guard, &current.slot, &record.text()).await?;
+        }
+        let multi = MultiGuard::from(guard);
+        let slot = Some(("OARLOCK_SLOT", current.slot.clone()));
+        let attended = run::attend(self.settings, job, report, locks, events, signals, &multi, slot).await;
+        let mut attended = match attended {
+            Ok(attended) => attended,
+            Err(failure) => {
+                let _ = multi::release(multi, events).await;
+                return Err(failure);
+            }
+        };
+        let mut guard = only(multi)?;
+        if !attended.lost {
+            (record.ended, record.code) = (Some(now()), Some(attended.status.exit().0));
+            if !self.at_least_once {
+                guard.leave_memo(once.memo(&current.slot, &record.text())?)?;
+            } else if attended.status == Status::Code(0)
+                && let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await
+            {
+                self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
+                attended.lost = true;
+            }
+        }
+        run::conclude(self.settings, report, events, MultiGuard::from(guard), attended).await
+    }
+}
+
+fn only(multi: MultiGuard) -> Result<Guard, Failure> {
+    multi.into_guards().pop().ok_or_else(|| Failure::new(Code::Internal, "the lock is not there"))
+}
+
+fn now() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+/// Who ran it, when, and how it ended.
+fn told(record: &Record, running: bool) -> String {
+    let end = match record.code {
+        Some(code) => format!("exit code {code}"),
+        None if running => "still running".to_owned(),
+        None => "it did not finish".to_owned(),
+    };
+    format!("on {} at {}, {end}", text::plain(&record.by), text::plain(&record.started))
+}
+
+/// `--show`.
+async fn show(store: &Store, name: &ResourceName) -> Result<Exit, Failure> {
+    let locks = store.connect().await?;
+    let last = locks.once(name.as_str()).last_with_record().await?;
+    let running = !locks.inspect(name).await?.holders.is_empty();
+    let (clock, record) = (Clock::of(&locks), last.as_ref().and_then(Record::of));
+    let value = json!({
+        "name": name,
+        "slot": last.as_ref().map(|last| &*last.slot),
+        "by": record.as_ref().map(|record| &record.by),
+        "started": record.as_ref().map(|record| &record.started),
+        "ended": record.as_ref().and_then(|record| record.ended.as_ref()),
+        "exit_code": record.as_ref().and_then(|record| record.code),
+        "running": running,
+        "clock": clock,
+    });
+    match store.messages.format {
+        Format::Json => output::print_json(&value)?,
+        Format::Jsonl => output::print_line(&value.to_string())?,
+        Format::Name => output::print_line(&last.map(|last| text::plain(&last.slot)).unwrap_or_default())?,
+        Format::Table => {
+            let whose = match clock {
+                Clock::Store => "the store's",
+                Clock::Client => "of each client: this store does not tell the time",
+            };
+            let mut lines = vec![text::plain(name.as_str())];
+            match (&last, &record) {
+                (None, _) => lines.push("  last slot  none, or forgotten".to_owned()),
+                (Some(last), record) => {
+                    lines.push(format!("  last slot  {}", text::plain(&last.slot)));
+                    lines.extend(record.iter().map(|record| format!("  ran        {}", told(record, running))));
+                }
+            }
+            lines.push(format!("  running    {}", if running { "yes" } else { "no" }));
+            lines.push(format!("  clock      {whose}"));
+            output::print_line(&lines.join("\n"))?;
+        }
+    }
+    Ok(Code::Success.into())
+}

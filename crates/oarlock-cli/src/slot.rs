@@ -1,0 +1,182 @@
+//! The slots of `once`: which one it is now, and until when.
+
+use std::time::Duration;
+
+use croner::Cron;
+use croner::parser::{CronParser, Year};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use oarlock::driver::{Consistency, Fencing};
+use oarlock::{Fence, Locks};
+use oarlock_core::text;
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// How long the slot is remembered after its end: more than clocks differ.
+const MARGIN: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a slot is remembered whose end is not known: longer than a year.
+const TEXT: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// What `--slot` says.
+#[derive(Clone, Debug)]
+pub(crate) enum Slots {
+    /// A new slot each time that this span has passed since 1970.
+    Every(Duration),
+    /// A new slot at each time that the expression names.
+    Cron(Box<Cron>, TimeZone),
+    /// This one.
+    Text(String),
+}
+
+/// The slot that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Current {
+    pub(crate) slot: String,
+    /// How long it must be remembered, from now on.
+    pub(crate) remember: Duration,
+}
+
+/// Whose clock decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Clock {
+    Store,
+    Client,
+}
+
+impl Clock {
+    /// The fences of many stores are their time: microseconds since 1970. In a quorum each client proposes them.
+    pub(crate) fn of(locks: &Locks) -> Self {
+        let can = &locks.info().capabilities;
+        if can.fencing == Fencing::Clocked && can.consistency != Consistency::Timing {
+            Self::Store
+        } else {
+            Self::Client
+        }
+    }
+
+    /// The time of a grant with this fence.
+    pub(crate) fn at(self, fence: Fence) -> Timestamp {
+        let told = i64::try_from(fence.get()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
+        match self {
+            Self::Store => told.unwrap_or_else(Timestamp::now),
+            Self::Client => Timestamp::now(),
+        }
+    }
+}
+
+impl Slots {
+    /// A duration with its unit, a cron expression, or any other text.
+    pub(crate) fn parse(expression: &str) -> Result<Self, Failure> {
+        if expression.ends_with(|c: char| c.is_ascii_alphabetic())
+            && let Ok(span) = oarlock_core::span::parse(expression)
+        {
+            if span.as_secs() == 0 || span.subsec_nanos() != 0 {
+                return Err(Failure::usage("--slot: a slot lasts whole seconds, at least one"));
+            }
+            return Ok(Self::Every(span));
+        }
+        if is_cron(expression) { Self::cron(expression) } else { Ok(Self::Text(expression.to_owned())) }
+    }
+
+    /// The fields of cron, and a time zone after them.
+    fn cron(expression: &str) -> Result<Self, Failure> {
+        let bad = |why: String| Failure::usage(format!("--slot {}: {why}", text::quoted(expression)));
+        let fields: Vec<&str> = expression.split_whitespace().collect();
+        let last = fields.last().copied().unwrap_or_default();
+        let is_zone = fields.len() > 1
+            && (last.contains('/') && !last.starts_with('*') || last == "UTC")
+            && last.starts_with(|c: char| c.is_ascii_alphabetic());
+        let (fields, zone) = if is_zone { (&fields[..fields.len() - 1], last) } else { (&fields[..], "UTC") };
+        let zone = TimeZone::get(zone).map_err(|error| bad(error.to_string()))?;
+        let parser = CronParser::builder().year(Year::Disallowed).build();
+        let cron = parser.parse(&fields.join(" ")).map_err(|error| bad(error.to_string()))?;
+        Ok(Self::Cron(Box::new(cron), zone))
+    }
+
+    /// The slot at `now`.
+    pub(crate) fn at(&self, now: Timestamp) -> Result<Current, Failure> {
+        let (start, end) = match self {
+            Self::Text(slot) => return Ok(Current { slot: slot.clone(), remember: TEXT }),
+            Self::Every(span) => {
+                let span = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+                let start = now.as_second().div_euclid(span).saturating_mul(span);
+                (Timestamp::from_second(start), Timestamp::from_second(start.saturating_add(span)))
+            }
+            Self::Cron(cron, zone) => {
+                let now = now.to_zoned(zone.clone());
+                let never = |error: croner::errors::CronError| Failure::usage(format!("--slot: {error}"));
+                let start = cron.find_previous_occurrence(&now, true).map_err(never)?;
+                // An expression that names no more times lasts for ever.
+                let end = cron.find_next_occurrence(&now, false).map(|end| end.timestamp());
+                (Ok(start.timestamp()), Ok(end.unwrap_or(Timestamp::MAX)))
+            }
+        };
+        let beyond = |_| Failure::usage("--slot: too long a slot");
+        let (start, end) = (start.map_err(beyond)?, end.map_err(beyond)?);
+        let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
+        // Of one width, so that they are in order.
+        Ok(Current { slot: format!("{start:.0}"), remember: left.saturating_add(MARGIN) })
+    }
+}
+
+/// Whether it is meant as a cron expression: a nickname, or five or six fields of which the first is none of a date.
+fn is_cron(expression: &str) -> bool {
+    let mut fields = expression.split_whitespace();
+    let first = fields.next().unwrap_or_default();
+    let is_field = first.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c));
+    first.starts_with('@') || (is_field && (4..=6).contains(&fields.count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(expression: &str, now: &str) -> (String, u64) {
+        let current = Slots::parse(expression).unwrap().at(now.parse().unwrap()).unwrap();
+        (current.slot, current.remember.as_secs().saturating_sub(24 * 3600))
+    }
+
+    #[test]
+    fn a_duration_divides_the_time_since_1970() {
+        assert_eq!(slot("1h", "2026-11-17T12:34:56Z"), ("2026-11-17T12:00:00Z".into(), 25 * 60 + 4));
+        assert_eq!(slot("1d", "2026-11-17T00:00:00Z"), ("2026-11-17T00:00:00Z".into(), 24 * 3600));
+        assert_eq!(slot("90s", "1970-01-01T00:01:30Z").0, "1970-01-01T00:01:30Z");
+        assert_eq!(slot("90s", "1970-01-01T00:01:29.999Z").0, "1970-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_cron_expression_is_read_in_its_time_zone() {
+        assert_eq!(slot("0 2 * * *", "2026-11-17T01:59:59Z").0, "2026-11-16T02:00:00Z");
+        assert_eq!(slot("0 2 * * *", "2026-11-17T02:00:00Z").0, "2026-11-17T02:00:00Z");
+        assert_eq!(slot("0 2 * * * Europe/Berlin", "2026-11-17T01:00:00Z").0, "2026-11-17T01:00:00Z");
+        assert_eq!(slot("0 2 * * * Europe/Berlin", "2026-07-17T00:00:00Z").0, "2026-07-17T00:00:00Z");
+        assert_eq!(slot("@weekly", "2026-11-17T12:00:00Z").0, "2026-11-15T00:00:00Z");
+        assert_eq!(slot("*/15 * * * *", "2026-11-17T12:44:00Z"), ("2026-11-17T12:30:00Z".into(), 60));
+        // The first of the month, remembered to its end.
+        assert_eq!(slot("0 0 1 * * UTC", "2026-11-02T00:00:00Z"), ("2026-11-01T00:00:00Z".into(), 29 * 24 * 3600));
+    }
+
+    /// A day with 25 hours is one slot, and each of the two hours with one name is one of its own.
+    #[test]
+    fn clocks_that_go_back_make_no_slot_twice() {
+        let berlin = |now| slot("0 3 * * * Europe/Berlin", now);
+        assert_eq!(berlin("2026-10-24T01:00:00Z"), ("2026-10-24T01:00:00Z".into(), 25 * 3600));
+        assert_eq!(berlin("2026-10-25T01:59:59Z").0, "2026-10-24T01:00:00Z");
+        let hourly = |now| slot("0 * * * * Europe/Berlin", now).0;
+        assert_eq!(hourly("2026-10-25T00:30:00Z"), "2026-10-25T00:00:00Z");
+        assert_eq!(hourly("2026-10-25T01:30:00Z"), "2026-10-25T01:00:00Z");
+    }
+
+    #[test]
+    fn anything_else_is_a_text() {
+        for text in ["2026-11-17", "42", "release 2.3", "Tue Nov 17 12:00:00 UTC 2026", "2026-W46", "x"] {
+            assert_eq!(slot(text, "2026-11-17T12:00:00Z").0, text);
+        }
+        for bad in ["0 2 * *  99", "@never", "61 * * * *", "0 2 * * * Nowhere/Land", "500ms", "0s"] {
+            assert!(Slots::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

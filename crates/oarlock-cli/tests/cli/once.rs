@@ -1,0 +1,179 @@
+//! `once`: one run per slot, whichever machine is first, and a memory of it.
+
+use std::time::{Duration, Instant};
+
+use oarlock_testbed::Redis;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::{Done, Running, TestContext, finish};
+
+fn once(context: &TestContext, args: &[&str]) -> Done {
+    let mut command = context.oarlock(["once"]);
+    command.args(args);
+    finish(command)
+}
+
+fn shown(context: &TestContext, name: &str) -> Value {
+    let done = once(context, &[name, "--show", "-o", "json"]);
+    serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+}
+
+/// "A 1 s job on three servers ran twice about 30 % of the time": one at a time is not once (schedule-bundle 93,
+/// gocron 841, consul 2864 and 2983).
+#[test]
+fn a_slot_runs_once() {
+    let context = TestContext::new();
+    let first = once(&context, &["nightly", "--slot", "2026-11-17", "--", "sh", "-c", "echo $OARLOCK_SLOT"]);
+    assert_eq!((first.code, first.out.as_str()), (Some(0), "2026-11-17\n"), "{first:?}");
+    let again = once(&context, &["nightly", "--slot", "2026-11-17", "--", "echo", "again"]);
+    assert_eq!((again.code, again.out.as_str()), (Some(0), ""), "{again:?}");
+    assert!(
+        again.err.contains("done: the slot 2026-11-17 of \"nightly\" ran on ") && again.err.contains("exit code 0")
+    );
+    assert_eq!(
+        once(&context, &["nightly", "--slot", "2026-11-17", "-q", "--", "true"]).err,
+        "",
+        "quiet for cron mails"
+    );
+    let late = once(&context, &["nightly", "--slot", "2026-11-16", "-E", "done=9", "--", "echo", "late"]);
+    assert_eq!((late.code, late.out.as_str()), (Some(9), ""), "{late:?}");
+    assert_eq!(once(&context, &["nightly", "--slot", "2026-11-18", "--", "sh", "-c", "exit 3"]).code, Some(3));
+}
+
+#[test]
+fn hundred_starts_of_a_second_run_each_slot_once() {
+    let context = TestContext::new();
+    let script = "for i in 1 2 3 4 5 6 7 8; do \
+        oarlock once tick --slot 2s --on-busy skip -q -- sh -c 'echo $OARLOCK_SLOT'; sleep 0.2; done";
+    let script = script.replace("oarlock", env!("CARGO_BIN_EXE_oarlock"));
+    let machines: Vec<_> = (0..4).map(|_| Running::start(context.shell(&script))).collect();
+    let mut slots: Vec<String> = Vec::new();
+    for machine in machines {
+        slots.extend(machine.finish().out.lines().map(str::to_owned));
+    }
+    let ran = slots.len();
+    slots.sort_unstable();
+    slots.dedup();
+    assert!(ran >= 1 && slots.len() == ran, "{ran} runs of {slots:?}");
+}
+
+/// Work that fails has used its slot up, unless that is asked for; `--show` says what became of it.
+#[test]
+fn a_failed_slot_is_run_again_if_asked_for() {
+    let context = TestContext::new();
+    assert_eq!(shown(&context, "job")["slot"], Value::Null);
+    assert_eq!(once(&context, &["job", "--slot", "7", "--", "sh", "-c", "exit 3"]).code, Some(3));
+    let seen = shown(&context, "job");
+    assert_eq!((&seen["slot"], &seen["exit_code"], &seen["running"]), (&"7".into(), &3.into(), &false.into()));
+    assert_eq!(seen["clock"], "store");
+    let skipped = once(&context, &["job", "--slot", "7", "--", "echo", "again"]);
+    assert!(skipped.code == Some(0) && skipped.out.is_empty() && skipped.err.contains("exit code 3"), "{skipped:?}");
+    let failed = once(&context, &["job", "--slot", "7", "--at-least-once", "--", "sh", "-c", "echo again; exit 4"]);
+    assert_eq!((failed.code, failed.out.as_str()), (Some(4), "again\n"), "{failed:?}");
+    let failed = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "sh", "-c", "exit 5"]);
+    assert_eq!(failed.code, Some(5));
+    let repeated = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "echo", "once more"]);
+    assert_eq!((repeated.code, repeated.out.as_str()), (Some(0), "once more\n"), "{repeated:?}");
+    let done = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "echo", "too much"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
+    let text = once(&context, &["job", "--show"]);
+    assert!(text.out.contains("last slot  8") && text.out.contains("exit code 0"), "{text:?}");
+}
+
+#[test]
+fn one_that_runs_elsewhere_is_busy() {
+    let context = TestContext::new();
+    let args = ["once", "job", "--slot", "1h", "--reason", "the first", "--", "sh", "-c", "echo up; exec sleep 100"];
+    let mut first = Running::start(context.oarlock(args));
+    assert_eq!(first.line(), "up");
+    let busy = once(&context, &["job", "--slot", "1h", "--", "echo", "two"]);
+    assert_eq!((busy.code, busy.out.as_str()), (Some(75), ""), "{busy:?}");
+    assert!(busy.err.contains("the first"), "it says for whom: {busy:?}");
+    assert_eq!(once(&context, &["job", "--slot", "1h", "--on-busy", "skip", "--", "echo", "two"]).code, Some(0));
+    assert_eq!(once(&context, &["job", "--slot", "1h", "-E", "5", "--", "echo", "two"]).code, Some(5));
+    assert_eq!(shown(&context, "job")["running"], true);
+    let mut command = context.oarlock(["once", "job", "--slot", "1h", "-w", "30", "--", "echo", "two"]);
+    command.env("LANG", "C");
+    let waits = Running::start(command);
+    context.await_waiters("job", 1);
+    first.signal(Signal::TERM);
+    assert_eq!(first.finish().code, Some(143));
+    let waited = waits.finish();
+    assert_eq!((waited.code, waited.out.as_str()), (Some(0), ""), "it is done by then: {waited:?}");
+    assert!(waited.err.contains("exit code 143"), "{waited:?}");
+}
+
+/// A process that is killed has used its slot up; the record says that it did not finish.
+#[test]
+fn a_killed_run_is_told_apart_from_a_finished_one() {
+    let context = TestContext::new();
+    let args = ["once", "job", "--slot", "7", "--", "sh", "-c", "echo up; exec sleep 100"];
+    let mut first = Running::start(context.oarlock(args));
+    assert_eq!(first.line(), "up");
+    first.signal(Signal::KILL);
+    first.finish();
+    context.await_state("job", |state| state["holders"].as_array().is_some_and(Vec::is_empty));
+    let again = once(&context, &["job", "--slot", "7", "--", "echo", "again"]);
+    assert!(again.code == Some(0) && again.out.is_empty() && again.err.contains("did not finish"), "{again:?}");
+    let repeated = once(&context, &["job", "--slot", "7", "--at-least-once", "--", "echo", "again"]);
+    assert_eq!(repeated.out, "again\n", "{repeated:?}");
+}
+
+/// "Fixed TTL is hated from both sides" (cronlock 11): here the lock is renewed, and held longer only if asked for.
+#[test]
+fn min_hold_covers_clocks_that_differ() {
+    let context = TestContext::new();
+    let started = Instant::now();
+    let args = ["once", "job", "--slot", "7", "--min-hold", "2s", "--", "echo", "done"];
+    let mut quick = Running::start(context.oarlock(args));
+    assert_eq!(quick.line(), "done");
+    assert_eq!(once(&context, &["job", "--slot", "8", "--", "echo", "too soon"]).code, Some(75));
+    assert_eq!(quick.finish().code, Some(0));
+    assert!(started.elapsed() >= Duration::from_secs(2));
+    assert_eq!(once(&context, &["job", "--slot", "8", "--", "echo", "next"]).out, "next\n");
+}
+
+#[test]
+fn what_is_no_slot_is_refused() {
+    let context = TestContext::new();
+    for bad in ["500ms", "61 * * * *", "0 2 * * * Nowhere/Land", ""] {
+        assert_eq!(once(&context, &["job", "--slot", bad, "--", "true"]).code, Some(64), "{bad}");
+    }
+    assert_eq!(once(&context, &["job", "--", "true"]).code, Some(64));
+    assert_eq!(once(&context, &["job", "--slot", "7"]).code, Some(64));
+    assert_eq!(once(&context, &["job", "--slot", "7", "-E", "300", "--", "true"]).code, Some(64));
+    let report = context.path("report");
+    let args = ["job", "--slot", "0 2 * * * Europe/Berlin", "--report", &report, "--", "true"];
+    assert_eq!(once(&context, &args).code, Some(0));
+    assert_eq!(once(&context, &args).code, Some(0));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+    assert_eq!(report["outcome"], "done");
+    assert!(report["slot"].as_str().is_some_and(|slot| slot.ends_with(":00:00Z")), "{report}");
+}
+
+/// A monthly slot must not run twice because the store forgot it after a day.
+#[test]
+fn a_slot_is_remembered_to_its_end() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let on = |args: &[&str]| {
+        let mut command = context.bare(["once", "job", "--slot"]);
+        command.args(args).args(["--", "true"]).env("OARLOCK_URL", server.url());
+        finish(command)
+    };
+    let left = || {
+        let script =
+            "return redis.call('PTTL', redis.call('KEYS', 'oarlock:{*job*')[1] or redis.call('KEYS', '*:job')[1])";
+        let left = oarlock_testbed::server::redis_command(server.addr(), &["EVAL", script, "0"]).unwrap();
+        left.trim().parse::<i64>().unwrap_or_else(|_| panic!("{left}")) / 86_400_000
+    };
+    assert_eq!(on(&["1d"]).code, Some(0));
+    assert!((1..=2).contains(&left()), "{} days", left());
+    assert_eq!(on(&["0 0 1 1 * UTC", "--keep", "30d"]).code, Some(0));
+    assert!(left() <= 2, "an earlier slot is done, and changes nothing");
+    assert_eq!(on(&["2999-12-01T00:00:00Z+"]).code, Some(0));
+    assert_eq!(left(), 399, "a text: longer than a year");
+    assert_eq!(on(&["3000-12-01T00:00:00Z+", "--keep", "500d"]).code, Some(0));
+    assert_eq!(left(), 499);
+}

@@ -1,0 +1,173 @@
+//! Every subcommand on every store, as an operator would type it; and a client that is cut off from its store: its
+//! command is dead before the lock can be granted to another.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
+
+use oarlock_testbed::{Etcd, MariaDb, MySql, Postgres, Proxy, Redis, ZooKeeper};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::{Done, PATIENCE, Running, TestContext, is_alive};
+
+/// A store, and what it cannot do.
+struct Bed<'a> {
+    context: &'a TestContext,
+    url: String,
+    /// Whether a lock can outlive its process.
+    tickets: bool,
+}
+
+impl Bed<'_> {
+    fn start(&self, args: &[&str]) -> Running {
+        let mut command = self.context.bare(args);
+        command.env("OARLOCK_URL", &self.url).stdin(Stdio::piped());
+        Running::start(command)
+    }
+
+    fn run(&self, args: &[&str]) -> Done {
+        self.start(args).finish()
+    }
+
+    fn expect(&self, args: &[&str], code: i32, out: &str) -> Done {
+        let done = self.run(args);
+        assert_eq!(done.code, Some(code), "{args:?} on {}: {done:?}", self.url);
+        assert!(done.out.contains(out), "{args:?} on {}: {done:?}", self.url);
+        done
+    }
+
+    /// What an operator does in a day, subcommand by subcommand.
+    fn every_subcommand(&self) {
+        self.expect(&["init"], 0, "");
+        self.expect(&["url", "explain"], 0, "scheme");
+
+        // run: the command's code is ours, and the lock is free after it.
+        self.expect(&["run", "day/run", "-c", "echo $OARLOCK_NAME; exit 7"], 7, "day/run");
+        self.expect(&["run", "-n", "day/run", "day/other", "--", "true"], 0, "");
+
+        // once: a slot runs once, on whichever machine.
+        self.expect(&["once", "day/once", "--slot", "2026-11-17", "--", "echo", "ran"], 0, "ran");
+        let again = self.expect(&["once", "day/once", "--slot", "2026-11-17", "--", "echo", "ran"], 0, "");
+        assert!(again.out.is_empty() && again.err.contains("done"), "{again:?}");
+        self.expect(&["once", "day/once", "--show"], 0, "2026-11-17");
+
+        // elect: the leader runs the command, and resigns with it.
+        self.expect(&["elect", "day/elect", "--value", "me", "--", "echo", "leads"], 0, "leads");
+
+        // hold, ls, show, wait, break: who has it, and how to end that.
+        // Every store tells the holder of a break within a third of its lease.
+        let mut holder = self.start(&["hold", "day/held", "-t", "6s", "--reason", "lunch"]);
+        let line = holder.line();
+        let fence = line.split('\t').nth(1).expect("a fence").to_owned();
+        self.expect(&["run", "-n", "day/held", "--", "true"], 75, "");
+        self.expect(&["ls", "day/*"], 0, "day/held");
+        let shown = self.expect(&["show", "day/held", "-o", "json"], 0, "lunch");
+        let shown: Value = serde_json::from_str(&shown.out).unwrap();
+        assert_eq!(shown["holders"][0]["fence"], fence.as_str(), "{shown}");
+        self.expect(&["wait", "--held", "-w", "0", "day/held"], 0, "");
+        self.expect(&["wait", "--free", "-w", "0", "day/held"], 75, "");
+        let mut watch = self.start(&["watch", "day/held"]);
+        assert!(watch.line().contains("present"), "{}", self.url);
+        self.expect(&["break", "day/held", "--fence", &fence, "--yes", "--reason", "dinner"], 0, "");
+        let ended = holder.finish();
+        assert!(ended.code == Some(76) && ended.err.contains("dinner"), "who and why: {ended:?}");
+        while !watch.line().contains("released") {}
+        watch.signal(Signal::TERM);
+        assert_eq!(watch.finish().code, Some(143));
+        self.expect(&["wait", "--free", "-w", "5", "day/held"], 0, "");
+
+        // acquire, renew, release: a lock that one process takes and another gives back.
+        if self.tickets {
+            let ticket = self.expect(&["acquire", "day/ticket", "-t", "1m"], 0, "").out;
+            self.expect(&["renew", ticket.trim()], 0, "");
+            self.expect(&["run", "-n", "day/ticket", "--", "true"], 75, "");
+            self.expect(&["release", ticket.trim()], 0, "");
+            self.expect(&["release", ticket.trim()], 76, "");
+        } else {
+            self.expect(&["acquire", "day/ticket", "-t", "1m"], 78, "");
+        }
+    }
+
+    /// "In a partition the old holder's child lived 90 s longer than the lock, so two ran at once" (consul 9788, 1843).
+    fn cut_off(&self, server: SocketAddr) {
+        let proxy = Proxy::start(server).unwrap();
+        let behind = Bed { context: self.context, url: proxy.url(&self.url, server), tickets: self.tickets };
+        let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+        let cases: [(&str, &[&str]); 3] = [
+            ("run", &["run", "cut/run", "-t", "4s", "-k", "500ms", "-c", script]),
+            ("once", &["once", "cut/once", "--slot", "7", "-t", "4s", "-k", "500ms", "-c", script]),
+            ("elect", &["elect", "cut/elect", "-t", "4s", "-k", "500ms", "--", "sh", "-c", script]),
+        ];
+        let mut cut: Vec<_> = cases.iter().map(|(verb, args)| (*verb, behind.start(args))).collect();
+        let pids: Vec<_> = cut.iter_mut().map(|(_, holder)| holder.line()).collect();
+        // The witness is granted the lock as soon as the store allows that.
+        let witness = |(verb, pid): (&str, &String)| {
+            let look = format!("kill -0 {pid} 2>&- && echo alive; date +%s%3N");
+            self.start(&["run", &format!("cut/{verb}"), "-c", &look])
+        };
+        let mut rivals: Vec<_> = cut.iter().map(|(verb, _)| *verb).zip(&pids).map(witness).collect();
+        let give_up = Instant::now() + PATIENCE;
+        while !cut.iter().all(|(verb, _)| self.run(&["show", &format!("cut/{verb}")]).out.contains("waiters   1")) {
+            assert!(Instant::now() < give_up, "no rival waits on {}", self.url);
+        }
+        proxy.cut();
+        let silent = millis();
+        let deaths: Vec<_> = pids.into_iter().map(|pid| std::thread::spawn(move || death_of(&pid))).collect();
+        for (((verb, holder), rival), death) in cut.into_iter().zip(&mut rivals).zip(deaths) {
+            let (seen, death) = (rival.line(), death.join().unwrap());
+            let granted: u64 = seen.parse().unwrap_or_else(|_| panic!("{verb} on {}: {seen}", self.url));
+            let (url, lived, margin) = (&self.url, death - silent, granted.saturating_sub(death));
+            println!("{url}: the command of {verb} died {lived} ms after the cut, {margin} ms before the next grant");
+            assert!(margin > 0, "{verb} on {url}: died at {death}, granted to another at {granted}");
+            if verb != "elect" {
+                let done = holder.finish();
+                assert_eq!(done.code, Some(76), "{verb} on {url}: {done:?}");
+                assert!(done.err.contains("lost: \"cut/"), "{verb} on {url}: {done:?}");
+            }
+        }
+    }
+}
+
+fn millis() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+fn death_of(pid: &str) -> u64 {
+    let give_up = Instant::now() + PATIENCE;
+    while is_alive(pid) {
+        assert!(Instant::now() < give_up, "{pid} is still alive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    millis()
+}
+
+/// The embedded store has no network that could be cut: its own tests stop the process instead.
+#[test]
+fn local() {
+    let context = TestContext::new();
+    Bed { context: &context, url: context.url(), tickets: true }.every_subcommand();
+}
+
+macro_rules! on {
+    ($($name:ident: $server:ident, tickets $tickets:literal;)+) => {$(
+        #[test]
+        fn $name() {
+            let context = TestContext::new();
+            let Some(server) = $server::start_or_skip().unwrap() else { return };
+            let bed = Bed { context: &context, url: server.url(), tickets: $tickets };
+            bed.every_subcommand();
+            bed.cut_off(server.addr());
+        }
+    )+};
+}
+
+on! {
+    redis: Redis, tickets true;
+    etcd: Etcd, tickets true;
+    zookeeper: ZooKeeper, tickets false;
+    postgres: Postgres, tickets true;
+    mariadb: MariaDb, tickets true;
+    mysql: MySql, tickets true;
+}
