@@ -7,8 +7,9 @@ mod model;
 use std::sync::Arc;
 
 use super::*;
+use oarlock_core::capabilities::Capabilities;
 use oarlock_core::claim::Fence;
-use oarlock_core::driver::{Capabilities, Gone, Released};
+use oarlock_core::driver::{Gone, Released};
 use oarlock_core::memory::Memory;
 
 /// A node that votes, and has lost the vote when it is asked again.
