@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use explain::{Explanation, Setting};
 use options::Options;
 use parts::Parts;
-pub use parts::{Host, Secret};
+pub use parts::{Host, Secret, current_password};
 pub use scheme::{Choice, Opt, PathParts, Scheme, TLS_FILES, Value};
 pub use store::{Missing, Open, Rights, Setup, Store, Stores};
 
@@ -111,6 +111,12 @@ impl Url {
             Some(path) => Secret::from_file(path).map(Some),
             None => Ok(self.parts.password.clone()),
         }
+    }
+
+    /// The file of the password: a store reads it again for each connection ([`current_password`]).
+    #[must_use]
+    pub fn password_file(&self) -> Option<PathBuf> {
+        self.options.password_file.clone()
     }
 
     /// Whether there is a password, or a file with one.

@@ -65,6 +65,9 @@ pub struct Config {
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
+    /// A file whose only line is the password. It is read again for each token; while it cannot be read, `password`
+    /// counts.
+    pub password_file: Option<PathBuf>,
     /// The timeout for opening a connection.
     pub connect_timeout: Duration,
 }
@@ -80,6 +83,7 @@ impl Config {
             tls: None,
             user: None,
             password: None,
+            password_file: None,
             connect_timeout: Duration::from_secs(5),
         }
     }
@@ -100,6 +104,7 @@ impl Config {
         }
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
+        config.password_file = url.password_file();
         config.prefix = match url.path().trim_matches('/') {
             "" => url.prefix().to_owned(),
             root => format!("{root}/{}", url.prefix()),
@@ -123,6 +128,7 @@ impl fmt::Debug for Config {
             .field("tls", &self.tls)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("password_file", &self.password_file)
             .field("connect_timeout", &self.connect_timeout)
             .finish()
     }

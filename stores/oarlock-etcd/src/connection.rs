@@ -74,7 +74,10 @@ impl Connection {
     /// A connection of which it is not known yet whether a member answers.
     pub(crate) fn unasked(config: &Config) -> Result<Self> {
         let login = match (&config.user, &config.password) {
-            (Some(user), password) => Some(Login::new(user, password.as_deref().unwrap_or_default())),
+            (Some(user), password) => {
+                let file = config.password_file.clone();
+                Some(Login::new(user, password.as_deref().unwrap_or_default(), file))
+            }
             (None, Some(_)) => return Err(Error::new(ErrorKind::Config, "a password without a user").on(SCHEME)),
             (None, None) => None,
         };
@@ -110,7 +113,7 @@ impl Connection {
         if kept != Pass::None {
             return Ok(kept);
         }
-        let request = AuthenticateRequest { name: login.user.clone(), password: login.password.clone() };
+        let request = AuthenticateRequest { name: login.user.clone(), password: login.password() };
         let path = "/etcdserverpb.Auth/Authenticate";
         let pass = match self.send::<_, AuthenticateResponse>(path, request, &Pass::NotNeeded).await {
             Ok(answer) => Pass::Token(answer.token.parse().map_err(|_| missing("a token"))?),

@@ -1,15 +1,18 @@
 //! Authentication: a user, and the token that the cluster gave for the password.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use oarlock_core::url::current_password;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
 /// A user and what the cluster gave for the password.
 pub(crate) struct Login {
     pub(crate) user: String,
-    pub(crate) password: String,
+    password: String,
+    password_file: Option<PathBuf>,
     token: Mutex<Pass>,
 }
 
@@ -26,8 +29,13 @@ pub(crate) enum Pass {
 }
 
 impl Login {
-    pub(crate) fn new(user: &str, password: &str) -> Self {
-        Self { user: user.to_owned(), password: password.to_owned(), token: Mutex::default() }
+    pub(crate) fn new(user: &str, password: &str, password_file: Option<PathBuf>) -> Self {
+        Self { user: user.to_owned(), password: password.to_owned(), password_file, token: Mutex::default() }
+    }
+
+    /// The password of now.
+    pub(crate) fn password(&self) -> String {
+        current_password(self.password_file.as_deref(), Some(&self.password)).unwrap_or_default()
     }
 
     pub(crate) fn pass(&self) -> Pass {
@@ -82,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_refused_token_is_forgotten_once() {
-        let login = Login::new("me", "swordfish");
+        let login = Login::new("me", "swordfish", None);
         let (old, new) = (MetadataValue::from_static("old"), MetadataValue::from_static("new"));
         login.keep(Pass::Token(old.clone()));
         login.refused(&Pass::Token(old.clone()));

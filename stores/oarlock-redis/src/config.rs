@@ -164,6 +164,9 @@ pub struct Config {
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
+    /// A file whose only line is the password. It is read again for each connection; while it cannot be read,
+    /// `password` counts.
+    pub password_file: Option<PathBuf>,
     /// The numbered database.
     pub database: u32,
     /// What goes before every key and channel.
@@ -200,6 +203,7 @@ impl Config {
             tls: None,
             user: None,
             password: None,
+            password_file: None,
             database: 0,
             prefix: "oarlock:".to_owned(),
             layout: Layout::Native,
@@ -256,6 +260,7 @@ impl Config {
         config.allow_eviction = url.is_yes("allow_eviction");
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
+        config.password_file = url.password_file();
         config.database = number(url.path_part("database"))?;
         config.prefix = url.prefix().to_owned();
         config.connect_timeout = url.connect_timeout();
@@ -271,6 +276,7 @@ impl fmt::Debug for Config {
             .field("tls", &self.tls)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("password_file", &self.password_file)
             .field("database", &self.database)
             .field("prefix", &self.prefix)
             .field("layout", &self.layout)

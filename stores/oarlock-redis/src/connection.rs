@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use oarlock_core::url::current_password;
 use oarlock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
@@ -55,6 +56,7 @@ pub(crate) struct Connector {
     user: RedisConnectionInfo,
     sentinel: RedisConnectionInfo,
     no_login: RedisConnectionInfo,
+    password_file: Option<PathBuf>,
     tls: Option<TlsConnector>,
     /// Where to connect instead.
     detours: HashMap<Host, Host>,
@@ -86,10 +88,12 @@ impl Connector {
         if let Some(password) = &config.password {
             sentinel = sentinel.set_password(password);
         }
+        let password_file = config.password_file.clone();
         Ok(Self {
             user: sentinel.clone().set_db(config.database.into()),
             sentinel,
             no_login,
+            password_file,
             tls: config.tls.as_ref().map(connector).transpose()?,
             detours: config.detours.clone(),
             connect_timeout: config.connect_timeout,
@@ -158,11 +162,16 @@ impl Connector {
         login: Login,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Connection, RedisError> {
-        let who = match login {
-            Login::User => &self.user,
-            Login::None => &self.no_login,
-            Login::Sentinel => &self.sentinel,
+        let mut who = match login {
+            Login::User => self.user.clone(),
+            Login::None => self.no_login.clone(),
+            Login::Sentinel => self.sentinel.clone(),
         };
+        if login != Login::None
+            && let Some(password) = current_password(self.password_file.as_deref(), None)
+        {
+            who = who.set_password(password);
+        }
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(self.silence_timeout))
             .set_pipeline_buffer_size(1024)
@@ -170,7 +179,7 @@ impl Connector {
                 on_push(push);
                 Ok::<_, std::convert::Infallible>(())
             });
-        let (client, work) = MultiplexedConnection::new_with_config(who, stream, config).await?;
+        let (client, work) = MultiplexedConnection::new_with_config(&who, stream, config).await?;
         Ok(Connection { client, task: tokio::spawn(work).abort_handle() })
     }
 }

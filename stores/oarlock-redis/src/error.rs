@@ -74,6 +74,9 @@ fn config(message: &str) -> Error {
 pub(crate) fn not_loaded(error: RedisError) -> Error {
     match failed(error.clone()) {
         denied if denied.kind() == ErrorKind::Denied => denied,
+        _ if error.detail().is_some_and(|text| text.starts_with("unknown command")) => {
+            config("the server has no command SCRIPT, which locks need: it was renamed or disabled").because(error)
+        }
         _ => {
             let message = "the script could not be loaded into the server";
             Error::new(ErrorKind::Unreachable, message).on(SCHEME).retry_later().because(error)
@@ -186,5 +189,7 @@ mod tests {
         let error = not_loaded(said("-ERR no\r\n"));
         assert_eq!((error.kind(), error.applied()), (ErrorKind::Unreachable, Applied::No));
         assert_eq!(not_loaded(said("-NOPERM no\r\n")).kind(), ErrorKind::Denied);
+        let renamed = not_loaded(said("-ERR unknown command 'SCRIPT', with args beginning with: 'LOAD'\r\n"));
+        assert_eq!((renamed.kind(), renamed.retry()), (ErrorKind::Config, Retry::Never));
     }
 }

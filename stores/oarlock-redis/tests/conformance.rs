@@ -294,7 +294,9 @@ fn sentinel() -> Result<bool, Failure> {
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
-    let addrs: Vec<_> = bed.masters.iter().map(oarlock_testbed::server::Server::addr).collect();
+    // A replica is named first, as after a failover: it knows where the slots are.
+    let nodes = bed.replicas.iter().take(1).chain(&bed.masters);
+    let addrs: Vec<_> = nodes.map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;
     let user = User::of(&mut config)?;

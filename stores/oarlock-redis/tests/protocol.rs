@@ -5,6 +5,7 @@
 #[path = "shared/patient.rs"]
 mod patient;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -589,6 +590,39 @@ async fn a_user_that_is_refused_is_told_so() {
     (config.user, config.password, config.database) = (Some("reader".into()), Some("swordfish".into()), 0);
     let error = Redis::open(config).await.unwrap().attempt(&claim(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
+}
+
+/// As on managed servers. A waiter that listens is notified, also where the server does not say whether it listens.
+#[tokio::test]
+async fn commands_that_were_disabled_are_missed_by_none_but_scripts() {
+    let disabled = |names: &[&str]| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        names.iter().for_each(|name| writeln!(file, "rename-command {name} \"\"").unwrap());
+        let include = file.path().display().to_string();
+        oarlock_testbed::Redis::start_with_or_skip(&[("include", &include)]).unwrap()
+    };
+    let open = async |server: &oarlock_testbed::Redis| {
+        let addr = server.addr();
+        Redis::open(Config::new(Address::Tcp(addr.ip().to_string(), addr.port()))).await.unwrap()
+    };
+    let Some(server) = disabled(&["CONFIG", "INFO", "PUBSUB", "CLIENT"]) else { return };
+    let store = open(&server).await;
+    assert_eq!((store.server_info().version.as_deref(), store.server_info().replica), (None, false));
+    let (one, two) = (Locks::over(store).unwrap(), Locks::over(open(&server).await).unwrap());
+    let guard = one.mutex("deploy").lock().await.unwrap();
+    let waiting = tokio::spawn(async move { two.mutex("deploy").lock().await.map(|guard| guard.fence()) });
+    let waits = |waiters: &Waiters| matches!(waiters, Waiters::Listed(waiters) if !waiters.is_empty());
+    while !waits(&one.inspect(&deploy()).await.unwrap().waiters) {
+        tokio::task::yield_now().await;
+    }
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap() > fence);
+
+    let Some(server) = disabled(&["SCRIPT"]) else { return };
+    let error = open(&server).await.attempt(&claim(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Config, Retry::Never), "{error}");
+    assert!(error.to_string().contains("SCRIPT"), "{error}");
 }
 
 /// A release needs no memory, whether the name is used rarely or often, alone or by several.

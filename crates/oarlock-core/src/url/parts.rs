@@ -31,6 +31,14 @@ impl Secret {
     }
 }
 
+/// The password for one more connection: what `file` says now, so that a password can be changed while a client runs;
+/// or `known`, if there is no file or it cannot be read.
+#[must_use]
+pub fn current_password(file: Option<&Path>, known: Option<&str>) -> Option<String> {
+    let read = file.and_then(|file| Secret::from_file(file).ok()).map(|Secret(password)| password);
+    read.or_else(|| known.map(str::to_owned))
+}
+
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use oarlock_core::driver::DynDriver;
-use oarlock_core::url::{Setup, Store, Url};
+use oarlock_core::url::{Setup, Store, Url, current_password};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::config::{self, check_prefix, write_address};
@@ -67,6 +67,8 @@ pub struct Config {
     /// there is on one; for [`MySqlSession`](crate::mysql::MySqlSession) alone.
     pub session_ttl: Duration,
     password: Option<String>,
+    /// It is read again for each connection.
+    password_file: Option<PathBuf>,
 }
 
 impl Config {
@@ -87,6 +89,7 @@ impl Config {
             keys: Keys::default(),
             session_ttl: Duration::from_secs(30),
             password: None,
+            password_file: None,
         }
     }
 
@@ -101,6 +104,7 @@ impl Config {
         let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
+        config.password_file = url.password_file();
         config.prefix = url.prefix().to_owned();
         config.encryption = Encryption::from_url(url)?;
         config.check_encryption()?;
@@ -144,7 +148,7 @@ impl Config {
         let mut client = OptsBuilder::default()
             .tcp_port(self.port)
             .user(Some(self.user.as_deref().unwrap_or("root")))
-            .pass(self.password.as_deref())
+            .pass(current_password(self.password_file.as_deref(), self.password.as_deref()))
             .db_name(Some(&self.database))
             // It would leave the way it was told for the server's socket, if that is on this machine.
             .prefer_socket(false)

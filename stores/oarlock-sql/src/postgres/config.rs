@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::Result;
 use oarlock_core::driver::DynDriver;
-use oarlock_core::url::{Setup, Store, Url};
+use oarlock_core::url::{Setup, Store, Url, current_password};
 use tokio_postgres::config::SslMode;
 
 use crate::config::{self, check_prefix, write_address};
@@ -69,6 +69,8 @@ pub struct Config {
     /// one; for [`PostgresSession`](crate::postgres::PostgresSession) alone.
     pub session_ttl: Duration,
     password: Option<String>,
+    /// It is read again for each connection.
+    password_file: Option<PathBuf>,
 }
 
 impl Config {
@@ -89,6 +91,7 @@ impl Config {
             keys: Keys::default(),
             session_ttl: Duration::from_secs(30),
             password: None,
+            password_file: None,
         }
     }
 
@@ -103,6 +106,7 @@ impl Config {
         config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
+        config.password_file = url.password_file();
         config.prefix = url.prefix().to_owned();
         config.encryption = Encryption::from_url(url)?;
         config.root_certificate = url.file("sslrootcert");
@@ -140,7 +144,7 @@ impl Config {
         if let Some(database) = &self.database {
             client.dbname(database);
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = current_password(self.password_file.as_deref(), self.password.as_deref()) {
             client.password(password);
         }
         client
@@ -172,6 +176,7 @@ impl fmt::Debug for Config {
 #[cfg(test)]
 mod tests {
     use oarlock_core::ErrorKind;
+    use oarlock_core::url::Stores;
 
     use super::*;
 
@@ -191,6 +196,37 @@ mod tests {
         assert!(config.check().is_ok());
         config.prefix.push('x');
         assert_eq!(config.check().unwrap_err().kind(), ErrorKind::Config);
+    }
+
+    fn from_text(url: &str) -> Result<Config> {
+        static STORES: Stores = Stores { built_in: &[&STORE], missing: &[] };
+        Config::from_url(&Url::parse(url, &STORES)?)
+    }
+
+    /// They would have no effect, and the server would not be checked.
+    #[test]
+    fn a_certificate_without_encryption_is_refused() {
+        for file in ["sslrootcert=ca.pem", "sslcert=me.pem&sslkey=me.key"] {
+            for mode in ["", "&sslmode=disable"] {
+                let error = from_text(&format!("postgres://h/db?{file}{mode}")).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Config, "{file}{mode}");
+                assert!(error.to_string().contains("sslmode=verify-full"), "{error}");
+            }
+            assert!(from_text(&format!("postgres://h/db?{file}&sslmode=require")).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_password_that_was_changed_is_read_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let sent = |config: &Config| config.to_client().get_password().map(<[u8]>::to_vec);
+        std::fs::write(file.path(), "one\n").unwrap();
+        let config = from_text(&format!("postgres://me@h/db?password_file={}", file.path().display())).unwrap();
+        std::fs::write(file.path(), "two\n").unwrap();
+        assert_eq!(sent(&config).as_deref(), Some(&b"two"[..]));
+        // It is being written, or gone for a moment.
+        std::fs::write(file.path(), "").unwrap();
+        assert_eq!(sent(&config).as_deref(), Some(&b"one"[..]));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What goes over the network and what is in the tables, below the suite's horizon.
 
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +10,13 @@ use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewal, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
+use oarlock_core::url::{Stores, Url};
 use oarlock_core::{Capacity, ErrorKind, Limit, Locks, Weight};
-use oarlock_sql::mysql::MySql;
+use oarlock_sql::mysql::{Config, MySql};
 use oarlock_testbed::Flavour;
 use oarlock_testbed::proxy::{Proxy, Then};
 
-use crate::store::{claim, config, counted, grant, pending, renew, start, until};
+use crate::store::{claim, config, counted, grant, pending, raw, renew, start, until};
 
 async fn a_lost_reply_takes_no_second_position(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
@@ -178,6 +180,44 @@ async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
     let mut nowhere = config(server.addr());
     nowhere.database = "nowhere".into();
     assert_eq!(MySql::connect(nowhere).await.unwrap_err().kind(), ErrorKind::Config);
+}
+
+/// Managed servers require it, for their replicas.
+async fn every_table_has_a_primary_key(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let setting = match on {
+        Flavour::MariaDb => "innodb_force_primary_key",
+        Flavour::MySql => "sql_require_primary_key",
+    };
+    root.query_drop(format!("SET GLOBAL {setting} = ON")).await.unwrap();
+    let mut strict = raw(server.addr()).await;
+    assert!(strict.query_drop("CREATE TABLE loose (one INT)").await.is_err(), "nothing is required");
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    grant(&store, &claim(1, "keys")).await.unwrap();
+    // The next test has the same server.
+    root.query_drop(format!("SET GLOBAL {setting} = OFF")).await.unwrap();
+}
+
+async fn a_password_that_was_changed_is_read_again(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    root.query_drop("CREATE USER app IDENTIFIED BY 'one'").await.unwrap();
+    oarlock_sql::mysql::init(config(server.addr()), Some("app")).await.unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "one").unwrap();
+    static STORES: Stores = Stores { built_in: &[&oarlock_sql::mysql::STORE], missing: &[] };
+    let url = format!("mysql://app@{}/locks?password_file={}", server.addr(), file.path().display());
+    let url = Url::parse(&url, &STORES).unwrap();
+    let client = Locks::over(MySql::connect(Config::from_url(&url).unwrap()).await.unwrap()).unwrap();
+    client.mutex("job").lock().await.unwrap().release().await.unwrap();
+
+    root.query_drop("ALTER USER app IDENTIFIED BY 'two'").await.unwrap();
+    std::fs::write(file.path(), "two\n").unwrap();
+    let open = "SELECT id FROM information_schema.processlist WHERE user = 'app'";
+    for id in root.query::<u64, _>(open).await.unwrap() {
+        let _ = root.query_drop(format!("KILL {id}")).await;
+    }
+    let guard = client.mutex("job").wait(Duration::from_secs(20)).lock().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 async fn names_are_bytes_whatever_the_server_thinks_of_letters(on: Flavour) {
@@ -515,6 +555,8 @@ on_both!(
     an_older_format_is_named_and_raised_with_what_it_holds,
     of_many_in_a_queue_of_one_process_one_asks,
     few_rights_are_enough_and_missing_ones_are_named,
+    every_table_has_a_primary_key,
+    a_password_that_was_changed_is_read_again,
     names_are_bytes_whatever_the_server_thinks_of_letters,
     unused_names_are_forgotten_after_a_day,
     a_memo_is_remembered_for_as_long_as_its_writer_asked,
