@@ -6,6 +6,7 @@ mod driver;
 mod error;
 mod holder_watch;
 mod key;
+mod left_open;
 mod listening;
 mod notification;
 #[doc(hidden)]
