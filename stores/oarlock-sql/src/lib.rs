@@ -43,6 +43,7 @@
 //! | `raw` | a connection for the benchmark |
 //! | `postgres/holder_watch`, `postgres/notification` | see above; the text of a notification |
 //! | `postgres/request_pool`, `postgres/listening` | see above; when a session listens |
+//! | `postgres/left_open` | connections that are not used any more, and not closed yet |
 //! | `postgres/key`, `postgres/transaction` | numbers of advisory locks; locks that end with a transaction |
 //! | `postgres/tls` | encryption |
 //! | `mysql/flavour`, `mysql/lanes` | see above |

@@ -8,6 +8,7 @@ mod error;
 mod guarantees;
 mod holder_watch;
 mod key;
+mod left_open;
 mod listening;
 mod notification;
 #[doc(hidden)]

@@ -1,10 +1,10 @@
-//! The connections of one client: [some for requests](crate::postgres::request_pool), one for renewals, and one whose end is
-//! the end of its session.
+//! The connections of one client: [some for requests](crate::postgres::request_pool), one for renewals, and one whose
+//! end is the end of its session.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
@@ -14,10 +14,9 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 
 use crate::postgres::config::Config;
-use crate::postgres::error::{
-    SCHEME, STORE, ends_connection, failed, is_out_of_connections, is_stale, no_connection, not_ours,
-};
+use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, is_stale, no_connection, not_ours};
 use crate::postgres::holder_watch::HolderWatch;
+use crate::postgres::left_open::LeftOpen;
 use crate::postgres::listening::{self, Listening};
 use crate::postgres::request_pool::{ConnectionLease, RequestPool};
 use crate::postgres::schema;
@@ -57,12 +56,12 @@ pub(crate) struct Pool {
     session: Reopened<Session>,
     /// The last sessions of ours, by number. One that is not there any more has ended.
     sessions: Mutex<Vec<(i64, Weak<Session>)>>,
-    /// Sessions at servers that the address no longer leads to. Their liveness locks stay: belief in their claims must
-    /// end before a client of that server sees the locks released.
-    left: Mutex<Vec<Arc<Session>>>,
+    /// Connections to servers that the address no longer leads to, and of sessions that did not answer.
+    left: LeftOpen,
     /// The run of the server to which the last connection was opened.
     last_run: Run,
-    arriving: Mutex<()>,
+    /// How often that has changed.
+    moves: Mutex<u64>,
     holder_watch: HolderWatch,
     closed: AtomicBool,
     pooled: AtomicBool,
@@ -153,6 +152,7 @@ impl Session {
     /// Ends it for this client, though its connection has not ended.
     fn leave(&self) {
         self.left.store(true, Ordering::Release);
+        self.listening.give_up();
         end(&self.hub);
     }
 }
@@ -177,7 +177,7 @@ impl Open for Connection {
 }
 
 impl Ends for Connection {
-    /// Also when the address leads to another server now: what is asked there must be of one mind with the session.
+    /// Also when the address leads to another server now: requests and the session must be at the same one.
     fn is_ended(&self) -> bool {
         let is_old = |(run, last): &(i64, Run)| last.load(Ordering::Acquire) != *run;
         self.client.is_closed() || self.run.as_ref().is_some_and(is_old)
@@ -207,6 +207,11 @@ impl Ends for Session {
     fn is_ended(&self) -> bool {
         self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
     }
+}
+
+/// A connection was opened while the address moved. Nothing was asked on it.
+fn moved() -> Error {
+    STORE.error(ErrorKind::Unreachable, "the address leads to another server").retry_now()
 }
 
 /// When the server started, in microseconds: no two servers that an address leads to did so at the same one.
@@ -279,12 +284,13 @@ impl Pool {
             Error::new(ErrorKind::Config, "not called within a tokio runtime").on(SCHEME).because(error)
         })?;
         config.check()?;
-        let (requests, renewals) =
-            (Arc::new(RequestPool::new(runtime.clone())), Reopened::new(SCHEME).on(runtime.clone()));
+        let left = LeftOpen::new(runtime.clone());
+        let requests = Arc::new(RequestPool::new(runtime.clone(), left.clone()));
+        let renewals = Reopened::new(SCHEME).on(runtime.clone());
         let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (next, holder_watch) = (AtomicI64::new(random()?), HolderWatch::default());
-        let (left, last_run, arriving) = (Mutex::default(), Run::default(), Mutex::default());
+        let (last_run, moves) = (Run::default(), Mutex::default());
         let pool = Arc::new(Self {
             config,
             runtime,
@@ -294,7 +300,7 @@ impl Pool {
             sessions,
             left,
             last_run,
-            arriving,
+            moves,
             holder_watch,
             closed,
             pooled,
@@ -318,11 +324,12 @@ impl Pool {
     /// A new connection.
     pub(crate) async fn open_connection<T: Open>(&self) -> Result<T> {
         self.check()?;
+        let moves = *self.moves();
         // The client crate has no timeout here: a server may accept a connection and never answer.
         let opening = T::open(self.config.clone(), self.last_run.clone());
         let opened = tokio::time::timeout(self.config.connect_timeout, opening).await;
         let (opened, run) = opened.unwrap_or_else(|_| Err(STORE.no_answer()))?;
-        self.arrive(run);
+        self.arrive(run, moves)?;
         Ok(opened)
     }
 
@@ -341,11 +348,12 @@ impl Pool {
         if session.run.is_some_and(|run| run != self.last_run.load(Ordering::Acquire)) {
             // It was being opened while the address moved.
             self.leave(&session);
-            return Err(STORE.error(ErrorKind::Unreachable, "the address leads to another server").retry_now());
+            return Err(moved());
         }
         self.pooled.store(!session.has_liveness_lock(), Ordering::Release);
         let mut sessions = self.sessions();
         if session.has_liveness_lock() && sessions.iter().all(|(number, _)| *number != session.number) {
+            self.requests.begin_session();
             sessions.push((session.number, Arc::downgrade(&session)));
             let many = sessions.len().saturating_sub(ENDED);
             sessions.drain(..many);
@@ -367,28 +375,41 @@ impl Pool {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection was made to this run of the server. If the last one was made to another, the address has moved:
-    /// this server does not see the end of our session and sends it no notifications. What is left of the other
-    /// connections may be silent for hours, or lead to a server that no other client uses any more.
-    fn arrive(&self, run: Option<i64>) {
-        let Some(run) = run else { return };
-        let _one_at_a_time = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+    fn moves(&self) -> MutexGuard<'_, u64> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection was made to this run of the server, and begun after so many moves. If the last one was made to
+    /// another run, the address has moved: this server does not see the end of our session and sends it no
+    /// notifications. What is left of the other connections may be silent for hours, or lead to a server that no other
+    /// client uses any more.
+    fn arrive(&self, run: Option<i64>, moves: u64) -> Result<()> {
+        let Some(run) = run else { return Ok(()) };
+        let mut count = self.moves();
+        if self.last_run.load(Ordering::Acquire) == run {
+            return Ok(());
+        }
+        if *count != moves {
+            // It may lead to the server that the address led to before.
+            return Err(moved());
+        }
+        *count += 1;
+        // Before they count as ended, and are closed.
+        for connection in [self.requests.first.take(), self.renewals.take()].into_iter().flatten() {
+            self.left.keep(connection);
+        }
+        self.last_run.store(run, Ordering::Release);
         if let Some(session) = self.session.current().filter(|session| session.run.is_some_and(|other| other != run)) {
             self.leave(&session);
         }
-        // From now on the other connections count as ended.
-        if self.last_run.swap(run, Ordering::AcqRel) != run {
-            self.holder_watch.end();
-        }
+        self.holder_watch.end();
+        Ok(())
     }
 
-    /// Gives up a session whose connection is still there, and keeps that: see `left`.
+    /// Gives up a session whose connection is still there, and leaves that open.
     fn leave(&self, session: &Arc<Session>) {
         session.leave();
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain(|session| session.client.as_ref().is_some_and(|client| !client.is_closed()));
-        left.push(session.clone());
-        drop(left);
+        self.left.keep(session.clone());
         self.session.discard(session);
     }
 
@@ -481,12 +502,18 @@ impl Pool {
         };
         let (connection, mut lease) = self.connection_for(&about).await?;
         self.check()?;
+        let (sent, mut stands) = (Instant::now(), matches!(about, About::Renewals));
         if let About::Attempt(_) = about {
-            // Another one stands for the session while the first is gone: a process that lives must be seen to live.
-            let is_spare = lease.as_ref().is_some_and(|lease| lease.spare().is_some());
-            params.push(param(!is_spare || self.requests.first.current().is_none(), Type::BOOL));
+            stands = lease.as_ref().is_none_or(ConnectionLease::stands);
+            params.push(param(stands, Type::BOOL));
         }
-        self.ask(&connection, sql, &params).await.map_err(|(error, is_sound)| {
+        let answer = self.ask(&connection, sql, &params).await;
+        match &mut lease {
+            Some(lease) if stands && lease.spare().is_some() => lease.stood(),
+            _ if stands && answer.is_ok() => self.requests.stood(sent),
+            _ => {}
+        }
+        answer.map_err(|(error, is_sound)| {
             match &mut lease {
                 _ if is_sound => {}
                 Some(lease) => lease.discard(&connection),
@@ -501,17 +528,30 @@ impl Pool {
         if let About::Renewals = about {
             match self.ready(&self.renewals).await {
                 Ok(connection) => return Ok((connection, None)),
-                // Those for requests are there, and a renewal that waits for one is better than none.
-                Err(error) if is_out_of_connections(&error) => {}
+                // Nothing was sent. Those for requests are there, and a renewal that waits for one is better than none.
+                Err(_) if self.requests.has_spares() || self.requests.first.current().is_some() => {}
                 Err(error) => return Err(error),
             }
         }
         let lease = self.requests.take(self).await?;
-        let connection = match lease.spare() {
-            Some(spare) => spare,
-            None => self.ready(&self.requests.first).await?,
+        if let Some(spare) = lease.spare() {
+            return Ok((spare, Some(lease)));
+        }
+        let error = match self.ready(&self.requests.first).await {
+            Ok(first) => return Ok((first, Some(lease))),
+            Err(error) => error,
         };
-        Ok((connection, Some(lease)))
+        if !self.requests.has_spares() {
+            return Err(error);
+        }
+        // They are busy. This request keeps the first meanwhile, so that it gets a spare.
+        match tokio::time::timeout(self.config.connect_timeout, self.requests.take(self)).await {
+            Ok(Ok(other)) => match other.spare() {
+                Some(spare) => Ok((spare, Some(other))),
+                None => Err(error),
+            },
+            _ => Err(error),
+        }
     }
 
     /// The answer, or why there is none and whether the connection is sound.
@@ -554,7 +594,7 @@ impl Pool {
         self.closed.store(true, Ordering::Release);
         drop((self.session.close(), self.renewals.close()));
         self.requests.close();
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.left.close();
         self.holder_watch.close();
     }
 }

@@ -1,7 +1,5 @@
 //! What the server says, in the words of the library.
 
-use std::fmt;
-
 use oarlock_core::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_rustls::rustls;
@@ -58,12 +56,6 @@ pub(crate) fn is_stale(error: &tokio_postgres::Error) -> bool {
 fn is_stale_statement(code: &SqlState, file: Option<&str>) -> bool {
     *code == SqlState::INVALID_SQL_STATEMENT_NAME
         || (*code == SqlState::FEATURE_NOT_SUPPORTED && file == Some("plancache.c"))
-}
-
-/// Whether the server has no connection to spare.
-pub(crate) fn is_out_of_connections(error: &Error) -> bool {
-    let told = error.cause().and_then(|cause| cause.downcast_ref::<Told>());
-    told.is_some_and(|told| told.code == SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// Whether it may have taken effect all the same: the server did not refuse the request, but ended the connection,
@@ -145,23 +137,9 @@ pub(crate) fn not_ours() -> Error {
 }
 
 /// What the server said: the client's own words leave that out.
-#[derive(Debug)]
-struct Told {
-    message: String,
-    code: SqlState,
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.code.code())
-    }
-}
-
-impl std::error::Error for Told {}
-
 fn told(error: tokio_postgres::Error) -> Box<dyn std::error::Error + Send + Sync> {
     match error.as_db_error() {
-        Some(told) => Told { message: told.message().into(), code: told.code().clone() }.into(),
+        Some(told) => format!("{} ({})", told.message(), told.code().code()).into(),
         None => error.into(),
     }
 }

@@ -37,8 +37,8 @@ impl Listening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a claim that is about to be sent or was renewed, and lives for so long. Answers whether its notifications will be heard;
-    /// if not, the session has to [start](start).
+    /// Adds a claim that is about to be sent or was renewed, and lives for so long. Answers whether its notifications
+    /// will be heard; if not, the session has to [start](start).
     pub(crate) fn expect(&self, id: ClaimId, span: Duration) -> bool {
         let (mut state, now) = (self.lock(), Instant::now());
         state.claims.insert(id, now + span);
@@ -64,6 +64,13 @@ impl Listening {
         if state.claims.remove(&id).is_some() {
             state.used = Some(Instant::now());
         }
+    }
+
+    /// The session is over for this client: there is nothing to hear any more.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.lock();
+        state.claims.clear();
+        state.watches = false;
     }
 
     /// Notes that it does not listen any more, unless there is something to hear.

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::postgres::connection::{Connection, Pool};
 use crate::postgres::error::{SCHEME, STORE};
+use crate::postgres::left_open::LeftOpen;
 
 /// The most connections of a client for requests.
 pub const CONNECTIONS: usize = 4;
@@ -36,6 +37,7 @@ pub(super) struct RequestPool {
     /// As many as there are connections that no request has.
     permits: Arc<Semaphore>,
     state: Mutex<State>,
+    left: LeftOpen,
     names: Mutex<HashMap<Box<[u8]>, Arc<Semaphore>>>,
 }
 
@@ -49,12 +51,16 @@ struct State {
     /// How many requests wait for a connection.
     waiting: usize,
     pause_until: Option<Instant>,
+    /// When the first connection, or that for renewals, last stood for the session that the client has now.
+    stood: Option<Instant>,
     is_closed: bool,
 }
 
 struct Spare {
     connection: Arc<Connection>,
     used: Instant,
+    /// When it last stood for a session.
+    stood: Option<Instant>,
     is_sound: bool,
 }
 
@@ -91,9 +97,9 @@ pub(super) struct NamePermit {
 }
 
 impl RequestPool {
-    pub(super) fn new(runtime: Handle) -> Self {
-        let first = Reopened::new(SCHEME).on(runtime);
-        Self { first, permits: Arc::new(Semaphore::new(1)), state: Mutex::default(), names: Mutex::default() }
+    pub(super) fn new(runtime: Handle, left: LeftOpen) -> Self {
+        let (first, permits) = (Reopened::new(SCHEME).on(runtime), Arc::new(Semaphore::new(1)));
+        Self { first, permits, state: Mutex::default(), left, names: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -166,8 +172,13 @@ impl RequestPool {
         if let Some(opening) = self.may_open(CONNECTIONS) {
             let pool = pool.clone();
             pool.runtime().clone().spawn(async move {
-                if pool.ready(&opening.pool.first).await.is_err() {
-                    opening.pool.pause();
+                let requests = opening.pool.clone();
+                if pool.ready(&requests.first).await.is_err() {
+                    requests.pause();
+                }
+                drop(opening);
+                if requests.lock().waiting > 0 {
+                    requests.grow(&pool);
                 }
             });
         }
@@ -200,7 +211,7 @@ impl RequestPool {
         if !state.is_closed {
             let connection = Arc::new(connection);
             tokio::spawn(retire(Arc::downgrade(self), Arc::downgrade(&connection)));
-            state.idle.push(Spare { connection, used: Instant::now(), is_sound: true });
+            state.idle.push(Spare { connection, used: Instant::now(), stood: None, is_sound: true });
             state.spares += 1;
             self.permits.add_permits(1);
         }
@@ -224,10 +235,31 @@ impl RequestPool {
         }
     }
 
-    /// Closes a connection that was not used for a while. Answers whether it is still there.
+    /// Whether there is another connection than the first.
+    pub(super) fn has_spares(&self) -> bool {
+        self.lock().spares > 0
+    }
+
+    /// The client has another session, for which no connection has stood yet.
+    pub(super) fn begin_session(&self) {
+        self.lock().stood = None;
+    }
+
+    /// The first connection, or that for renewals, stood for the session with a request that was sent then.
+    pub(super) fn stood(&self, sent: Instant) {
+        let mut state = self.lock();
+        state.stood = state.stood.max(Some(sent));
+    }
+
+    /// Closes a connection that was not used for a while, unless it stands for a session. Answers whether it is still
+    /// there.
     fn retire(&self, connection: &Arc<Connection>) -> bool {
         let mut state = self.lock();
-        let is_this = |spare: &Spare| Arc::ptr_eq(&spare.connection, connection) && spare.used.elapsed() >= IDLE;
+        let stood = state.stood;
+        let is_free = |spare: &Spare| spare.stood.is_none_or(|before| stood.is_some_and(|after| after > before));
+        let is_this = |spare: &Spare| {
+            Arc::ptr_eq(&spare.connection, connection) && spare.used.elapsed() >= IDLE && is_free(spare)
+        };
         let Some(at) = state.idle.iter().position(is_this) else { return true };
         let Ok(permit) = self.permits.clone().try_acquire_owned() else { return true };
         permit.forget();
@@ -276,6 +308,19 @@ impl ConnectionLease {
         self.spare.as_ref().map(|spare| spare.connection.clone())
     }
 
+    /// Whether this connection has to stand for the session. The first always does. A spare does while the first is
+    /// gone, or has not stood for this session yet: a process that lives must be seen to live.
+    pub(super) fn stands(&self) -> bool {
+        self.spare.is_none() || self.pool.lock().stood.is_none() || self.pool.first.current().is_none()
+    }
+
+    /// This spare may stand for the session now.
+    pub(super) fn stood(&mut self) {
+        if let Some(spare) = &mut self.spare {
+            spare.stood = Some(Instant::now());
+        }
+    }
+
     /// This connection is of no more use.
     pub(super) fn discard(&mut self, connection: &Arc<Connection>) {
         match &mut self.spare {
@@ -293,10 +338,15 @@ impl Drop for ConnectionLease {
             Some(spare) if !state.is_closed && spare.is_of_use() => {
                 state.idle.push(Spare { used: Instant::now(), ..spare });
             }
-            Some(_) => {
+            Some(spare) => {
                 state.spares -= 1;
                 if let Some(permit) = self.permit.take() {
                     permit.forget();
+                }
+                drop(state);
+                // One to the server before this one may still stand for the session there.
+                if spare.is_sound && !spare.connection.client.is_closed() {
+                    self.pool.left.keep(spare.connection);
                 }
             }
         }
@@ -321,11 +371,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_opening_that_is_given_up_lets_another_begin() {
-        let pool = Arc::new(RequestPool::new(Handle::current()));
+        let runtime = Handle::current();
+        let pool = Arc::new(RequestPool::new(runtime.clone(), LeftOpen::new(runtime)));
         let opening = pool.may_open(1);
         assert!(opening.is_some() && pool.may_open(1).is_none(), "one at a time");
         drop(opening);
-        assert!(pool.may_open(1).is_some(), "its task ended without a word");
+        assert!(pool.may_open(1).is_some(), "its task ended without an answer");
         pool.pause();
         assert!(pool.may_open(1).is_none(), "the server has none to spare");
     }

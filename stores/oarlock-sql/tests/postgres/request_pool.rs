@@ -8,7 +8,9 @@ use oarlock_core::driver::{Attempt, Driver as _, End, Renewed};
 use oarlock_core::error::{Applied, Retry};
 use oarlock_sql::postgres::Postgres;
 use oarlock_testbed::proxy::{Direction, Held, Proxy};
+use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
+use tokio_postgres::error::SqlState;
 
 use crate::store::{Server, claim, config, grant, renew, start, until};
 
@@ -45,7 +47,8 @@ async fn a_renewal_needs_no_connection_of_its_own() {
         tokio::spawn(connection);
         taken.push(client);
     }
-    assert!(!taken.is_empty());
+    let error = tokio_postgres::connect(&server.url(), NoTls).await.err().unwrap();
+    assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS), "{error}");
     let renewed = tokio::time::timeout(BOUND, renew(&store, &held)).await.unwrap();
     assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
 }
@@ -82,7 +85,9 @@ async fn a_waiter_listens_after_an_attempt_that_had_no_effect() {
     grant(&holder, &claim(1, "queue")).await.unwrap();
     assert!(matches!(store.attempt(&waits).await.unwrap(), Attempt::Pending(_)));
     door.aim(nowhere());
-    root.query(END_REQUESTS, &[]).await.unwrap();
+    let ended = root.query(END_REQUESTS, &[]).await.unwrap().len();
+    assert_eq!(ended, 2, "one of each client");
+    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oarlock'", 2).await;
     let refused = async {
         loop {
             let error = store.attempt(&waits).await.unwrap_err();
@@ -98,69 +103,147 @@ async fn a_waiter_listens_after_an_attempt_that_had_no_effect() {
     until(&root, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN oarlock_%'", 2).await;
 }
 
-/// The address has moved, and nothing but the session has noticed: a grant of the old server protects nothing.
+/// The address has moved, and nothing but the session has noticed: a grant of the old server protects nothing. There,
+/// what stands for the session stays open, for the client may still believe in what it held.
 #[tokio::test]
 async fn a_request_goes_to_the_server_of_its_session() {
-    let (Some((old, root)), Some((new, theirs))) = (start().await, start().await) else { return };
-    let _schema = Postgres::connect(config(new.addr())).await.unwrap();
-    let door = Proxy::start(old.addr()).unwrap();
-    let store = Postgres::connect(config(door.addr())).await.unwrap();
-    grant(&store, &claim(1, "before")).await.unwrap();
-    assert!(matches!(renew(&store, &claim(1, "before")).await, Renewed::Alive { .. }));
-    door.aim(new.addr());
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
-    assert_eq!(root.query(end, &[]).await.unwrap().len(), 1);
-    until(&root, LIVENESS_LOCKS, 0).await;
-    let after = claim(2, "after");
-    let arriving = async { while store.attempt(&after).await.is_err() {} };
-    tokio::time::timeout(BOUND, arriving).await.unwrap();
-    let known = "SELECT count(*) FROM oarlock.claim JOIN oarlock.session ON number = session
-        WHERE id IS NOT NULL AND requests IN (SELECT pid FROM pg_stat_activity)";
-    assert_eq!(theirs.query_one(known, &[]).await.unwrap().get::<_, i64>(0), 1, "the old server granted it");
-    assert!(matches!(renew(&store, &after).await, Renewed::Alive { .. }));
+    for renews in [false, true] {
+        let (Some((old, root)), Some((new, theirs))) = (start().await, start().await) else { return };
+        let _schema = Postgres::connect(config(new.addr())).await.unwrap();
+        let door = Proxy::start(old.addr()).unwrap();
+        let store = Arc::new(Postgres::connect(config(door.addr())).await.unwrap());
+        for (bits, name) in [(1, "before"), (7, "one"), (8, "two")] {
+            grant(&store, &claim(bits, name)).await.unwrap();
+        }
+        // It has spares, too.
+        let busy = keep_busy(&store, &root, 4).await;
+        root.batch_execute("ROLLBACK").await.unwrap();
+        for request in busy {
+            request.await.unwrap();
+        }
+        if renews {
+            assert!(matches!(renew(&store, &claim(1, "before")).await, Renewed::Alive { .. }));
+        }
+        door.aim(new.addr());
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
+        assert_eq!(root.query(end, &[]).await.unwrap().len(), 1);
+        until(&root, LIVENESS_LOCKS, 0).await;
+        // As if the network had ended it.
+        root.batch_execute("UPDATE oarlock.session SET kills = oarlock.kills()").await.unwrap();
+        let after = claim(2, "after");
+        let arriving = async { while store.attempt(&after).await.is_err() {} };
+        tokio::time::timeout(BOUND, arriving).await.unwrap();
+        let several: Vec<_> = (10..18)
+            .map(|bits| {
+                let store = store.clone();
+                tokio::spawn(async move { grant(&store, &claim(bits, &format!("own {bits}"))).await.map(drop) })
+            })
+            .collect();
+        for request in several {
+            request.await.unwrap().unwrap();
+        }
+        let known = "SELECT count(*) FROM oarlock.claim JOIN oarlock.session ON number = session
+            WHERE id IS NOT NULL AND requests IN (SELECT pid FROM pg_stat_activity)";
+        assert_eq!(theirs.query_one(known, &[]).await.unwrap().get::<_, i64>(0), 9, "the old server granted some");
+        assert!(matches!(renew(&store, &after).await, Renewed::Alive { .. }));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let rival = Postgres::connect(config(old.addr())).await.unwrap();
+        let attempt = rival.attempt(&claim(3, "before")).await.unwrap();
+        assert!(matches!(attempt, Attempt::Pending(_)), "a client that lives was taken for dead");
+    }
 }
 
-/// The first connection is gone and cannot be opened again: spares serve, and stand for the session.
-#[tokio::test]
-async fn spares_serve_while_the_first_connection_is_gone() {
-    let Some((server, root)) = start().await else { return };
+/// Requests that wait for a row that another transaction has locked.
+const BUSY: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oarlock%'";
+
+/// The backend that stands for the session besides its own.
+const SECOND: &str = "SELECT requests FROM oarlock.session";
+
+/// Lets so many requests wait, each on a connection of its own: at most two of a name.
+async fn keep_busy(store: &Arc<Postgres>, root: &tokio_postgres::Client, requests: usize) -> Vec<JoinHandle<()>> {
+    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
+    let names = ["one", "one", "two", "two"].into_iter().take(requests);
+    let requests: Vec<_> = names
+        .zip(3..)
+        .map(|(name, bits)| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let attempt = store.attempt(&claim(bits, name)).await.unwrap();
+                assert!(matches!(attempt, Attempt::Pending(_)));
+            })
+        })
+        .collect();
+    until(root, BUSY, i64::try_from(requests.len()).unwrap()).await;
+    requests
+}
+
+/// A client with three spares whose first connection has ended and cannot be opened.
+async fn without_first(server: &Server, root: &tokio_postgres::Client) -> (Proxy, Arc<Postgres>, i32) {
     let door = Proxy::start(server.addr()).unwrap();
     let store = Arc::new(Postgres::connect(config(door.addr())).await.unwrap());
     for (bits, name) in [(1, "one"), (2, "two")] {
         grant(&store, &claim(bits, name)).await.unwrap();
     }
-    let first: i32 = root.query_one("SELECT requests FROM oarlock.session", &[]).await.unwrap().get(0);
-    // Four requests at once need four connections.
-    root.batch_execute("BEGIN; SELECT FROM oarlock.resource FOR UPDATE").await.unwrap();
-    let busy: Vec<_> = [(3, "one"), (4, "one"), (5, "two"), (6, "two")]
-        .map(|(bits, name)| {
-            let store = store.clone();
-            tokio::spawn(async move { store.attempt(&claim(bits, name)).await })
-        })
-        .into();
-    until(&root, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oarlock%'", 4)
-        .await;
+    let first: i32 = root.query_one(SECOND, &[]).await.unwrap().get(0);
+    let busy = keep_busy(&store, root, 4).await;
     root.batch_execute("ROLLBACK").await.unwrap();
     for request in busy {
-        assert!(matches!(request.await.unwrap().unwrap(), Attempt::Pending(_)));
+        request.await.unwrap();
     }
     door.aim(nowhere());
     root.query("SELECT pg_terminate_backend($1)", &[&first]).await.unwrap();
-    until(&root, &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {first}"), 0).await;
-    let mut refused = 0;
+    until(root, &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {first}"), 0).await;
+    // The client may send one request before it sees the end of the connection.
+    let _ = store.attempt(&claim(9, "one")).await;
+    (door, store, first)
+}
+
+/// They also stand for the session, for as long as no other connection does.
+#[tokio::test]
+async fn spares_serve_while_the_first_connection_is_gone() {
+    let Some((server, root)) = start().await else { return };
+    let (door, store, first) = without_first(&server, &root).await;
+    let spares = "SELECT pid FROM pg_stat_activity WHERE application_name = 'oarlock'
+        AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+    let spares: Vec<i32> = root.query(spares, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(spares.len(), 3);
     for bits in 10..15 {
-        let served = tokio::time::timeout(BOUND, grant(&store, &claim(bits, &format!("own {bits}")))).await.unwrap();
-        refused += usize::from(served.is_err());
+        grant(&store, &claim(bits, &format!("own {bits}"))).await.unwrap();
     }
-    // The client may have sent one before it saw the end of the connection.
-    assert!(refused <= 1, "{refused} of 5 failed");
-    let stands = format!(
-        "SELECT count(*) FROM oarlock.session WHERE requests <> {first} AND requests IN (SELECT pid FROM pg_stat_activity)"
-    );
-    until(&root, &stands, 1).await;
-    // And the first one is opened as soon as that is possible.
+    let second: i32 = root.query_one(SECOND, &[]).await.unwrap().get(0);
+    assert!(second != first && spares.contains(&second), "{second} of {spares:?}");
+    // Longer than an idle connection is kept, and the pause after one that could not be opened.
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    let living = "SELECT count(*) FROM oarlock.session WHERE requests IN (SELECT pid FROM pg_stat_activity)";
+    assert_eq!(root.query_one(living, &[]).await.unwrap().get::<_, i64>(0), 1, "its second backend was closed");
     door.aim(server.addr());
-    grant(&store, &claim(20, "last")).await.unwrap();
+    let reopened = async {
+        loop {
+            grant(&store, &claim(20, "last")).await.unwrap();
+            let second: i32 = root.query_one(SECOND, &[]).await.unwrap().get(0);
+            if !spares.contains(&second) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, reopened).await.expect("the first connection to be opened again");
+}
+
+#[tokio::test]
+async fn a_request_waits_for_a_spare_where_the_first_connection_cannot_be_opened() {
+    let Some((server, root)) = start().await else { return };
+    let (_door, store, _) = without_first(&server, &root).await;
+    let busy = keep_busy(&store, &root, 3).await;
+    let asking = store.clone();
+    let request = tokio::spawn(async move { grant(&asking, &claim(30, "own")).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!request.is_finished(), "{:?}", request.await);
+    root.batch_execute("ROLLBACK").await.unwrap();
+    request.await.unwrap().unwrap();
+    for request in busy {
+        request.await.unwrap();
+    }
 }
 
 /// Its claims must end for the client before another client sees the liveness lock released.
