@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::driver::BoxFuture;
-use crate::error::{Error, ErrorKind};
+use crate::engine::DEFAULT_OP_TIMEOUT;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Promise;
+use crate::state::{Page, Query, ResourceState};
 use crate::text;
 use crate::url::Url;
 
@@ -69,8 +71,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What else was seen.
     pub facts: Vec<Fact>,
-    /// The store was never used: a client would create what it needs, and an examination changes nothing.
-    pub never_used: bool,
+    /// The locks, where the store can list them without writing anything.
+    pub locks: Vec<ResourceState>,
 }
 
 impl Report {
@@ -83,7 +85,7 @@ impl Report {
     pub fn merge(&mut self, other: Self) {
         self.findings.extend(other.findings);
         self.facts.extend(other.facts);
-        self.never_used |= other.never_used;
+        self.locks.extend(other.locks);
     }
 
     /// The worst severity found; `None` if nothing was found.
@@ -157,14 +159,51 @@ impl OnServer<'_> {
         }
     }
 
-    /// Notes that the server could not be asked.
+    /// Notes that the server could not be asked, and why.
     pub fn failed(&mut self, error: &Error) {
-        self.find(if error.kind() == ErrorKind::Denied { &DENIED } else { &UNREACHABLE }, error.to_string());
+        let check = match error.kind() {
+            ErrorKind::Denied => &DENIED,
+            ErrorKind::Unreachable | ErrorKind::Closed => &UNREACHABLE,
+            ErrorKind::NewerFormat | ErrorKind::Foreign => &NEWER_FORMAT,
+            _ => &REFUSED,
+        };
+        self.find(check, error.to_string());
     }
 
     /// Notes what the user has no right to ask.
     pub fn cannot_tell(&mut self, what: &str) {
         self.find(&CANNOT_TELL, format!("this user may not ask for {what}, so that it cannot be judged"));
+    }
+}
+
+/// Bounds a question: a server may accept a connection and never answer.
+///
+/// # Errors
+/// Those of `work`; [`ErrorKind::Unreachable`] after `limit`.
+pub async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = || Error::unreachable(format!("no answer within {}", text::span(limit)));
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// How long one server of this URL may take to be asked everything.
+#[must_use]
+pub fn patience(url: &Url) -> Duration {
+    url.connect_timeout().saturating_add(url.op_timeout().unwrap_or(DEFAULT_OP_TIMEOUT))
+}
+
+/// Lists all locks with `page`, which must write nothing.
+///
+/// # Errors
+/// Those of `page`.
+pub async fn list<F: Future<Output = Result<Page>>>(mut page: impl FnMut(Query) -> F) -> Result<Vec<ResourceState>> {
+    let (mut query, mut locks) = (Query::live(), Vec::new());
+    loop {
+        let Page { resources, more, .. } = page(query.clone()).await?;
+        query.after = resources.last().map(|last| last.name.clone());
+        locks.extend(resources);
+        if !more || query.after.is_none() {
+            return Ok(locks);
+        }
     }
 }
 

@@ -40,6 +40,30 @@ pub fn builder(url: impl IntoUrl) -> LocksBuilder {
     crate::builder(url).into()
 }
 
+/// Examines a deployment: is it safe, and why not? Nothing is changed.
+pub mod doctor {
+    pub use crate::doctor::{Check, Fact, Finding, Guarantees, Limits, Promise, Report, Severity, checks, guarantees};
+
+    use crate::Result;
+    use crate::url::IntoUrl;
+
+    /// Examines the store behind a URL. See [`examine`](crate::doctor::examine) of the async API.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> oarlock::Result<()> {
+    /// let report = oarlock::blocking::doctor::examine("mem:", oarlock::doctor::Limits::default())?;
+    /// assert_eq!(report.worst(), None);
+    /// # Ok(()) }
+    /// ```
+    pub fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
+        oarlock_core::Runtime::own_thread()?.block_on(crate::doctor::examine(url.into_url()?, limits))?
+    }
+}
+
 /// Creates what a store needs before it can be used: the tables and procedures of an SQL store.
 pub mod setup {
     pub use crate::setup::script;
@@ -70,7 +94,8 @@ mod tests {
     #[test]
     fn every_async_function_has_a_twin() {
         let twins = include_str!("blocking.rs");
-        let sources = [include_str!("lib.rs"), include_str!("connect.rs"), include_str!("setup.rs")];
+        let sources =
+            [include_str!("lib.rs"), include_str!("connect.rs"), include_str!("doctor.rs"), include_str!("setup.rs")];
         let functions = sources.iter().flat_map(|source| source.split("\npub async fn ").skip(1));
         let names: Vec<_> = functions.filter_map(|rest| rest.split('(').next()).collect();
         assert!(names.contains(&"connect"), "{names:?}");

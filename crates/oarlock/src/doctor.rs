@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use oarlock_core::doctor::{COMMON, DENIED, MANY_WAITERS, NEWER_FORMAT, OLD_HOLD, REFUSED, UNREACHABLE};
+use oarlock_core::doctor::{COMMON, Doctor, MANY_WAITERS, OLD_HOLD, patience, within};
 pub use oarlock_core::doctor::{Check, Fact, Finding, Report, Severity};
 pub use oarlock_core::guarantees::{Guarantees, Promise};
 use oarlock_core::state::ResourceState;
 use oarlock_core::text;
 
+use crate::Result;
 use crate::registry::STORES;
 use crate::url::{IntoUrl, Url};
-use crate::{ErrorKind, Result};
 
 /// What is too many and too old.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub fn guarantees() -> impl Iterator<Item = &'static Guarantees> {
 /// Examines the store behind a URL: its servers, as the store knows them, and its locks.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] for an invalid URL, or if this build has no driver for it. A server that does not answer is a
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid URL, or if this build has no driver for it. A server that does not answer is a
 /// finding.
 ///
 /// # Examples
@@ -58,51 +58,38 @@ pub fn guarantees() -> impl Iterator<Item = &'static Guarantees> {
 pub async fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
     let url = url.into_url()?;
     let mut report = match url.store().examination() {
-        Some(doctor) => (doctor.examine)(url.clone()).await,
+        Some(doctor) => ask(doctor, url).await,
         None => Report::default(),
     };
-    let server = url.to_string();
-    if !report.never_used
-        && let Err(error) = look(url, limits, &mut report).await
-    {
-        let check = match error.kind() {
-            ErrorKind::Unreachable | ErrorKind::Closed => &UNREACHABLE,
-            ErrorKind::Denied => &DENIED,
-            ErrorKind::NewerFormat | ErrorKind::Foreign => &NEWER_FORMAT,
-            _ => &REFUSED,
-        };
-        // The store may have said the same about each of its servers.
-        if !report.findings.iter().any(|finding| finding.check.id == check.id) {
-            report.on(&server).find(check, error.to_string());
-        }
-    }
+    judge_locks(limits, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
     Ok(report)
 }
 
-/// Looks at the locks.
-async fn look(url: Url, limits: Limits, report: &mut Report) -> Result<()> {
-    let locks = crate::connect(url).await?;
-    let looked = list(&locks, limits, report).await;
-    // Nothing was held; a store that does not answer any more is a finding already.
-    let _ = locks.shutdown(Duration::from_secs(1)).await;
-    looked
+/// Asks the servers, for as long as all of them may take one after the other, and then no longer.
+async fn ask(doctor: Doctor, url: Url) -> Report {
+    let servers = u32::try_from(url.hosts().len()).unwrap_or(u32::MAX);
+    let limit = patience(&url).saturating_mul(servers.saturating_add(2));
+    let name = url.to_string();
+    match within(limit, async { Ok((doctor.examine)(url).await) }).await {
+        Ok(report) => report,
+        Err(error) => {
+            let mut report = Report::default();
+            report.on(&name).failed(&error);
+            report
+        }
+    }
 }
 
-async fn list(locks: &crate::Locks, limits: Limits, report: &mut Report) -> Result<()> {
-    if !locks.info().capabilities.listing {
-        return Ok(());
-    }
-    let states = locks.list().await?;
-    let crowded: Vec<_> = states.iter().filter_map(|state| crowd(state, limits)).collect();
-    let old: Vec<_> = states.iter().filter_map(|state| old_hold(state, limits)).collect();
+fn judge_locks(limits: Limits, report: &mut Report) {
+    let crowded: Vec<_> = report.locks.iter().filter_map(|state| crowd(state, limits)).collect();
+    let old: Vec<_> = report.locks.iter().filter_map(|state| old_hold(state, limits)).collect();
     if let Some(examples) = examples(&crowded) {
         report.find(&MANY_WAITERS, format!("more than {} claims wait for one name: {examples}", limits.waiters));
     }
     if let Some(examples) = examples(&old) {
         report.find(&OLD_HOLD, format!("held for more than {}: {examples}", text::span(limits.max_hold)));
     }
-    Ok(())
 }
 
 fn crowd(state: &ResourceState, limits: Limits) -> Option<String> {

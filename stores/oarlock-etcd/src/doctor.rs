@@ -1,12 +1,14 @@
 //! Examines the members of a cluster: is there a leader, space, and a majority to spare?
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use oarlock_core::Result;
-use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity};
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, list, patience, within};
+use oarlock_core::driver::Driver as _;
 use oarlock_core::guarantees::Promise;
+use oarlock_core::{ErrorKind, Result};
 
+use crate::Etcd;
 use crate::config::Config;
 use crate::connection::Connection;
 
@@ -16,7 +18,7 @@ pub(crate) const DOCTOR: Doctor = Doctor {
         Box::pin(async move {
             let mut report = Report::default();
             match Config::from_url(&url) {
-                Ok(config) => examine(&config, &mut report).await,
+                Ok(config) => examine(config, patience(&url), &mut report).await,
                 Err(error) => report.on(&url.to_string()).failed(&error),
             }
             report
@@ -136,13 +138,13 @@ struct AuthStatus {
     enabled: bool,
 }
 
-async fn examine(config: &Config, report: &mut Report) {
+async fn examine(config: Config, limit: Duration, report: &mut Report) {
     let (mut clusters, mut alarms) = (BTreeMap::<u64, Vec<&str>>::new(), BTreeSet::new());
     let mut voters = None;
     for member in &config.members {
         let one = Config { members: vec![member.clone()], ..config.clone() };
         let mut on = report.on(member);
-        match ask(&one, &mut on).await {
+        match within(limit, ask(&one, &mut on)).await {
             Ok(seen) => {
                 clusters.entry(seen.cluster).or_default().push(member);
                 alarms.extend(seen.alarms);
@@ -170,6 +172,20 @@ async fn examine(config: &Config, report: &mut Report) {
         }
         _ => {}
     }
+    if clusters.len() == 1
+        && let Err(error) = within(limit, list_locks(config.clone(), report)).await
+    {
+        report.on(&config.members.join(",")).failed(&error);
+    }
+}
+
+/// A client of this store writes nothing before it asks for a lock.
+async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
+    let store = Etcd::open(config).await?;
+    if store.info().capabilities.listing {
+        report.locks = list(async |query| store.inspect(&query).await).await?;
+    }
+    store.close().await
 }
 
 struct Seen {
@@ -181,9 +197,7 @@ struct Seen {
 async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
     let member = Connection::unasked(config)?;
     let sent = Instant::now();
-    let asked =
-        tokio::time::timeout(config.connect_timeout, member.unary("/etcdserverpb.Maintenance/Status", Empty {}));
-    let status: Status = asked.await.map_err(|_| oarlock_core::Error::unreachable("no answer in time"))??;
+    let status: Status = member.unary("/etcdserverpb.Maintenance/Status", Empty {}).await?;
     on.latency(sent.elapsed());
     on.fact("version", &status.version);
     on.fact("size", format!("{} MiB", status.size >> 20));
@@ -206,8 +220,12 @@ async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
     let list = member.unary::<_, MemberList>("/etcdserverpb.Cluster/MemberList", Empty {}).await;
     let voters = list.map(|list| list.members.iter().filter(|member| !member.learner).count());
     let alarms = member.unary::<_, Alarms>("/etcdserverpb.Maintenance/Alarm", Empty {}).await;
-    if !status.learner && status.leader != 0 && (voters.is_err() || alarms.is_err()) {
-        on.cannot_tell("the members and the alarms of the cluster");
+    if let Some(error) = voters.as_ref().err().or(alarms.as_ref().err()).filter(|_| !status.learner) {
+        if error.kind() == ErrorKind::Denied {
+            on.cannot_tell("the members and the alarms of the cluster");
+        } else {
+            on.failed(error);
+        }
     }
     if let Ok(auth) = member.unary::<_, AuthStatus>("/etcdserverpb.Auth/AuthStatus", Empty {}).await {
         on.fact("authentication", if auth.enabled { "on" } else { "off: every client may delete every lock" });

@@ -1,29 +1,50 @@
 //! Examines the directory of the store.
 
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use oarlock_core::Result;
-use oarlock_core::doctor::{Check, Doctor, Report, Severity};
+use oarlock_core::clock::{BootClock, Clock as _};
+use oarlock_core::doctor::{Check, Doctor, Report, Severity, patience, within};
 use oarlock_core::guarantees::Promise;
+use oarlock_core::model::{Notified, Now};
+use oarlock_core::state::ResourceState;
 use oarlock_core::url::Url;
+use rustix::fs::Access;
 
 use crate::config::{Config, other_default_dir};
 use crate::error::os_at;
-use crate::mount;
+use crate::session::Sessions;
+use crate::state::StateFile;
+use crate::store::offload;
+use crate::{boot, directory, mount};
 
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&NETWORK, &OPEN, &TWO_STORES, &DISK],
     examine: |url| {
         Box::pin(async move {
-            let mut report = Report::default();
-            if let Err(error) = examine(&url, &mut report) {
-                report.on(&url.to_string()).failed(&error);
-            }
-            report
+            let limit = patience(&url);
+            let name = url.to_string();
+            // A file system that hangs, hangs a thread of its own.
+            let examined = async { offload(move || Ok(look_at(&url)))?.await };
+            within(limit, examined).await.unwrap_or_else(|error| {
+                let mut report = Report::default();
+                report.on(&name).failed(&error);
+                report
+            })
         })
     },
 };
+
+fn look_at(url: &Url) -> Report {
+    let mut report = Report::default();
+    if let Err(error) = examine(url, &mut report) {
+        report.on(&url.to_string()).failed(&error);
+    }
+    report
+}
 
 static NETWORK: Check = Check {
     id: "local-network",
@@ -59,7 +80,7 @@ fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let name = dir.display().to_string();
     let mut on = report.on(&name);
     // What does not exist yet will be made on the file system of what does.
-    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let there = existing(dir)?;
     if let Some(kind) = mount::shared_kind(there)? {
         let reason = format!("it is on {kind}: another machine can hold the same lock");
         on.find(&NETWORK, reason);
@@ -89,6 +110,50 @@ fn examine(url: &Url, report: &mut Report) -> Result<()> {
         );
         on.find(&TWO_STORES, reason);
     }
-    report.never_used = there != dir;
+    if there == dir {
+        report.locks = list(&config)?;
+    } else if let Err(error) = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        return Err(os_at("create the directory of the store in", there, error.into()));
+    }
     Ok(())
+}
+
+/// The nearest directory that exists. One that may not be looked at is an error: it is not known what is in it.
+fn existing(dir: &Path) -> Result<&Path> {
+    for path in dir.ancestors() {
+        match path.metadata() {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(os_at("look at", path, error)),
+        }
+    }
+    Ok(Path::new("/"))
+}
+
+/// Reads all state files, and writes nothing: a store that is opened creates folders and removes old files.
+fn list(config: &Config) -> Result<Vec<ResourceState>> {
+    let (folder, states) = (config.dir.join("session"), config.dir.join("state"));
+    if !states.is_dir() || !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let access = if config.group { directory::Access::Group } else { directory::Access::Owner };
+    let sessions = Sessions::open(&folder, access)?;
+    let boot: Arc<str> =
+        boot::id().map(Into::into).map_err(|error| os_at("read the boot id for", &config.dir, error))?;
+    let now = Now { boot: BootClock.now(), wall_micros: BootClock.wall_micros() };
+    let (mut locks, mut buffer) = (Vec::new(), Vec::new());
+    for shard in 0..=u8::MAX {
+        let Ok(files) = std::fs::read_dir(states.join(format!("{shard:02x}"))) else { continue };
+        for file in files.flatten() {
+            // A file that another process writes or removes at this moment is not needed.
+            let Ok(Some(mut state)) = StateFile::open_to_show(file.path()) else { continue };
+            let Ok(Some(record)) = state.read(&mut buffer) else { continue };
+            let name = record.name.clone();
+            let mut resource = record.of_boot(&boot, now);
+            resource.end_sessions(now, &mut Notified::new(), |session| !sessions.is_dead(session));
+            locks.push(resource.state(name, now));
+        }
+    }
+    locks.retain(|state| !state.is_free());
+    Ok(locks)
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oarlock_core::model::Resource;
+use oarlock_core::model::{Notified, Now, Resource};
 use oarlock_core::{Error, ErrorKind, ResourceName, Result};
 use serde::Deserialize;
 
@@ -57,6 +57,19 @@ pub(crate) struct Record {
     pub(crate) resource: Resource,
     newest: Newest,
     slot_size: usize,
+}
+
+impl Record {
+    /// The resource, with deadlines of this boot: those from before it are replaced, because they mean nothing now.
+    pub(crate) fn of_boot(self, boot: &str, now: Now) -> Resource {
+        let mut resource = self.resource;
+        if *self.boot != *boot {
+            // No process survived the restart, even if its session file did.
+            resource.end_sessions(now, &mut Notified::new(), |_| false);
+            resource.void_deadlines(now);
+        }
+        resource
+    }
 }
 
 /// An open state file.

@@ -207,13 +207,7 @@ impl Store {
 
     /// The resource of a record. Deadlines from before the last boot are replaced: they mean nothing now.
     pub(crate) fn of_this_boot(&self, record: Record, now: Now) -> Resource {
-        let mut resource = record.resource;
-        if record.boot != self.boot {
-            // No process survived the restart, even if its session file did.
-            resource.end_sessions(now, &mut Notified::new(), |_| false);
-            resource.void_deadlines(now);
-        }
-        resource
+        record.of_boot(&self.boot, now)
     }
 
     /// Opens and reads the state file of a name. The caller must have the shard's lock.

@@ -1,8 +1,9 @@
 //! Examines the servers of a Redlock: are they independent, and can a majority fail?
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use oarlock_core::doctor::{Check, Doctor, Report, Severity};
+use oarlock_core::doctor::{Check, Doctor, Report, Severity, patience};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::text;
 use oarlock_redis::Config;
@@ -15,7 +16,7 @@ pub(crate) const DOCTOR: Doctor = Doctor {
     examine: |url| {
         Box::pin(async move {
             match configs(&url) {
-                Ok(members) => examine(&members).await,
+                Ok(members) => examine(&members, patience(&url)).await,
                 Err(error) => {
                     let mut report = Report::default();
                     report.on(&url.to_string()).failed(&error);
@@ -60,11 +61,11 @@ static CLOCKS: Check = Check {
 /// How far the clocks of clients and servers may differ.
 const MAX_OFFSET_MICROS: u64 = 60_000_000;
 
-async fn examine(members: &[Config]) -> Report {
+async fn examine(members: &[Config], limit: Duration) -> Report {
     let mut report = Report::default();
     let mut seen = Vec::new();
     for config in members {
-        if let Some(server) = member(config, &mut report).await {
+        if let Some(server) = member(config, limit, &mut report).await {
             seen.push((config.address.to_string(), server));
         }
     }
@@ -85,7 +86,7 @@ async fn examine(members: &[Config]) -> Report {
     for (name, server) in &seen {
         let offset = server.clock_ahead.unsigned_abs();
         if offset > MAX_OFFSET_MICROS {
-            let offset = text::span(std::time::Duration::from_micros(offset));
+            let offset = text::span(Duration::from_micros(offset));
             report
                 .on(name)
                 .find(&CLOCKS, format!("its clock differs from this machine's by {offset}: fences can repeat"));

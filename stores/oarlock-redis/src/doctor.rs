@@ -5,10 +5,14 @@ mod cluster;
 mod sentinel;
 mod server;
 
-use oarlock_core::doctor::{Doctor, Report};
+use std::time::Duration;
+
+use oarlock_core::doctor::{Doctor, Report, UNREACHABLE, list, patience, within};
+use oarlock_core::driver::Driver as _;
 use oarlock_core::{Error, Result};
 use redis::{Cmd, Value};
 
+use crate::Redis;
 use crate::config::{Address, Config};
 use crate::connection::{Connection, Connector, Login, Target};
 use crate::error::failed;
@@ -20,7 +24,8 @@ pub(crate) const DOCTOR: Doctor = Doctor {
     examine: |url| {
         Box::pin(async move {
             let mut report = Report::default();
-            if let Err(error) = examine(Config::from_url(&url), &mut report).await {
+            let limit = patience(&url);
+            if let Err(error) = examine(Config::from_url(&url), limit, &mut report).await {
                 report.on(&url.to_string()).failed(&error);
             }
             report
@@ -28,38 +33,51 @@ pub(crate) const DOCTOR: Doctor = Doctor {
     },
 };
 
-async fn examine(config: Result<Config>, report: &mut Report) -> Result<()> {
+async fn examine(config: Result<Config>, limit: Duration, report: &mut Report) -> Result<()> {
     let config = config?;
     let connector = Connector::new(&config)?;
     match &config.address {
         Address::Tcp(host, port) => {
             let target = Target::Tcp(host.clone(), *port);
-            server::examine(&connector, &config, &target, Surroundings::Alone, report).await;
+            server::examine(&connector, &config, &target, Surroundings::Alone, limit, report).await;
         }
         Address::Unix(path) => {
             let target = Target::Unix(path.clone());
-            server::examine(&connector, &config, &target, Surroundings::Alone, report).await;
+            server::examine(&connector, &config, &target, Surroundings::Alone, limit, report).await;
         }
         Address::Sentinel { hosts, master } => {
-            for master in sentinel::examine(&connector, hosts, master, report).await {
-                server::examine(&connector, &config, &master, Surroundings::FailsOver, report).await;
+            for master in sentinel::examine(&connector, hosts, master, limit, report).await {
+                server::examine(&connector, &config, &master, Surroundings::FailsOver, limit, report).await;
             }
         }
         Address::Cluster(seeds) => {
-            for (master, surroundings) in cluster::examine(&connector, seeds, report).await {
-                server::examine(&connector, &config, &master, surroundings, report).await;
+            for (master, surroundings) in cluster::examine(&connector, seeds, limit, report).await {
+                server::examine(&connector, &config, &master, surroundings, limit, report).await;
             }
         }
     }
-    Ok(())
+    if report.findings.iter().any(|finding| finding.check.id == UNREACHABLE.id) {
+        // It was said, and takes as long again.
+        return Ok(());
+    }
+    within(limit, list_locks(config, report)).await
+}
+
+/// A client of this store writes nothing before it asks for a lock.
+async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
+    let store = Redis::open(config).await?;
+    if store.info().capabilities.listing {
+        report.locks = list(async |query| store.inspect(&query).await).await?;
+    }
+    store.close().await
 }
 
 /// Examines one server of a quorum. It has no replicas that may take its place. `None` if it does not answer.
-pub async fn member(config: &Config, report: &mut Report) -> Option<Seen> {
+pub async fn member(config: &Config, limit: Duration, report: &mut Report) -> Option<Seen> {
     let Address::Tcp(host, port) = &config.address else { return None };
     let target = Target::Tcp(host.clone(), *port);
     match Connector::new(config) {
-        Ok(connector) => server::examine(&connector, config, &target, Surroundings::Voter, report).await,
+        Ok(connector) => server::examine(&connector, config, &target, Surroundings::Voter, limit, report).await,
         Err(error) => {
             report.on(&target.to_string()).failed(&error);
             None

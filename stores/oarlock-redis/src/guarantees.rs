@@ -34,7 +34,7 @@ const LAYOUT: Guarantees = Guarantees {
     hung_holder: "after its lease",
     fences: "counter joined with the server's clock",
     forgets: "if it restarts without its data, evicts (refused unless allowed), or fails over before a replica has the \
-              grant; `min_replicas` prevents the last",
+              grant; `min_replicas` = number of replicas prevents the last",
     capabilities: Capabilities::of_the_model,
 };
 

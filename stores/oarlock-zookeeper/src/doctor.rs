@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity};
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, list, patience, within};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::{Error, Result, text};
 use tokio::net::TcpStream;
@@ -13,6 +13,8 @@ use crate::config::{Config, Layout};
 use crate::error::{SCHEME, from_zk};
 use crate::resume::begin;
 use crate::servers::Servers;
+use crate::session::Session;
+use crate::unknown_nodes::UnknownNodes;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&NOT_SERVING, &STANDALONE, &EVEN, &WORDS, &SESSION_RANGE, &BEHIND],
@@ -20,7 +22,7 @@ pub(crate) const DOCTOR: Doctor = Doctor {
         Box::pin(async move {
             let mut report = Report::default();
             match Config::from_url(&url) {
-                Ok(config) => examine(&config, &mut report).await,
+                Ok(config) => examine(&config, patience(&url), &mut report).await,
                 Err(error) => report.on(&url.to_string()).failed(&error),
             }
             report
@@ -68,16 +70,16 @@ static BEHIND: Check = Check {
 /// The longest answer that is read.
 const LONGEST: usize = 64 << 10;
 
-async fn examine(config: &Config, report: &mut Report) {
+async fn examine(config: &Config, limit: Duration, report: &mut Report) {
     for host in &config.hosts {
         let mut on = report.on(host);
         if is_encrypted(config) {
             on.find(&WORDS, "the four-letter words are not asked for on encrypted ports");
-        } else if let Err(error) = ask(host, config, &mut on).await {
+        } else if let Err(error) = within(limit, ask(host, &mut on)).await {
             on.failed(&error);
         }
     }
-    if let Err(error) = session(config, report).await {
+    if let Err(error) = within(limit, session(config, report)).await {
         report.on(&config.hosts.join(",")).failed(&error);
     }
 }
@@ -95,10 +97,12 @@ fn is_encrypted(config: &Config) -> bool {
 /// Opens a session, without making anything in it, and looks at what was granted.
 async fn session(config: &Config, report: &mut Report) -> Result<()> {
     let servers = Arc::new(Servers::from_config(config)?);
-    let (connection, _) = begin(config, &servers).await?;
+    let (connection, life) = begin(config, &servers).await?;
     let (asked, granted) = (config.session_timeout, connection.client.session_timeout());
-    if config.layout == Layout::Native {
-        report.never_used = connection.client.check_stat(&config.root).await.map_err(from_zk)?.is_none();
+    // A session makes no nodes by itself, unlike a client that is opened.
+    let session = Session::on(config, connection, life, UnknownNodes::default());
+    if config.layout == Layout::Native && session.client.check_stat(&config.root).await.map_err(from_zk)?.is_some() {
+        report.locks = list(async |query| session.inspect_native(&query).await).await?;
     }
     let hosts = config.hosts.join(",");
     let mut on = report.on(&hosts);
@@ -115,9 +119,9 @@ async fn session(config: &Config, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-async fn ask(host: &str, config: &Config, on: &mut OnServer<'_>) -> Result<()> {
+async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<()> {
     let sent = Instant::now();
-    let answer = word(host, "srvr", config).await?;
+    let answer = word(host, "srvr").await?;
     on.latency(sent.elapsed());
     if answer.contains("not currently serving") {
         on.find(&NOT_SERVING, "it serves no requests: it has no majority, or is starting");
@@ -131,7 +135,7 @@ async fn ask(host: &str, config: &Config, on: &mut OnServer<'_>) -> Result<()> {
     }
     on.fact("version", version.split(['-', ',']).next().unwrap_or_default());
     on.fact("mode", mode);
-    let monitor = word(host, "mntr", config).await?;
+    let monitor = word(host, "mntr").await?;
     if !monitor.contains("zk_server_state") {
         on.find(&WORDS, "it denies the word mntr, so that the ensemble cannot be judged");
     }
@@ -157,7 +161,7 @@ async fn ask(host: &str, config: &Config, on: &mut OnServer<'_>) -> Result<()> {
 }
 
 /// Sends a four-letter word, and reads the answer.
-async fn word(host: &str, word: &str, config: &Config) -> Result<String> {
+async fn word(host: &str, word: &str) -> Result<String> {
     let asked = async {
         let found: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
         let stream = TcpStream::connect(&found[..]).await?;
@@ -182,11 +186,6 @@ async fn word(host: &str, word: &str, config: &Config) -> Result<String> {
         }
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    let late = || Error::unreachable(format!("no answer of {host} in time")).on(SCHEME);
-    match tokio::time::timeout(config.session_timeout, asked).await {
-        Ok(answer) => {
-            answer.map_err(|error| Error::unreachable(format!("no connection to {host}")).on(SCHEME).because(error))
-        }
-        Err(_) => Err(late()),
-    }
+    let asked: std::io::Result<String> = asked.await;
+    asked.map_err(|error| Error::unreachable(format!("no connection to {host}")).on(SCHEME).because(error))
 }

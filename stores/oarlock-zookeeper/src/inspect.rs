@@ -27,7 +27,7 @@ impl ZooKeeper {
 }
 
 impl Session {
-    async fn inspect_native(&self, query: &Query) -> Result<Page> {
+    pub(crate) async fn inspect_native(&self, query: &Query) -> Result<Page> {
         let resources = match &query.select {
             Select::Name(name) => {
                 let queue = self.poll(&self.parent(name)).await?;

@@ -1,5 +1,7 @@
 //! `oarlock doctor`: is this deployment safe, and why not?
 
+use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::time::Duration;
 
 use oarlock::doctor::{Fact, Finding, Limits, Report, Severity, examine};
@@ -32,8 +34,17 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let mut limits = Limits::default();
     (limits.waiters, limits.max_hold) = (args.max_waiters, args.max_hold);
-    store.messages.detail(&format!("examining {}", store.url));
-    let report = block_on(async { Ok(examine(&store.url, limits).await?) })?;
+    let report = block_on(async {
+        let mut examination = pin!(examine(&store.url, limits));
+        // Servers that do not answer take their time: on a terminal that is said.
+        if let Ok(report) = tokio::time::timeout(Duration::from_secs(1), &mut examination).await {
+            return Ok(report?);
+        }
+        if std::io::stderr().is_terminal() {
+            store.messages.note(&format!("still asking the servers of {} …", store.url));
+        }
+        Ok(examination.await?)
+    })?;
     let exit = exit(&report);
     match store.messages.format {
         Format::Table => output::print(&text(&report, &store.url.to_string(), store.messages.verbose))?,

@@ -4,8 +4,11 @@ mod coordinators;
 mod databases;
 mod redis;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -94,9 +97,62 @@ fn a_directory_that_others_can_write_to_is_unsafe() {
     let healthy = Healthy::at(&context.url(), &[]);
     let dir = context.dir.path().join("store");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
-    // The driver refuses it as well.
-    let found = doctor(&healthy.url);
-    assert_eq!((found.code, found.ids), (2, words(&["local-open", "denied"])), "{:#}", found.report);
+    healthy.breaks("local-open", 2);
+}
+
+/// Every file below a directory. For a directory, when a file was last created or removed there; files are written by
+/// the holder, too.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let is_dir = entry.path().is_dir();
+        found.insert(entry.path(), is_dir.then(|| entry.metadata().unwrap().modified().unwrap()));
+        if is_dir {
+            found.extend(files(&entry.path()));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_in_the_directory_changes() {
+    let context = TestContext::new();
+    let _holder = context.hold(&["deploy/prod"]);
+    // What a process that was killed left behind stays, too.
+    let dir = context.dir.path().join("store");
+    std::fs::write(dir.join("session/left-behind"), "").unwrap();
+    let before = files(&dir);
+    let found = doctor_with(&context.url(), &["--max-hold", "1ms"]);
+    assert_eq!(found.ids, words(&["old-hold"]), "it saw the lock: {:#}", found.report);
+    assert_eq!(files(&dir), before);
+}
+
+/// A server that accepts connections and never answers ends no examination late.
+#[test]
+fn silent_servers_are_given_up() {
+    let silent: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let [a, b, c] = [0, 1, 2].map(|at: usize| silent[at].local_addr().unwrap());
+    let urls = [
+        format!("redis://{a}"),
+        format!("redis+sentinel://{a}/main"),
+        format!("redis+cluster://{a}"),
+        format!("redlock://{a},{b},{c}"),
+        format!("etcd://{a}"),
+        format!("zk://{a}"),
+        format!("postgres://ada@{a}/locks"),
+        format!("mysql://ada@{a}/locks"),
+    ];
+    let asked = urls.map(|url| {
+        std::thread::spawn(move || {
+            let begun = Instant::now();
+            let found = doctor(&format!("{url}?connect_timeout=500ms&op_timeout=500ms"));
+            assert!(found.ids.contains("unreachable"), "{url}: {:#}", found.report);
+            (url, begun.elapsed())
+        })
+    });
+    for (url, took) in asked.map(|thread| thread.join().unwrap()) {
+        assert!(took < Duration::from_secs(20), "{url} took {took:?}");
+    }
 }
 
 #[test]

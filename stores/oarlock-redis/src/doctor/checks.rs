@@ -12,6 +12,7 @@ pub(crate) const ALL: &[&Check] = &[
     &REPLICA,
     &FAILOVER,
     &LAG,
+    &TOO_FEW_REPLICAS,
     &LOADING,
     &SENTINEL_QUORUM,
     &SENTINEL_COUNT,
@@ -49,7 +50,7 @@ pub(super) static DISK: Check = Check {
 pub(super) static MEMORY: Check = Check {
     id: "redis-memory",
     severity: Severity::Warning,
-    promise: Promise::LossReported,
+    promise: Promise::BoundedWait,
     fix: "raise maxmemory, or move other data away",
 };
 pub(super) static REPLICA: Check = Check {
@@ -62,13 +63,19 @@ pub(super) static FAILOVER: Check = Check {
     id: "redis-failover",
     severity: Severity::Void,
     promise: Promise::BeliefEndsFirst,
-    fix: "add min_replicas=1 to the URL; and CONFIG SET min-replicas-to-write 1",
+    fix: "set min_replicas in the URL to the number of replicas; and CONFIG SET min-replicas-to-write 1",
 };
 pub(super) static LAG: Check = Check {
     id: "redis-replica-lag",
     severity: Severity::Warning,
     promise: Promise::BeliefEndsFirst,
-    fix: "add min_replicas=1 to the URL, so that a grant counts only when a replica has it",
+    fix: "set min_replicas in the URL to the number of replicas, so that a grant counts only when all have it",
+};
+pub(super) static TOO_FEW_REPLICAS: Check = Check {
+    id: "redis-too-few-replicas",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "start the missing replicas, or lower min_replicas in the URL of every client",
 };
 pub(super) static LOADING: Check = Check {
     id: "redis-loading",

@@ -1,7 +1,9 @@
 //! A cluster: are all slots served, and can each master be replaced?
 
+use std::time::Duration;
+
 use oarlock_core::Result;
-use oarlock_core::doctor::Report;
+use oarlock_core::doctor::{Report, within};
 
 use super::server::Surroundings;
 use super::{Asked, checks};
@@ -9,11 +11,16 @@ use crate::config::Host;
 use crate::connection::{Connector, Login, Target};
 
 /// Asks the first node that answers, and returns the masters.
-pub(super) async fn examine(connector: &Connector, seeds: &[Host], report: &mut Report) -> Vec<(Target, Surroundings)> {
+pub(super) async fn examine(
+    connector: &Connector,
+    seeds: &[Host],
+    limit: Duration,
+    report: &mut Report,
+) -> Vec<(Target, Surroundings)> {
     let mut nodes = None;
     for (host, port) in seeds {
         let target = Target::Tcp(host.clone(), *port);
-        match ask(connector, &target).await {
+        match within(limit, ask(connector, &target)).await {
             Ok(answer) => nodes = nodes.or(Some(answer)),
             Err(error) => report.on(&target.to_string()).failed(&error),
         }

@@ -1,8 +1,9 @@
 //! The Sentinels: can they replace a master, and do they agree?
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use oarlock_core::doctor::Report;
+use oarlock_core::doctor::{Report, within};
 use oarlock_core::{ErrorKind, Result};
 
 use super::{Asked, cause, checks, find};
@@ -10,12 +11,18 @@ use crate::config::Host;
 use crate::connection::{Connector, Login, Target};
 
 /// Asks every Sentinel, and returns the masters that they name: one, if they agree.
-pub(super) async fn examine(connector: &Connector, hosts: &[Host], master: &str, report: &mut Report) -> Vec<Target> {
+pub(super) async fn examine(
+    connector: &Connector,
+    hosts: &[Host],
+    master: &str,
+    limit: Duration,
+    report: &mut Report,
+) -> Vec<Target> {
     let (mut masters, mut totals) = (BTreeSet::new(), BTreeSet::new());
     for (host, port) in hosts {
         let target = Target::Tcp(host.clone(), *port);
         let name = target.to_string();
-        match ask(connector, &target, master, &name, report).await {
+        match within(limit, ask(connector, &target, master, &name, report)).await {
             Ok((named, total)) => {
                 masters.insert(named);
                 totals.insert(total);
@@ -44,17 +51,17 @@ async fn ask(
     master: &str,
     name: &str,
     report: &mut Report,
-) -> Result<(Host, u32)> {
+) -> Result<(Host, u64)> {
     let sentinel = match Asked::open(connector, target, Login::None).await {
         Err(error) if error.kind() == ErrorKind::Denied => Asked::open(connector, target, Login::Sentinel).await?,
         opened => opened?,
     };
     let state = sentinel.pairs(&["SENTINEL", "MASTER", master]).await?;
-    let number = |field: &str| find(&state, field).and_then(|value| value.parse::<u32>().ok()).unwrap_or_default();
-    let (quorum, total) = (number("quorum"), number("num-other-sentinels") + 1);
+    let number = |field: &str| find(&state, field).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
+    let (quorum, total) = (number("quorum"), number("num-other-sentinels").saturating_add(1));
     let mut on = report.on(name);
     on.fact("quorum", format!("{quorum} of {total} Sentinels, {} replicas", number("num-slaves")));
-    if quorum * 2 <= total {
+    if quorum.saturating_mul(2) <= total {
         let reason = format!(
             "its quorum is {quorum} of {total}: Sentinels without a majority can call the master down. Each needless \
              failover can lose grants"
@@ -62,7 +69,11 @@ async fn ask(
         on.find(&checks::SENTINEL_QUORUM, reason);
     }
     if let Err(error) = sentinel.ask(&["SENTINEL", "CKQUORUM", master]).await {
-        on.find(&checks::SENTINEL_UNABLE, format!("it cannot replace the master: {}", cause(&error)));
+        if error.kind() == ErrorKind::Denied {
+            on.cannot_tell("SENTINEL CKQUORUM");
+        } else {
+            on.find(&checks::SENTINEL_UNABLE, format!("it cannot replace the master: {}", cause(&error)));
+        }
     } else if number("num-slaves") == 0 {
         on.find(&checks::SENTINEL_UNABLE, "the master has no replica that could take its place");
     }

@@ -1,9 +1,9 @@
 //! One server: what it keeps, what it throws away, and which replicas it has.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use oarlock_core::Result;
-use oarlock_core::doctor::{OnServer, Report};
+use oarlock_core::doctor::{OnServer, Report, within};
 use redis::Value;
 
 use super::{Asked, checks, find, text};
@@ -42,11 +42,12 @@ pub(super) async fn examine(
     config: &Config,
     target: &Target,
     surroundings: Surroundings,
+    limit: Duration,
     report: &mut Report,
 ) -> Option<Seen> {
     let name = target.to_string();
     let mut on = report.on(&name);
-    match look(connector, config, target, surroundings, &mut on).await {
+    match within(limit, look(connector, config, target, surroundings, &mut on)).await {
         Ok(seen) => Some(seen),
         Err(error) => {
             on.failed(&error);
@@ -73,19 +74,14 @@ async fn look(
         info.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.into(), v.trim().into())).collect();
     let mut settings = Vec::new();
     for setting in SETTINGS {
-        match server.pairs(&["CONFIG", "GET", setting]).await {
-            Ok(pairs) => settings.extend(pairs),
-            Err(_) => {
-                on.cannot_tell("CONFIG GET (appendfsync, min-replicas-to-write, maxclients)");
-                break;
-            }
-        }
+        // A setting that is denied is missing below.
+        settings.extend(server.pairs(&["CONFIG", "GET", setting]).await.unwrap_or_default());
     }
     let facts = Facts { info, settings };
     facts.judge(config, surroundings, on);
     Ok(Seen {
-        run_id: facts.text("run_id").to_owned(),
-        replication_id: facts.text("master_replid").to_owned(),
+        run_id: facts.text("run_id").unwrap_or_default().to_owned(),
+        replication_id: facts.text("master_replid").unwrap_or_default().to_owned(),
         clock_ahead,
     })
 }
@@ -107,65 +103,80 @@ async fn clock(server: &Asked, on: &mut OnServer<'_>) -> Result<i64> {
     Ok(on.clock(micros, took))
 }
 
+/// What the server says of itself. What it leaves out is unknown, and not good.
 struct Facts {
     info: Vec<(String, String)>,
     settings: Vec<(String, String)>,
 }
 
 impl Facts {
-    fn text(&self, name: &str) -> &str {
-        find(&self.info, name).unwrap_or_default()
+    fn text(&self, name: &str) -> Option<&str> {
+        find(&self.info, name)
     }
 
-    fn number(&self, name: &str) -> u64 {
-        self.text(name).parse().unwrap_or_default()
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
     }
 
-    fn setting(&self, name: &str) -> &str {
-        find(&self.settings, name).unwrap_or_default()
+    fn setting(&self, name: &str) -> Option<&str> {
+        find(&self.settings, name)
     }
 
     fn judge(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) {
-        on.fact("version", self.text("redis_version"));
-        if self.text("loading") == "1" {
+        on.fact("version", self.text("redis_version").unwrap_or("unknown"));
+        if self.text("loading") == Some("1") {
             on.find(&checks::LOADING, "it reads its data from the disk, and answers no request meanwhile");
         }
-        self.role(config, surroundings, on);
-        self.memory(on);
-        self.persistence(on);
-        let limit = self.setting("maxclients").parse().unwrap_or_default();
-        on.connections(self.number("connected_clients"), limit);
-    }
-
-    fn role(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) {
-        let (role, replicas) = (self.text("role"), self.number("connected_slaves"));
-        on.fact("role", format!("{role}, {replicas} replicas"));
-        if role == "slave" {
-            let master = format!("{}:{}", self.text("master_host"), self.text("master_port"));
-            let reason =
-                format!("it is a replica of {master}: it refuses writes, or forgets them when it synchronises");
-            on.find(&checks::REPLICA, reason);
-        } else if config.min_replicas > 0 || surroundings == Surroundings::Voter {
-            // A grant counts only when replicas have it, or no replica takes its place.
-        } else if surroundings == Surroundings::FailsOver {
-            let reason = "a replica takes its place when it fails, and may lack the last grants: then a second client \
-                          holds the same lock. The URL has no min_replicas";
-            on.find(
-                if self.setting("min-replicas-to-write").parse().is_ok_and(|least: u32| least > 0) {
-                    &checks::LAG
-                } else {
-                    &checks::FAILOVER
-                },
-                reason,
-            );
-        } else if replicas > 0 {
-            on.find(&checks::LAG, "whoever makes a replica its successor loses the grants that the replica lacks");
+        let judged = [
+            ("the role and the replicas", self.role(config, surroundings, on)),
+            ("maxmemory and maxmemory-policy", self.memory(on)),
+            ("appendonly and appendfsync", self.persistence(on)),
+            ("maxclients", self.connections(on)),
+        ];
+        for (what, _) in judged.iter().filter(|(_, judged)| judged.is_none()) {
+            on.cannot_tell(what);
         }
     }
 
-    fn memory(&self, on: &mut OnServer<'_>) {
-        let (limit, used) = (self.number("maxmemory"), self.number("used_memory"));
-        let policy = self.text("maxmemory_policy");
+    fn connections(&self, on: &mut OnServer<'_>) -> Option<()> {
+        on.connections(self.number("connected_clients")?, self.setting("maxclients")?.parse().ok()?);
+        Some(())
+    }
+
+    fn role(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) -> Option<()> {
+        let (role, replicas) = (self.text("role")?, self.number("connected_slaves")?);
+        on.fact("role", format!("{role}, {replicas} replicas"));
+        let required = u64::from(config.min_replicas);
+        if role == "slave" {
+            let master = (self.text("master_host").unwrap_or_default(), self.text("master_port").unwrap_or_default());
+            let reason =
+                format!("it is a replica of {}:{}: it refuses writes, or forgets them later", master.0, master.1);
+            on.find(&checks::REPLICA, reason);
+        } else if surroundings == Surroundings::Voter {
+            // No replica takes its place.
+        } else if required > replicas {
+            let reason =
+                format!("min_replicas is {required}, and {replicas} replicas are connected: no lock is granted");
+            on.find(&checks::TOO_FEW_REPLICAS, reason);
+        } else if required > 0 && required < replicas {
+            let reason = format!(
+                "min_replicas is {required} of {replicas} replicas: one that lacks a grant may take its master's place"
+            );
+            on.find(&checks::LAG, reason);
+        } else if required == 0 && surroundings == Surroundings::FailsOver {
+            let least = self.setting("min-replicas-to-write")?.parse::<u32>().ok()?;
+            let reason = "a replica takes its place when it fails, and may lack the last grants: then a second client \
+                          holds the same lock. The URL has no min_replicas";
+            on.find(if least > 0 { &checks::LAG } else { &checks::FAILOVER }, reason);
+        } else if required == 0 && replicas > 0 {
+            on.find(&checks::LAG, "a replica that is made the master by hand may lack the last grants");
+        }
+        Some(())
+    }
+
+    fn memory(&self, on: &mut OnServer<'_>) -> Option<()> {
+        let (limit, policy) = (self.number("maxmemory")?, self.text("maxmemory_policy")?);
+        let used = self.number("used_memory")?;
         on.fact(
             "memory",
             if limit == 0 { "no limit".to_owned() } else { format!("{used} of {limit} bytes, {policy}") },
@@ -174,28 +185,32 @@ impl Facts {
             let reason = format!("maxmemory-policy is {policy}: a full server throws keys away, and a lock is a key");
             on.find(&checks::EVICTION, reason);
         } else if limit > 0 && used.saturating_mul(10) >= limit.saturating_mul(9) {
-            let reason = format!("{used} of {limit} bytes are in use; a full server refuses grants and renewals");
+            let reason = format!("{used} of {limit} bytes are in use; a full server refuses new locks");
             on.find(&checks::MEMORY, reason);
         }
+        Some(())
     }
 
-    fn persistence(&self, on: &mut OnServer<'_>) {
-        let fsync = self.setting("appendfsync");
-        if self.text("aof_enabled") == "0" {
+    fn persistence(&self, on: &mut OnServer<'_>) -> Option<()> {
+        let stops = self.setting("stop-writes-on-bgsave-error") == Some("yes")
+            && self.setting("save").is_some_and(|points| !points.is_empty());
+        if self.text("aof_last_write_status") == Some("err")
+            || (stops && self.text("rdb_last_bgsave_status") == Some("err"))
+        {
+            on.find(&checks::DISK, "its last write to the disk failed, and it refuses writes until one succeeds");
+        }
+        if self.text("aof_enabled")? == "0" {
             on.fact("persistence", "snapshots, or none");
             let reason = "appendonly is off: a restart forgets every grant since the last snapshot, while its holder \
                           goes on";
             on.find(&checks::NO_PERSISTENCE, reason);
-        } else {
-            on.fact("persistence", format!("append-only file, fsync {fsync}"));
-            if !matches!(fsync, "always" | "") {
-                let reason = format!("appendfsync is {fsync}: a power cut forgets the last grants");
-                on.find(&checks::POWER_LOSS, reason);
-            }
+            return Some(());
         }
-        let stops = self.setting("stop-writes-on-bgsave-error") == "yes" && !self.setting("save").is_empty();
-        if self.text("aof_last_write_status") == "err" || (stops && self.text("rdb_last_bgsave_status") == "err") {
-            on.find(&checks::DISK, "its last write to the disk failed, and it refuses writes until one succeeds");
+        let fsync = self.setting("appendfsync")?;
+        on.fact("persistence", format!("append-only file, fsync {fsync}"));
+        if fsync != "always" {
+            on.find(&checks::POWER_LOSS, format!("appendfsync is {fsync}: a power cut forgets the last grants"));
         }
+        Some(())
     }
 }

@@ -6,22 +6,28 @@ use std::time::Instant;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::Result;
-use oarlock_core::doctor::{Check, Doctor, NEWER_FORMAT, OnServer, Report, Severity};
+use oarlock_core::doctor::{Check, Doctor, NEWER_FORMAT, OnServer, Report, Severity, list, patience, within};
 use oarlock_core::guarantees::Promise;
+use oarlock_core::state::{Page, Query};
 use oarlock_core::url::Url;
+use tokio::sync::Mutex;
 
 use crate::config::is_session;
+use crate::inspect;
 use crate::mysql::config::Config;
-use crate::mysql::connection::dial;
-use crate::mysql::error::{STORE, failed};
+use crate::mysql::connection::{dial, probe};
+use crate::mysql::driver::INSPECT;
+use crate::mysql::error::failed;
+use crate::mysql::flavour::Flavour;
 use crate::mysql::schema::{FORMAT, version};
+use crate::row::Row as _;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
-    checks: &[&LOST_COMMITS, &POWER_LOSS, &READ_ONLY, &REPLICA, &FAILOVER, &CLUSTER, &SPLIT, &ENGINE],
+    checks: &[&LOST_COMMITS, &POWER_LOSS, &READ_ONLY, &REPLICA, &FAILOVER, &CLUSTER, &SPLIT, &ENGINE, &POOLER],
     examine: |url| {
         Box::pin(async move {
             let mut report = Report::default();
-            if let Err(error) = examine(&url, &mut report).await {
+            if let Err(error) = within(patience(&url), examine(&url, &mut report)).await {
                 report.on(&address(&url)).failed(&error);
             }
             report
@@ -71,6 +77,12 @@ static SPLIT: Check = Check {
     promise: Promise::BeliefEndsFirst,
     fix: "restore the majority of the cluster; do not use a node that was cut off",
 };
+static POOLER: Check = Check {
+    id: "mysql-pooler",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "connect to the server itself",
+};
 static ENGINE: Check = Check {
     id: "mysql-engine",
     severity: Severity::Void,
@@ -86,21 +98,23 @@ const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_f
 const STATUS: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size',
     'wsrep_cluster_status', 'Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')";
 
+const PROCESS: &str = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'
+    AND grantee = CONCAT('\\'', REPLACE(CURRENT_USER(), '@', '\\'@\\''), '\\'')";
+
 const ENGINES: &str = "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE()
     AND table_name IN ('oarlock_format', 'oarlock_resource', 'oarlock_claim', 'oarlock_fence')
     AND engine <> 'InnoDB'";
 
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
-    let dialled = tokio::time::timeout(config.connect_timeout, dial(&config)).await;
-    let mut conn = dialled.unwrap_or_else(|_| Err(STORE.no_answer()))?;
-    let looked = look(url, &mut conn, report).await;
+    let mut conn = dial(&config).await?;
+    let looked = look(url, &config, &mut conn, report).await;
     // Otherwise the server's log has a warning of each.
     let _ = conn.disconnect().await;
     looked
 }
 
-async fn look(url: &Url, conn: &mut Conn, report: &mut Report) -> Result<()> {
+async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<()> {
     let address = address(url);
     let mut on = report.on(&address);
     let sent = Instant::now();
@@ -116,25 +130,39 @@ async fn look(url: &Url, conn: &mut Conn, report: &mut Report) -> Result<()> {
     if is_session(url) {
         return Ok(());
     }
-    match version(conn).await? {
-        None => {
-            report.on(&address).fact("tables", "none; the first client creates them, or oarlock init");
-            report.never_used = true;
-        }
-        Some(found) => {
-            if found != FORMAT {
-                on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
-            }
-            let others: Vec<(String, String)> = conn.query(ENGINES).await.map_err(failed)?;
-            for (table, engine) in others {
-                on.find(
-                    &ENGINE,
-                    format!("{table} uses {engine}, which has no transactions: two clients can be granted one lock"),
-                );
-            }
-        }
+    let Some(found) = version(conn).await? else {
+        on.fact("tables", "none; the first client creates them, or oarlock init");
+        return Ok(());
+    };
+    let others: Vec<(String, String)> = conn.query(ENGINES).await.map_err(failed)?;
+    for (table, engine) in others {
+        let reason = format!("{table} uses {engine}, which has no transactions: two clients can be granted one lock");
+        on.find(&ENGINE, reason);
     }
+    if found != FORMAT {
+        on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
+        return Ok(());
+    }
+    let (is_alone, flavour) = probe(conn).await?;
+    if !is_alone && !facts.is_on("wsrep_on") {
+        on.find(&POOLER, "a pooler is in between: a dead holder is noticed by its lease only");
+    }
+    let conn = Mutex::new(conn);
+    report.locks = list(async |query| page(*conn.lock().await, flavour, &config.prefix, &query).await).await?;
     Ok(())
+}
+
+/// Lists without a session of a client, which would be written down.
+async fn page(conn: &mut Conn, flavour: Flavour, prefix: &str, query: &Query) -> Result<Page> {
+    let after = query.after.as_ref().map(|after| format!("{prefix}{after}").into_bytes());
+    let most = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+    let params = (prefix.as_bytes(), None::<Vec<u8>>, after, most).into();
+    let mut found = Vec::new();
+    for row in flavour.query(conn, INSPECT, params).await.map_err(failed)? {
+        found.push((row.bytes("name")?, row.integer("arrival")?, row));
+    }
+    found.sort_by(|(name, arrival, _), (other, later, _)| (name, arrival).cmp(&(other, later)));
+    inspect::page(found.into_iter().map(|(_, _, row)| row), query, prefix, |_| false)
 }
 
 fn address(url: &Url) -> String {
@@ -182,7 +210,8 @@ impl Facts {
         if self.is_on("read_only") || self.is_on("super_read_only") {
             on.find(&READ_ONLY, "read_only is on: the server refuses every grant");
         }
-        if !matches!(self.text("wsrep_cluster_status"), "" | "Primary" | "Disconnected") {
+        // Without Galera there is no status, or it is disconnected.
+        if self.is_on("wsrep_on") && self.text("wsrep_cluster_status") != "Primary" {
             on.find(
                 &SPLIT,
                 format!("this node is not in the primary component: {}", self.text("wsrep_cluster_status")),
@@ -203,13 +232,15 @@ impl Facts {
 /// Whether it has replicas, and whether it is one. Both questions need rights that locks do not.
 async fn replication(conn: &mut Conn, facts: &Facts, on: &mut OnServer<'_>) {
     let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+    // Without this right a server shows only the threads of the same user, and says nothing.
+    let sees_all = matches!(conn.query_first::<u64, _>(PROCESS).await, Ok(Some(rights)) if rights > 0);
     match conn.query_first::<u64, _>(dumps).await {
         Ok(Some(replicas)) if replicas > 0 && !facts.is_semi_synchronous() => {
             let reason = format!("{replicas} replicas follow asynchronously: a failover forgets grants that they lack");
             on.find(&FAILOVER, reason);
         }
-        Ok(_) => {}
-        Err(_) => on.cannot_tell("information_schema.processlist"),
+        Ok(_) if sees_all => {}
+        _ => on.cannot_tell("the replicas of the server (PROCESS)"),
     }
     // MySQL 8.4 has no SLAVE, MariaDB 10.4 no REPLICA.
     for sql in ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"] {

@@ -7,16 +7,13 @@ use crate::mysql::Named;
 use crate::session::{Server as _, guarantees};
 
 pub(crate) const GUARANTEES: &[Guarantees] = &[
+    Guarantees { anchor: "mysql", urls: "`mysql:`", capabilities: || capabilities(true), ..LEASE },
     Guarantees {
-        anchor: "mysql",
-        urls: "`mysql:`",
-        decides: "one row per name",
-        dead_holder: "when its connections end: at once by the next waiter, or at its next poll (250 ms); leases \
-                      longer than 5 min run out instead",
-        hung_holder: "after its lease",
-        fences: "counter joined with the database's clock",
-        forgets: "after an asynchronous failover",
-        capabilities: || capabilities(true),
+        anchor: "mysql-pooled",
+        urls: "`mysql:` behind a pooler, on Galera, with group replication",
+        dead_holder: "after its lease",
+        capabilities: || capabilities(false),
+        ..LEASE
     },
     Guarantees {
         anchor: "mysql-session",
@@ -25,6 +22,18 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
         ..guarantees::SESSION
     },
 ];
+
+const LEASE: Guarantees = Guarantees {
+    anchor: "",
+    urls: "",
+    decides: "one row per name",
+    dead_holder: "when its connections end: at once by the next waiter, or at its next poll (250 ms); leases longer \
+                  than 5 min run out instead",
+    hung_holder: "after its lease",
+    fences: "counter joined with the database's clock",
+    forgets: "after an asynchronous failover; after a crash with `innodb_flush_log_at_trx_commit` other than 1",
+    capabilities: Capabilities::of_the_model,
+};
 
 /// What the driver can do, with or without a lock that shows that a process is alive.
 pub(crate) fn capabilities(liveness_lock: bool) -> Capabilities {

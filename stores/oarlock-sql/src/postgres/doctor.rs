@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use oarlock_core::Result;
-use oarlock_core::doctor::{Check, DENIED, Doctor, NEWER_FORMAT, OnServer, Report, Severity};
+use oarlock_core::doctor::{Check, DENIED, Doctor, NEWER_FORMAT, OnServer, Report, Severity, list, patience, within};
 use oarlock_core::guarantees::Promise;
+use oarlock_core::state::{Page, Query};
 use oarlock_core::url::Url;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::config::is_session;
+use crate::inspect;
 use crate::postgres::config::Config;
 use crate::postgres::connection::is_our_own;
+use crate::postgres::driver::INSPECT;
 use crate::postgres::error::failed;
 use crate::postgres::raw;
 use crate::postgres::schema::FORMAT;
@@ -21,7 +25,7 @@ pub(crate) const DOCTOR: Doctor = Doctor {
     examine: |url| {
         Box::pin(async move {
             let mut report = Report::default();
-            if let Err(error) = examine(&url, &mut report).await {
+            if let Err(error) = within(patience(&url), examine(&url, &mut report)).await {
                 report.on(&address(&url)).failed(&error);
             }
             report
@@ -84,12 +88,13 @@ const FACTS: &str = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync
     'default_transaction_isolation', 'max_connections', 'superuser_reserved_connections', 'server_version')
 UNION ALL SELECT 'standby', pg_is_in_recovery()::text
 UNION ALL SELECT 'micros', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text
-UNION ALL SELECT 'used', count(*)::text FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender')
+UNION ALL SELECT 'used', sum(numbackends)::text FROM pg_stat_database
 UNION ALL SELECT 'role_used', count(*)::text FROM pg_stat_activity WHERE usename = current_user
 UNION ALL SELECT 'role_limit', rolconnlimit::text FROM pg_roles WHERE rolname = current_user
 UNION ALL SELECT 'queue', (pg_notification_queue_usage() * 100)::int::text
 UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication
-UNION ALL SELECT 'tables', (to_regclass('oarlock.format') IS NOT NULL)::text
+UNION ALL SELECT 'tables', (count(*) > 0)::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = 'oarlock' AND relname = 'format'
 UNION ALL SELECT 'may_use', coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace
     WHERE nspname = 'oarlock'), true)::text
 UNION ALL SELECT 'may_create', has_database_privilege(current_database(), 'CREATE')::text
@@ -116,19 +121,37 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     if facts.text("tables") == "true" {
-        facts.rights(&client, &mut on).await?;
+        if facts.rights(&client, &mut on).await? {
+            report.locks = list(async |query| page(&client, &Config::from_url(url)?.prefix, &query).await).await?;
+        }
     } else {
-        report.never_used = true;
-        let mut on = report.on(&address);
         on.fact("tables", "none; the first client creates them, or oarlock init");
         if facts.text("may_create") != "true" {
-            on.find(
-                &DENIED,
-                "the tables are missing, and this user may not create a schema: run oarlock init --grant as an owner",
-            );
+            let reason = "the tables are missing, and this user may not create a schema: run oarlock init --grant";
+            on.find(&DENIED, reason);
         }
     }
     Ok(())
+}
+
+/// Lists without a session of a client, which would be written down.
+async fn page(client: &Client, prefix: &str, query: &Query) -> Result<Page> {
+    let after = query.after.as_ref().map(|after| format!("{prefix}{after}").into_bytes());
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
+    let rows = client
+        .query_typed(
+            INSPECT,
+            &[
+                (&prefix.as_bytes(), Type::BYTEA),
+                (&None::<Vec<u8>>, Type::BYTEA),
+                (&after, Type::BYTEA),
+                (&limit, Type::INT8),
+                (&0_i64, Type::INT8),
+            ],
+        )
+        .await
+        .map_err(failed)?;
+    inspect::page(rows, query, prefix, |_| false)
 }
 
 fn address(url: &Url) -> String {
@@ -219,32 +242,30 @@ impl Facts {
         let queue = self.number("queue");
         on.fact("notification queue", format!("{queue} %"));
         if queue >= 50 {
-            let reason = format!("the queue of notifications is {queue} % full; when it is full, releases fail");
+            let reason =
+                format!("the queue of notifications is {queue} % full; from 90 % on waiters poll, out of order");
             on.find(&NOTIFY_QUEUE, reason);
         }
     }
 
-    /// The tables are there: may they be used, and does this version know them?
-    async fn rights(&self, client: &Client, on: &mut OnServer<'_>) -> Result<()> {
+    /// The tables are there: may they be used, and does this version know them? If not, that is found.
+    async fn rights(&self, client: &Client, on: &mut OnServer<'_>) -> Result<bool> {
         let missing = "may not use the tables of schema oarlock: run oarlock init --grant USER as their owner";
         if self.text("may_use") != "true" {
             on.find(&DENIED, format!("this user {missing}"));
-            return Ok(());
+            return Ok(false);
         }
         let tables = Self::ask(client, RIGHTS).await?;
         if tables.text("rights") != "true" {
             on.find(&DENIED, format!("this user {missing}"));
+            return Ok(false);
         }
-        let format = match Self::ask(client, "SELECT 'format', version::text FROM oarlock.format").await {
-            Ok(found) => found.number("format"),
-            // Said above.
-            Err(_) => return Ok(()),
-        };
+        let format = Self::ask(client, "SELECT 'format', version::text FROM oarlock.format").await?.number("format");
         if format != i64::from(FORMAT) {
             let reason = format!("the tables have format {format}, this version needs {FORMAT}");
             on.find(&NEWER_FORMAT, reason);
         }
-        Ok(())
+        Ok(format == i64::from(FORMAT))
     }
 }
 

@@ -33,7 +33,7 @@ const RENEW: &str = "SELECT *, $15::bigint AS echo
     FROM oarlock.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 pub(crate) const RELEASE: &str = "SELECT *, $6::bigint AS echo FROM oarlock.release($1, $2, $3, $4, $5)";
 const OBSERVE: &str = "SELECT oarlock.observe($1, $2), $3::bigint AS echo";
-const INSPECT: &str = include_str!("sql/inspect.sql");
+pub(crate) const INSPECT: &str = include_str!("sql/inspect.sql");
 
 /// Locks on a `PostgreSQL` server. See the [module](crate::postgres) for what it promises.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ const LEASE: Guarantees = Guarantees {
                   third of its own lease; leases longer than 1 h run out instead",
     hung_holder: "after its lease",
     fences: "counter joined with the database's clock",
-    forgets: "after an asynchronous failover",
+    forgets: "after an asynchronous failover; after a crash with `synchronous_commit = off` or `fsync = off`",
     capabilities: Capabilities::of_the_model,
 };
 

@@ -1,8 +1,12 @@
 //! etcd and ZooKeeper.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
 use oarlock_testbed::{Etcd, EtcdCluster, ZooKeeper};
 
-use super::{Found, doctor, words};
+use super::{Found, doctor, doctor_with, words};
 
 /// Without what depends on the version of the server that is installed.
 fn but_version(mut found: Found) -> Found {
@@ -35,7 +39,9 @@ fn etcd() {
     let found = but_version(doctor(&format!("{},{}", cluster.url(), learner.addr())));
     assert_eq!(found.ids, words(&["etcd-learner"]), "{:#}", found.report);
     cluster.members[1].kill().unwrap();
-    let found = but_version(doctor(&cluster.url()));
+    // The others may be about to elect a leader.
+    let mut found = but_version(doctor(&cluster.url()));
+    found.ids.remove("etcd-no-leader");
     assert_eq!(found.ids, words(&["unreachable"]), "{:#}", found.report);
 }
 
@@ -47,4 +53,31 @@ fn zookeeper() {
     assert_eq!(found.ids, words(&["zk-standalone", "zk-session-range", "zk-words"]), "{:#}", found.report);
     let found = doctor(&format!("{}?ttl=2s", server.url()));
     assert_eq!(found.ids, words(&["zk-standalone", "zk-words"]), "{:#}", found.report);
+}
+
+/// The nodes of a server.
+fn nodes(server: &ZooKeeper) -> String {
+    let mut stream = TcpStream::connect(server.addr()).unwrap();
+    stream.write_all(b"mntr").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.lines().find(|line| line.starts_with("zk_znode_count")).unwrap().to_owned()
+}
+
+#[test]
+fn no_node_is_created() {
+    let Some(server) = ZooKeeper::start_or_skip().unwrap() else { return };
+    let before = nodes(&server);
+    assert_eq!(doctor(&server.url()).ids, words(&["zk-standalone"]));
+    assert_eq!(nodes(&server), before);
+    let locks = oarlock::blocking::connect(server.url()).unwrap();
+    let guard = locks.mutex("deploy/prod").lock().unwrap();
+    let found = doctor_with(&server.url(), &["--max-hold", "1ms"]);
+    assert_eq!(found.ids, words(&["zk-standalone", "old-hold"]), "it saw the lock: {:#}", found.report);
+    guard.release().unwrap();
+    // A client creates nodes of its own, also after it holds.
+    locks.shutdown(Duration::from_secs(10)).unwrap();
+    let before = nodes(&server);
+    assert_eq!(doctor(&server.url()).ids, words(&["zk-standalone"]));
+    assert_eq!(nodes(&server), before);
 }
