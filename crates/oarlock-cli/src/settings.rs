@@ -167,3 +167,20 @@ fn names(messages: &[String]) -> Result<Vec<ResourceName>, Failure> {
     };
     messages.iter().map(check).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session of ZooKeeper is at most as long as the server allows: with 10 s of the 30 s that were asked for, 5 s for
+    /// KILL would leave the command half of them.
+    #[test]
+    fn a_shorter_lease_leaves_time_to_work() {
+        let slack = Duration::from_millis(500);
+        let rules = Rules { on_lost: OnLost::Term, kill_after: Duration::from_secs(5), chosen: false, slack };
+        assert_eq!(rules.within(Duration::from_secs(8)).kill_after, Duration::from_secs(2));
+        assert_eq!(rules.within(Duration::from_secs(30)).kill_after, Duration::from_secs(5));
+        let chosen = Rules { chosen: true, ..rules };
+        assert_eq!(chosen.within(Duration::from_secs(8)).kill_after, Duration::from_secs(5), "what was chosen stays");
+    }
+}

@@ -62,10 +62,10 @@ impl Store {
         let named = |url: String, file: Option<&Path>| {
             Ok(Self { url: with_password_file(&url, password_file.or(file))?, implied: false, messages })
         };
-        if profile.is_none() {
-            if let Some(url) = variable(VARIABLE)? {
-                return named(url, None);
-            }
+        if profile.is_none()
+            && let Some(url) = variable(VARIABLE)?
+        {
+            return named(url, None);
         }
         let profile = match profile {
             Some(profile) => Some(profile.to_owned()),
