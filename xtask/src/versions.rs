@@ -3,6 +3,7 @@
 //!
 //! A server is chosen by the search path of programs alone, so that the tests know nothing of versions.
 
+mod built;
 mod servers;
 mod table;
 
@@ -38,14 +39,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
                 Ok(folders) => on(workspace, suite, program, Some((newer.name(), folders)))?,
                 Err(error) => {
                     println!("{}: cannot be had: {error:#}", newer.name());
-                    Row::missing(newer.name(), suite, &error)
+                    Row::missing(newer.name(), newer.version(), suite, &error)
                 }
             });
         }
     }
     // The other tests are built without this feature, which brings a second cryptography library.
     let mut encrypted = workspace.cargo(["test", "--locked", "-p", "oarlock-zookeeper", "--features", "tls"]);
-    failures.extend(stream(encrypted.args(["--lib", "--test", "tls"])).err().map(|failure| failure.why));
+    encrypted.args(["--lib", "--test", "tls", "--test", "conformance"]).env("OARLOCK_ZOOKEEPER", "tls");
+    failures.extend(stream(encrypted.env("OARLOCK_LONG", "1")).err().map(|failure| failure.why));
     failures.extend(rows.iter().filter(|row| row.failed()).map(Row::title));
     let date = Command::new("date").args(["-u", "+%F"]).output().context("cannot start date")?;
     let page = table::page(&rows, String::from_utf8_lossy(&date.stdout).trim());

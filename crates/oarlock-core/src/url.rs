@@ -17,7 +17,7 @@ pub use explain::{Explanation, Setting};
 use options::Options;
 use parts::Parts;
 pub use parts::{Host, Secret, current_password};
-pub use scheme::{Choice, Opt, PathParts, Scheme, TLS_FILES, Value};
+pub use scheme::{Choice, Opt, PathParts, Scheme, TLS_FILES, Value, one_of_several};
 pub use store::{Missing, Open, Rights, Setup, Store, Stores};
 
 use crate::{Error, ErrorKind, Result, text};

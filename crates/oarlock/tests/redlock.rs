@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use oarlock::ErrorKind;
-use oarlock_testbed::server::{Program, RedisProgram, RedisTlsProgram, Server};
+use oarlock_testbed::server::{Program, RedisProgram, RedisTlsProgram, Server, redis_command};
 
 /// So many servers, or none if they are not installed.
 fn servers<P: Program>(count: usize) -> Vec<Server<P>> {
@@ -37,6 +37,26 @@ async fn a_url_is_a_lock_on_a_majority() {
     let alone = oarlock::connect(&url).await.unwrap_err();
     assert_eq!(alone.kind(), ErrorKind::Unreachable, "{alone}");
     one.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+/// A server that becomes a replica while a client runs votes no more. A client that starts then is told of it: the list
+/// of servers is wrong, and would be more wrong after the next failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_has_no_vote() {
+    let servers = servers::<RedisProgram>(3);
+    if servers.is_empty() {
+        return;
+    }
+    let (url, master) = (format!("redlock://{}", hosts(&servers)), servers[1].addr());
+    let locks = oarlock::connect(&*url).await.unwrap();
+    locks.mutex("deploy").lock().await.unwrap().release().await.unwrap();
+    let follow = ["REPLICAOF", &master.ip().to_string(), &master.port().to_string()];
+    redis_command(servers[0].addr(), &follow).unwrap();
+    let guard = locks.mutex("deploy").wait(Duration::from_secs(10)).lock().await.unwrap();
+    guard.release().await.unwrap();
+    let refused = oarlock::connect(&*url).await.unwrap_err();
+    let named = format!("{} is a replica", servers[0].addr());
+    assert!(refused.kind() == ErrorKind::Config && refused.to_string().contains(&named), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

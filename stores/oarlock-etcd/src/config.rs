@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::url::{PathParts, Scheme, Store, TLS_FILES, Url};
+use oarlock_core::url::{PathParts, Scheme, Store, TLS_FILES, Url, one_of_several};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::doctor::DOCTOR;
@@ -21,7 +21,8 @@ pub static STORE: Store = Store::new("etcd", &[scheme("etcd"), scheme("etcds").t
 .rights(|url, user| Ok(rights(&Config::from_url(url)?, user)));
 
 const fn scheme(name: &'static str) -> Scheme {
-    Scheme::new(name, "etcd").port(2379).hosts(1).path(root).choices(&[("layout", &["native", "go"])])
+    let scheme = Scheme::new(name, "etcd").port(2379).hosts(1).path(root).warnings(one_of_several);
+    scheme.choices(&[("layout", &["native", "go"])])
 }
 
 fn root(_: &str, path: &str) -> Result<PathParts> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock};
-use oarlock_core::url::{Choice, Opt, PathParts, Scheme, Store, TLS_FILES, Url, Value};
+use oarlock_core::url::{Choice, Opt, PathParts, Scheme, Store, TLS_FILES, Url, Value, one_of_several};
 use oarlock_core::{Error, ErrorKind, Result};
 
 use crate::doctor::DOCTOR;
@@ -48,11 +48,11 @@ const fn server(name: &'static str) -> Scheme {
 }
 
 const fn sentinel(name: &'static str) -> Scheme {
-    scheme(name, "Redis behind Sentinel").port(26379).hosts(1).path(master_and_database)
+    scheme(name, "Redis behind Sentinel").port(26379).hosts(1).path(master_and_database).warnings(one_of_several)
 }
 
 const fn cluster(name: &'static str) -> Scheme {
-    scheme(name, "Redis Cluster").port(6379).hosts(1)
+    scheme(name, "Redis Cluster").port(6379).hosts(1).warnings(one_of_several)
 }
 
 /// Reads the path of a URL that names a numbered database.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::url::{PathParts, Scheme, Store, Url};
+use oarlock_core::url::{PathParts, Scheme, Store, Url, one_of_several};
 use oarlock_core::{Error, ErrorKind, Result};
 
 #[cfg(feature = "tls")]
@@ -30,7 +30,8 @@ const SCHEMES: &[Scheme] = &[
 ];
 
 const fn scheme(name: &'static str) -> Scheme {
-    Scheme::new(name, "ZooKeeper").hosts(1).path(root).choices(&[("layout", &["native", "curator", "kazoo"])])
+    let scheme = Scheme::new(name, "ZooKeeper").hosts(1).path(root).warnings(one_of_several);
+    scheme.choices(&[("layout", &["native", "curator", "kazoo"])])
 }
 
 fn root(_: &str, path: &str) -> Result<PathParts> {

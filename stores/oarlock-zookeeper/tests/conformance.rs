@@ -1,5 +1,6 @@
 //! The suite on real servers, each connection through proxies of its own: one server, three of them, and the layouts
-//! that are shared with other programs. On one server it runs as a user with no more rights than locks need.
+//! that are shared with other programs; with the feature `tls` also an encrypted server. On one server it runs as a
+//! user with no more rights than locks need.
 //!
 //! `OARLOCK_ZOOKEEPER=ensemble` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
 
@@ -19,6 +20,10 @@ const SESSION: Duration = Duration::from_secs(3);
 
 /// Three servers that have everything to do at once, on two cores and one disk, leave each other waiting.
 const OF_THREE: Duration = Duration::from_secs(4);
+
+/// A server that just started needs seconds for handshakes that come all at once: there are few at a time besides.
+#[cfg(feature = "tls")]
+const ENCRYPTED: Duration = Duration::from_secs(5);
 
 /// What takes long and is the same wherever the server is.
 const LONG: &[&str] = &[
@@ -149,6 +154,9 @@ fn main() -> anyhow::Result<()> {
         );
         args.skip.extend(ABROAD.iter().filter(|_| store.config.layout != Layout::Native).map(ToString::to_string));
         args.skip.extend(CURATOR.iter().filter(|_| store.config.layout == Layout::Curator).map(ToString::to_string));
+        if store.name == "tls" {
+            args.test_threads = args.test_threads.or(Some(4));
+        }
         println!("{}:", store.name);
         failed |= oarlock_conformance::run_with(store, &args).has_failed();
     };
@@ -169,6 +177,13 @@ fn main() -> anyhow::Result<()> {
         let addrs = ensemble.members.iter().map(oarlock_testbed::ZooKeeper::addr).collect();
         let config = Config::new(Vec::<String>::new());
         run(Store { name: "ensemble", addrs, config, session: OF_THREE, alone: None });
+    }
+    #[cfg(feature = "tls")]
+    if wants("tls") {
+        let Some(server) = oarlock_testbed::ZooKeeperTls::start_or_skip()? else { return Ok(()) };
+        let mut config = Config::new(Vec::<String>::new());
+        config.tls = Some(oarlock_zookeeper::Tls::new(server.ca()));
+        run(Store { name: "tls", addrs: vec![server.addr()], config, session: ENCRYPTED, alone: None });
     }
     // Only now: the servers are stopped when they are dropped.
     if failed {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use crate::workspace::Workspace;
 
 /// Where the tests look for servers, under the folder of build products.
-const SERVERS: &str = "servers";
+pub(crate) const SERVERS: &str = "servers";
 
 /// The suite that has them.
 const SUITE: &str = "sid";
@@ -174,7 +174,7 @@ fn apart(work: &Path) -> Command {
 }
 
 /// Runs it. Its output is shown only if it fails.
-fn run_quietly(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn run_quietly(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command.output().with_context(|| format!("cannot start {name}"))?;
     if !done.status.success() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::built::Package;
 use super::{find, version_in, version_of};
 use crate::setup::debian::{MYSQL, Server};
 use crate::workspace::Workspace;
@@ -28,17 +29,40 @@ pub(super) struct Suite {
 #[derive(Debug)]
 pub(super) struct Newer {
     name: &'static str,
-    server: Server,
-    folders: &'static [&'static str],
-    /// A name that the tests know its program by, and that program.
-    alias: Option<(&'static str, &'static str)>,
+    source: Source,
+}
+
+/// Where it comes from.
+#[derive(Debug)]
+enum Source {
+    /// Debian's unstable suite.
+    Debian {
+        server: Server,
+        folders: &'static [&'static str],
+        /// A name that the tests know its program by, and that program.
+        alias: Option<(&'static str, &'static str)>,
+    },
+    /// The packages of a language.
+    Package(Package),
 }
 
 const BIN: &[&str] = &["usr/bin"];
 
 impl Newer {
     const fn new(name: &'static str, server: Server, folders: &'static [&'static str]) -> Self {
-        Self { name, server, folders, alias: None }
+        Self { name, source: Source::Debian { server, folders, alias: None } }
+    }
+
+    const fn built(name: &'static str, package: Package) -> Self {
+        Self { name, source: Source::Package(package) }
+    }
+
+    /// Its version, as far as it is known before it was got.
+    pub(super) fn version(&self) -> &'static str {
+        match &self.source {
+            Source::Debian { .. } => "newer",
+            Source::Package(package) => package.version(),
+        }
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -50,14 +74,18 @@ impl Newer {
     /// # Errors
     /// When it cannot be had.
     pub(super) fn get(&self, workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
-        self.server.unpack(workspace)?;
-        let home = self.server.home(workspace);
+        let (server, folders, alias) = match &self.source {
+            Source::Debian { server, folders, alias } => (server, folders, alias),
+            Source::Package(package) => return Ok(vec![package.get(workspace)?]),
+        };
+        server.unpack(workspace)?;
+        let home = server.home(workspace);
         let loader = loader(&home).context("it has no loader of libraries")?;
-        let folders: Vec<_> = self.folders.iter().map(|folder| home.join(folder)).collect();
+        let folders: Vec<_> = folders.iter().map(|folder| home.join(folder)).collect();
         for folder in &folders {
             wrap(folder, &loader)?;
         }
-        if let Some((alias, program)) = self.alias {
+        if let Some((alias, program)) = alias {
             let alias = folders[0].join(alias);
             let _ = fs::remove_file(&alias);
             std::os::unix::fs::symlink(program, alias)?;
@@ -75,8 +103,12 @@ pub(super) const SUITES: &[Suite] = &[
         newer: &[
             Newer::new("Redis", Server::new("redis", "redis-server", "usr/bin/redis-server"), BIN),
             Newer {
-                alias: Some(("redis-server", "valkey-server")),
-                ..Newer::new("Valkey", Server::new("valkey", "valkey-server", "usr/bin/valkey-server"), BIN)
+                name: "Valkey",
+                source: Source::Debian {
+                    server: Server::new("valkey", "valkey-server", "usr/bin/valkey-server"),
+                    folders: BIN,
+                    alias: Some(("redis-server", "valkey-server")),
+                },
             },
         ],
     },
@@ -84,7 +116,11 @@ pub(super) const SUITES: &[Suite] = &[
         store: "etcd",
         program: "oarlock-etcd test conformance",
         version: |_, path| version_of(&find(path, &[], "etcd")?),
-        newer: &[Newer::new("etcd", Server::new("etcd", "etcd-server", "usr/bin/etcd"), BIN)],
+        newer: &[
+            Newer::new("etcd", Server::new("etcd", "etcd-server", "usr/bin/etcd"), BIN),
+            Newer::built("etcd", Package::Etcd("3.6.16")),
+            Newer::built("etcd", Package::Etcd("3.7.3")),
+        ],
     },
     Suite {
         store: "ZooKeeper",
@@ -94,7 +130,7 @@ pub(super) const SUITES: &[Suite] = &[
             let name = archive.file_stem()?.to_str()?;
             version_in(name.strip_prefix("zookeeper-")?)
         },
-        newer: &[],
+        newer: &[Newer::built("ZooKeeper", Package::ZooKeeper("3.9.4"))],
     },
     Suite {
         store: "PostgreSQL",

@@ -64,9 +64,9 @@ impl Row {
         Self { server, version, suite: suite.program, tally, result }
     }
 
-    pub(super) fn missing(server: &'static str, suite: &Suite, why: &anyhow::Error) -> Self {
+    pub(super) fn missing(server: &'static str, version: &str, suite: &Suite, why: &anyhow::Error) -> Self {
         let result = Outcome::Missing(format!("cannot be had here: {why:#}"));
-        Self { server, version: "newer".to_owned(), suite: suite.program, tally: Tally::default(), result }
+        Self { server, version: version.to_owned(), suite: suite.program, tally: Tally::default(), result }
     }
 
     pub(super) fn failed(&self) -> bool {
@@ -81,8 +81,9 @@ impl Row {
 const HEAD: &str = "# Which servers Oarlock is tested on
 
 `cargo xtask test --only versions` writes this page: it runs the conformance suite of each store on the server that
-Debian stable brings, and on newer ones that it unpacks beside it. `cargo xtask test --all` includes it. A row counts the
-cases of every deployment and layout that the suite of the store has.
+Debian stable brings, and on newer ones that it unpacks beside it, or builds from Go modules and Maven artifacts.
+`cargo xtask test --all` includes it. A row counts the cases of every deployment and layout that the suite of the store
+has.
 
 ";
 
@@ -92,9 +93,9 @@ const UNTESTED: &str = "
 | server | why |
 |---|---|
 | MySQL 8.4 and older | no package of it can be unpacked here; MySQL 9 runs in every test run |
-| ZooKeeper 3.9, etcd 3.6 and 3.7 | not part of the run |
-| Redis 6 | not part of the run. Tried by hand on 6.0.16: all cases of one server pass but one, for which the test itself needs a command of Redis 7; a cluster needs Redis 7 |
-| managed services | they need an account |
+| Redis 6 | not part of the run. Tried by hand on 6.0.16: all cases of one server pass but one, for which the test itself needs a command of Redis 7; a cluster needs Redis 7. The suite logs in with rights on channels, which Redis 6.0 does not know |
+| etcd behind an HTTP/2 proxy, MySQL behind ProxySQL | no such proxy is at hand. A TCP proxy is in front of every server of the suite |
+| managed services | they need an account. What they restrict is tested: [Redis](backends/redis.md#set-up), [PostgreSQL](backends/postgres.md#set-up), [MySQL](backends/mysql.md#set-up) |
 ";
 
 /// The page.

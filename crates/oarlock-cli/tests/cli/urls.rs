@@ -36,6 +36,25 @@ fn explain_masks_the_password() {
 }
 
 #[test]
+fn explain_warns_of_one_server_where_several_could_be_asked() {
+    let context = TestContext::new();
+    for (url, warned) in [
+        ("etcd://h1", true),
+        ("zk://h1/team", true),
+        ("redis+sentinel://h1/main", true),
+        ("redis+cluster://h1", true),
+        ("etcd://h1,h2,h3", false),
+        ("redis://h1", false),
+        ("postgres://h1/db", false),
+    ] {
+        let done = context.run(&["url", "explain", url, "-o", "json"]);
+        let explained: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+        let warnings = explained["warnings"].to_string();
+        assert_eq!(warnings.contains("the only server named"), warned, "{url}: {warnings}");
+    }
+}
+
+#[test]
 fn a_password_is_in_no_message() {
     let context = TestContext::new();
     let urls = [

@@ -179,6 +179,14 @@ impl Scheme {
     }
 }
 
+/// The warning for a URL that names one server of a store that has several: if that one fails, or only learns or reads,
+/// there is no other to ask.
+#[must_use]
+pub fn one_of_several(url: &Url) -> Vec<String> {
+    let [host] = url.hosts() else { return Vec::new() };
+    vec![format!("{host} is the only server named: name all, so that another is asked if it fails or is read-only")]
+}
+
 fn no_path(scheme: &str, path: &str) -> Result<PathParts> {
     if path.is_empty() { Ok(Vec::new()) } else { Err(bad(format!("{scheme}: takes no path"))) }
 }
