@@ -1,12 +1,13 @@
 //! What only a real server can show: lost replies on the network, rights, formats, old rows.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::ErrorKind;
 use oarlock_core::driver::{Attempt, Driver as _, End, Interest, Renewal, Renewed};
 use oarlock_core::error::Applied;
 use oarlock_core::state::Query;
+use oarlock_core::{Capacity, ErrorKind, Limit, Weight};
 use oarlock_sql::postgres::Postgres;
 use oarlock_testbed::proxy::{Proxy, Then};
 
@@ -354,4 +355,31 @@ async fn an_older_format_is_raised_with_what_it_holds() {
     assert_eq!(state_of(root.batch_execute(&smaller).await).as_deref(), Some("OAR02"));
     let kept = root.query_one("SELECT used IS NOT NULL FROM oarlock.fence WHERE name = 'account'", &[]).await.unwrap();
     assert!(kept.get::<_, bool>(0), "it would be kept for ever");
+}
+
+/// A release may leave the capacity in the row of its name: it means nothing without claims.
+#[tokio::test]
+async fn a_capacity_ends_with_the_last_claim() {
+    let Some((server, _root)) = start().await else { return };
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    let limit = |units| Limit::Units(NonZeroU32::new(units).unwrap());
+    let with = |bits, capacity| {
+        let mut claim = claim(bits, "seats");
+        (claim.capacity, claim.weight) = (Capacity::Fixed(limit(capacity)), Weight::ONE);
+        claim
+    };
+    for (bits, capacity, watched) in [(1, 5, false), (2, 5, false), (3, 3, false), (4, 2, true)] {
+        let claim = with(bits, capacity);
+        if watched {
+            drop(store.watch(&Interest::Resource(claim.resource.clone())).await.unwrap());
+        }
+        grant(&store, &claim).await.unwrap();
+        let shown = store.inspect(&Query::name(claim.resource.clone())).await.unwrap().resources.remove(0);
+        assert_eq!(shown.capacity, Some(limit(capacity)));
+        let other = store.attempt(&with(9, 7)).await.unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::SpecMismatch, "{other}");
+        store.release(&claim.resource, claim.id, &End::Withdrawn).await.unwrap();
+        let shown = store.inspect(&Query::name(claim.resource)).await.unwrap().resources.remove(0);
+        assert_eq!((shown.capacity, shown.holders.len()), (None, 0));
+    }
 }

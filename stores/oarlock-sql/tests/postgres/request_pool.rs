@@ -184,6 +184,11 @@ async fn without_first(server: &Server, root: &tokio_postgres::Client) -> (Proxy
     for (bits, name) in [(1, "one"), (2, "two")] {
         grant(&store, &claim(bits, name)).await.unwrap();
     }
+    // Known names, of which an attempt takes the short way.
+    for bits in 10..15 {
+        grant(&store, &claim(bits, &format!("own {bits}"))).await.unwrap();
+        withdraw(&store, bits, &format!("own {bits}")).await;
+    }
     let first: i32 = root.query_one(SECOND, &[]).await.unwrap().get(0);
     let busy = keep_busy(&store, root, 4).await;
     root.batch_execute("ROLLBACK").await.unwrap();

@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS oarlock.resource (
     key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name bytea NOT NULL UNIQUE,
     format smallint NOT NULL DEFAULT 1,
-    capacity bigint, -- NULL: not stated; 0: unlimited
+    capacity bigint, -- NULL: not stated; 0: unlimited. Without claims it means nothing
     arrivals bigint NOT NULL DEFAULT 0,
     last_fence bigint NOT NULL DEFAULT 0,
     memo bytea,

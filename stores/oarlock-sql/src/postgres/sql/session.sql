@@ -35,6 +35,16 @@ BEGIN
     RETURN pg_stat_get_db_sessions_killed(here);
 END $$;
 
+-- Arguments: a database. Answer: the same for that one, in a form that the planner puts in place of its call. It only
+-- decides whether a session is written anew: after an upgrade of the server it may be too small until `oarlock init`,
+-- and sessions are then taken for older than they are.
+DO $$
+BEGIN
+    EXECUTE 'CREATE OR REPLACE FUNCTION oarlock.killed(_database oid) RETURNS bigint LANGUAGE sql STABLE AS '
+        || CASE WHEN current_setting('server_version_num')::integer < 150000 THEN quote_literal('SELECT 0::bigint')
+            ELSE quote_literal('SELECT pg_stat_get_db_sessions_killed(_database)') END;
+END $$;
+
 -- Arguments: a session, how many had been killed, whether this connection stands for the session. Makes that one its
 -- second liveness lock: a process that dies loses both at once, while the end of one connection of a client has not
 -- shown that it is dead. Its other connections do not write here, so that they need not wait for each other, unless
