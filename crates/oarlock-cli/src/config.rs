@@ -20,7 +20,7 @@ pub(crate) struct ConfigFile {
     path: PathBuf,
 }
 
-/// A store with a name. It has no `Debug`: the URL may hold a password.
+/// A store with a name.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
@@ -29,6 +29,7 @@ pub(crate) struct Profile {
     pub(crate) password_file: Option<PathBuf>,
 }
 
+/// Without its content: the URL may hold a password.
 impl std::fmt::Debug for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Profile").finish_non_exhaustive()
@@ -47,11 +48,11 @@ impl ConfigFile {
         match toml::from_str::<Self>(&content) {
             Ok(file) => Ok(Self { path, ..file }),
             Err(error) => {
-                // Not the error's own form, which quotes the line, and with it a password.
+                // Not a word of the error itself: it quotes keys and values, and with them a password.
                 let upto = error.span().and_then(|span| content.get(..span.start)).unwrap_or_default();
-                let line = upto.matches('\n').count() + 1;
-                let message = error.message().lines().next().unwrap_or("it cannot be read");
-                Err(Failure::new(Code::Config, format!("{}, line {line}: {message}", path.display())))
+                let (path, line) = (path.display(), upto.matches('\n').count() + 1);
+                let wanted = "expected profile = \"NAME\", or [profiles.NAME] with url, url_file or password_file";
+                Err(Failure::new(Code::Config, format!("{path}, line {line}: {wanted}")))
             }
         }
     }

@@ -6,7 +6,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Year};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use oarlock::driver::{Consistency, Fencing};
+use oarlock::driver::Fencing;
 use oarlock::{Fence, Locks};
 use oarlock_core::text;
 use serde::Serialize;
@@ -18,6 +18,12 @@ const MARGIN: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a slot is remembered whose end is not known: longer than a year.
 const TEXT: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// The longest slot.
+const MAX_BYTES: usize = 256;
+
+/// How long before its start a slot is waited for, at most: clocks differ by less.
+const EARLY: Duration = Duration::from_secs(60);
 
 /// What `--slot` says.
 #[derive(Clone, Debug)]
@@ -36,6 +42,9 @@ pub(crate) struct Current {
     pub(crate) slot: String,
     /// How long it must be remembered, from now on.
     pub(crate) remember: Duration,
+    /// How soon the next one starts, if that is so soon that a clock which is a little behind may be the reason why it
+    /// is not that one yet.
+    pub(crate) next_in: Option<Duration>,
 }
 
 /// Whose clock decides.
@@ -49,12 +58,9 @@ pub(crate) enum Clock {
 impl Clock {
     /// The fences of many stores are their time: microseconds since 1970. In a quorum each client proposes them.
     pub(crate) fn of(locks: &Locks) -> Self {
-        let can = &locks.info().capabilities;
-        if can.fencing == Fencing::Clocked && can.consistency != Consistency::Timing {
-            Self::Store
-        } else {
-            Self::Client
-        }
+        let info = locks.info();
+        let is_its_time = info.capabilities.fencing == Fencing::Clocked && info.scheme != "redlock";
+        if is_its_time { Self::Store } else { Self::Client }
     }
 
     /// The time of a grant with this fence.
@@ -70,6 +76,10 @@ impl Clock {
 impl Slots {
     /// A duration with its unit, a cron expression, or any other text.
     pub(crate) fn parse(expression: &str) -> Result<Self, Failure> {
+        // Said now: a slot that cannot be written down would be found done, or run everywhere.
+        if !(1..=MAX_BYTES).contains(&expression.len()) {
+            return Err(Failure::usage(format!("--slot: a slot is a text of 1 to {MAX_BYTES} bytes")));
+        }
         if expression.ends_with(|c: char| c.is_ascii_alphabetic())
             && let Ok(span) = oarlock_core::span::parse(expression)
         {
@@ -96,10 +106,18 @@ impl Slots {
         Ok(Self::Cron(Box::new(cron), zone))
     }
 
+    /// How long to remember a slot if the caller asks for `keep`: never shorter than to its end.
+    pub(crate) fn remember(&self, current: &Current, keep: Option<Duration>) -> Duration {
+        match (self, keep) {
+            (Self::Text(_), Some(keep)) => keep,
+            (_, keep) => current.remember.max(keep.unwrap_or_default()),
+        }
+    }
+
     /// The slot at `now`.
     pub(crate) fn at(&self, now: Timestamp) -> Result<Current, Failure> {
         let (start, end) = match self {
-            Self::Text(slot) => return Ok(Current { slot: slot.clone(), remember: TEXT }),
+            Self::Text(slot) => return Ok(Current { slot: slot.clone(), remember: TEXT, next_in: None }),
             Self::Every(span) => {
                 let span = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
                 let start = now.as_second().div_euclid(span).saturating_mul(span);
@@ -117,8 +135,10 @@ impl Slots {
         let beyond = |_| Failure::usage("--slot: too long a slot");
         let (start, end) = (start.map_err(beyond)?, end.map_err(beyond)?);
         let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
+        let length = Duration::try_from(end.duration_since(start)).unwrap_or_default();
+        let next_in = Some(left).filter(|left| *left <= EARLY.min(length / 10));
         // Of one width, so that they are in order.
-        Ok(Current { slot: format!("{start:.0}"), remember: left.saturating_add(MARGIN) })
+        Ok(Current { slot: format!("{start:.0}"), remember: left.saturating_add(MARGIN), next_in })
     }
 }
 
@@ -170,12 +190,47 @@ mod tests {
         assert_eq!(hourly("2026-10-25T01:30:00Z"), "2026-10-25T01:00:00Z");
     }
 
+    /// A job at a fixed hour runs once on the day that has this hour twice, and on the day that lacks it.
+    #[test]
+    fn a_fixed_hour_is_one_slot_whatever_the_clocks_do() {
+        let job = |now| slot("30 2 * * * Europe/Berlin", now).0;
+        assert_eq!(job("2026-10-25T00:45:00Z"), "2026-10-25T00:30:00Z");
+        assert_eq!(job("2026-10-25T01:45:00Z"), "2026-10-25T00:30:00Z", "not again an hour later");
+        assert_ne!(job("2026-03-29T01:45:00Z"), job("2026-03-28T01:45:00Z"), "it is not left out");
+    }
+
+    #[test]
+    fn a_slot_that_is_about_to_start_is_known() {
+        let next_in =
+            |expression: &str, now: &str| Slots::parse(expression).unwrap().at(now.parse().unwrap()).unwrap().next_in;
+        assert_eq!(next_in("0 2 * * *", "2026-11-17T01:59:58Z"), Some(Duration::from_secs(2)));
+        assert_eq!(next_in("0 2 * * *", "2026-11-17T01:58:58Z"), None);
+        assert_eq!(next_in("0 2 * * *", "2026-11-17T02:00:00Z"), None);
+        assert_eq!(next_in("10s", "2026-11-17T02:00:08Z"), None, "a tenth of it at most");
+        assert_eq!(next_in("10s", "2026-11-17T02:00:09Z"), Some(Duration::from_secs(1)));
+        assert_eq!(next_in("42", "2026-11-17T02:00:09Z"), None);
+    }
+
+    #[test]
+    fn a_slot_with_an_end_is_remembered_to_it() {
+        let (now, day) = ("2026-11-02T00:00:00Z".parse().unwrap(), Duration::from_secs(24 * 3600));
+        let kept = |expression: &str, keep| {
+            let slots = Slots::parse(expression).unwrap();
+            slots.remember(&slots.at(now).unwrap(), keep)
+        };
+        assert_eq!(kept("0 0 1 * *", Some(day)), 30 * day, "not shorter");
+        assert_eq!(kept("0 0 1 * *", Some(90 * day)), 90 * day);
+        assert_eq!((kept("42", None), kept("42", Some(day))), (TEXT, day));
+    }
+
     #[test]
     fn anything_else_is_a_text() {
         for text in ["2026-11-17", "42", "release 2.3", "Tue Nov 17 12:00:00 UTC 2026", "2026-W46", "x"] {
             assert_eq!(slot(text, "2026-11-17T12:00:00Z").0, text);
         }
-        for bad in ["0 2 * *  99", "@never", "61 * * * *", "0 2 * * * Nowhere/Land", "500ms", "0s"] {
+        for bad in
+            ["0 2 * *  99", "@never", "61 * * * *", "0 2 * * * Nowhere/Land", "500ms", "0s", "", &"x".repeat(257)]
+        {
             assert!(Slots::parse(bad).is_err(), "{bad}");
         }
     }

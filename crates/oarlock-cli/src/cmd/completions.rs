@@ -49,15 +49,25 @@ pub(crate) fn main(args: &CompletionsArgs) -> Result<Exit, Failure> {
 }
 
 /// Adds the names to what the generated function finds. The words of the line say which store is meant.
+/// Bash splits words at a colon, so the line is split here, and what stands before the colon is not offered again.
 const BASH: &str = r#"
 _oarlock_with_names() {
     _oarlock "$@"
-    local current="${COMP_WORDS[COMP_CWORD]}" name
-    case "${COMP_WORDS[1]}" in NAMED) ;; *) return ;; esac
-    [[ $COMP_CWORD -ge 2 && $current != -* && ${COMP_WORDS[COMP_CWORD - 1]} != -* ]] || return 0
+    local line="${COMP_LINE:0:COMP_POINT}" current="" name
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] || { current="${words[-1]}"; unset 'words[-1]'; }
+    local verb="" word
+    for word in "${words[@]:1}"; do
+        case "$word" in NAMED) verb="$word"; break ;; esac
+    done
+    # A flag before the word may want it as its value, unless it has one.
+    [[ -n $verb && $current != -* && (${words[-1]} != -* || ${words[-1]} == -*=*) ]] || return 0
+    local before=""
+    [[ $COMP_WORDBREAKS == *:* && $current == *:* ]] && before="${current%"${current##*:}"}"
     while IFS= read -r name; do
-        [[ $name == "$current"* ]] && COMPREPLY+=("$(printf %q "$name")")
-    done < <("${COMP_WORDS[0]}" __names "${COMP_WORDS[@]:1}" 2> /dev/null)
+        [[ $name == "$current"* ]] && COMPREPLY+=("$(printf %q "${name#"$before"}")")
+    done < <("${words[0]}" __names "${words[@]:1}" 2> /dev/null)
 }
 complete -F _oarlock_with_names -o bashdefault -o default oarlock
 "#;
@@ -94,7 +104,9 @@ pub(crate) fn names(words: &[OsString]) -> Exit {
         let (flag, joined) = text.split_once('=').map_or((&*text, false), |(flag, _)| (flag, true));
         if ["-u", "--url", "--url-file", "-p", "--profile", "--password-file"].contains(&flag) {
             line.push(word.clone());
-            line.extend(words.next().filter(|_| !joined).cloned());
+            if !joined {
+                line.extend(words.next().cloned());
+            }
         } else if text == "--" {
             break;
         }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use oarlock::state::ResourceName;
-use oarlock::{ErrorKind, Guard, LastSlot, Locks, MultiGuard, Once};
+use oarlock::{Error, ErrorKind, Guard, LastSlot, Locks, MultiGuard, Once};
 use oarlock_core::text;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -121,8 +122,13 @@ struct Record {
     code: Option<u8>,
 }
 
-/// The longest name of a machine and process that is recorded.
+/// The longest name of a machine and process that is recorded, in bytes: with the longest slot it fits into a memo.
 const MAX_BY: usize = 200;
+
+/// How often a name that is only just in use is asked for again, and the pause before that: another machine that finds
+/// its slot done holds the lock for a round trip.
+const AGAIN: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(60);
 
 impl Record {
     fn of(last: &LastSlot) -> Option<Self> {
@@ -216,6 +222,7 @@ impl SlotJob<'_> {
                 format!("busy: {name} is held by the oarlock that runs this command, fence {}.", nested.fence);
             return busy(self.settings, report, &message);
         }
+        let mut tries = 0;
         loop {
             let once = self.lock(locks, until);
             let locked = tokio::select! {
@@ -227,7 +234,15 @@ impl SlotJob<'_> {
             let guard = match locked {
                 Ok(guard) => guard,
                 Err(error) if error.kind() == ErrorKind::Busy => {
-                    return busy(self.settings, report, &busy_words(&error));
+                    tries += 1;
+                    match self.elsewhere(locks, &once).await {
+                        Elsewhere::Done(last, slot) => return Ok(self.done(report, &last, &slot)),
+                        Elsewhere::Unknown if tries < AGAIN => tokio::time::sleep(PAUSE).await,
+                        Elsewhere::Unknown | Elsewhere::Running => {
+                            return busy(self.settings, report, &busy_words(&error));
+                        }
+                    }
+                    continue;
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -237,7 +252,14 @@ impl SlotJob<'_> {
             if let Some(last) = last.filter(|last| self.is_done(last, &current.slot)) {
                 let multi = MultiGuard::from(guard);
                 let _ = multi::release(multi, events).await;
-                return Ok(self.done(report, &last));
+                // A store whose clock is a little behind that of cron must not cost a whole slot.
+                let Some(soon) = current.next_in else { return Ok(self.done(report, &last, &current.slot)) };
+                store.messages.note(&format!("the next slot of the store's clock starts in {}", text::span(soon)));
+                tokio::select! {
+                    biased;
+                    signal = wait_for_stop(signals, job) => return Ok(stopped(report, signal)),
+                    () = tokio::time::sleep(soon + PAUSE) => continue,
+                }
             }
             let multi = MultiGuard::from(guard);
             if let Some(signal) = not_started(signals, job, &multi).await {
@@ -271,11 +293,38 @@ impl SlotJob<'_> {
         last.covers(slot) && !(self.at_least_once && *last.slot == *slot && failed())
     }
 
-    fn done(&self, report: &mut Report, last: &LastSlot) -> Exit {
+    /// What became of the slot while another process has the lock.
+    async fn elsewhere(&self, locks: &Locks, once: &Once) -> Elsewhere {
+        let Ok(Some(last)) = once.last_with_record().await else { return Elsewhere::Unknown };
+        let Ok(state) = locks.inspect(&self.settings.names[0]).await else { return Elsewhere::Unknown };
+        // The fence of the present holder is the store's time, a moment ago.
+        let Some(fence) = state.last_fence else { return Elsewhere::Unknown };
+        let Ok(current) = self.slots.at(Clock::of(locks).at(fence)) else { return Elsewhere::Unknown };
+        let is_running = *last.slot == *current.slot && Record::of(&last).is_some_and(|record| record.code.is_none());
+        match (is_running, self.is_done(&last, &current.slot) && current.next_in.is_none()) {
+            (true, _) => Elsewhere::Running,
+            (false, true) => Elsewhere::Done(last, current.slot),
+            (false, false) => Elsewhere::Unknown,
+        }
+    }
+
+    fn done(&self, report: &mut Report, last: &LastSlot, slot: &str) -> Exit {
         let name = text::quoted(self.settings.names[0].as_str());
         let how = Record::of(last).map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
-        let message = format!("done: the slot {} of {name} ran{how}", text::plain(&last.slot));
-        self.settings.store.messages.note(&message);
+        let ran = text::plain(&last.slot);
+        let message = if *last.slot == *slot {
+            format!("done: the slot {ran} of {name} ran{how}")
+        } else {
+            let slot = text::plain(slot);
+            format!("done: the slot {slot} of {name} counts as done, because the later slot {ran} ran{how}")
+        };
+        if last.slot.len() == slot.len() {
+            self.settings.store.messages.note(&message);
+        } else {
+            // Also with -q: after a change of --slot no slot may run any more.
+            let hint = "the two have another form: slots are in order only if they are equally long";
+            self.settings.store.messages.warning(&format!("{message}; {hint}"));
+        }
         (report.outcome, report.message) = (Outcome::Done, Some(message));
         Exit(self.done_code)
     }
@@ -292,30 +341,51 @@ impl SlotJob<'_> {
         multi: MultiGuard,
         current: &Current,
     ) -> Result<Exit, Failure> {
-        let label = &self.settings.asking.label;
-        let by: String = text::holder(label).chars().take(MAX_BY).collect();
+        let mut by = text::plain(&text::holder(&self.settings.asking.label));
+        by.truncate(by.floor_char_boundary(MAX_BY));
         let mut record = Record { by, started: now(), ended: None, code: None };
-        let once = locks.once(self.settings.names[0].as_str()).remember(self.keep.unwrap_or(current.remember));
+        let remember = self.slots.remember(current, self.keep);
+        let once = locks.once(self.settings.names[0].as_str()).remember(remember);
         let mut guard = only(multi)?;
         if !self.at_least_once {
-            once.write_down(&mut guard, &current.slot, &record.text()).await?;
+            let text = record.text();
+            let written = tokio::select! {
+                biased;
+                signal = wait_for_stop(signals, job) => Err(Start::Stopped(signal)),
+                written = once.write_down(&mut guard, &current.slot, &text) => written.map_err(Start::Failed),
+            };
+            if let Err(why) = written {
+                let _ = multi::release(MultiGuard::from(guard), events).await;
+                return self.not_begun(report, why);
+            }
         }
         let multi = MultiGuard::from(guard);
+        // The write may have taken a while: looked at once more. The slot is used up, so the record says how it ended.
+        let stop = not_started(signals, job, &multi).await;
+        if stop.is_some() || !multi.is_held() {
+            let mut guard = only(multi)?;
+            if let Some(signal) = stop {
+                self.leave(&mut guard, &once, current, &mut record, Exit::signal(signal.as_raw()).0);
+            }
+            let why = stop.map_or_else(|| Start::Failed(lost(&guard)), Start::Stopped);
+            let _ = multi::release(MultiGuard::from(guard), events).await;
+            return self.not_begun(report, why);
+        }
         let slot = Some(("OARLOCK_SLOT", current.slot.clone()));
         let attended = run::attend(self.settings, job, report, locks, events, signals, &multi, slot).await;
+        let mut guard = only(multi)?;
         let mut attended = match attended {
             Ok(attended) => attended,
             Err(failure) => {
-                let _ = multi::release(multi, events).await;
+                self.leave(&mut guard, &once, current, &mut record, failure.exit().0);
+                let _ = multi::release(MultiGuard::from(guard), events).await;
                 return Err(failure);
             }
         };
-        let mut guard = only(multi)?;
         if !attended.lost {
-            (record.ended, record.code) = (Some(now()), Some(attended.status.exit().0));
-            if !self.at_least_once {
-                guard.leave_memo(once.memo(&current.slot, &record.text())?)?;
-            } else if attended.status == Status::Code(0)
+            self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
+            if self.at_least_once
+                && attended.status == Status::Code(0)
                 && let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await
             {
                 self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
@@ -324,6 +394,49 @@ impl SlotJob<'_> {
         }
         run::conclude(self.settings, report, events, MultiGuard::from(guard), attended).await
     }
+
+    /// Completes the record. At most once, it is left with the release: the slot is written down already.
+    fn leave(&self, guard: &mut Guard, once: &Once, current: &Current, record: &mut Record, code: u8) {
+        (record.ended, record.code) = (Some(now()), Some(code));
+        if self.at_least_once {
+            return;
+        }
+        let left = once.memo(&current.slot, &record.text()).and_then(|memo| guard.leave_memo(memo));
+        if let Err(error) = left {
+            self.settings.store.messages.warning(&format!("the exit code is not recorded: {error}"));
+        }
+    }
+
+    /// Says why the command was not started.
+    fn not_begun(&self, report: &mut Report, why: Start) -> Result<Exit, Failure> {
+        match why {
+            Start::Stopped(signal) => Ok(stopped(report, signal)),
+            Start::Failed(error) if error.kind() == ErrorKind::Lost => {
+                let message = format!("lost: {error}; the command was not started");
+                self.settings.store.messages.error(&message);
+                (report.outcome, report.message) = (Outcome::Lost, Some(message));
+                Ok(Exit(self.settings.asking.lost_code))
+            }
+            Start::Failed(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Why a command was not started.
+enum Start {
+    Stopped(Signal),
+    Failed(Error),
+}
+
+/// What is known of a slot while another process has the lock.
+enum Elsewhere {
+    Done(LastSlot, String),
+    Running,
+    Unknown,
+}
+
+fn lost(guard: &Guard) -> Error {
+    guard.check().err().unwrap_or_else(|| Error::new(ErrorKind::Lost, "the lock was lost"))
 }
 
 fn only(multi: MultiGuard) -> Result<Guard, Failure> {

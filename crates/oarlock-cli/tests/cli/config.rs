@@ -50,7 +50,10 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
 fn a_file_that_makes_no_sense_is_named_with_its_line() {
     let context = TestContext::new();
     let cases = [
-        (format!("[profiles.x]\nurl = \"redis://:{CANARY}@h\"\nurls = 1\n"), "unknown field"),
+        (format!("[profiles.x]\nurl = \"redis://:{CANARY}@h\"\nurls = 1\n"), "line 3"),
+        (format!("[profiles]\nx = \"redis://:{CANARY}@h\"\n"), "line 2"),
+        (format!("[profiles.x]\n\"redis://:{CANARY}@h\" = 1\n"), "line 2"),
+        (format!("profile = [\"redis://:{CANARY}@h\"]\n"), "line 1"),
         (format!("[profiles.x]\nurl = \"redis://:{CANARY}@h\n"), "line 2"),
         ("[profiles.y]\nurl = \"mem:\"\n".to_owned(), "there is no profile \"x\""),
         ("[profiles.x]\n".to_owned(), "needs url or url_file"),

@@ -61,8 +61,8 @@ fn live_names_are_completed() {
     let _holders = [context.hold(&["deploy/prod"]), context.hold(&["deploy/two words"]), context.hold(&["other"])];
     let complete = |line: &str| {
         let script = format!(
-            "export PATH={}:$PATH; source <(oarlock completions bash); COMP_WORDS=({line}); \
-             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
+            "export PATH={}:$PATH; source <(oarlock completions bash); COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; \
+             COMP_WORDS=(${{COMP_LINE//:/ : }}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
              _oarlock_with_names oarlock \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             std::path::Path::new(env!("CARGO_BIN_EXE_oarlock")).parent().unwrap().display()
@@ -77,21 +77,28 @@ fn live_names_are_completed() {
     let (names, said) = complete("oarlock show dep");
     assert_eq!(names, ["deploy/prod", "deploy/two\\ words"], "{said}");
     assert_eq!(complete("oarlock break oth").0, ["other"]);
-    let empty = format!("oarlock show -u local:{} dep", context.path("elsewhere"));
-    assert!(complete(&empty).0.iter().all(|name| !name.starts_with("deploy")), "another store");
+    let on = |url: &str| complete(&format!("oarlock show -u {url} dep")).0;
+    assert!(on(&format!("local:{}", context.path("elsewhere"))).iter().all(|name| !name.starts_with("dep")), "another");
+    assert_eq!(on(&context.url()).len(), 2, "the same store, by its URL");
+    assert_eq!(complete(&format!("oarlock show --url={} dep", context.url())).0.len(), 2);
     for (shell, wanted) in [("fish", "oarlock __names"), ("zsh", ":_oarlock_names'")] {
         assert!(context.run(&["completions", shell]).out.contains(wanted), "{shell}");
     }
     assert!(!context.run(&["help"]).out.contains("__names"));
 }
 
+/// Colours are forced, so that the check can fail without a terminal.
 #[test]
 fn no_color_is_respected() {
     let context = TestContext::new();
-    for args in [&["--help"][..], &["run", "--bad"], &["ls"]] {
-        let mut command = context.oarlock(args);
-        command.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE");
-        let done = super::support::finish(command);
-        assert!(!done.out.contains('\u{1b}') && !done.err.contains('\u{1b}'), "{done:?}");
-    }
+    let coloured = |no_color: bool| {
+        let mut command = context.oarlock(["run", "--help"]);
+        command.env("CLICOLOR_FORCE", "1").env_remove("NO_COLOR");
+        if no_color {
+            command.env("NO_COLOR", "1");
+        }
+        super::support::finish(command).out.contains('\u{1b}')
+    };
+    assert!(coloured(false), "there are colours to leave out");
+    assert!(!coloured(true));
 }

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use oarlock_testbed::Redis;
+use oarlock_testbed::proxy::Direction;
+use oarlock_testbed::{Proxy, Redis};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{Done, Running, TestContext, finish};
+use super::support::{Done, PATIENCE, Running, TestContext, finish};
 
 fn once(context: &TestContext, args: &[&str]) -> Done {
     let mut command = context.oarlock(["once"]);
@@ -38,6 +39,9 @@ fn a_slot_runs_once() {
     );
     let late = once(&context, &["nightly", "--slot", "2026-11-16", "-E", "done=9", "--", "echo", "late"]);
     assert_eq!((late.code, late.out.as_str()), (Some(9), ""), "{late:?}");
+    assert!(late.err.contains("counts as done, because the later slot 2026-11-17 ran"), "{late:?}");
+    let shorter = once(&context, &["nightly", "--slot", "1", "-q", "--", "echo", "never"]);
+    assert!(shorter.out.is_empty() && shorter.err.contains("another form"), "also with -q: {shorter:?}");
     assert_eq!(once(&context, &["nightly", "--slot", "2026-11-18", "--", "sh", "-c", "exit 3"]).code, Some(3));
 }
 
@@ -84,16 +88,16 @@ fn a_failed_slot_is_run_again_if_asked_for() {
 #[test]
 fn one_that_runs_elsewhere_is_busy() {
     let context = TestContext::new();
-    let args = ["once", "job", "--slot", "1h", "--reason", "the first", "--", "sh", "-c", "echo up; exec sleep 100"];
+    let args = ["once", "job", "--slot", "7", "--reason", "the first", "--", "sh", "-c", "echo up; exec sleep 100"];
     let mut first = Running::start(context.oarlock(args));
     assert_eq!(first.line(), "up");
-    let busy = once(&context, &["job", "--slot", "1h", "--", "echo", "two"]);
+    let busy = once(&context, &["job", "--slot", "7", "--", "echo", "two"]);
     assert_eq!((busy.code, busy.out.as_str()), (Some(75), ""), "{busy:?}");
     assert!(busy.err.contains("the first"), "it says for whom: {busy:?}");
-    assert_eq!(once(&context, &["job", "--slot", "1h", "--on-busy", "skip", "--", "echo", "two"]).code, Some(0));
-    assert_eq!(once(&context, &["job", "--slot", "1h", "-E", "5", "--", "echo", "two"]).code, Some(5));
+    assert_eq!(once(&context, &["job", "--slot", "7", "--on-busy", "skip", "--", "echo", "two"]).code, Some(0));
+    assert_eq!(once(&context, &["job", "--slot", "7", "-E", "5", "--", "echo", "two"]).code, Some(5));
     assert_eq!(shown(&context, "job")["running"], true);
-    let mut command = context.oarlock(["once", "job", "--slot", "1h", "-w", "30", "--", "echo", "two"]);
+    let mut command = context.oarlock(["once", "job", "--slot", "7", "-w", "30", "--", "echo", "two"]);
     command.env("LANG", "C");
     let waits = Running::start(command);
     context.await_waiters("job", 1);
@@ -140,6 +144,14 @@ fn what_is_no_slot_is_refused() {
     for bad in ["500ms", "61 * * * *", "0 2 * * * Nowhere/Land", ""] {
         assert_eq!(once(&context, &["job", "--slot", bad, "--", "true"]).code, Some(64), "{bad}");
     }
+    // Also on a name that has a slot, where an empty one would come before every other.
+    assert_eq!(once(&context, &["used", "--slot", "7", "--", "true"]).code, Some(0));
+    for bad in ["", &"x".repeat(257)] {
+        let refused = once(&context, &["used", "--slot", bad, "--at-least-once", "--", "echo", "ran"]);
+        assert_eq!((refused.code, refused.out.as_str()), (Some(64), ""), "{refused:?}");
+    }
+    let longest = once(&context, &["longest", "--slot", &"x".repeat(256), "--", "true"]);
+    assert_eq!((longest.code, longest.err.as_str()), (Some(0), ""), "{longest:?}");
     assert_eq!(once(&context, &["job", "--", "true"]).code, Some(64));
     assert_eq!(once(&context, &["job", "--slot", "7"]).code, Some(64));
     assert_eq!(once(&context, &["job", "--slot", "7", "-E", "300", "--", "true"]).code, Some(64));
@@ -168,12 +180,41 @@ fn a_slot_is_remembered_to_its_end() {
         let left = oarlock_testbed::server::redis_command(server.addr(), &["EVAL", script, "0"]).unwrap();
         left.trim().parse::<i64>().unwrap_or_else(|_| panic!("{left}")) / 86_400_000
     };
-    assert_eq!(on(&["1d"]).code, Some(0));
-    assert!((1..=2).contains(&left()), "{} days", left());
+    let month = 30 * 86_400;
+    let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+    let to_its_end = (month - now % month) / 86_400;
+    assert_eq!(on(&["30d"]).code, Some(0));
+    assert!((to_its_end..=to_its_end + 2).contains(&left()), "{} days of {to_its_end} and one", left());
+    let before = left();
     assert_eq!(on(&["0 0 1 1 * UTC", "--keep", "30d"]).code, Some(0));
-    assert!(left() <= 2, "an earlier slot is done, and changes nothing");
+    assert!(left() <= before, "an earlier slot is done, and changes nothing");
     assert_eq!(on(&["2999-12-01T00:00:00Z+"]).code, Some(0));
     assert_eq!(left(), 399, "a text: longer than a year");
     assert_eq!(on(&["3000-12-01T00:00:00Z+", "--keep", "500d"]).code, Some(0));
     assert_eq!(left(), 499);
+}
+
+/// A stop that comes while the slot is being written down starts no command (consul 1155, 800).
+#[test]
+fn no_command_is_started_after_a_stop() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let on = |url: String, args: &[&str]| {
+        let mut command = context.bare(["once", "job"]);
+        command.args(args).env("OARLOCK_URL", url);
+        command
+    };
+    // The store has written the slot down, and its answer is on its way.
+    proxy.delay(Direction::ToClient, Duration::from_millis(1500));
+    let url = proxy.url(&server.url(), server.addr());
+    let once = Running::start(on(url, &["--slot", "7", "-t", "30s", "--", "echo", "started"]));
+    let give_up = Instant::now() + PATIENCE;
+    while !finish(on(server.url(), &["--show", "-o", "name"])).out.starts_with('7') {
+        assert!(Instant::now() < give_up, "the slot is not written down");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    once.signal(Signal::TERM);
+    let done = once.finish();
+    assert_eq!((done.code, done.out.as_str()), (Some(143), ""), "{done:?}");
 }

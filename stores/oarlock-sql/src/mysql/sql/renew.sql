@@ -33,7 +33,8 @@ BEGIN
         FROM JSON_TABLE(_batch, '$[*]' COLUMNS (
             at BIGINT PATH '$.at', name VARCHAR(3072) PATH '$.name', id CHAR(32) PATH '$.id', lease BIGINT PATH '$.lease',
             place BIGINT PATH '$.place', behind BIGINT PATH '$.behind', value LONGTEXT PATH '$.value',
-            memo LONGTEXT PATH '$.memo', keep BIGINT PATH '$.keep', least BIGINT PATH '$.least', reserve BIGINT PATH '$.reserve'
+            memo LONGTEXT PATH '$.memo', keep BIGINT PATH '$.keep',
+            least BIGINT PATH '$.least', reserve BIGINT PATH '$.reserve'
         )) AS batch;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION

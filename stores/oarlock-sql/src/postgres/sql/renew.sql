@@ -5,7 +5,8 @@
 --   oarlock.session by number.
 -- Arguments: the session that asks (0: none); whether to wait for locked names; arrays with one element per claim:
 --   name, id, lease and place in microseconds, behind, value, memo, for how many microseconds that must be kept at
---   least beyond a day, the least fence, how many fences to reserve, whether its client knows that it holds, the ticket of this request (null: it must ask for its grant).
+--   least beyond a day, the least fence, how many fences to reserve, whether its client knows that it holds, the
+--   ticket of this request (null: it must ask for its grant).
 -- Answer: per claim its place in the arrays; outcome (alive, gone, broken, session, exhausted, busy, newer); lease
 --   in microseconds; the largest fence of a holder; by whom and why it was asked to end.
 CREATE OR REPLACE FUNCTION oarlock.renew(
