@@ -49,13 +49,15 @@ pub struct Info {
     pub capabilities: Capabilities,
     /// The most claims in one call of [`Driver::renew`].
     pub batch: usize,
+    /// Whether [`Driver::release_and_attempt`] is one request. The engine uses it only then.
+    pub joint: bool,
 }
 
 impl Info {
     /// A driver of this scheme at this address.
     #[must_use]
     pub fn new(scheme: &'static str, address: impl Into<String>, capabilities: Capabilities) -> Self {
-        Self { scheme, address: address.into(), capabilities, batch: 1024 }
+        Self { scheme, address: address.into(), capabilities, batch: 1024, joint: false }
     }
 }
 
@@ -292,6 +294,18 @@ pub trait Driver: Send + Sync + 'static {
     /// Ends a claim, holder or waiter, and notifies the claims that can be granted now.
     fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> impl Future<Output = Result<Release>> + Send;
 
+    /// Ends a claim, and then attempts another one on the same resource: as [`release`](Self::release) and
+    /// [`attempt`](Self::attempt), each with its own answer. Both are repeated apart if an answer is lost.
+    fn release_and_attempt(
+        &self,
+        resource: &ResourceName,
+        id: ClaimId,
+        end: &End,
+        next: &Claim,
+    ) -> impl Future<Output = (Result<Release>, Result<Attempt>)> + Send {
+        async move { (self.release(resource, id, end).await, self.attempt(next).await) }
+    }
+
     /// Arms a watch.
     fn watch(&self, interest: &Interest) -> impl Future<Output = Result<Watch>> + Send;
 
@@ -315,6 +329,17 @@ pub trait DynDriver: Send + Sync {
     fn renew(self: Arc<Self>, batch: Vec<Renewal>) -> BoxFuture<Vec<Result<Renewed>>>;
     /// See [`Driver::release`].
     fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>>;
+    /// See [`Driver::release_and_attempt`].
+    fn release_and_attempt(
+        self: Arc<Self>,
+        resource: ResourceName,
+        id: ClaimId,
+        end: End,
+        next: Arc<Claim>,
+    ) -> BoxFuture<(Result<Release>, Result<Attempt>)> {
+        let (release, attempt) = (self.clone().release(resource, id, end), self.attempt(next));
+        Box::pin(async move { (release.await, attempt.await) })
+    }
     /// See [`Driver::watch`].
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>>;
     /// See [`Driver::inspect`].
@@ -338,6 +363,16 @@ impl<D: Driver> DynDriver for D {
 
     fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>> {
         Box::pin(async move { Driver::release(&*self, &resource, id, &end).await })
+    }
+
+    fn release_and_attempt(
+        self: Arc<Self>,
+        resource: ResourceName,
+        id: ClaimId,
+        end: End,
+        next: Arc<Claim>,
+    ) -> BoxFuture<(Result<Release>, Result<Attempt>)> {
+        Box::pin(async move { Driver::release_and_attempt(&*self, &resource, id, &end, &next).await })
     }
 
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {

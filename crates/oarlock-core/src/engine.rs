@@ -6,7 +6,9 @@ pub(crate) mod backoff;
 pub(crate) mod cohort;
 mod entropy;
 mod finish_on_drop;
-mod gate;
+pub(crate) mod gate;
+mod joint;
+mod line;
 mod on_runtime;
 mod poller;
 mod reaper;
@@ -19,7 +21,7 @@ mod watchdog;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -42,7 +44,7 @@ use watchdog::Watchdog;
 use crate::capabilities::Liveness;
 use crate::claim::{Claim, Label, Lifetime, ResourceName};
 use crate::clock::{Clock, Moment};
-use crate::driver::{BoxFuture, DynDriver, End, Info, Release};
+use crate::driver::{Attempt, BoxFuture, DynDriver, End, Info, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Observers;
 use crate::state::MAX_MEMO_BYTES;
@@ -170,6 +172,19 @@ impl Core {
 
     pub(crate) fn release(&self, claim: &Claim, end: End) -> BoxFuture<Result<Release>> {
         self.driver.clone().release(claim.resource.clone(), claim.id, end)
+    }
+
+    /// Releases `claim` and attempts `next` in one request: the answer for each of them. `answered` is woken when they are
+    /// there, if the one for `next` has not been polled.
+    pub(crate) fn release_and_attempt(
+        &self,
+        claim: &Claim,
+        end: End,
+        next: Arc<Claim>,
+        answered: Waker,
+    ) -> (BoxFuture<Result<Release>>, BoxFuture<Result<Attempt>>) {
+        let request = self.driver.clone().release_and_attempt(claim.resource.clone(), claim.id, end, next);
+        joint::split(request, answered)
     }
 
     /// Waits for a request for at most `op_timeout`. Only for requests whose answer leaves nothing to undo.

@@ -12,6 +12,7 @@ use crate::claim::{Claim, Fence, Kind, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Release, Released};
 use crate::engine::cohort::{self, Baton};
+use crate::engine::gate::{Lane, Pass};
 use crate::engine::{Core, Orphan, Runtime, answer_within};
 use crate::error::{Error, Result, Retry};
 use crate::event::Step;
@@ -45,6 +46,8 @@ pub struct Guard {
     renewed: bool,
     /// The right to hand the lock on within this process.
     baton: Option<Baton>,
+    /// The queue of this process behind it, if its release may carry the next claim.
+    lane: Option<Arc<Lane>>,
     /// Fences may have been reserved for it, even if the request failed.
     reserves: bool,
     /// Requests in flight, owned here so that the reaper can finish them.
@@ -87,7 +90,19 @@ impl Guard {
     fn of(core: Arc<Core>, held: Held, renewed: bool, owner: Option<Owner>) -> Self {
         let (changing, releasing) = (Mutex::default(), Mutex::default());
         let end = End::Done { memo: None };
-        Self { held, core, owner, renewed, baton: None, reserves: false, changing, releasing, end, done: false }
+        Self {
+            held,
+            core,
+            owner,
+            renewed,
+            baton: None,
+            lane: None,
+            reserves: false,
+            changing,
+            releasing,
+            end,
+            done: false,
+        }
     }
 
     /// A lock that was handed on, which the watchdog renews already.
@@ -99,6 +114,28 @@ impl Guard {
 
     pub(crate) fn set_baton(&mut self, baton: Option<Baton>) {
         (self.baton, self.reserves) = (baton, true);
+    }
+
+    /// Lets its release carry the next claim of this process.
+    pub(crate) fn set_lane(&mut self, pass: Pass) {
+        let (lane, now) = (pass.lane(), self.core.clock.now());
+        if lane.line.keep(pass, now) {
+            self.core.watchdog.check_lane(lane.clone(), now);
+        }
+        self.lane = Some(lane);
+    }
+
+    /// Ends the hold: the request, which carries the next claim of this process if one waits for it.
+    fn end_request(&mut self, claim: &Arc<Claim>) -> BoxFuture<Result<Release>> {
+        let core = &self.core;
+        let joint = self.lane.take().and_then(|lane| {
+            let now = core.clock.now();
+            lane.line.end(self.held.held_for(now), |next, answered| {
+                let (release, attempt) = core.release_and_attempt(claim, self.end.clone(), next.clone(), answered);
+                (release, now, attempt)
+            })
+        });
+        joint.unwrap_or_else(|| core.release(claim, self.end.clone()))
     }
 
     /// Whether the release is to leave a memo.
@@ -185,7 +222,8 @@ impl Guard {
         }
         self.stop_keeping();
         let claim = self.held.claim();
-        let request = slot(&mut self.releasing).insert(self.core.release(&claim, self.end.clone()));
+        let request = self.end_request(&claim);
+        let request = slot(&mut self.releasing).insert(request);
         match answer_within(self.core.op_timeout, request).await {
             Some(Ok(release)) => {
                 self.done = true;
@@ -410,6 +448,9 @@ impl Deref for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.line.end_alone();
+        }
         if self.done || self.hand_on().is_some() {
             return;
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use oarlock_core::clock::Clock;
-use oarlock_core::driver::{Attempt, Grant, Lease, Pending};
-use oarlock_core::{Applied, Capacity, Claim, Error, Fence, Result};
+use oarlock_core::driver::{Attempt, End, Grant, Lease, Pending, Release};
+use oarlock_core::{Applied, Capacity, Claim, ClaimId, Error, Fence, ResourceName, Result};
 use redis::Value;
 
 use crate::Redis;
@@ -13,18 +13,21 @@ use crate::config::Layout;
 use crate::dispatch::ScriptCall;
 use crate::error::unexpected;
 use crate::native::{units, weight};
+use crate::notifications::Source;
 use crate::scripts::{Reply, micros, optional};
+use crate::{plain, release};
 
 impl Redis {
     pub(crate) async fn attempt_claim(&self, claim: &Claim) -> Result<Attempt> {
         self.check(&claim.resource, Some(claim))?;
-        let waits = claim.wait && self.pool.config.layout == Layout::Native;
-        if !waits {
-            return self.send_attempt(claim, 0).await;
+        if !self.is_notified(claim) {
+            return self.send_attempt(claim, 0, false).await;
         }
         let notifications = self.pool.notifications();
+        let again = notifications.expects(claim.id);
         // A claim that must begin with its whole lease asks for it, whatever a notification says.
-        if claim.may_be_handed()
+        if again
+            && claim.may_be_handed()
             && let Some(grant) = notifications.handed(claim.id).and_then(|handed| handed.grant(self.clock().now()))
         {
             notifications.forget(claim.id);
@@ -33,10 +36,27 @@ impl Redis {
         // Before the request is sent, so that no notification is missed between the reply and the watch.
         let expected = self.pool.expect(claim).await;
         let sent = sent(self.clock(), claim, expected.is_some(), self.pool.confirms());
-        let mut answer = self.send_attempt(claim, sent).await;
+        let answer = self.send_attempt(claim, sent, again).await;
+        self.expected(claim, expected, answer).await
+    }
+
+    /// Whether the store keeps a waiting claim in a queue, and notifies it.
+    fn is_notified(&self, claim: &Claim) -> bool {
+        match self.pool.config.layout {
+            Layout::Native => claim.wait,
+            Layout::Plain => self.queues_plain(claim),
+            Layout::Redisson => false,
+        }
+    }
+
+    /// The answer to the attempt of a claim for which notifications are kept, if they were `expected`.
+    async fn expected(&self, claim: &Claim, expected: Option<Source>, answer: Result<Attempt>) -> Result<Attempt> {
+        let notifications = self.pool.notifications();
+        let mut answer = answer;
         match &mut answer {
             Ok(Attempt::Pending(pending)) => {
-                pending.watched = expected.is_some()
+                pending.watched = (self.pool.config.layout == Layout::Native || pending.watched)
+                    && expected.is_some()
                     && self.pool.source(claim).await.map(|(source, _)| source) == expected
                     && notifications.expects(claim.id);
             }
@@ -48,30 +68,67 @@ impl Redis {
         answer
     }
 
-    async fn send_attempt(&self, claim: &Claim, sent: i64) -> Result<Attempt> {
+    /// Whether a release can carry an attempt. Replicas confirm a request at a time, and in a cluster an attempt also
+    /// subscribes.
+    pub(crate) fn is_joint(&self) -> bool {
+        self.scripts.joint.is_some() && !self.pool.confirms() && !self.pool.is_cluster()
+    }
+
+    /// Ends a claim and attempts another one, in one script.
+    pub(crate) async fn end_and_attempt(
+        &self,
+        resource: &ResourceName,
+        id: ClaimId,
+        end: &End,
+        next: &Claim,
+    ) -> (Result<Release>, Result<Attempt>) {
+        let script = self.scripts.joint.as_ref().filter(|_| self.is_joint() && self.is_notified(next));
+        let (Some(script), End::Done { memo }, Ok(())) = (script, end, self.check(resource, Some(next))) else {
+            return (self.end_claim(resource, id, end).await, self.attempt_claim(next).await);
+        };
+        let expected = self.pool.expect(next).await;
+        let sent = sent(self.clock(), next, expected.is_some(), false);
+        let call = match self.pool.config.layout {
+            Layout::Plain if sent == 0 => {
+                return (self.end_claim(resource, id, end).await, self.attempt_claim(next).await);
+            }
+            Layout::Plain => self.plain_joint(script, id, memo.as_deref(), next),
+            Layout::Native | Layout::Redisson => self.native_joint(script, id, end, next, sent),
+        };
+        self.pool.notifications().forget(id);
+        let (release, answer) = match self.pool.run_one(call).await.map(two) {
+            Ok(Some((release, Value::Nil))) => return (release::read(release), self.attempt_claim(next).await),
+            Ok(Some((release, answer))) => (release::read(release), read(self.pool.config.layout, next, answer)),
+            Ok(None) => (Err(unexpected()), Err(unexpected())),
+            Err(error) => (Err(error.clone()), Err(error)),
+        };
+        (release, self.expected(next, expected, answer).await)
+    }
+
+    async fn send_attempt(&self, claim: &Claim, sent: i64, again: bool) -> Result<Attempt> {
         let reply = if self.pool.confirms() {
-            Box::pin(self.attempt_confirmed(claim, sent)).await
+            Box::pin(self.attempt_confirmed(claim, sent, again)).await
         } else if self.pool.is_cluster() {
             let subscribe = Box::pin(self.pool.subscribe_mailbox(&claim.resource));
-            join(self.pool.run_one(self.attempt_call(claim, sent)), subscribe).await.0
+            join(self.pool.run_one(self.attempt_call(claim, sent, again)), subscribe).await.0
         } else {
-            self.pool.run_one(self.attempt_call(claim, sent)).await
+            self.pool.run_one(self.attempt_call(claim, sent, again)).await
         };
         read(self.pool.config.layout, claim, reply?)
     }
 
     /// An attempt that counts only if enough replicas have it. The driver does not withdraw a grant that they have not
     /// confirmed: it may be an old, confirmed hold that now asks for less. The engine asks again, or releases it.
-    async fn attempt_confirmed(&self, claim: &Claim, sent: i64) -> Result<Value> {
-        let replies = self.pool.run_confirmed(vec![self.attempt_call(claim, sent)], confirm_timeout(claim.ttl));
+    async fn attempt_confirmed(&self, claim: &Claim, sent: i64, again: bool) -> Result<Value> {
+        let replies = self.pool.run_confirmed(vec![self.attempt_call(claim, sent, again)], confirm_timeout(claim.ttl));
         let (mut replies, ()) = join(replies, self.pool.subscribe_mailbox(&claim.resource)).await;
         replies.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
-    fn attempt_call(&self, claim: &Claim, sent: i64) -> ScriptCall {
+    fn attempt_call(&self, claim: &Claim, sent: i64, again: bool) -> ScriptCall {
         match self.pool.config.layout {
             Layout::Native => return self.native_attempt(claim, sent),
-            Layout::Plain => return self.plain_attempt(claim),
+            Layout::Plain => return self.plain_attempt(claim, sent != 0, again),
             Layout::Redisson => {}
         }
         let (mode, limit) = match claim.capacity {
@@ -93,6 +150,13 @@ impl Redis {
         command.arg(sent);
         call
     }
+}
+
+/// The two parts of a reply.
+fn two(reply: Value) -> Option<(Value, Value)> {
+    let Value::Array(parts) = reply else { return None };
+    let [first, second] = <[Value; 2]>::try_from(parts).ok()?;
+    Some((first, second))
 }
 
 /// When a request was sent, in microseconds, for a claim that will be notified of its turn; 0 for other claims.
@@ -137,6 +201,9 @@ fn read(layout: Layout, claim: &Claim, reply: Value) -> Result<Attempt> {
             pending.ahead = reply.maybe_number()?.and_then(|ahead| u32::try_from(ahead).ok());
             pending.recheck_after = reply.maybe_number()?.map(Duration::from_micros);
             pending.holder = reply.maybe_text()?.map(|id| id.parse()).transpose()?;
+            if let Some(Value::Int(is_notified)) = reply.rest().next() {
+                plain::queued(&mut pending, is_notified == 1);
+            }
             Ok(Attempt::Pending(pending))
         }
         ("mismatch", Capacity::Fixed(asked)) => Err(Error::spec_mismatch(reply.limit()?, asked)),

@@ -74,8 +74,9 @@ impl Pool {
     /// A call of `script` on a lock of the plain layout.
     pub(crate) fn plain_call(&self, script: &Arc<Script>, name: &ResourceName) -> ScriptCall {
         let keys = self.keys(name);
-        let mut command = Cmd::with_capacity(9, 512);
-        command.arg("EVALSHA").arg(script.hash()).arg("2").arg(&keys.key).arg(&keys.side);
+        let mut command = Cmd::with_capacity(12, 512);
+        command.arg("EVALSHA").arg(script.hash()).arg("3").arg(&keys.key).arg(&keys.side);
+        command.arg(format!("{}:queue", keys.side));
         ScriptCall { script: script.clone(), slot: self.slot(&keys.key), command }
     }
 

@@ -112,7 +112,9 @@ impl Driver for Redis {
         let mut capabilities = guarantees::capabilities(self.pool.config.layout);
         capabilities.consistency = self.pool.consistency(&self.server_info);
         let Config { address, database, prefix, .. } = &self.pool.config;
-        Info::new(SCHEME, format!("{address}/{database}?prefix={prefix}"), capabilities)
+        let mut info = Info::new(SCHEME, format!("{address}/{database}?prefix={prefix}"), capabilities);
+        info.joint = self.is_joint();
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -126,6 +128,18 @@ impl Driver for Redis {
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.end_claim(resource, id, end).await.map_err(|error| about("release", resource, error))
+    }
+
+    async fn release_and_attempt(
+        &self,
+        resource: &ResourceName,
+        id: ClaimId,
+        end: &End,
+        next: &Claim,
+    ) -> (Result<Release>, Result<Attempt>) {
+        let (release, attempt) = self.end_and_attempt(resource, id, end, next).await;
+        let release = release.map_err(|error| about("release", resource, error));
+        (release, attempt.map_err(|error| about("attempt", resource, error)))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {

@@ -1,31 +1,51 @@
 //! Calls of the scripts of the native layout: each has one packed argument, because a server needs time for each.
 
+use std::sync::Arc;
+
 use oarlock_core::driver::{End, Fences, Renewal};
 use oarlock_core::{Capacity, Claim, ClaimId, Limit, ResourceName, Weight};
 
 use crate::Redis;
-use crate::dispatch::ScriptCall;
-use crate::scripts::micros;
+use crate::dispatch::{NativeCall, ScriptCall};
+use crate::scripts::{Script, micros};
 
 /// Numbers in a script are exact up to 2^53: no lease is this long, also when it is added to the time.
 const LONGEST_MICROS: u64 = 1 << 52;
 
 impl Redis {
     pub(crate) fn native_attempt(&self, claim: &Claim, sent: i64) -> ScriptCall {
+        let NativeCall { mut call, tag } = self.pool.native_call(&self.scripts.attempt, &claim.resource);
+        call.command.arg(self.native_attempt_request(claim, tag, sent));
+        call
+    }
+
+    /// A release and an attempt in one call.
+    pub(crate) fn native_joint(
+        &self,
+        script: &Arc<Script>,
+        id: ClaimId,
+        end: &End,
+        next: &Claim,
+        sent: i64,
+    ) -> ScriptCall {
+        let NativeCall { mut call, tag } = self.pool.native_call(script, &next.resource);
+        call.command.arg(native_release_request(id, end)).arg(self.native_attempt_request(next, tag, sent));
+        call
+    }
+
+    fn native_attempt_request(&self, claim: &Claim, tag: u8, sent: i64) -> Vec<u8> {
         let (said, limit) = match claim.capacity {
             Capacity::Any => (0, 1),
             Capacity::Fixed(limit) => (1, units(limit)),
             Capacity::Stored(limit) => (2, units(limit)),
         };
         let label = self.label(&claim.label);
-        let mut call = self.pool.native_call(&self.scripts.attempt, &claim.resource);
         let mut request = Request::with_capacity(160 + label.len());
         request.byte(u8::from(claim.wait)).byte(said).u32(weight(claim.weight)).u32(limit).u32(claim.behind);
         request.span(micros(claim.ttl)).span(micros(claim.waiter_ttl())).i64(sent);
-        request.id(claim.id).short(&self.pool.mailbox_of(call.tag)).tiny(claim.kind.as_str());
+        request.id(claim.id).short(&self.pool.mailbox_of(tag)).tiny(claim.kind.as_str());
         request.optional(claim.value.as_deref().map(str::as_bytes)).long(label.as_bytes());
-        call.call.command.arg(request.0);
-        call.call
+        request.0
     }
 
     pub(crate) fn native_renew(&self, renewal: &Renewal, sent: i64) -> ScriptCall {
@@ -49,17 +69,21 @@ impl Redis {
 
     pub(crate) fn native_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> ScriptCall {
         let mut call = self.pool.native_call(&self.scripts.release, name).call;
-        let mut request = Request::with_capacity(17);
-        match end {
-            End::Done { memo } => request.byte(0).id(id).rest(memo.as_deref()),
-            End::Withdrawn => request.byte(1).id(id),
-            End::Broken { ending, grace } => {
-                request.byte(2).id(id).long(ending.by.as_bytes()).long(ending.why.as_bytes()).span(micros(*grace))
-            }
-        };
-        call.command.arg(request.0);
+        call.command.arg(native_release_request(id, end));
         call
     }
+}
+
+fn native_release_request(id: ClaimId, end: &End) -> Vec<u8> {
+    let mut request = Request::with_capacity(17);
+    match end {
+        End::Done { memo } => request.byte(0).id(id).rest(memo.as_deref()),
+        End::Withdrawn => request.byte(1).id(id),
+        End::Broken { ending, grace } => {
+            request.byte(2).id(id).long(ending.by.as_bytes()).long(ending.why.as_bytes()).span(micros(*grace))
+        }
+    };
+    request.0
 }
 
 /// The argument of a script, as its header says: numbers begin with their highest byte.

@@ -143,6 +143,11 @@ impl Pool {
         format!("{}mail:{tag}", self.config.prefix)
     }
 
+    /// The channel of the mailbox, where it is not sharded.
+    pub(crate) fn mailbox(&self) -> &str {
+        &self.mailbox
+    }
+
     /// The channel of the mailbox for names with this hash tag.
     pub(crate) fn mailbox_of(&self, tag: u8) -> Cow<'_, str> {
         if !self.is_cluster() {

@@ -10,11 +10,12 @@ use crate::scripts::{Reply, micros, optional};
 
 impl Redis {
     pub(crate) async fn end_claim(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let waited = self.pool.notifications().expects(id);
         self.pool.notifications().forget(id);
         self.check(resource, None)?;
         match self.pool.config.layout {
             Layout::Native => return read(self.pool.run_one(self.native_release(resource, id, end)).await?),
-            Layout::Plain => return read(self.pool.run_one(self.plain_release(resource, id, end)).await?),
+            Layout::Plain => return read(self.pool.run_one(self.plain_release(resource, id, end, waited)).await?),
             Layout::Redisson => {}
         }
         let mut call = self.pool.call(&self.scripts.release, resource);
@@ -28,7 +29,7 @@ impl Redis {
     }
 }
 
-fn read(reply: Value) -> Result<Release> {
+pub(crate) fn read(reply: Value) -> Result<Release> {
     // The common answers: released, and whether other claims wait.
     if let Value::Int(waiting @ 1..=3) = reply {
         return Ok(Release::new(Released::Released, (waiting > 1).then_some(waiting == 3)));

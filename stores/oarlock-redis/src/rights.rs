@@ -22,7 +22,7 @@ const SHARDED_LISTENERS: &str = "+pubsub|shardnumsub";
 /// What the scripts call.
 const NATIVE: &str =
     "+exists +pexpire +pexpireat +hget +hmget +hset +hdel +hkeys +zadd +zrem +zremrangebyscore +zrange";
-const PLAIN: &str = "+get +set +del +pttl +pexpire +hmget +hset +hdel";
+const PLAIN: &str = "+get +set +del +pttl +pexpire +hget +hmget +hset +hdel +zadd +zrem +zrange";
 const REDISSON: &str = "+type +exists +get +set +del +pttl +pexpire +incrby +decrby +hget +hmget +hgetall +hlen +hset \
                         +hdel +lindex +lpop +zadd +zrem +zrange +zscore";
 

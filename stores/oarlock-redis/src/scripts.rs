@@ -43,13 +43,15 @@ pub(crate) struct Scripts {
     pub(crate) renew: Arc<Script>,
     pub(crate) release: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
+    /// A release and an attempt; not in the layout of Redisson.
+    pub(crate) joint: Option<Arc<Script>>,
     /// Notes that an observer listens; not in the layout of Redisson.
     pub(crate) observe: Option<Arc<Script>>,
 }
 
 macro_rules! parts {
     ($layout:literal: $($file:literal),+) => {
-        &[$(include_str!(concat!("scripts/", $layout, "/", $file, ".lua"))),+]
+        concat!($(include_str!(concat!("scripts/", $layout, "/", $file, ".lua"))),+)
     };
 }
 
@@ -61,41 +63,63 @@ impl Scripts {
         } else {
             "local PUBLISH, NUMSUB = 'PUBLISH', 'NUMSUB'\n"
         };
-        let script = |parts: &[&str]| Arc::new(Script::new(format!("{publish}{}", parts.concat())));
+        let script = |code: &str| Arc::new(Script::new(format!("{publish}{code}")));
         match config.layout {
-            Layout::Native => Self {
-                attempt: script(parts!(
+            Layout::Native => {
+                let attempt = parts!(
                     "native": "load", "attempt.free", "attempt.behind", "store", "keep", "place", "attempt.again", "hand",
                     "rule", "attempt"
-                )),
-                renew: script(parts!("native": "load", "keep", "place", "renew.alone", "hand", "rule", "renew")),
-                release: script(parts!(
+                );
+                let release = parts!(
                     "native": "load", "release.alone", "release.next", "store", "keep", "place", "release.place", "hand",
                     "rule", "release"
-                )),
-                inspect: script(parts!("native": "load", "keep", "hand", "rule", "inspect")),
-                observe: Some(script(parts!("native": "load", "keep", "observe"))),
-            },
-            Layout::Plain => Self {
-                attempt: script(parts!("plain": "attempt.free", "load", "beside", "attempt")),
-                renew: script(parts!("plain": "load", "beside", "renew")),
-                release: script(parts!("plain": "release.done", "load", "release")),
-                inspect: script(parts!("plain": "load", "beside", "inspect")),
-                observe: Some(script(parts!("plain": "observe"))),
-            },
+                );
+                let (release_of, attempt_of) = (function("release", release), function("attempt", attempt));
+                let both =
+                    [parts!("native": "load", "joint.short"), &release_of, &attempt_of, parts!("native": "joint")];
+                Self {
+                    attempt: script(attempt),
+                    renew: script(parts!("native": "load", "keep", "place", "renew.alone", "hand", "rule", "renew")),
+                    release: script(release),
+                    inspect: script(parts!("native": "load", "keep", "hand", "rule", "inspect")),
+                    joint: Some(script(&both.concat())),
+                    observe: Some(script(parts!("native": "load", "keep", "observe"))),
+                }
+            }
+            Layout::Plain => {
+                let queue = parts!("plain": "queue");
+                let release = parts!("plain": "queue.next", "release.done", "load", "release");
+                let both = [queue, &function("release", release), parts!("plain": "joint")];
+                Self {
+                    attempt: script(parts!(
+                        "plain": "queue", "attempt.free", "load", "beside", "queue.join", "attempt"
+                    )),
+                    renew: script(parts!("plain": "load", "beside", "renew")),
+                    release: script(&[queue, release].concat()),
+                    inspect: script(parts!("plain": "load", "beside", "inspect")),
+                    joint: Some(script(&both.concat())),
+                    observe: Some(script(parts!("plain": "observe"))),
+                }
+            }
             Layout::Redisson => {
                 let tokens = format!("local TOKENS = {}\n", config.tokens);
-                let script = |parts: &[&str]| script(&[&[tokens.as_str()], parts].concat());
+                let script = |code: &str| script(&[&tokens, code].concat());
                 Self {
                     attempt: script(parts!("redisson": "load", "change", "attempt")),
                     renew: script(parts!("redisson": "load", "change", "renew")),
                     release: script(parts!("redisson": "load", "change", "release")),
                     inspect: script(parts!("redisson": "load", "inspect")),
+                    joint: None,
                     observe: None,
                 }
             }
         }
     }
+}
+
+/// A script as a function of its arguments.
+fn function(name: &str, code: &str) -> String {
+    format!("local function {name}(ARGV)\n{code}end\n")
 }
 
 /// An optional argument of a script: nothing, or `=` and the bytes.

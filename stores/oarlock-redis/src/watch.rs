@@ -8,23 +8,23 @@ use crate::Redis;
 use crate::config::Layout;
 use crate::keys::Keys;
 use crate::notifications::Topic;
-use crate::redisson;
+use crate::{plain, redisson};
 
 impl Redis {
     pub(crate) async fn arm(&self, interest: &Interest) -> Result<Watch> {
         if self.pool.config.layout == Layout::Redisson {
             return self.arm_redisson(interest).await;
         }
-        let plain = self.pool.config.layout == Layout::Plain;
+        let is_plain = self.pool.config.layout == Layout::Plain;
         let (topic, keys) = match interest {
-            Interest::Turn(claim, _) if plain => {
+            Interest::Turn(claim, cursor) if is_plain && !plain::is_queued(cursor) => {
                 let keys = self.pool.keys(&claim.resource);
                 (Topic::Freed(keys.side.clone()), Some(keys))
             }
             Interest::Turn(claim, _) => (Topic::Turn(claim.id), Some(self.pool.keys(&claim.resource))),
-            Interest::Mailbox if plain && self.pool.is_cluster() => return Ok(Watch::never()),
+            Interest::Mailbox if is_plain && self.pool.is_cluster() => return Ok(Watch::never()),
             Interest::Mailbox => (Topic::Mailbox, None),
-            Interest::Resource(name) if plain => return self.observe_plain(name).await,
+            Interest::Resource(name) if is_plain => return self.observe_plain(name).await,
             Interest::Resource(name) => return self.observe(name).await,
         };
         self.pool.listen(topic, keys.as_ref()).await

@@ -20,6 +20,8 @@ mod hung;
 mod patient;
 #[path = "failures/plain.rs"]
 mod plain;
+#[path = "failures/plain_queue.rs"]
+mod plain_queue;
 #[path = "redisson/all.rs"]
 mod redisson;
 #[path = "failures/sentinel.rs"]

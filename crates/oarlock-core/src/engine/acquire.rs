@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::backoff::{Backoff, Patience};
 use super::cohort::{Baton, Bounds, MAX_HAND_OFFS};
 use super::gate::Pass;
+use super::line::{Carried, InLine, Next};
 use super::waiter_limit::WaiterPermit;
 use super::{Core, check_ttl};
 use crate::belief::BeliefCell;
@@ -79,6 +80,8 @@ pub(crate) struct Request {
 enum Admission {
     /// It may ask the store.
     Store(Option<Pass>),
+    /// The release of another task carried its first attempt.
+    Carried(Pass, PendingClaim),
     /// Another task handed it the lock.
     Handed(Guard),
 }
@@ -117,13 +120,14 @@ impl Request {
         let give_up = self.wait.until(started);
         self.claim.wait = give_up > started;
         let joins = self.check_owner(core)?;
-        let pass = match self.enter_gate(core, started, give_up).await {
+        let (pass, carried) = match self.enter_gate(core, started, give_up).await? {
             None => return Ok(None),
             Some(Admission::Handed(guard)) => return Ok(Some(guard)),
-            Some(Admission::Store(pass)) => pass,
+            Some(Admission::Store(pass)) => (pass, None),
+            Some(Admission::Carried(pass, carried)) => (Some(pass), Some(carried)),
         };
         let permit = self.waiter_permit(core, pass.as_ref())?;
-        let mut granted = self.acquire_from_store(core, pass, joins, started, give_up).await?;
+        let mut granted = self.acquire_from_store(core, pass, carried, joins, started, give_up).await?;
         drop(permit);
         if let (Some(guard), Some(bounds), true) = (&mut granted, self.cohort, self.claim.wait) {
             let left = (give_up + LAST_CHANCE).since(core.clock.now());
@@ -209,20 +213,42 @@ impl Request {
         }
     }
 
+    /// Whether a release of this process may carry this claim, and the release of this claim another one.
+    fn may_be_carried(&self, core: &Core) -> bool {
+        core.info.joint
+            && self.claim.weight == Weight::All
+            && self.patience == Patience::Hint
+            && self.cohort.is_none()
+            && self.owner.is_none()
+    }
+
     /// Waits for its turn among the tasks of this process; `None` when the time is over.
-    async fn enter_gate(&self, core: &Core, started: Moment, give_up: Moment) -> Option<Admission> {
+    async fn enter_gate(&self, core: &Arc<Core>, started: Moment, give_up: Moment) -> Result<Option<Admission>> {
         // Readers and permits of one process can hold together. Where the store keeps the order, each waits in the
         // store's queue.
         let is_shared = core.info.capabilities.order && self.claim.weight != Weight::All;
         if !self.claim.wait || self.fair || is_shared {
-            return Some(Admission::Store(None));
+            return Ok(Some(Admission::Store(None)));
         }
         // Nearly always no other task waits, and no timer is needed.
         if self.cohort.is_none()
             && let Some(pass) = core.gate.try_enter(&self.claim.resource, self.claim.weight)
         {
-            return Some(Admission::Store(Some(pass)));
+            return Ok(Some(Admission::Store(Some(pass))));
         }
+        let ticket = core.gate.ticket(&self.claim.resource);
+        let lane = ticket.lane().clone();
+        let waiting = if self.may_be_carried(core) {
+            Some(WaitingInLine { core, in_line: lane.line.join(self.next_claim(core, None)?) })
+        } else {
+            None
+        };
+        let carried = async {
+            match &waiting {
+                Some(waiting) => waiting.in_line.next(&*core.clock).await,
+                None => std::future::pending().await,
+            }
+        };
         let mut join = self.cohort.map(|_| core.cohorts.join(&self.claim, started));
         let handed = async {
             match &mut join {
@@ -230,13 +256,17 @@ impl Request {
                 None => std::future::pending().await,
             }
         };
-        let enter = core.gate.enter(&self.claim.resource, self.claim.weight);
-        tokio::select! {
+        let admission = tokio::select! {
             biased;
             guard = handed => Some(Admission::Handed(guard)),
-            pass = enter => Some(Admission::Store(Some(pass))),
+            next = carried => Some(match next {
+                Next::Carried(carried) => carried.admit(core),
+                Next::Passed(pass) => Admission::Store(Some(pass)),
+            }),
+            pass = ticket.enter(self.claim.weight) => Some(Admission::Store(Some(pass))),
             () = nap_until(&*core.clock, give_up) => None,
-        }
+        };
+        Ok(admission)
     }
 
     /// Asks the store until the claim is granted (`Some`), refused (`None`) or failed.
@@ -244,11 +274,15 @@ impl Request {
         &self,
         core: &Arc<Core>,
         pass: Option<Pass>,
+        carried: Option<PendingClaim>,
         joins: bool,
         started: Moment,
         give_up: Moment,
     ) -> Result<Option<Guard>> {
-        let mut pending_claim = PendingClaim::new(core, self.next_claim(core, pass.as_ref())?);
+        let mut pending_claim = match carried {
+            Some(carried) => carried,
+            None => PendingClaim::new(core, self.next_claim(core, pass.as_ref())?),
+        };
         core.observers.emit(&pending_claim.claim, || Step::Requested);
         let notify = core.info.capabilities.notify;
         let mut pauses = Backoff::for_waiting(self.patience, notify, self.claim.ttl);
@@ -264,7 +298,12 @@ impl Request {
                 Ok(Attempt::Granted(grant)) => match self.granted(core, &mut pending_claim, &grant, started) {
                     // If the client was shut down meanwhile, the lock is lost already, and dropping the guard releases
                     // it.
-                    Some(guard) => return core.check_open().map(|()| Some(guard)),
+                    Some(mut guard) => {
+                        if let Some(pass) = pass.filter(|_| self.may_be_carried(core)) {
+                            guard.set_lane(pass);
+                        }
+                        return core.check_open().map(|()| Some(guard));
+                    }
                     // The answer took longer than the lease: the grant is useless, and the claim was abandoned.
                     None => core.entropy.jitter(errors.pause()),
                 },
@@ -363,6 +402,28 @@ impl Request {
         let held = Held::new(pending_claim.claim.clone(), grant, belief, now, now.since(started));
         core.observers.emit(&pending_claim.claim, || Step::Granted { fence: held.fence(), waited: held.waited() });
         Some(Guard::new(core.clone(), held, (from, grant.lease.ttl), self.renew, self.owner.clone()))
+    }
+}
+
+/// A claim that waits for the release of another task of its process. When it is dropped, nothing of it stays in the
+/// store: a release may have carried it just before.
+struct WaitingInLine<'a> {
+    core: &'a Arc<Core>,
+    in_line: InLine<'a>,
+}
+
+impl Drop for WaitingInLine<'_> {
+    fn drop(&mut self) {
+        if let Some(carried) = self.in_line.leave() {
+            drop(carried.admit(self.core));
+        }
+    }
+}
+
+impl Carried {
+    fn admit(self, core: &Arc<Core>) -> Admission {
+        let Self { claim, pass, sent, attempt } = self;
+        Admission::Carried(pass, PendingClaim::carried(core, claim, sent, attempt))
     }
 }
 

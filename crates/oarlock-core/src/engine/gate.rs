@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
+use super::line::Line;
 use crate::claim::{ResourceName, Weight};
 
 /// The local queues of a client, by name.
@@ -23,6 +24,8 @@ pub(crate) struct Gate {
 pub(crate) struct Lane {
     turn: Arc<RwLock<()>>,
     queued: AtomicU32,
+    /// The claims in it that a release may carry.
+    pub(crate) line: Line,
 }
 
 /// The right to ask the store; dropping it lets the next claim pass.
@@ -40,24 +43,17 @@ enum Turn {
 
 /// A claim in a lane, queued or passed; the lane is removed with its last one.
 #[derive(Debug)]
-struct Ticket {
+pub(crate) struct Ticket {
     lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
     name: ResourceName,
     lane: Arc<Lane>,
 }
 
 impl Gate {
-    /// Waits for the turn of a claim of this weight.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the queue.
+    /// See [`Ticket::enter`].
+    #[cfg(test)]
     pub(crate) async fn enter(&self, name: &ResourceName, weight: Weight) -> Pass {
-        let ticket = self.ticket(name);
-        let turn = match weight {
-            Weight::All => Turn::Alone { _guard: ticket.lane.turn.clone().write_owned().await },
-            Weight::Units(_) => Turn::Shared { _guard: ticket.lane.turn.clone().read_owned().await },
-        };
-        Pass { _turn: turn, ticket }
+        self.ticket(name).enter(weight).await
     }
 
     /// The turn of a claim of this weight, if no other one is in its way.
@@ -70,11 +66,31 @@ impl Gate {
         Some(Pass { _turn: turn, ticket })
     }
 
-    fn ticket(&self, name: &ResourceName) -> Ticket {
+    /// A claim that queues, once it [enters](Ticket::enter).
+    pub(crate) fn ticket(&self, name: &ResourceName) -> Ticket {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes.entry(name.clone()).or_default().clone();
         lane.queued.fetch_add(1, Ordering::Relaxed);
         Ticket { lanes: self.lanes.clone(), name: name.clone(), lane }
+    }
+}
+
+impl Ticket {
+    /// Waits for the turn of a claim of this weight.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub(crate) async fn enter(self, weight: Weight) -> Pass {
+        let turn = match weight {
+            Weight::All => Turn::Alone { _guard: self.lane.turn.clone().write_owned().await },
+            Weight::Units(_) => Turn::Shared { _guard: self.lane.turn.clone().read_owned().await },
+        };
+        Pass { _turn: turn, ticket: self }
+    }
+
+    /// The queue that it is in.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
     }
 }
 

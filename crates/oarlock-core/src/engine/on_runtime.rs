@@ -68,6 +68,16 @@ impl DynDriver for OnRuntime {
         self.run(|driver| driver.release(resource, id, end))
     }
 
+    fn release_and_attempt(
+        self: Arc<Self>,
+        resource: ResourceName,
+        id: ClaimId,
+        end: End,
+        next: Arc<Claim>,
+    ) -> BoxFuture<(Result<Release>, Result<Attempt>)> {
+        self.run(|driver| driver.release_and_attempt(resource, id, end, next))
+    }
+
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
         self.run(|driver| driver.watch(interest))
     }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::entropy::Entropy;
 use super::gate::Lane;
+use super::line::SHORT;
 use super::releaser::Releaser;
 use super::runtime::Runtime;
 use crate::belief::{BeliefCell, LossReason};
@@ -186,6 +187,13 @@ impl Watchdog {
         answer
     }
 
+    /// Checks the queue behind a holder of this process every millisecond, until nothing happens there.
+    pub(crate) fn check_lane(&self, lane: Arc<Lane>, now: Moment) {
+        let mut entries = self.0.lock();
+        entries.lanes.push(lane);
+        self.0.wake_before(now + SHORT);
+    }
+
     /// Passes a hold on to another holder of the same claim; `None` if less than half of its lease is left.
     pub(crate) fn succeed(&self, id: ClaimId) -> Option<Arc<BeliefCell>> {
         // Answers to renewals are applied under this lock: none is applied to the old belief after this.
@@ -251,6 +259,7 @@ async fn run(shared: Arc<Shared>) {
             claim = mailbox.hint(&shared) => shared.apply_hint(claim),
             () = sleep_until(&*shared.clock, next) => {}
         }
+        shared.check_lanes();
         let (due, lost) = shared.due();
         if shared.releaser.outlasts_leases {
             for claim in lost {
@@ -278,6 +287,7 @@ async fn run(shared: Arc<Shared>) {
             () = shared.wake.notified() => {}
             () = sleep_until(&*shared.clock, next) => {}
         }
+        shared.check_lanes();
         drop(shared.due());
     }
 }
@@ -325,12 +335,25 @@ impl Shared {
         }
     }
 
+    /// Wakes claims that wait for too long behind a holder of this process.
+    fn check_lanes(&self) {
+        let mut lanes = std::mem::take(&mut self.lock().lanes);
+        if lanes.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        lanes.retain(|lane| lane.line.wake_late(now));
+        self.lock().lanes.append(&mut lanes);
+    }
+
     fn note_next_check(&self) -> Moment {
         let entries = self.lock();
         let first = entries.by_time.first().map_or(Moment::NEVER, |(check_at, _)| *check_at);
         // A planned check is kept when its claim is gone: otherwise every short hold would wake the task.
         let planned = Moment::from_nanos(self.next_check.load(Ordering::Relaxed));
-        let next = if planned > self.clock.now() { planned.min(first) } else { first };
+        let now = self.clock.now();
+        let next = if planned > now { planned.min(first) } else { first };
+        let next = if entries.lanes.is_empty() { next } else { next.min(now + SHORT) };
         self.next_check.store(next.as_nanos(), Ordering::Relaxed);
         next
     }

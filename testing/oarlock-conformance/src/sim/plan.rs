@@ -67,6 +67,8 @@ pub struct Plan {
     pub kill: f64,
     /// How much faster or slower the clocks of clients run, at most.
     pub drift: f64,
+    /// Whether holds and pauses last no time: then releases carry the next claim of their process.
+    pub brisk: bool,
 }
 
 impl Plan {
@@ -87,6 +89,8 @@ impl Plan {
         let (lost_request, lost_reply, late) = (chance(0.15), chance(0.15), chance(0.05));
         let (lost_hint, outage, cancel, kill) = (chance(0.5), chance(0.1), chance(0.4), chance(0.03));
         let drift = chance(0.01);
+        // Drawn apart: it changes nothing else in the world of a seed.
+        let brisk = fastrand::Rng::with_seed(!seed).u8(..3) == 0;
         Self {
             seed,
             style,
@@ -105,6 +109,7 @@ impl Plan {
             cancel,
             kill,
             drift,
+            brisk,
         }
     }
 

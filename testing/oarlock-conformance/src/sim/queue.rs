@@ -197,7 +197,9 @@ impl QueueDriver {
 
 impl Driver for QueueDriver {
     fn info(&self) -> Info {
-        Info::new("sim-queue", "a simulation", Capabilities::of_the_model())
+        let mut info = Info::new("sim-queue", "a simulation", Capabilities::of_the_model());
+        info.joint = true;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

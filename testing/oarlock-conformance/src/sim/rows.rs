@@ -49,7 +49,9 @@ pub(super) struct RowsDriver {
 
 impl Driver for RowsDriver {
     fn info(&self) -> Info {
-        Info::new("sim-rows", "a simulation", Capabilities::of_the_model())
+        let mut info = Info::new("sim-rows", "a simulation", Capabilities::of_the_model());
+        info.joint = true;
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {

@@ -361,7 +361,7 @@ enum End {
 impl Contender {
     async fn work(mut self) {
         for _ in 0..self.plan.rounds {
-            let pause = self.plan.ttl.mul_f64(self.rng.f64() * 0.5);
+            let pause = self.span(0.5);
             tokio::time::sleep(pause).await;
             self.disturb();
             let name = format!("r{}", self.rng.u64(..self.plan.names));
@@ -376,6 +376,12 @@ impl Contender {
                 End::Dead => return,
             }
         }
+    }
+
+    /// A random time, at most so many leases; none where all is brisk.
+    fn span(&mut self, most: f64) -> Duration {
+        let span = self.plan.ttl.mul_f64(self.rng.f64() * most);
+        if self.plan.brisk { Duration::ZERO } else { span }
     }
 
     /// Something may happen to the process.
@@ -435,7 +441,7 @@ impl Contender {
     async fn hold(&mut self, resource: String, weight: Weight, asked: Moment, guard: Guard) {
         let granted = self.clock.now();
         let fence = guard.fence();
-        let stay = self.plan.ttl.mul_f64(self.rng.f64() * 2.0);
+        let stay = self.span(2.0);
         tokio::select! {
             biased;
             _ = guard.lost() => {}

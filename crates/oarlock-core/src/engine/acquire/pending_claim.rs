@@ -40,10 +40,10 @@ enum Stage {
 }
 
 impl PendingClaim {
-    pub(super) fn new(core: &Arc<Core>, claim: Claim) -> Self {
+    pub(super) fn new(core: &Arc<Core>, claim: impl Into<Arc<Claim>>) -> Self {
         Self {
             core: core.clone(),
-            claim: Arc::new(claim),
+            claim: claim.into(),
             wakeup: Arc::default(),
             in_flight: None,
             releasing: None,
@@ -53,13 +53,30 @@ impl PendingClaim {
         }
     }
 
+    /// A claim whose first attempt was sent with the release of another.
+    pub(super) fn carried(
+        core: &Arc<Core>,
+        claim: Arc<Claim>,
+        sent: Moment,
+        attempt: BoxFuture<Result<Attempt>>,
+    ) -> Self {
+        let mut carried = Self::new(core, claim);
+        (carried.in_flight, carried.sent, carried.stage) = (Some(attempt), sent, Stage::Sent);
+        carried
+    }
+
     /// Makes one attempt. Without an answer in time the claim is abandoned, because it may still be granted.
     pub(super) async fn attempt(&mut self, end: Moment) -> Result<Attempt> {
         if self.stage == Stage::Absent {
             self.stage = Stage::Sent;
         }
-        self.sent = self.core.clock.now();
-        let request = self.in_flight.insert(self.core.driver.clone().attempt(self.claim.clone()));
+        let request = match &mut self.in_flight {
+            Some(carried) => carried,
+            none => {
+                self.sent = self.core.clock.now();
+                none.insert(self.core.driver.clone().attempt(self.claim.clone()))
+            }
+        };
         let patience = self.core.op_timeout.min(end.since(self.sent));
         match answer_within(patience, request).await {
             Some(answer) => {

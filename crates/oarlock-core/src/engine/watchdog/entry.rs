@@ -25,6 +25,8 @@ pub(super) struct Entries {
     pub(super) started: bool,
     /// How many publications there were.
     pub(super) publication: u64,
+    /// The queues of this process in which a claim may wait for too long.
+    pub(super) lanes: Vec<Arc<Lane>>,
 }
 
 /// One claim that the watchdog keeps alive.

@@ -1,10 +1,16 @@
 -- Refuses a lock that is taken, or keeps it for its holder. The same id takes it once, and keeps its fence.
 --
 -- KEYS, ARGV  see attempt.free.lua
--- answer      'granted', fence, lease, memo or nil | 'pending', -1, microseconds until to look again or -1, whose it is
---             | 'exhausted'
+-- answer      'granted', fence, lease, memo or nil | 'exhausted'
+--             | 'pending', -1, microseconds until to look again or -1, whose it is, and if the claim is in the
+--               queue 1, or 0 if the holder is of another program, which will notify no claim
 
-if token ~= id then return { 'pending', -1, left(), id_of(token) } end
+if token ~= id then
+  local is_queued = waits ~= '' and enqueue()
+  if not token then return { 'pending', -1, turn_left, false, is_queued and 1 or nil } end
+  if not is_queued then return { 'pending', -1, left(), id_of(token) } end
+  return { 'pending', -1, left(), id_of(token), own > 0 and 1 or 0 }
+end
 
 -- Asked to end, it is not extended by asking again.
 if own > 0 and broken(id) then return { 'granted', own, math.max(left(), 0), memo } end

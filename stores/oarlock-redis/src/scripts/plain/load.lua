@@ -11,8 +11,10 @@
 --            value   what it published: its id and the text. That of another id has ended
 --            broken  the claim of ours that was asked to end last, by whom ('by') and why ('why')
 --            memo    the bytes that a holder left
+--            turn    the claim of ours that was told that the lock is free: see queue.lua. Empty or absent if there is none
 --            kept    until when it is kept, in milliseconds
 --            quiet   there if no client listens to other changes: an observer that comes removes it
+-- KEYS[3]  the queue, see queue.lua; not for all scripts
 -- answer   'foreign', why: the key is not a lock of this kind, and is left as it is
 --
 -- Times are in microseconds; the lock itself is kept to the millisecond.

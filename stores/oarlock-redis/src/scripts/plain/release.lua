@@ -2,12 +2,21 @@
 --
 -- KEYS      see load.lua
 -- ARGV[1]   id
--- ARGV[2..] how, unless it is simply done: 'memo' and the bytes that it leaves; 'withdrawn', without a notification to waiters: it
---           was a round that came to nothing; 'broken', by, why, grace in microseconds, and what goes before a session to name
---           the channel of its mailbox
+-- ARGV[2..] how, unless it is simply done: 'memo' and the bytes that it leaves; 'withdrawn' and what the queue keeps of
+--           it, see queue.lua, or '' if it did not wait there: no message says that the lock is free; 'broken', by,
+--           why, grace in microseconds, and what goes before a session to name the channel of its mailbox
 -- answer    'released' | 'absent' | 'asked', and -1: waiters are unknown | 'deaf'
 
 local id, how = ARGV[1], ARGV[2]
+
+-- A claim that waited leaves the queue, and passes its turn on.
+if how == 'withdrawn' and ARGV[3] ~= '' then
+  redis.pcall('ZREM', KEYS[3], ARGV[3])
+  if turn_of(redis.pcall('HGET', side, 'turn')) == ARGV[3] then
+    call('HSET', side, 'turn', '')
+    if not token then wake_next() end
+  end
+end
 
 -- A holder of another program can only be broken, by the id that it is shown with.
 if not token or (token ~= id and (how ~= 'broken' or id_of(token) ~= id)) then return { 'absent', -1 } end
@@ -36,5 +45,6 @@ if how == 'broken' then
   end
 end
 call('DEL', key)
+wake_next()
 if how == 'withdrawn' then call(PUBLISH, side .. ':changes', '') else call(PUBLISH, side, 'free') end
 return { 'released', -1 }
