@@ -130,6 +130,10 @@ impl Guard {
         let core = &self.core;
         let joint = self.lane.take().and_then(|lane| {
             let now = core.clock.now();
+            if core.check_open().is_err() {
+                lane.line.end_alone(self.held.held_for(now));
+                return None;
+            }
             lane.line.end(self.held.held_for(now), |next, answered| {
                 let (release, attempt) = core.release_and_attempt(claim, self.end.clone(), next.clone(), answered);
                 (release, now, attempt)
@@ -449,7 +453,7 @@ impl Deref for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(lane) = self.lane.take() {
-            lane.line.end_alone();
+            lane.line.end_alone(self.held.held_for(self.core.clock.now()));
         }
         if self.done || self.hand_on().is_some() {
             return;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Driver, Error, Fence, Guard, Locks, Memory, Released, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Driver, Error, Fence, Guard, Locks, Memory, Owner, Released, ResourceName, Result};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -239,6 +239,61 @@ async fn a_claim_is_granted_although_the_release_that_carried_it_is_dropped() {
         guard.release().await.unwrap();
         drop(kept);
         store.until((0, 0)).await;
+    }
+}
+
+/// Its task may wait in a branch of a `select!` whose other branch is busy for minutes.
+#[tokio::test(start_paused = true)]
+async fn a_carried_claim_whose_task_is_not_polled_is_withdrawn() {
+    let (store, client) = Store::open();
+    let (holder, next) = holder_and_next(&client, Duration::ZERO).await;
+    let lock = client.mutex("x");
+    let mut unpolled = Box::pin(lock.lock());
+    assert!(poll_fn(|cx| Poll::Ready(unpolled.as_mut().poll(cx).is_pending())).await);
+    holder.release().await.unwrap();
+    let next = next.await.unwrap().unwrap();
+    settle().await;
+    next.release().await.unwrap();
+    assert_eq!((store.joint(), store.claims().await), (2, (1, 0)), "the release has carried the claim");
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(store.claims().await, (0, 0), "other processes can have the lock");
+    unpolled.await.unwrap().release().await.unwrap();
+    store.until((0, 0)).await;
+}
+
+/// A claim with an owner waits at the gate only.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_carried_gets_its_turn() {
+    let (_store, client) = Store::open();
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                loop {
+                    let guard = client.mutex("x").lock().await.unwrap();
+                    tokio::task::yield_now().await;
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    // No timer would end while they are busy.
+    settle().await;
+    let owner = Owner::new();
+    let lock = client.mutex("x").owner(&owner);
+    let mut waits = Box::pin(lock.lock());
+    let mut turns = 0;
+    let guard = loop {
+        match poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx))).await {
+            Poll::Ready(guard) => break guard.unwrap(),
+            Poll::Pending => turns += 1,
+        }
+        assert!(turns < 1000, "others are granted the lock again and again");
+        tokio::task::yield_now().await;
+    };
+    drop(guard);
+    for task in tasks {
+        task.abort();
     }
 }
 

@@ -26,6 +26,10 @@ use crate::error::Result;
 /// release before it joins the store's queue by itself.
 pub(crate) const SHORT: Duration = Duration::from_millis(1);
 
+/// A task that has not reacted for so long may not be polled for minutes: it may wait in a branch of a `select!` whose
+/// other branch is busy. Then its claim must not keep other processes waiting.
+const ABANDONED: Duration = Duration::from_millis(100);
+
 /// The watchdog checks a line so many times in vain before it stops.
 const IDLE_CHECKS: u32 = 16;
 
@@ -100,7 +104,9 @@ impl Line {
     /// check this line from now on.
     pub(crate) fn keep(&self, pass: Pass, now: Moment) -> bool {
         let mut state = self.lock();
-        if !state.is_short || state.waiting.is_empty() {
+        // A claim that waits at the gate and cannot be carried must get its turn, too.
+        let can_all_be_carried = pass.behind() as usize <= state.waiting.len();
+        if !state.is_short || state.waiting.is_empty() || !can_all_be_carried {
             return false;
         }
         state.kept = Some((pass, now));
@@ -121,6 +127,18 @@ impl Line {
             late.changed.notify_one();
         }
         state.checked
+    }
+
+    /// What a task that does not react keeps from others: the pass of its holder, which is dropped, and its own claim,
+    /// which the caller has to withdraw. The task draws a new claim when it is polled again.
+    pub(crate) fn take_abandoned(&self, now: Moment) -> Option<Carried> {
+        let is_over = |since: Moment| since + ABANDONED <= now;
+        let mut state = self.lock();
+        let kept = state.kept.take_if(|(_, since)| is_over(*since));
+        let carried = state.carried.take_if(|(_, sent)| is_over(*sent));
+        drop(state);
+        drop(kept);
+        carried?.0.take_carried()
     }
 
     /// A hold ended that lasted so long. If a claim waits for that, `carry` makes the request that ends the hold and
@@ -148,9 +166,13 @@ impl Line {
         None
     }
 
-    /// A hold ended, and its release carries nothing.
-    pub(crate) fn end_alone(&self) {
-        drop(self.lock().kept.take());
+    /// A hold ended that lasted so long, and its release carries nothing.
+    pub(crate) fn end_alone(&self, held_for: Duration) {
+        let mut state = self.lock();
+        state.is_short = held_for < SHORT;
+        let kept = state.kept.take();
+        drop(state);
+        drop(kept);
     }
 }
 
@@ -180,6 +202,18 @@ impl Offer {
     fn lock(&self) -> MutexGuard<'_, OfferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The claim, if a release carries it. Who takes it has to finish its attempt.
+    fn take_carried(&self) -> Option<Carried> {
+        let mut state = self.lock();
+        if !matches!(*state, OfferState::Carried(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut *state, OfferState::Closed) {
+            OfferState::Carried(carried) => Some(carried),
+            OfferState::Open(_) | OfferState::Closed => None,
+        }
+    }
 }
 
 /// A claim in the line. It leaves the line when this is dropped.
@@ -197,24 +231,13 @@ impl InLine<'_> {
     /// [`leave`](Self::leave).
     pub(crate) async fn next(&self, clock: &dyn Clock) -> Next {
         loop {
-            if let Some(carried) = self.carried() {
+            if let Some(carried) = self.offer.take_carried() {
                 return Next::Carried(carried);
             }
             if let Some(pass) = self.line.lock().take_late(&self.offer, clock) {
                 return Next::Passed(pass);
             }
             self.offer.changed.notified().await;
-        }
-    }
-
-    fn carried(&self) -> Option<Carried> {
-        let mut state = self.offer.lock();
-        if !matches!(*state, OfferState::Carried(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut *state, OfferState::Closed) {
-            OfferState::Carried(carried) => Some(carried),
-            OfferState::Open(_) | OfferState::Closed => None,
         }
     }
 

@@ -31,7 +31,8 @@ impl Orphan {
         core.runtime.spawn(self.finish(core.releaser.clone(), core.observers.clone()));
     }
 
-    async fn finish(self, releaser: Releaser, observers: Observers) {
+    /// The same without spawning.
+    pub(crate) async fn finish(self, releaser: Releaser, observers: Observers) {
         let Self { claim, attempt, release, end, held_for } = self;
         if let Some(attempt) = attempt {
             // The claim is released whatever the answer is.

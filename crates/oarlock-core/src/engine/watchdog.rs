@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::entropy::Entropy;
 use super::gate::Lane;
-use super::line::SHORT;
+use super::line::{Carried, SHORT};
+use super::reaper::Orphan;
 use super::releaser::Releaser;
 use super::runtime::Runtime;
 use crate::belief::{BeliefCell, LossReason};
@@ -335,13 +336,19 @@ impl Shared {
         }
     }
 
-    /// Wakes claims that wait for too long behind a holder of this process.
+    /// Wakes claims that wait for too long behind a holder of this process, and withdraws those whose tasks do not
+    /// react.
     fn check_lanes(&self) {
         let mut lanes = std::mem::take(&mut self.lock().lanes);
         if lanes.is_empty() {
             return;
         }
         let now = self.clock.now();
+        for Carried { claim, pass, attempt, .. } in lanes.iter().filter_map(|lane| lane.line.take_abandoned(now)) {
+            let orphan = Orphan { claim, attempt: Some(attempt), release: None, end: End::Withdrawn, held_for: None };
+            self.runtime.spawn(orphan.finish(self.releaser.clone(), self.observers.clone()));
+            drop(pass);
+        }
         lanes.retain(|lane| lane.line.wake_late(now));
         self.lock().lanes.append(&mut lanes);
     }
