@@ -26,8 +26,7 @@ pub fn failed(error: RedisError) -> Error {
     match code(&error) {
         Some("NOAUTH" | "WRONGPASS") => denied(error),
         Some("NOPERM") => {
-            let inside =
-                error.detail().is_some_and(|text| text.contains("in script") || text.contains("the script can't"));
+            let inside = error.detail().is_some_and(is_refused_inside);
             let message =
                 "the user lacks a right: `oarlock init --print` prints the command that gives it all it needs";
             let denied = Error::new(ErrorKind::Denied, message).on(SCHEME).because(error);
@@ -53,13 +52,17 @@ pub fn failed(error: RedisError) -> Error {
 /// script (call to …): @user_script: 1: -READONLY You can't write …`.
 fn code(error: &RedisError) -> Option<&str> {
     let outer = error.code();
-    // Before version 7.2 a command inside a script is refused in these words, without the name of the command.
-    if outer == Some("ERR") && error.detail().is_some_and(|text| text.contains("The user executing the script can't")) {
+    if outer == Some("ERR") && error.detail().is_some_and(is_refused_inside) {
         return Some("NOPERM");
     }
     let inner = error.detail().filter(|text| outer == Some("ERR") && text.starts_with("Error running script"));
     let inner = inner.and_then(|text| text.split_once(": -")).and_then(|(_, inner)| inner.split(' ').next());
     inner.filter(|code| code.bytes().all(|byte| byte.is_ascii_uppercase())).or(outer)
+}
+
+/// Whether a script may not call one of its commands. Before version 7.2 the server does not say which.
+fn is_refused_inside(text: &str) -> bool {
+    text.contains("ACL failure in script") || text.contains("The user executing the script can't")
 }
 
 fn denied(error: RedisError) -> Error {
@@ -171,7 +174,7 @@ mod tests {
         let error = failed(said("-NOPERM this user has no permissions\r\n"));
         assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Denied, Applied::No, Retry::Never));
         for inside in [
-            "-NOPERM ACL failure in script: User app has no permissions to run the 'hset' command script: 4a, on @user_script:1.",
+            "-ERR ACL failure in script: User app has no permissions to run the 'hset' command script: 4a, on @user_script:1.",
             "-ERR The user executing the script can't run this command or subcommand script: 4a, on @user_script:175.",
             "-ERR Error running script (call to f_2e02): @user_script:1: @user_script: 1: The user executing the script \
              can't run this command or subcommand",
