@@ -212,7 +212,6 @@ async fn a_restart_is_not_the_death_of_a_holder_that_is_cut_off() {
     survives_while_cut_off(|server, _| server.restart().unwrap()).await;
 }
 
-/// Between a restart and the next client that comes, the rows of all sessions are still there.
 /// A process that lives is never taken for dead: whichever connection serves its first claim is its second backend.
 #[tokio::test]
 async fn a_session_has_a_second_backend_from_its_first_claim_on() {
@@ -240,6 +239,33 @@ async fn a_session_has_a_second_backend_from_its_first_claim_on() {
     }
 }
 
+/// The same for a grant that takes the short way: the name is known, and no claim is there.
+#[tokio::test]
+async fn a_grant_of_a_free_name_says_which_backend_stands_for_the_session() {
+    let Some((server, root)) = start().await else { return };
+    let _schema = Postgres::connect(config(server.addr())).await.unwrap();
+    root.execute("SELECT oarlock.begin(77)", &[]).await.unwrap();
+    let (mut clients, mut pids) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        pids.push(client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0));
+        clients.push(client);
+    }
+    let grant =
+        "SELECT oarlock.attempt('quiet', 'id', 77, true, 'mutex', 1, true, 0, false, 0, 30000000, 30000000, '{}',
+        NULL, NULL, $1)";
+    // The first makes the name.
+    for (client, stands, backend) in [(0, true, 0), (0, true, 0), (1, true, 1), (0, false, 1), (0, true, 0)] {
+        clients[client].execute(grant, &[&stands]).await.unwrap();
+        clients[client].execute("SELECT oarlock.release('quiet', 'id', NULL, NULL, 0)", &[]).await.unwrap();
+        let second = "SELECT requests FROM oarlock.session WHERE number = 77";
+        let second: i32 = root.query_one(second, &[]).await.unwrap().get(0);
+        assert_eq!(second, pids[backend], "client {client}, stands {stands}");
+    }
+}
+
+/// Between a restart and the next client that comes, the rows of all sessions are still there.
 #[tokio::test]
 async fn a_server_answers_only_for_sessions_that_it_saw_begin() {
     let Some((server, root)) = start().await else { return };
