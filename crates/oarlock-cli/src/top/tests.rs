@@ -58,7 +58,7 @@ fn screen(model: &mut Model, now: Instant, (width, height): (u16, u16), colour: 
 
 fn lines(buffer: &Buffer) -> Vec<String> {
     let width = usize::from(buffer.area.width);
-    let cells: Vec<_> = buffer.content().iter().map(|cell| cell.symbol()).collect();
+    let cells: Vec<_> = buffer.content().iter().map(ratatui_core::buffer::Cell::symbol).collect();
     cells.chunks(width).map(|line| line.concat().trim_end().to_owned()).collect()
 }
 
