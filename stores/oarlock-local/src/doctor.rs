@@ -157,3 +157,16 @@ fn list(config: &Config) -> Result<Vec<ResourceState>> {
     locks.retain(|state| !state.is_free());
     Ok(locks)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::existing;
+
+    #[test]
+    fn a_path_that_cannot_be_looked_at_is_not_a_store_that_was_never_used() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(existing(&dir.path().join("a/b")).unwrap(), dir.path());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(existing(&dir.path().join("file/store")).is_err());
+    }
+}

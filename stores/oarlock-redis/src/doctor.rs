@@ -66,8 +66,11 @@ async fn examine(config: Result<Config>, limit: Duration, report: &mut Report) -
 /// A client of this store writes nothing before it asks for a lock.
 async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
     let store = Redis::open(config).await?;
-    if store.info().capabilities.listing {
+    let info = store.info();
+    if info.capabilities.listing {
         report.locks = list(async |query| store.inspect(&query).await).await?;
+    } else {
+        report.on(&info.address).fact("locks", "not looked at: this layout has no list of names");
     }
     store.close().await
 }

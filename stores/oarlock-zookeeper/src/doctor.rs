@@ -10,10 +10,11 @@ use oarlock_core::{Error, Result, text};
 use tokio::net::TcpStream;
 
 use crate::config::{Config, Layout};
-use crate::error::{SCHEME, from_zk};
+use crate::error::SCHEME;
+use crate::record::{RootRecord, read};
 use crate::resume::begin;
 use crate::servers::Servers;
-use crate::session::Session;
+use crate::session::{Session, if_there};
 use crate::unknown_nodes::UnknownNodes;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
@@ -71,13 +72,25 @@ static BEHIND: Check = Check {
 const LONGEST: usize = 64 << 10;
 
 async fn examine(config: &Config, limit: Duration, report: &mut Report) {
+    let mut is_judged = false;
     for host in &config.hosts {
         let mut on = report.on(host);
         if is_encrypted(config) {
             on.find(&WORDS, "the four-letter words are not asked for on encrypted ports");
-        } else if let Err(error) = within(limit, ask(host, &mut on)).await {
-            on.failed(&error);
+            is_judged = true;
+        } else {
+            match within(limit, ask(host, &mut on)).await {
+                Ok(judged) => is_judged |= judged,
+                Err(error) => {
+                    on.failed(&error);
+                    is_judged = true;
+                }
+            }
         }
+    }
+    if !is_judged {
+        let reason = "no server of the URL tells how many servers vote: name all servers to judge the ensemble";
+        report.find(&WORDS, reason);
     }
     if let Err(error) = within(limit, session(config, report)).await {
         report.on(&config.hosts.join(",")).failed(&error);
@@ -101,7 +114,13 @@ async fn session(config: &Config, report: &mut Report) -> Result<()> {
     let (asked, granted) = (config.session_timeout, connection.client.session_timeout());
     // A session makes no nodes by itself, unlike a client that is opened.
     let session = Session::on(config, connection, life, UnknownNodes::default());
-    if config.layout == Layout::Native && session.client.check_stat(&config.root).await.map_err(from_zk)?.is_some() {
+    if config.layout == Layout::Native
+        && let Some((data, _)) = if_there(session.client.get_data(&config.root).await)?
+    {
+        // A root that was created by hand has no record.
+        if !data.is_empty() {
+            read::<RootRecord>(&config.root, &data)?;
+        }
         report.locks = list(async |query| session.inspect_native(&query).await).await?;
     }
     let hosts = config.hosts.join(",");
@@ -119,36 +138,39 @@ async fn session(config: &Config, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<()> {
+/// Returns whether the ensemble was judged, or something was found that keeps it from being judged.
+async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<bool> {
     let sent = Instant::now();
     let answer = word(host, "srvr").await?;
     on.latency(sent.elapsed());
     if answer.contains("not currently serving") {
         on.find(&NOT_SERVING, "it serves no requests: it has no majority, or is starting");
-        return Ok(());
+        return Ok(true);
     }
     let field = |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     let (mode, version) = (field("Mode:"), field("Zookeeper version:"));
     if mode.is_empty() {
         on.find(&WORDS, "it denies the word srvr, so that its state cannot be judged");
-        return Ok(());
+        return Ok(true);
     }
     on.fact("version", version.split(['-', ',']).next().unwrap_or_default());
     on.fact("mode", mode);
     let monitor = word(host, "mntr").await?;
-    if !monitor.contains("zk_server_state") {
+    let answers = monitor.contains("zk_server_state");
+    if !answers {
         on.find(&WORDS, "it denies the word mntr, so that the ensemble cannot be judged");
     }
     if mode == "standalone" {
         on.find(&STANDALONE, "it is alone: while it is down, no lock can be used");
-        return Ok(());
+        return Ok(true);
     }
     let number = |name: &str| {
         let line = monitor.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|value| value.trim().parse::<f64>().ok())
     };
-    // Only the leader knows.
-    if let Some(voters) = number("zk_quorum_size") {
+    // Old servers do not tell. How many keep up is known to the leader alone.
+    let voters = number("zk_quorum_size");
+    if let Some(voters) = voters {
         on.fact("voters", voters.to_string());
         if voters % 2.0 == 0.0 {
             on.find(&EVEN, format!("{voters} voting servers tolerate no more failures than {}", voters - 1.0));
@@ -157,7 +179,7 @@ async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<()> {
             on.find(&BEHIND, "not every follower keeps up with the leader: one more failure can end the majority");
         }
     }
-    Ok(())
+    Ok(voters.is_some() || !answers)
 }
 
 /// Sends a four-letter word, and reads the answer.

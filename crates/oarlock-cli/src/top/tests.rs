@@ -58,7 +58,7 @@ fn screen(model: &mut Model, now: Instant, (width, height): (u16, u16), colour: 
 
 fn lines(buffer: &Buffer) -> Vec<String> {
     let width = usize::from(buffer.area.width);
-    let cells: Vec<_> = buffer.content().iter().map(|cell| cell.symbol()).collect();
+    let cells: Vec<_> = buffer.content().iter().map(ratatui_core::buffer::Cell::symbol).collect();
     cells.chunks(width).map(|line| line.concat().trim_end().to_owned()).collect()
 }
 
@@ -198,8 +198,10 @@ fn a_break_is_confirmed_and_names_the_hold_that_was_shown() {
     assert_eq!(press(&mut model, "n"), Action::Nothing);
     assert_eq!((model.said.as_str(), &model.mode), ("nothing was done", &Mode::List));
     press(&mut model, "b");
-    // A refresh while it is asked does not change what is meant.
-    model.refresh(Snapshot::of(vec![lock(9, 5), lock(7, 1)], now));
+    // The lock is granted to another client while it is asked: that hold is not meant.
+    let mut again = lock(7, 1);
+    again.holders[0].id = ClaimId::from_bits(99);
+    model.refresh(Snapshot::of(vec![lock(9, 5), again], now));
     let Action::Break(broken) = press(&mut model, "y") else { panic!("nothing is broken") };
     assert_eq!((broken.name.as_str(), broken.id), ("lock-00007", ClaimId::from_bits(7)));
     assert_eq!(broken.fence.map(oarlock::Fence::get), Some(1_794_746_305_188_564));

@@ -115,7 +115,7 @@ impl Screen {
             }
             Some('J') => self.lines.iter_mut().for_each(Vec::clear),
             Some('m') if numbers.split(';').any(|n| matches!(n.parse(), Ok(30..=37 | 38 | 90..=97))) => {
-                self.colours += 1
+                self.colours += 1;
             }
             _ => {}
         }

@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use oarlock_testbed::{Etcd, EtcdCluster, ZooKeeper};
+use oarlock_testbed::{Etcd, EtcdCluster, ZooKeeper, ZooKeeperEnsemble};
 
 use super::{Found, doctor, doctor_with, words};
+use crate::cli::support::PATIENCE;
 
 /// Without what depends on the version of the server that is installed.
 fn but_version(mut found: Found) -> Found {
@@ -80,4 +81,25 @@ fn no_node_is_created() {
     let before = nodes(&server);
     assert_eq!(doctor(&server.url()).ids, words(&["zk-standalone"]));
     assert_eq!(nodes(&server), before);
+}
+
+#[test]
+fn an_ensemble() {
+    let Some(ensemble) = ZooKeeperEnsemble::start_or_skip().unwrap() else { return };
+    let found = doctor(&ensemble.url());
+    assert_eq!(found.ids, words(&[]), "{:#}", found.report);
+    let leader = ensemble.leader().unwrap();
+    let follower = (leader + 1) % 3;
+    let found = doctor(&ensemble.members[follower].url());
+    assert_eq!(found.ids, words(&[]), "a follower knows how many vote: {:#}", found.report);
+    ensemble.members[follower].kill().unwrap();
+    // The leader notices it when the connection ends.
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let found = doctor(&ensemble.url());
+        if found.ids == words(&["zk-unsynced", "unreachable"]) {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+    }
 }
