@@ -342,7 +342,9 @@ impl SlotJob<'_> {
         current: &Current,
     ) -> Result<Exit, Failure> {
         let mut by = text::plain(&text::holder(&self.settings.asking.label));
-        by.truncate(by.floor_char_boundary(MAX_BY));
+        while by.len() > MAX_BY {
+            by.pop();
+        }
         let mut record = Record { by, started: now(), ended: None, code: None };
         let remember = self.slots.remember(current, self.keep);
         let once = locks.once(self.settings.names[0].as_str()).remember(remember);

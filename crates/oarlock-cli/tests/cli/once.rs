@@ -208,7 +208,8 @@ fn no_command_is_started_after_a_stop() {
     // The store has written the slot down, and its answer is on its way.
     proxy.delay(Direction::ToClient, Duration::from_millis(1500));
     let url = proxy.url(&server.url(), server.addr());
-    let once = Running::start(on(url, &["--slot", "7", "-t", "30s", "--", "echo", "started"]));
+    let report = context.path("report");
+    let once = Running::start(on(url, &["--slot", "7", "-t", "30s", "--report", &report, "--", "echo", "started"]));
     let give_up = Instant::now() + PATIENCE;
     while !finish(on(server.url(), &["--show", "-o", "name"])).out.starts_with('7') {
         assert!(Instant::now() < give_up, "the slot is not written down");
@@ -217,4 +218,7 @@ fn no_command_is_started_after_a_stop() {
     once.signal(Signal::TERM);
     let done = once.finish();
     assert_eq!((done.code, done.out.as_str()), (Some(143), ""), "{done:?}");
+    // A command that was started is ended by the same signal, and prints nothing either.
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+    assert_eq!((&report["outcome"], &report["child_status"]), (&"stopped".into(), &Value::Null), "{report}");
 }
