@@ -624,9 +624,12 @@ async fn a_release_that_carries_a_claim_leaves_memos_and_passes_dead_waiters_ove
     let listeners = bed.listeners().await;
     dead.close().await.unwrap();
     drop((dead, mailbox));
-    while bed.listeners().await == listeners {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let closed = async {
+        while bed.listeners().await == listeners {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), closed).await.expect("the connection has ended");
     let (released, attempt) =
         other.release_and_attempt(&elsewhere(1).resource, elsewhere(1).id, &DONE, &elsewhere(3)).await;
     assert_eq!(released.unwrap().outcome, Released::Released);
