@@ -21,13 +21,12 @@ impl Redis {
     pub(crate) async fn attempt_claim(&self, claim: &Claim) -> Result<Attempt> {
         self.check(&claim.resource, Some(claim))?;
         if !self.is_notified(claim) {
-            return self.send_attempt(claim, 0, false).await;
+            return self.send_attempt(claim, 0).await;
         }
         let notifications = self.pool.notifications();
-        let again = notifications.expects(claim.id);
         // A claim that must begin with its whole lease asks for it, whatever a notification says.
-        if again
-            && claim.may_be_handed()
+        if claim.may_be_handed()
+            && notifications.expects(claim.id)
             && let Some(grant) = notifications.handed(claim.id).and_then(|handed| handed.grant(self.clock().now()))
         {
             notifications.forget(claim.id);
@@ -36,7 +35,7 @@ impl Redis {
         // Before the request is sent, so that no notification is missed between the reply and the watch.
         let expected = self.pool.expect(claim).await;
         let sent = sent(self.clock(), claim, expected.is_some(), self.pool.confirms());
-        let answer = self.send_attempt(claim, sent, again).await;
+        let answer = self.send_attempt(claim, sent).await;
         self.expected(claim, expected, answer).await
     }
 
@@ -105,30 +104,30 @@ impl Redis {
         (release, self.expected(next, expected, answer).await)
     }
 
-    async fn send_attempt(&self, claim: &Claim, sent: i64, again: bool) -> Result<Attempt> {
+    async fn send_attempt(&self, claim: &Claim, sent: i64) -> Result<Attempt> {
         let reply = if self.pool.confirms() {
-            Box::pin(self.attempt_confirmed(claim, sent, again)).await
+            Box::pin(self.attempt_confirmed(claim, sent)).await
         } else if self.pool.is_cluster() {
             let subscribe = Box::pin(self.pool.subscribe_mailbox(&claim.resource));
-            join(self.pool.run_one(self.attempt_call(claim, sent, again)), subscribe).await.0
+            join(self.pool.run_one(self.attempt_call(claim, sent)), subscribe).await.0
         } else {
-            self.pool.run_one(self.attempt_call(claim, sent, again)).await
+            self.pool.run_one(self.attempt_call(claim, sent)).await
         };
         read(self.pool.config.layout, claim, reply?)
     }
 
     /// An attempt that counts only if enough replicas have it. The driver does not withdraw a grant that they have not
     /// confirmed: it may be an old, confirmed hold that now asks for less. The engine asks again, or releases it.
-    async fn attempt_confirmed(&self, claim: &Claim, sent: i64, again: bool) -> Result<Value> {
-        let replies = self.pool.run_confirmed(vec![self.attempt_call(claim, sent, again)], confirm_timeout(claim.ttl));
+    async fn attempt_confirmed(&self, claim: &Claim, sent: i64) -> Result<Value> {
+        let replies = self.pool.run_confirmed(vec![self.attempt_call(claim, sent)], confirm_timeout(claim.ttl));
         let (mut replies, ()) = join(replies, self.pool.subscribe_mailbox(&claim.resource)).await;
         replies.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
-    fn attempt_call(&self, claim: &Claim, sent: i64, again: bool) -> ScriptCall {
+    fn attempt_call(&self, claim: &Claim, sent: i64) -> ScriptCall {
         match self.pool.config.layout {
             Layout::Native => return self.native_attempt(claim, sent),
-            Layout::Plain => return self.plain_attempt(claim, sent != 0, again),
+            Layout::Plain => return self.plain_attempt(claim, sent != 0),
             Layout::Redisson => {}
         }
         let (mode, limit) = match claim.capacity {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::connection::Target;
 use crate::error::{SCHEME, failed, not_loaded, unexpected};
-use crate::keys::NativeKey;
+use crate::keys::{NativeKey, queue_of};
 use crate::node::{Node, Replies};
 use crate::pool::{Destination, Pool, Route};
 use crate::scripts::Script;
@@ -76,7 +76,7 @@ impl Pool {
         let keys = self.keys(name);
         let mut command = Cmd::with_capacity(12, 512);
         command.arg("EVALSHA").arg(script.hash()).arg("3").arg(&keys.key).arg(&keys.side);
-        command.arg(format!("{}:queue", keys.side));
+        command.arg(queue_of(&keys.side));
         ScriptCall { script: script.clone(), slot: self.slot(&keys.key), command }
     }
 

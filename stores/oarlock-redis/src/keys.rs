@@ -114,6 +114,12 @@ fn beside(key: &str) -> String {
     }
 }
 
+/// The queue beside a lock of the layout `plain`, whose side key this is. It is the side key of no lock: those have a
+/// brace where it has a letter.
+pub(crate) fn queue_of(side: &str) -> String {
+    side.replacen("oarlock:beside:", "oarlock:beside:queue:", 1)
+}
+
 /// For each slot the smallest number whose digits hash to it.
 static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut numbers = vec![u32::MAX; usize::from(SLOTS)];
@@ -176,6 +182,7 @@ mod tests {
         assert_eq!((&*keys.key, &*keys.side), ("deploy", "oarlock:beside:{deploy}"));
         let keys = of(Layout::Plain, "team:", "a}b");
         assert_eq!((&*keys.key, &*keys.side), ("team:a}b", "oarlock:beside:{6881}:team:a}b"));
+        assert_eq!(queue_of(&keys.side), "oarlock:beside:queue:{6881}:team:a}b");
     }
 
     #[test]

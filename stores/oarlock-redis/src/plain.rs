@@ -49,8 +49,8 @@ impl Redis {
         [&id.bits().to_be_bytes(), self.pool.mailbox().as_bytes()].concat()
     }
 
-    /// An attempt of a claim that waits in the queue, if it is `queued`; it may be there already, if it came `again`.
-    pub(crate) fn plain_attempt(&self, claim: &Claim, queued: bool, again: bool) -> ScriptCall {
+    /// An attempt of a claim that `joins` the queue, if it has to wait.
+    pub(crate) fn plain_attempt(&self, claim: &Claim, joins: bool) -> ScriptCall {
         let owner = format!("{} {} {}", self.pool.session, claim.kind.as_str(), self.label(&claim.label));
         let mut call = self.pool.plain_call(&self.scripts.attempt, &claim.resource);
         let command = &mut call.command;
@@ -60,21 +60,25 @@ impl Redis {
             None => command.arg(""),
         };
         command.arg(owner);
-        command.arg(if queued { self.plain_waiter(claim.id) } else { Vec::new() }).arg(u8::from(again));
+        command
+            .arg(if self.queues_plain(claim) { self.plain_waiter(claim.id) } else { Vec::new() })
+            .arg(u8::from(joins));
         if let Some(value) = &claim.value {
             command.arg(&**value);
         }
         call
     }
 
-    /// A release; of a claim that may be in the queue, if it is `queued`.
-    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End, queued: bool) -> ScriptCall {
+    /// A release. A claim that is withdrawn may be in the queue, whatever this client knows of it.
+    pub(crate) fn plain_release(&self, name: &ResourceName, id: ClaimId, end: &End) -> ScriptCall {
         let mut call = self.pool.plain_call(&self.scripts.release, name);
         let command = call.command.arg(id.to_string());
         match end {
             End::Done { memo: None } => command,
             End::Done { memo: Some(memo) } => command.arg("memo").arg(&**memo),
-            End::Withdrawn => command.arg("withdrawn").arg(if queued { self.plain_waiter(id) } else { Vec::new() }),
+            End::Withdrawn => {
+                command.arg("withdrawn").arg(if self.pool.is_cluster() { Vec::new() } else { self.plain_waiter(id) })
+            }
             End::Broken { ending, grace } => {
                 let mail = self.pool.mail(&self.pool.keys(name));
                 command.arg("broken").arg(&ending.by).arg(&ending.why).arg(micros(*grace)).arg(mail)

@@ -10,12 +10,11 @@ use crate::scripts::{Reply, micros, optional};
 
 impl Redis {
     pub(crate) async fn end_claim(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
-        let waited = self.pool.notifications().expects(id);
         self.pool.notifications().forget(id);
         self.check(resource, None)?;
         match self.pool.config.layout {
             Layout::Native => return read(self.pool.run_one(self.native_release(resource, id, end)).await?),
-            Layout::Plain => return read(self.pool.run_one(self.plain_release(resource, id, end, waited)).await?),
+            Layout::Plain => return read(self.pool.run_one(self.plain_release(resource, id, end)).await?),
             Layout::Redisson => {}
         }
         let mut call = self.pool.call(&self.scripts.release, resource);

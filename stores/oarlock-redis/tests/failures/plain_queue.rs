@@ -80,7 +80,7 @@ async fn a_release_tells_the_first_claim_in_the_queue_and_no_other() {
     fences.push(fence(&a, &waiting(4)).await.expect("it is its turn"));
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert_eq!(release(&a, 4, &DONE).await, Released::Released);
-    assert_eq!(Raw::to(server.addr()).await.ask::<usize>(&["EXISTS", "oarlock:beside:{deploy}:queue"]).await, 0);
+    assert_eq!(Raw::to(server.addr()).await.ask::<usize>(&["EXISTS", "oarlock:beside:queue:{deploy}"]).await, 0);
 }
 
 #[tokio::test]
@@ -156,7 +156,35 @@ async fn a_claim_that_is_gone_or_gives_up_is_passed_over() {
     assert!(fence(&c, &waiting(3)).await.is_some());
     drop(queued(&b, 6).await);
     assert_eq!(release(&b, 6, &End::Withdrawn).await, Released::NotHeld);
-    assert_eq!(raw.ask::<usize>(&["EXISTS", "oarlock:beside:{deploy}:queue"]).await, 0);
+    assert_eq!(raw.ask::<usize>(&["EXISTS", "oarlock:beside:queue:{deploy}"]).await, 0);
+}
+
+/// A client whose connection broke while its claim waited knows nothing of the queue.
+#[tokio::test]
+async fn nothing_stays_in_the_queue_when_a_connection_broke_in_between() {
+    let server = started!(Server::start_or_skip());
+    let mut raw = Raw::to(server.addr()).await;
+    for is_granted in [true, false] {
+        let ((a, _a), (b, _b)) = (listening(&server).await, listening(&server).await);
+        fence(&a, &waiting(1)).await.unwrap();
+        drop(queued(&b, 2).await);
+        assert_eq!(raw.ask::<usize>(&["ZCARD", "oarlock:beside:queue:{deploy}"]).await, 1);
+        raw.ask::<usize>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        // Gone is the client that would be told, so no turn is given.
+        crate::bed::until("the end of the connections", async || {
+            raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "mail:*"]).await.is_empty()
+        })
+        .await;
+        if is_granted {
+            assert_eq!(raw.ask::<usize>(&["DEL", "deploy"]).await, 1);
+            crate::bed::until("the grant", async || fence(&b, &waiting(2)).await.is_some()).await;
+        } else {
+            assert_eq!(release(&b, 2, &End::Withdrawn).await, Released::NotHeld);
+        }
+        assert_eq!(raw.ask::<usize>(&["EXISTS", "oarlock:beside:queue:{deploy}"]).await, 0);
+        let (holder, id) = if is_granted { (&b, 2) } else { (&a, 1) };
+        release(holder, id, &DONE).await;
+    }
 }
 
 /// A process whose tasks always want the lock must not keep it from other programs.

@@ -6,8 +6,8 @@
 -- ARGV[2]  lease, in milliseconds
 -- ARGV[3]  the fence to give if no larger one was given before, at most a minute from the clock; '' = by the clock
 -- ARGV[4]  who it is, as it is kept: see load.lua
--- ARGV[5]  what the queue keeps of it, see queue.lua; '' if it does not wait there
--- ARGV[6]  1 if it may be in the queue already, else 0
+-- ARGV[5]  what the queue keeps of it, see queue.lua; '' if it never waits there
+-- ARGV[6]  1 if it joins the queue, 0 if no client would hear of its turn now
 -- ARGV[7]  its value; nothing if it has none
 -- answer   the fence, of a whole lease without a memo; or see attempt.lua
 
@@ -17,7 +17,7 @@ local FENCES, MINUTE = 9007199254740992, 60000000
 local KEEP_MS, MORE_MS = 86400000, 3600000
 
 local call = redis.call
-local key, side, queue, id, ttl_ms, waits = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[5]
+local key, side, queue, id, ttl_ms, waits, joins = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[5], ARGV[6] == '1'
 
 local known = redis.pcall('HMGET', side, 'fence', 'memo', 'kept', 'quiet', 'turn')
 if known.err then
@@ -56,7 +56,8 @@ local function give()
     call('HSET', side, 'fence', text, 'held', held, 'who', ARGV[4], 'quiet', 1)
   end
   if turn and (turn == waits or turn_left <= 0) then call('HSET', side, 'turn', '') end
-  if turn ~= waits and ARGV[6] == '1' then redis.pcall('ZREM', queue, waits) end
+  -- An earlier attempt, whose answer may be lost, may have put it there.
+  if turn ~= waits and waits ~= '' then redis.pcall('ZREM', queue, waits) end
   if ARGV[7] then call('HSET', side, 'value', id .. ARGV[7]) end
   local kept = now / 1000 + ttl_ms + KEEP_MS
   if (tonumber(known[3] or 0) or 0) < kept then
@@ -68,6 +69,6 @@ local function give()
 end
 
 -- A claim that does not queue takes what is free.
-local is_turn_of_another = waits ~= '' and turn and turn ~= waits and turn_left > 0 and turn_left <= TURN
+local is_turn_of_another = joins and turn and turn ~= waits and turn_left > 0 and turn_left <= TURN
 if not is_turn_of_another and call('SET', key, id, 'NX', 'PX', ttl_ms) then return give() end
 

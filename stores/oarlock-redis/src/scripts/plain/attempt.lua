@@ -6,7 +6,7 @@
 --               queue 1, or 0 if the holder is of another program, which will notify no claim
 
 if token ~= id then
-  local is_queued = waits ~= '' and enqueue()
+  local is_queued = joins and enqueue()
   if not token then return { 'pending', -1, turn_left, false, is_queued and 1 or nil } end
   if not is_queued then return { 'pending', -1, left(), id_of(token) } end
   return { 'pending', -1, left(), id_of(token), own > 0 and 1 or 0 }

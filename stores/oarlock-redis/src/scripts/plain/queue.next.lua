@@ -7,11 +7,14 @@ local function wake_next()
   for _ = 1, GONE do
     local first = redis.pcall('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
     if not first[1] then return end
-    redis.call('ZREM', KEYS[3], first[1])
     local told = redis.pcall(PUBLISH, string.sub(first[1], 17), string.sub(first[1], 1, 16))
-    if type(told) == 'number' and told > 0 then
+    -- Without the right to tell it, it stays where it is: its client looks from time to time.
+    if type(told) ~= 'number' then return end
+    redis.call('ZREM', KEYS[3], first[1])
+    if told > 0 then
       local turn = struct.pack(TURN_HEAD, micros() + TURN, tonumber(first[2])) .. first[1]
       redis.pcall('HSET', KEYS[2], 'turn', turn)
+      if redis.call('PTTL', KEYS[2]) == -1 then redis.call('PEXPIRE', KEYS[2], QUEUE_MS) end
       return
     end
   end
