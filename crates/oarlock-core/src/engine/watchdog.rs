@@ -190,9 +190,12 @@ impl Watchdog {
 
     /// Checks the queue behind a holder of this process every millisecond, until nothing happens there.
     pub(crate) fn check_lane(&self, lane: Arc<Lane>, now: Moment) {
-        let mut entries = self.0.lock();
-        entries.lanes.push(lane);
-        self.0.wake_before(now + SHORT);
+        self.0.lock().lanes.push(lane);
+        // A holder calls this, and may block its thread next: the task must not wait for that.
+        if !(self.0.runtime.has_other_threads() && self.0.wake_from_outside()) {
+            let _entries = self.0.lock();
+            self.0.wake_before(now + SHORT);
+        }
     }
 
     /// Passes a hold on to another holder of the same claim; `None` if less than half of its lease is left.
