@@ -32,6 +32,11 @@ pub(crate) fn of(subcommand: &str) -> &'static [(&'static str, &'static str)] {
         "show" => &[("oarlock show deploy/prod", "Who holds it, who waits, and why.")],
         "wait" => &[("oarlock wait --free -w 5m deploy/prod", "Wait until it is free, and take nothing.")],
         "watch" => &[("oarlock watch 'deploy/*'", "Print what happens, an object a line.")],
+        "top" => &[("oarlock top -u redis://cache", "Who holds what, the oldest waiter first.")],
+        "doctor" => &[
+            ("oarlock doctor -u redis+sentinel://s1,s2,s3/mymaster", "Is this store safe for locks, and why not?"),
+            ("oarlock doctor -o json", "The same, for a program."),
+        ],
         "break" => &[(
             "oarlock break deploy/prod --fence 1767225600000088 --reason 'stuck since noon'",
             "Ask the holder to end.",

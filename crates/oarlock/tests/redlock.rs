@@ -39,8 +39,8 @@ async fn a_url_is_a_lock_on_a_majority() {
     one.shutdown(Duration::from_secs(1)).await.unwrap();
 }
 
-/// A server that becomes a replica while a client runs votes no more. A client that starts then is told of it: the list
-/// of servers is wrong, and would be more wrong after the next failover.
+/// A server that becomes a replica while a client runs votes no more. A client that needs its vote to start is told of
+/// it: the list of servers is wrong, and would be more wrong after the next failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_has_no_vote() {
     let servers = servers::<RedisProgram>(3);
@@ -54,6 +54,8 @@ async fn a_replica_has_no_vote() {
     redis_command(servers[0].addr(), &follow).unwrap();
     let guard = locks.mutex("deploy").wait(Duration::from_secs(10)).lock().await.unwrap();
     guard.release().await.unwrap();
+    // With the other two, a client would not wait for the answer of this one.
+    servers[2].kill().unwrap();
     let refused = oarlock::connect(&*url).await.unwrap_err();
     let named = format!("{} is a replica", servers[0].addr());
     assert!(refused.kind() == ErrorKind::Config && refused.to_string().contains(&named), "{refused}");
