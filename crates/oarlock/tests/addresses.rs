@@ -81,6 +81,14 @@ async fn redis() {
     let refused = locks.mutex("job").lock().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     std::fs::write(file.path(), "two\n").unwrap();
+    // A connection that is being opened still has the password that it read.
+    let opened = async {
+        while let Err(error) = locks.mutex("job").lock().await {
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), opened).await.unwrap();
     works(&locks).await;
 }
 

@@ -105,9 +105,10 @@ async fn votes(servers: &[Server], key: &str, value: &str) -> usize {
     votes
 }
 
-/// Waits for `is`, for half a minute at most.
+/// Waits for `is`, for a minute at most: a vote that could not be given back on a busy machine ends with its lease, after
+/// half a minute.
 async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(30), async {
+    let waited = tokio::time::timeout(Duration::from_secs(60), async {
         while !is().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

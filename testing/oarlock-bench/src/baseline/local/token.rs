@@ -176,7 +176,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("oarlock-ring-{:x}", fastrand::u64(..)));
         let ring: Vec<_> = (0..3).map(|_| Arc::new(Token::new(folder.clone()).unwrap())).collect();
         for _ in 0..5 {
-            let end = std::time::Instant::now() + Duration::from_millis(10);
+            // Long enough for all of them to start on a busy machine.
+            let end = std::time::Instant::now() + Duration::from_millis(200);
             let pass = |at: usize| {
                 let one: Arc<Token> = ring[at].clone();
                 tokio::spawn(async move {
