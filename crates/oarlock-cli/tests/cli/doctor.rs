@@ -17,6 +17,8 @@ use super::support::{TestContext, finish};
 /// What `doctor` found on one store.
 #[derive(Debug)]
 struct Found {
+    /// Apart from the rest: any server may be slow where tests keep the machine busy.
+    is_slow: bool,
     code: i32,
     ids: BTreeSet<String>,
     report: Value,
@@ -35,18 +37,22 @@ fn doctor_with(url: &str, args: &[&str]) -> Found {
     let done = finish(command);
     let report: Value = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
     let mut ids = BTreeSet::new();
-    let mut worst = 0;
+    let (mut worst, mut code) = (0, 0);
     for finding in report["findings"].as_array().unwrap() {
         let text = |field: &str| finding[field].as_str().unwrap_or_else(|| panic!("no {field}: {finding}"));
         assert!(!text("reason").is_empty() && !text("fix").is_empty(), "{finding}");
         assert!(text("guarantee").contains("docs/guarantees.md#"), "{finding}");
         assert!(text("runbook").ends_with(&format!("docs/runbook.md#{}", text("id"))), "{finding}");
-        worst = worst.max(if text("severity") == "void" { 2 } else { 1 });
-        ids.insert(text("id").to_owned());
+        let severity = if text("severity") == "void" { 2 } else { 1 };
+        worst = worst.max(severity);
+        if text("id") != "slow-server" {
+            code = code.max(severity);
+            ids.insert(text("id").to_owned());
+        }
     }
-    let code = done.code.unwrap();
-    assert_eq!(code, worst, "{done:?}");
-    Found { code, ids, report }
+    assert_eq!(done.code, Some(worst), "{done:?}");
+    let is_slow = report["findings"].as_array().unwrap().iter().any(|finding| finding["id"] == "slow-server");
+    Found { is_slow, code, ids, report }
 }
 
 /// A store as it is before something is broken.
