@@ -8,10 +8,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many programs run at once on any machine.
-const FEWEST: usize = 3;
+const FEWEST: usize = 2;
 
 /// Never more than this: each starts servers, which need memory.
-const MOST: usize = 4;
+const MOST: usize = 3;
 
 /// How much of the processor time must be idle for one more program to start.
 const IDLE: f64 = 0.5;
