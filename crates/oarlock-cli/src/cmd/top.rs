@@ -77,7 +77,7 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
             let (locks, answered) = (locks.clone(), answered.clone());
             tokio::spawn(async move {
                 let listed = locks.list().await.map(|states| Snapshot::of(states, now));
-                // Nobody listens any more when we end.
+                // The receiver is gone when the program ends.
                 let _ = answered.send(Answer::Listed(listed.map_err(|error| error.to_string())));
             });
         }

@@ -134,7 +134,7 @@ impl Model {
         });
         match broken {
             Some(broken) => self.mode = Mode::Confirm(broken),
-            None => self.said = "nobody holds this lock".to_owned(),
+            None => self.said = "this lock has no holder".to_owned(),
         }
     }
 }

@@ -205,7 +205,7 @@ fn a_break_is_confirmed_and_names_the_hold_that_was_shown() {
     let Action::Break(broken) = press(&mut model, "y") else { panic!("nothing is broken") };
     assert_eq!((broken.name.as_str(), broken.id), ("lock-00007", ClaimId::from_bits(7)));
     assert_eq!(broken.fence.map(oarlock::Fence::get), Some(1_794_746_305_188_564));
-    // A lock that nobody holds has nothing to break.
+    // A lock without a holder has nothing to break.
     let mut free = lock(1, 1);
     free.holders.clear();
     model.refresh(Snapshot::of(vec![free], now));

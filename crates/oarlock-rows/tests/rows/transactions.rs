@@ -85,7 +85,7 @@ async fn a_victim_that_modifies_is_rerun_from_the_beginning_on_postgres() {
     let victim = postgres::transaction(&mut ours, &PATIENT, async |tx| {
         runs += 1;
         if runs == 2 {
-            // Otherwise the row is free to whoever comes first, and a victim that comes first is a victim again.
+            // Otherwise the row is free: a victim that takes it first is a victim again.
             second.take().unwrap().await?;
         }
         tx.batch_execute("update items set stock = stock + 1 where id = 1").await?;

@@ -77,7 +77,7 @@ async fn look(
         // A setting that is denied is missing below.
         settings.extend(server.pairs(&["CONFIG", "GET", setting]).await.unwrap_or_default());
     }
-    let facts = Facts { info, settings };
+    let facts = Answers { info, settings };
     facts.judge(config, surroundings, on);
     Ok(Seen {
         run_id: facts.text("run_id").unwrap_or_default().to_owned(),
@@ -104,12 +104,12 @@ async fn clock(server: &Asked, on: &mut OnServer<'_>) -> Result<i64> {
 }
 
 /// What the server says of itself. What it leaves out is unknown, and not good.
-struct Facts {
+struct Answers {
     info: Vec<(String, String)>,
     settings: Vec<(String, String)>,
 }
 
-impl Facts {
+impl Answers {
     fn text(&self, name: &str) -> Option<&str> {
         find(&self.info, name)
     }

@@ -123,8 +123,8 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     let took = sent.elapsed();
     on.latency(took);
     on.clock(micros.unwrap_or_default(), took);
-    let mut facts = Facts::ask(conn, VARIABLES).await?;
-    facts.0.extend(Facts::ask(conn, STATUS).await?.0);
+    let mut facts = Answers::ask(conn, VARIABLES).await?;
+    facts.0.extend(Answers::ask(conn, STATUS).await?.0);
     facts.judge(&mut on);
     replication(conn, &facts, &mut on).await;
     if is_session(url) {
@@ -169,9 +169,9 @@ fn address(url: &Url) -> String {
     url.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-struct Facts(HashMap<String, String>);
+struct Answers(HashMap<String, String>);
 
-impl Facts {
+impl Answers {
     async fn ask(conn: &mut Conn, sql: &str) -> Result<Self> {
         let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
         Ok(Self(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect()))
@@ -230,7 +230,7 @@ impl Facts {
 }
 
 /// Whether it has replicas, and whether it is one. Both questions need rights that locks do not.
-async fn replication(conn: &mut Conn, facts: &Facts, on: &mut OnServer<'_>) {
+async fn replication(conn: &mut Conn, facts: &Answers, on: &mut OnServer<'_>) {
     let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     // Without this right a server shows only the threads of the same user, and says nothing.
     let sees_all = matches!(conn.query_first::<u64, _>(PROCESS).await, Ok(Some(rights)) if rights > 0);

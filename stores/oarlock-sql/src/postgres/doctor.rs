@@ -105,7 +105,7 @@ UNION ALL SELECT 'unlogged', coalesce(string_agg(relname, ', '), '') FROM pg_cla
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let client = raw::connect(&Config::from_url(url)?).await?;
     let sent = Instant::now();
-    let facts = Facts::ask(&client, FACTS).await?;
+    let facts = Answers::ask(&client, FACTS).await?;
     let took = sent.elapsed();
     let address = address(url);
     let mut on = report.on(&address);
@@ -158,9 +158,9 @@ fn address(url: &Url) -> String {
     url.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-struct Facts(HashMap<String, String>);
+struct Answers(HashMap<String, String>);
 
-impl Facts {
+impl Answers {
     /// Asks in the simple protocol, which every pooler passes on.
     async fn ask(client: &Client, sql: &str) -> Result<Self> {
         let answers = client.simple_query(sql).await.map_err(failed)?;
