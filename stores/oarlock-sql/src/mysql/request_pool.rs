@@ -15,7 +15,7 @@ use crate::mysql::liveness::{Membership, Session};
 use crate::mysql::wake::Keyring;
 
 /// Connections of one use, at most so many at once.
-pub(super) struct Lanes {
+pub(super) struct RequestPool {
     pub(super) permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
@@ -80,7 +80,7 @@ impl Connection {
     }
 }
 
-impl Lanes {
+impl RequestPool {
     pub(super) fn new(count: usize) -> Self {
         Self { permits: Semaphore::new(count), idle: Mutex::default() }
     }
@@ -111,9 +111,9 @@ impl Lanes {
     }
 }
 
-impl fmt::Debug for Lanes {
+impl fmt::Debug for RequestPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the connections themselves: they show the password.
-        f.debug_struct("Lanes").field("idle", &self.idle().len()).finish_non_exhaustive()
+        f.debug_struct("RequestPool").field("idle", &self.idle().len()).finish_non_exhaustive()
     }
 }
