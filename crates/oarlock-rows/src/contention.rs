@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 /// Why the database did not do it, when the reason is another transaction and not the statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum Contention {
     /// What was read is no longer so: a serialization failure, or a snapshot that is too old.
     Stale,
     /// Each waited for the other, and this one was chosen to give way.
@@ -14,7 +14,7 @@ pub enum Trouble {
     Busy,
 }
 
-impl Trouble {
+impl Contention {
     /// By the SQLSTATE that PostgreSQL sends.
     #[must_use]
     pub fn of_postgres(state: &str) -> Option<Self> {
@@ -56,21 +56,22 @@ impl Trouble {
     }
 }
 
-/// An error that may tell of [`Trouble`].
+/// An error that can be classified: was another transaction in the way?
 ///
-/// Implement it for an error of your own to use it in a transaction that is rerun: say what is inside.
-pub trait Troubled {
-    /// The trouble, if it is that.
-    fn trouble(&self) -> Option<Trouble>;
+/// Implement it for an error of your own to use it in a transaction that is rerun: return what the error of the database
+/// in it returns.
+pub trait Classify {
+    /// How another transaction was in the way; `None` for any other error.
+    fn contention(&self) -> Option<Contention>;
 }
 
 /// Looks through the error and what caused it for one that this crate knows.
-impl Troubled for Box<dyn StdError + Send + Sync> {
-    fn trouble(&self) -> Option<Trouble> {
+impl Classify for Box<dyn StdError + Send + Sync> {
+    fn contention(&self) -> Option<Contention> {
         let mut at: Option<&(dyn StdError + 'static)> = Some(self.as_ref());
         while let Some(error) = at {
-            if let Some(trouble) = known(error) {
-                return Some(trouble);
+            if let Some(contention) = known(error) {
+                return Some(contention);
             }
             at = error.source();
         }
@@ -78,18 +79,26 @@ impl Troubled for Box<dyn StdError + Send + Sync> {
     }
 }
 
-fn known(error: &(dyn StdError + 'static)) -> Option<Trouble> {
+fn known(error: &(dyn StdError + 'static)) -> Option<Contention> {
     #[cfg(feature = "postgres")]
     if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
-        return error.trouble();
+        return error.contention();
     }
     #[cfg(feature = "mysql")]
     if let Some(error) = error.downcast_ref::<mysql_async::Error>() {
-        return error.trouble();
+        return error.contention();
     }
     #[cfg(feature = "sqlite")]
     if let Some(error) = error.downcast_ref::<rusqlite::Error>() {
-        return error.trouble();
+        return error.contention();
+    }
+    #[cfg(any(feature = "sqlx-postgres", feature = "sqlx-mysql"))]
+    if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+        return error.contention();
+    }
+    #[cfg(feature = "diesel")]
+    if let Some(error) = error.downcast_ref::<diesel::result::Error>() {
+        return error.contention();
     }
     let _ = error;
     None
@@ -101,22 +110,22 @@ mod tests {
 
     #[test]
     fn the_table_of_codes() {
-        use Trouble::{Busy, Deadlock, Stale};
+        use Contention::{Busy, Deadlock, Stale};
         for (state, is) in [("40001", Some(Stale)), ("40P01", Some(Deadlock)), ("55P03", Some(Busy)), ("23505", None)] {
-            assert_eq!(Trouble::of_postgres(state), is, "{state}");
+            assert_eq!(Contention::of_postgres(state), is, "{state}");
         }
         let numbers = [(1020, Some(Stale)), (1213, Some(Deadlock)), (3058, Some(Deadlock)), (1205, Some(Busy))];
         for (number, is) in numbers.into_iter().chain([(3572, Some(Busy)), (1062, None)]) {
-            assert_eq!(Trouble::of_mysql(number), is, "{number}");
+            assert_eq!(Contention::of_mysql(number), is, "{number}");
         }
         for (code, is) in [(5, Some(Busy)), (261, Some(Busy)), (517, Some(Stale)), (19, None)] {
-            assert_eq!(Trouble::of_sqlite(code), is, "{code}");
+            assert_eq!(Contention::of_sqlite(code), is, "{code}");
         }
     }
 
     #[test]
-    fn an_unknown_error_is_no_trouble() {
+    fn an_unknown_error_is_no_contention() {
         let error: Box<dyn StdError + Send + Sync> = "sold out".into();
-        assert_eq!(error.trouble(), None);
+        assert_eq!(error.contention(), None);
     }
 }
