@@ -16,22 +16,22 @@ use crate::exit::{Code, Failure};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
-pub(crate) struct Crew(Vec<Hand>);
+pub(crate) struct Workers(Vec<Worker>);
 
-struct Hand {
+struct Worker {
     child: Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Crew {
+impl Workers {
     /// Starts as many, and waits until all are connected.
-    pub(crate) async fn gather(&mut self, count: u32) -> Result<(), Failure> {
+    pub(crate) async fn start(&mut self, count: u32) -> Result<(), Failure> {
         for number in 0..count {
-            self.0.push(Hand::start(number)?);
+            self.0.push(Worker::start(number)?);
         }
-        for hand in &mut self.0 {
-            let answer = hand.answer().await?;
+        for worker in &mut self.0 {
+            let answer = worker.answer().await?;
             if answer != READY {
                 return Err(strange());
             }
@@ -42,13 +42,13 @@ impl Crew {
     /// Lets all of them contend for `name` at once; their grants in no order.
     pub(crate) async fn contend(&mut self, who: &str, name: &str, window: Window) -> Result<Vec<Grant>, Failure> {
         let order = format!("{who} {} {} {name}\n", window.start, window.end);
-        for hand in &mut self.0 {
-            hand.orders.write_all(order.as_bytes()).await.map_err(|_| gone())?;
+        for worker in &mut self.0 {
+            worker.orders.write_all(order.as_bytes()).await.map_err(|_| gone())?;
         }
         let mut grants = Vec::new();
-        for hand in &mut self.0 {
+        for worker in &mut self.0 {
             loop {
-                let answer = hand.answer().await?;
+                let answer = worker.answer().await?;
                 if answer == DONE {
                     break;
                 }
@@ -59,10 +59,10 @@ impl Crew {
     }
 
     /// Ends all of them: each gives back what it has, and goes.
-    pub(crate) async fn dismiss(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn end(&mut self) -> Result<(), Failure> {
         let mut children = Vec::new();
         // All at once: the end of their orders is what they wait for.
-        for Hand { child, orders, answers } in self.0.drain(..) {
+        for Worker { child, orders, answers } in self.0.drain(..) {
             drop((orders, answers));
             children.push(child);
         }
@@ -75,7 +75,7 @@ impl Crew {
     }
 }
 
-impl Hand {
+impl Worker {
     fn start(number: u32) -> Result<Self, Failure> {
         let mut command = this_program();
         command.args([SUBCOMMAND, &std::process::id().to_string(), &number.to_string()]);
