@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::fuzz::{self, FuzzOptions};
 use crate::interop::{BUILT, InteropOptions};
 use crate::parts::Part;
+use crate::simulate::{self, SimulateOptions};
+use crate::versions;
 
 /// What the caller asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,10 +21,20 @@ pub(crate) enum Invocation {
     Mutants(Vec<String>),
     /// Measure locks on every store, with these flags of `oarlock bench`.
     Bench(Vec<String>),
+    /// Break every store and its servers, with these flags.
+    Faults(Vec<String>),
     /// Measure locks beside those of other libraries.
     Peers(InteropOptions),
     /// Meet the lock libraries of other languages.
     Interop(InteropOptions),
+    /// Pack every published crate.
+    Package,
+    /// Make what users install.
+    Dist,
+    /// Run the simulation over many seeds.
+    Simulate(SimulateOptions),
+    /// Feed hostile bytes to every reader.
+    Fuzz(FuzzOptions),
 }
 
 /// The options of `cargo xtask test`.
@@ -31,12 +44,31 @@ pub(crate) struct TestOptions {
     pub(crate) long: bool,
     /// Run these parts only; empty means every part.
     pub(crate) only: Vec<Part>,
+    /// The servers of the part `versions`; empty means every server.
+    pub(crate) servers: Vec<String>,
 }
 
 impl TestOptions {
     /// Whether `part` was asked for.
     pub(crate) fn selects(&self, part: Part) -> bool {
         self.only.contains(&part) || self.only.is_empty() && (self.long || !part.is_long())
+    }
+
+    /// Adds what `--only` names: a part, or one server of the part `versions`.
+    fn add(&mut self, name: &str) -> Result<(), String> {
+        let (name, server) = name.split_once('=').map_or((name, None), |(name, server)| (name, Some(server)));
+        let part = part(name)?;
+        if let Some(server) = server {
+            if part != Part::Versions {
+                return Err(format!("`{name}` takes no `={server}`"));
+            }
+            versions::check(server)?;
+            self.servers.push(server.to_owned());
+        }
+        if !self.only.contains(&part) {
+            self.only.push(part);
+        }
+        Ok(())
     }
 }
 
@@ -51,16 +83,26 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
     };
     match command.as_str() {
         "help" | "-h" | "--help" => Ok(Invocation::Help),
-        "setup" => match args.next().as_deref() {
-            None => Ok(Invocation::Setup),
-            Some("-h" | "--help") => Ok(Invocation::Help),
-            Some(extra) => Err(format!("setup takes no argument, got `{extra}`")),
-        },
+        "setup" => alone("setup", Invocation::Setup, args),
+        "package" => alone("package", Invocation::Package, args),
+        "dist" => alone("dist", Invocation::Dist, args),
         "test" => parse_test(args),
         "bench" => parse_bench(args),
+        "faults" => Ok(Invocation::Faults(args.collect())),
         "interop" => parse_interop(args),
         "mutants" => Ok(Invocation::Mutants(args.collect())),
+        "simulate" => Ok(simulate::parse(args)?.map_or(Invocation::Help, Invocation::Simulate)),
+        "fuzz" => Ok(fuzz::parse(args)?.map_or(Invocation::Help, Invocation::Fuzz)),
         other => Err(format!("there is no command `{other}`")),
+    }
+}
+
+/// A command that takes no argument.
+fn alone(name: &str, command: Invocation, mut args: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    match args.next().as_deref() {
+        None => Ok(command),
+        Some("-h" | "--help") => Ok(Invocation::Help),
+        Some(extra) => Err(format!("{name} takes no argument, got `{extra}`")),
     }
 }
 
@@ -87,11 +129,10 @@ fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, Stri
             "-h" | "--help" => return Ok(Invocation::Help),
             "--all" => options.long = true,
             "--only" => {
-                let name = args.next().ok_or("--only needs the name of a part")?;
-                options.only.push(part(&name)?);
+                options.add(&args.next().ok_or("--only needs the name of a part")?)?;
             }
             other => match other.strip_prefix("--only=") {
-                Some(name) => options.only.push(part(name)?),
+                Some(name) => options.add(name)?,
                 None => return Err(format!("test does not know `{other}`")),
             },
         }
@@ -131,15 +172,25 @@ pub(crate) fn help() -> String {
 cargo xtask test [--all] [--only PART]…   install what the tests need, then run every part
     --all          the long tier too
     --only PART    this part only; may be repeated
+    --only versions=SERVER    the rows of this server only; the others stay in the table
 cargo xtask mutants [NAME]…               break the safety rules on purpose; a test must notice each
 cargo xtask mutants --table               write the table of mutants in docs/track-record.md
 cargo xtask interop [--all] [--only CLIENT]…
                                           share locks with the libraries of other languages
     --all          every version of every client
     --only CLIENT  this client only; may be repeated
+cargo xtask faults [FLAG]…                break every store and its servers, write docs/reliability.md
+    --help         its flags: --resume, --only STORE, --runs N, --seconds S, --jobs J
 cargo xtask bench [FLAG]…                 measure locks on every store; flags of `oarlock bench`
 cargo xtask bench --peers [--only NAME]…  measure locks beside those of other libraries, write docs/benchmarks.md
     --only NAME    this store or library only, and write nothing; may be repeated
+cargo xtask package                       pack every published crate, and compile what was packed
+cargo xtask dist                          make what users install: program, archive, Debian package, wheel
+cargo xtask simulate [--seeds N] [--from S] [--jobs J]
+                                          the simulation of the engine over N seeds (a million)
+    --replay SEED  one world only: a seed, or the JSON that a failure prints
+cargo xtask fuzz [--minutes M] [--only NAME]
+                                          hostile bytes for every reader, M minutes each (ten)
 cargo xtask setup                         install what the tests need, and stop there
 cargo xtask help                          this text
 
@@ -192,6 +243,15 @@ mod tests {
     }
 
     #[test]
+    fn versions_takes_servers() {
+        let Ok(Invocation::Test(options)) = parsed("test --only versions=etcd --only=versions=valkey") else {
+            panic!("these servers are known");
+        };
+        assert_eq!(options.only, [Part::Versions]);
+        assert_eq!(options.servers, ["etcd", "valkey"]);
+    }
+
+    #[test]
     fn flags_of_bench_are_not_ours() {
         let flags = ["--duration", "1s", "--fair"].map(String::from).to_vec();
         assert_eq!(parsed("bench --duration 1s --fair"), Ok(Invocation::Bench(flags)));
@@ -216,7 +276,10 @@ mod tests {
             ("test --al", "--al"),
             ("test --only", "--only"),
             ("test --only fromat", "format, readme"),
+            ("test --only versions=oracle", "redis, etcd"),
+            ("test --only docs=etcd", "docs"),
             ("setup now", "now"),
+            ("dist fast", "fast"),
         ] {
             let why = parsed(line).expect_err(line);
             assert!(why.contains(word), "{line}: {why}");
@@ -226,7 +289,9 @@ mod tests {
     #[test]
     fn help_lists_every_command_and_part() {
         let text = help();
-        for word in ["test", "bench", "interop", "setup", "help", "--all", "--only", "--peers"] {
+        for word in
+            ["test", "bench", "faults", "interop", "package", "dist", "setup", "help", "--all", "--only", "--peers"]
+        {
             assert!(text.contains(word), "{word}");
         }
         for part in Part::ALL {

@@ -41,7 +41,9 @@ const FORBIDDEN: &[&str] = &[
 ];
 
 /// Proves it with the dependency tree, then checks that such a build compiles.
-pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+/// In a long run, also that the command line exports to a collector of OpenTelemetry: what that needs is built for no
+/// other test.
+pub(crate) fn run(workspace: &Workspace, long: bool) -> Result<(), Failure> {
     let mut tree = workspace.cargo([
         "tree",
         "-p",
@@ -60,7 +62,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     succeeded(output.status, &line)?;
     let count = scan(&String::from_utf8_lossy(&output.stdout)).map_err(Failure::new)?;
     println!("{count} crates, none of them a client or TLS");
-    stream(&mut workspace.cargo(["check", "-p", "oarlock", "--no-default-features", "--locked"]))
+    stream(&mut workspace.cargo(["check", "-p", "oarlock", "--no-default-features", "--locked"]))?;
+    if long {
+        let otel = ["test", "-p", "oarlock-cli", "--no-default-features", "--features", "otel", "--test", "otel"];
+        stream(&mut workspace.cargo(otel.into_iter().chain(["--locked"])))?;
+    }
+    Ok(())
 }
 
 /// Counts the different crates of a dependency tree, printed with or without its branches.

@@ -3,18 +3,26 @@
 //! It depends on next to nothing, so that it builds in seconds on a machine that has nothing but Rust yet.
 
 mod args;
+mod audit;
 mod bench;
+mod dist;
+mod faults;
 mod features;
+mod fuzz;
 mod interop;
 mod lanes;
 mod mutants;
+mod package;
 mod packages;
 mod parts;
 mod programs;
+mod python;
 mod readme;
 mod report;
 mod setup;
+mod simulate;
 mod test;
+mod tools;
 mod versions;
 mod workspace;
 
@@ -51,6 +59,7 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
             Ok(())
         }
         Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
+        Invocation::Faults(flags) => faults::run(&Workspace::find()?, flags),
         Invocation::Interop(options) => interop::run(&Workspace::find()?, options),
         Invocation::Peers(options) => {
             let workspace = Workspace::find()?;
@@ -59,10 +68,16 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         Invocation::Setup => {
             let workspace = Workspace::find()?;
-            setup::run(&workspace, Part::ALL)?;
+            // What only the long tier needs is installed by its parts.
+            let parts: Vec<_> = Part::ALL.iter().copied().filter(|part| !part.needs_long_packages()).collect();
+            setup::run(&workspace, &parts)?;
             setup::servers(&workspace, Part::ALL);
             Ok(())
         }
+        Invocation::Package => package::run(&Workspace::find()?),
+        Invocation::Dist => dist::run(&Workspace::find()?).map(drop),
+        Invocation::Simulate(options) => simulate::run(&Workspace::find()?, options),
+        Invocation::Fuzz(options) => fuzz::run(&Workspace::find()?, options),
         Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),
         Invocation::Test(options) => test::run(&Workspace::find()?, options),
     }

@@ -105,6 +105,45 @@ pub(crate) const PACKAGES: &[Package] = &[
         folder: None,
         service: Some("mariadb"),
     },
+    Package {
+        name: "chromium",
+        purpose: "the browser that the dashboard is tested in",
+        proof: "chromium",
+        folder: None,
+        service: None,
+    },
+];
+
+/// What parts of the long tier need beside those.
+pub(crate) const LONG_PACKAGES: &[Package] = &[
+    Package {
+        name: "python3-venv",
+        purpose: "python3(1), for the tests of the Python package",
+        proof: "python3",
+        folder: None,
+        service: None,
+    },
+    Package {
+        name: "libpq-dev",
+        purpose: "the client library of PostgreSQL, which diesel links",
+        proof: "pg_config",
+        folder: None,
+        service: None,
+    },
+    Package {
+        name: "musl-tools",
+        purpose: "musl-gcc(1), for a program without libraries",
+        proof: "musl-gcc",
+        folder: None,
+        service: None,
+    },
+    Package {
+        name: "debootstrap",
+        purpose: "debootstrap(8), which makes a clean system",
+        proof: "debootstrap",
+        folder: None,
+        service: None,
+    },
 ];
 
 /// What has to be done before the tests can run.

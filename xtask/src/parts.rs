@@ -6,10 +6,22 @@ use std::process::Command;
 use crate::args::TestOptions;
 use crate::interop::{self, InteropOptions};
 use crate::workspace::{Failure, Workspace, stream};
-use crate::{features, programs, readme, versions};
+use crate::{audit, dist, features, package, programs, python, readme, versions};
 
 /// Programs that fail if what they show is not so.
-const EXAMPLES: &[&str] = &["paused_holder", "redlock_flaws"];
+const EXAMPLES: &[&str] = &[
+    "cache_rebuild",
+    "cron_once",
+    "fence_sqlite",
+    "leader_worker",
+    "migration",
+    "paused_holder",
+    "queue_worker",
+    "rate_limited_api",
+    "redlock_flaws",
+    "stop_on_loss",
+    "web_service",
+];
 
 /// One part of the test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +44,16 @@ pub(crate) enum Part {
     Interop,
     /// The conformance suite passes on old and new servers.
     Versions,
+    /// The Python package works.
+    Python,
+    /// Rows and stock work with sqlx and diesel.
+    SqlClients,
+    /// What is depended on may be used.
+    Audit,
+    /// Every published crate can be packed.
+    Package,
+    /// What users install works in a clean system.
+    Dist,
 }
 
 impl Part {
@@ -46,6 +68,11 @@ impl Part {
         Self::Interop,
         Self::Examples,
         Self::Versions,
+        Self::Python,
+        Self::SqlClients,
+        Self::Audit,
+        Self::Package,
+        Self::Dist,
     ];
 
     /// The name that `--only` takes.
@@ -60,6 +87,11 @@ impl Part {
             Self::Examples => "examples",
             Self::Interop => "interop",
             Self::Versions => "versions",
+            Self::Python => "python",
+            Self::SqlClients => "sql",
+            Self::Audit => "audit",
+            Self::Package => "package",
+            Self::Dist => "dist",
         }
     }
 
@@ -80,6 +112,11 @@ impl Part {
             Self::Examples => "the examples that check themselves end well",
             Self::Interop => "locks are shared with the libraries of other languages",
             Self::Versions => "old and new servers, ZooKeeper with TLS; with --all, or when named",
+            Self::Python => "the Python package, on real servers; with --all, or when named",
+            Self::SqlClients => "row locks and stock with sqlx and diesel; with --all, or when named",
+            Self::Audit => "licences and advisories of dependencies; with --all, or when named",
+            Self::Package => "every published crate as it would be uploaded; with --all, or when named",
+            Self::Dist => "what users install, in a clean Debian; with --all, or when named",
         }
     }
 
@@ -94,12 +131,17 @@ impl Part {
 
     /// Whether it runs only with `--all`, or when `--only` names it.
     pub(crate) fn is_long(self) -> bool {
-        self == Self::Versions
+        matches!(self, Self::Versions | Self::Python | Self::SqlClients | Self::Audit | Self::Package | Self::Dist)
     }
 
     /// Whether it needs Debian packages.
     pub(crate) fn needs_packages(self) -> bool {
-        matches!(self, Self::Tests | Self::Examples | Self::Interop | Self::Versions)
+        matches!(self, Self::Tests | Self::Examples | Self::Interop | Self::Versions | Self::Python | Self::SqlClients)
+    }
+
+    /// Whether it needs those that only the long tier needs.
+    pub(crate) fn needs_long_packages(self) -> bool {
+        matches!(self, Self::Python | Self::SqlClients | Self::Dist)
     }
 
     /// The command of a part that runs beside the tests: it mostly waits, or gives way to them.
@@ -123,7 +165,7 @@ impl Part {
         match self {
             Self::Format => stream(&mut workspace.cargo(["fmt", "--all", "--check"])),
             Self::Clippy => stream(&mut clippy(workspace)),
-            Self::Features => features::run(workspace),
+            Self::Features => features::run(workspace, options.long),
             Self::Tests => programs::run(workspace, options.long, &[]).0,
             Self::Docs => stream(&mut docs(workspace)),
             Self::Readme => readme::run(workspace),
@@ -131,7 +173,12 @@ impl Part {
             Self::Examples => EXAMPLES.iter().try_for_each(|example| {
                 stream(&mut workspace.cargo(["run", "--quiet", "--locked", "--example", example]))
             }),
-            Self::Versions => versions::run(workspace),
+            Self::Versions => versions::run(workspace, &options.servers),
+            Self::Python => python::run(workspace),
+            Self::SqlClients => sql_clients(workspace),
+            Self::Audit => audit::run(workspace),
+            Self::Package => package::run(workspace),
+            Self::Dist => dist::root::test(workspace),
             Self::Interop => {
                 interop::run(workspace, &InteropOptions { all: options.long, ..InteropOptions::default() })
             }
@@ -147,6 +194,21 @@ fn docs(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo(["doc", "--workspace", "--no-deps", "--locked"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     command
+}
+
+/// The tests with sqlx and diesel: a workspace of its own.
+fn sql_clients(workspace: &Workspace) -> Result<(), Failure> {
+    let manifest = workspace.root().join("interop/sql/Cargo.toml");
+    stream(workspace.cargo(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
+    for arguments in [&["clippy", "--all-targets"][..], &["test"]] {
+        let mut command = workspace.cargo(arguments.iter().chain(&["--locked", "--manifest-path"]));
+        command.arg(&manifest).env("CARGO_TARGET_DIR", workspace.target()).env_remove("OARLOCK_URL");
+        if arguments[0] == "clippy" {
+            command.args(["--", "-D", "warnings"]);
+        }
+        stream(&mut command)?;
+    }
+    Ok(())
 }
 
 /// The same command at the lowest priority.
@@ -175,6 +237,17 @@ mod tests {
             assert_eq!(Part::named(part.name()), Some(*part));
         }
         assert_eq!(Part::named("nothing"), None);
+    }
+
+    #[test]
+    fn every_example_of_the_library_runs_or_only_measures() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/oarlock/examples");
+        for entry in std::fs::read_dir(folder).expect("the examples") {
+            let path = entry.expect("an example").path();
+            let name = path.file_stem().and_then(std::ffi::OsStr::to_str).expect("a name");
+            let known = path.is_dir() || name == "cohort" || EXAMPLES.contains(&name);
+            assert!(known, "no part of the tests runs the example {name}");
+        }
     }
 
     #[test]

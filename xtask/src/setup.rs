@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 
-use crate::packages::{self, PACKAGES, Package};
+use crate::packages::{self, LONG_PACKAGES, PACKAGES, Package};
 use crate::parts::Part;
 use crate::workspace::{Failure, Workspace, stream};
 
@@ -23,7 +23,10 @@ pub(crate) fn run(workspace: &Workspace, parts: &[Part]) -> Result<(), Failure> 
         }
     }
     if parts.iter().any(|part| part.needs_packages()) {
-        install_packages()?;
+        install_packages(PACKAGES)?;
+    }
+    if parts.iter().any(|part| part.needs_long_packages()) {
+        install_packages(LONG_PACKAGES)?;
     }
     Ok(())
 }
@@ -57,11 +60,11 @@ fn add_component(workspace: &Workspace, subcommand: &str, component: &str) -> Re
     )
 }
 
-fn install_packages() -> Result<(), Failure> {
+fn install_packages(needed: &'static [Package]) -> Result<(), Failure> {
     let search = packages::search_path();
     let is_proven = |package: &Package| packages::is_there(package, &search);
-    let wanting = packages::wanting(PACKAGES, &installed(PACKAGES), is_proven);
-    for package in PACKAGES {
+    let wanting = packages::wanting(needed, &installed(needed), is_proven);
+    for package in needed {
         let state = if wanting.missing.contains(&package) {
             "missing"
         } else if wanting.broken.contains(&package) {

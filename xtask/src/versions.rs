@@ -1,5 +1,5 @@
-//! The part `versions`: the conformance suite on the servers that are installed and on newer ones, and the table of it
-//! in `docs/compatibility.md`; and ZooKeeper with TLS.
+//! The part `versions`: the conformance suite on the servers that are installed and on older and newer ones, and the
+//! table of it in `docs/compatibility.md`; and ZooKeeper with TLS.
 //!
 //! A server is chosen by the search path of programs alone, so that the tests know nothing of versions.
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use self::servers::{SUITES, Suite};
+use self::servers::{Other, SUITES, Suite, VALKEY, ZOOKEEPER};
 use self::table::{Row, Tally};
 use crate::programs::{self, Built};
 use crate::workspace::{Failure, Workspace, shown, stream};
@@ -22,44 +22,72 @@ use crate::workspace::{Failure, Workspace, shown, stream};
 /// Where the table goes.
 const PAGE: &str = "docs/compatibility.md";
 
-/// Runs every suite on every server, and writes the table.
+/// Whether there is a server of this name.
+///
+/// # Errors
+/// A sentence that names all of them.
+pub(crate) fn check(server: &str) -> Result<(), String> {
+    let mut known: Vec<_> = SUITES.iter().map(|suite| suite.name.to_owned()).collect();
+    known.extend(SUITES.iter().flat_map(|suite| suite.others).map(Other::key).filter(|key| key == VALKEY));
+    if known.iter().any(|name| name == server) {
+        return Ok(());
+    }
+    Err(format!("there is no server `{server}`; the servers are {}", known.join(", ")))
+}
+
+/// Runs the suites of these servers, or every suite, and writes the table. The rows of the others stay in it.
 ///
 /// # Errors
 /// With the names of all that failed. A server that cannot be had is a row of the table, and no failure.
-pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
-    let built = build(workspace)?;
+pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure> {
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|asked| asked == name);
+    let is_whole = |suite: &Suite| is_asked(suite.name);
+    let suites: Vec<_> = SUITES
+        .iter()
+        .filter(|suite| is_whole(suite) || suite.others.iter().any(|other| is_asked(&other.key())))
+        .collect();
+    let built = build(workspace, &suites)?;
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
-    for suite in SUITES {
+    for suite in &suites {
         let Some(program) = built.iter().find(|built| built.name == suite.program) else {
             return Err(Failure::new(format!("there is no test {}", suite.program)));
         };
-        rows.push(on(workspace, suite, program, None)?);
-        for newer in suite.newer {
-            rows.push(match newer.get(workspace) {
-                Ok(folders) => on(workspace, suite, program, Some((newer.name(), folders)))?,
+        if is_whole(suite) {
+            rows.push(on(workspace, suite, program, None)?);
+        }
+        for other in suite.others.iter().filter(|other| is_whole(suite) || is_asked(&other.key())) {
+            rows.push(match other.get(workspace) {
+                Ok(folders) => on(workspace, suite, program, Some((other.name(), folders)))?,
                 Err(error) => {
-                    println!("{}: cannot be had: {error:#}", newer.name());
-                    Row::missing(newer.name(), newer.version(), suite, &error)
+                    println!("{}: cannot be had: {error:#}", other.name());
+                    Row::missing(other.name(), other.version(), suite, &error)
                 }
             });
         }
     }
-    // The other tests are built without this feature, which brings a second cryptography library.
-    let mut encrypted = workspace.cargo(["test", "--locked", "-p", "oarlock-zookeeper", "--features", "tls"]);
-    encrypted.args(["--lib", "--test", "tls", "--test", "conformance"]).env("OARLOCK_ZOOKEEPER", "tls");
-    failures.extend(stream(encrypted.env("OARLOCK_LONG", "1")).err().map(|failure| failure.why));
+    if suites.iter().any(|suite| suite.name == ZOOKEEPER) {
+        // The other tests are built without this feature, which brings a second cryptography library.
+        let mut encrypted = workspace.cargo(["test", "--locked", "-p", "oarlock-zookeeper", "--features", "tls"]);
+        encrypted.args(["--lib", "--test", "tls", "--test", "conformance"]).env("OARLOCK_ZOOKEEPER", "tls");
+        failures.extend(stream(encrypted.env("OARLOCK_LONG", "1")).err().map(|failure| failure.why));
+    }
     failures.extend(rows.iter().filter(|row| row.failed()).map(Row::title));
     let date = Command::new("date").args(["-u", "+%F"]).output().context("cannot start date")?;
-    let page = table::page(&rows, String::from_utf8_lossy(&date.stdout).trim());
-    std::fs::write(workspace.root().join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
+    let file = workspace.root().join(PAGE);
+    let before = std::fs::read_to_string(&file).unwrap_or_default();
+    let page = table::page(&rows, String::from_utf8_lossy(&date.stdout).trim(), &before);
+    std::fs::write(file, page).with_context(|| format!("cannot write {PAGE}"))?;
     println!("{PAGE}: written");
     if failures.is_empty() { Ok(()) } else { Err(Failure::new(format!("failed: {}", failures.join(", ")))) }
 }
 
-fn build(workspace: &Workspace) -> Result<Vec<Built>, Failure> {
+fn build(workspace: &Workspace, suites: &[&Suite]) -> Result<Vec<Built>, Failure> {
     let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
-    for suite in SUITES {
-        command.args(["--test", suite.program.rsplit(' ').next().unwrap_or_default()]);
+    let mut targets: Vec<_> = suites.iter().filter_map(|suite| suite.program.rsplit(' ').next()).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    for target in targets {
+        command.args(["--test", target]);
     }
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let line = shown(&command);
@@ -74,9 +102,9 @@ fn on(
     workspace: &Workspace,
     suite: &'static Suite,
     program: &Built,
-    newer: Option<(&'static str, Vec<PathBuf>)>,
+    other: Option<(&'static str, Vec<PathBuf>)>,
 ) -> anyhow::Result<Row> {
-    let (name, folders) = newer.unwrap_or((suite.store, Vec::new()));
+    let (name, folders) = other.unwrap_or((suite.store, Vec::new()));
     let path = path(&folders)?;
     let version = (suite.version)(workspace, &path).unwrap_or_else(|| "not installed".to_owned());
     println!("-- {name} {version}");

@@ -117,7 +117,9 @@ fn every_part_runs_in_order() {
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(first_words, ["fmt", "run", "tree", "check", "test", "clippy", "doc", "test", "run", "run"]);
+    let (parts, examples) = first_words.split_at(8);
+    assert_eq!(parts, ["fmt", "run", "tree", "check", "test", "clippy", "doc", "test"]);
+    assert!(!examples.is_empty() && examples.iter().all(|word| *word == "run"), "{examples:?}");
     assert!(log[1].ends_with("long= url= doc="), "{}", log[1]);
     assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
     assert!(log[7].starts_with("test --workspace --locked --doc "), "{}", log[7]);

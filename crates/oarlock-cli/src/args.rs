@@ -97,12 +97,30 @@ pub(crate) struct LockArgs {
     /// The exit code when the lock was lost
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 76)]
     pub(crate) lost_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) label: LabelArgs,
+}
+
+/// What others see of a claim.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct LabelArgs {
     /// A label that others see in ls and show; may be repeated
     #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) meta: Vec<(String, String)>,
     /// Why the lock is wanted; others see it in ls and show
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
+}
+
+/// How a command is ended when its lock is about to be lost.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct LossArgs {
+    /// What to do to the command when the lock is about to be lost
+    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
+    pub(crate) on_lost: OnLost,
+    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
+    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
+    pub(crate) kill_after: Option<Duration>,
 }
 
 impl LockArgs {
@@ -123,8 +141,7 @@ impl LockArgs {
             conflict_exit_code: 75,
             on_busy: None,
             lost_exit_code: 76,
-            meta: Vec::new(),
-            reason: None,
+            label: LabelArgs::default(),
         }
     }
 }

@@ -16,8 +16,12 @@ pub(crate) mod once;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod top;
+#[cfg(feature = "torture")]
+pub(crate) mod torture;
 pub(crate) mod url;
 pub(crate) mod wait;
 pub(crate) mod watch;
@@ -44,7 +48,11 @@ pub(crate) enum Command {
     Break(break_::BreakArgs),
     Init(init::InitArgs),
     Doctor(doctor::DoctorArgs),
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     Bench(bench::BenchArgs),
+    #[cfg(feature = "torture")]
+    Torture(Box<torture::TortureArgs>),
     #[cfg(feature = "demo")]
     Demo(crate::demo::args::DemoArgs),
     Url(url::UrlArgs),
@@ -57,7 +65,7 @@ impl Command {
     pub(crate) fn supervises(&self) -> bool {
         match self {
             Self::Run(_) => true,
-            Self::Once(args) => !args.show,
+            Self::Once(args) => !args.show && args.forget.is_none(),
             Self::Elect(args) => !args.observe,
             _ => false,
         }
@@ -81,7 +89,11 @@ impl Command {
             Self::Break(args) => break_::main(&args),
             Self::Init(args) => init::main(&args),
             Self::Doctor(args) => doctor::main(&args),
+            #[cfg(feature = "serve")]
+            Self::Serve(args) => serve::main(&args),
             Self::Bench(args) => bench::main(&args, None),
+            #[cfg(feature = "torture")]
+            Self::Torture(args) => torture::main(*args, false),
             #[cfg(feature = "demo")]
             Self::Demo(args) => demo::main(&args),
             Self::Url(args) => url::main(&args),

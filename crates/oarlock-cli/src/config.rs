@@ -45,7 +45,12 @@ impl ConfigFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self { path, ..Self::default() }),
             Err(error) => return Err(Failure::new(Code::Config, format!("cannot read {}: {error}", path.display()))),
         };
-        match toml::from_str::<Self>(&content) {
+        Self::parse(path, &content)
+    }
+
+    /// Reads its content.
+    pub(crate) fn parse(path: PathBuf, content: &str) -> Result<Self, Failure> {
+        match toml::from_str::<Self>(content) {
             Ok(file) => Ok(Self { path, ..file }),
             Err(error) => {
                 // Not a word of the error itself: it quotes keys and values, and with them a password.

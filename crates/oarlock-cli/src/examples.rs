@@ -45,7 +45,22 @@ pub(crate) fn of(subcommand: &str) -> &'static [(&'static str, &'static str)] {
             ("oarlock init -u postgres://admin@db/app --grant app", "Create what locks need, for the user app."),
             ("oarlock init -u mysql://admin@db/app --print", "Print it, and do nothing."),
         ],
+        "serve" => &[
+            ("oarlock serve -u redis://localhost", "Who holds what, at http://127.0.0.1:7070/."),
+            (
+                "oarlock serve --listen 0.0.0.0:7070 --tls-cert c.pem --tls-key k.pem --token-file tokens.toml --allow-break",
+                "For other machines, with tokens that may end holds.",
+            ),
+        ],
         "bench" => &[("oarlock bench -u redis://localhost", "Measure locks on your store.")],
+        "torture" => &[
+            ("oarlock torture -u redis://localhost", "Try the locks of a store for a minute."),
+            (
+                "oarlock torture -u redis://localhost --fault-cmd 'docker restart redis'",
+                "The same, and restart the server while a lock is held.",
+            ),
+            ("oarlock torture render oarlock-torture-RUN.jsonl > torture.html", "Look at a run."),
+        ],
         "demo" => &[("oarlock demo oversell", "See what goes wrong without a lock.")],
         "url" => &[("oarlock url explain redis://localhost", "What a URL means, with all its options.")],
         "completions" => &[("source <(oarlock completions bash)", "Complete flags and the names of locks in use.")],

@@ -10,10 +10,14 @@ mod demo;
 mod examples;
 mod exit;
 mod front;
+#[cfg(test)]
+mod fuzz;
 mod messages;
 mod multi;
 mod nest;
 mod observe;
+#[cfg(feature = "otel")]
+mod otel;
 mod output;
 mod progress;
 mod report;
@@ -23,6 +27,8 @@ mod slot;
 mod store;
 mod ticket;
 mod top;
+#[cfg(feature = "torture")]
+mod torture;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -54,6 +60,14 @@ fn main() -> ExitCode {
             }
             Err(failure) => tell(&failure).into(),
         },
+        #[cfg(feature = "torture")]
+        Some(torture::worker::SUBCOMMAND) => match torture::worker::has_parent(argv.get(2)) {
+            Ok(()) => {
+                argv.drain(1..3);
+                be_tortured(argv).into()
+            }
+            Err(failure) => tell(&failure).into(),
+        },
         _ => run(argv, None).into(),
     }
 }
@@ -73,6 +87,8 @@ fn run(argv: Vec<OsString>, job: Option<&front::Job>) -> Exit {
     if args.command.supervises() && job.is_none() && front::is_wanted() {
         return front::run().unwrap_or_else(|failure| tell(&failure));
     }
+    #[cfg(feature = "otel")]
+    let _export = otel::Export::start();
     args.command.main(job).unwrap_or_else(|failure| tell(&failure))
 }
 
@@ -80,6 +96,15 @@ fn run(argv: Vec<OsString>, job: Option<&front::Job>) -> Exit {
 fn work(argv: Vec<OsString>, number: u32) -> Exit {
     match Args::try_parse_from(argv).map(|args| args.command) {
         Ok(Command::Bench(bench)) => cmd::bench::main(&bench, Some(number)).unwrap_or_else(|failure| tell(&failure)),
+        Ok(_) | Err(_) => Code::Usage.into(),
+    }
+}
+
+/// One of the processes of a torture run.
+#[cfg(feature = "torture")]
+fn be_tortured(argv: Vec<OsString>) -> Exit {
+    match Args::try_parse_from(argv).map(|args| args.command) {
+        Ok(Command::Torture(args)) => cmd::torture::main(*args, true).unwrap_or_else(|failure| tell(&failure)),
         Ok(_) | Err(_) => Code::Usage.into(),
     }
 }

@@ -129,6 +129,7 @@ fn tell(step: &Step) -> String {
         Step::Granted { fence, waited, .. } => format!("granted after {}, fence {fence}", text::span(*waited)),
         Step::Withdrawn => "withdrawn".to_owned(),
         Step::Renewed => "renewed".to_owned(),
+        Step::Late { by, .. } => format!("a renewal began {} late: this machine is busy", text::span(*by)),
         Step::Suspect { error, .. } => format!("a renewal failed: {error}"),
         Step::Recovered => "renewed again".to_owned(),
         Step::Ending { ending, left, .. } => {

@@ -1,6 +1,7 @@
 //! For whom we wait: one line after a second, and on a terminal a line that keeps up.
 
 use std::io::IsTerminal;
+use std::pin::pin;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,8 +23,7 @@ pub(crate) async fn announce(locks: &Locks, events: &EngineEvents, messages: Mes
     if messages.quiet {
         return;
     }
-    let people_look = std::io::stderr().is_terminal() && messages.format == Format::Table && !messages.verbose;
-    let Some(spinner) = people_look.then(Spinner::new).flatten() else {
+    let Some(spinner) = people_look(messages).then(Spinner::new).flatten() else {
         // Later changes are of interest to a person, not to a log.
         if let Some(line) = line(locks, events).await {
             messages.note(&format!("waiting: {line}"));
@@ -36,6 +36,23 @@ pub(crate) async fn announce(locks: &Locks, events: &EngineEvents, messages: Mes
         }
         tokio::time::sleep(PATIENCE).await;
     }
+}
+
+/// Does `work`. If that takes longer than a second, people who look at a terminal read what is done.
+pub(crate) async fn during<T>(messages: Messages, what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+        return done;
+    }
+    let spinner = (people_look(messages) && !messages.quiet).then(Spinner::new).flatten();
+    if let Some(spinner) = &spinner {
+        spinner.0.set_message(what.to_owned());
+    }
+    work.await
+}
+
+fn people_look(messages: Messages) -> bool {
+    std::io::stderr().is_terminal() && messages.format == Format::Table && !messages.verbose
 }
 
 async fn line(locks: &Locks, events: &EngineEvents) -> Option<String> {

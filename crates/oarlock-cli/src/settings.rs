@@ -10,7 +10,7 @@ use oarlock::Label;
 use oarlock::driver::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
 use oarlock::state::ResourceName;
 
-use crate::args::{LockArgs, OnBusy, OnLost};
+use crate::args::{LockArgs, LossArgs, OnBusy, OnLost};
 use crate::cmd::run::RunArgs;
 use crate::exit::Failure;
 use crate::store::Store;
@@ -67,8 +67,8 @@ impl Asking {
             return Err(Failure::usage("--max-hold must be greater than 0"));
         }
         let mut label = Label::of_this_process();
-        label.reason = args.reason;
-        label.tags.extend(args.meta);
+        label.reason = args.label.reason;
+        label.tags.extend(args.label.meta);
         label.check()?;
         Ok(Self {
             mode,
@@ -97,7 +97,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(on_lost: OnLost, kill_after: Option<Duration>, asking: &Asking) -> Result<Self, Failure> {
+    pub(crate) fn new(LossArgs { on_lost, kill_after }: LossArgs, asking: &Asking) -> Result<Self, Failure> {
         // How long the lock lives without renewal, and with it at most.
         let span = asking.max_hold.map_or(asking.ttl, |span| span.min(asking.ttl));
         let chosen = kill_after.is_some();
@@ -141,7 +141,7 @@ impl RunSettings {
         let store = Store::new(&args.store)?;
         let names = names(&args.names)?;
         let asking = Asking::new(args.lock, &store)?;
-        let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
+        let rules = Rules::new(args.loss, &asking)?;
         let command = match args.command {
             Some(script) => vec!["sh".into(), "-c".into(), script],
             None => args.argv,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use croner::Cron;
+use croner::errors::CronError;
 use croner::parser::{CronParser, Year};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{Timestamp, Zoned};
 use oarlock::driver::Fencing;
 use oarlock::{Fence, Locks};
 use oarlock_core::text;
@@ -31,9 +32,44 @@ pub(crate) enum Slots {
     /// A new slot each time that this span has passed since 1970.
     Every(Duration),
     /// A new slot at each time that the expression names.
-    Cron(Box<Cron>, TimeZone),
+    Cron(Schedule),
     /// This one.
     Text(String),
+}
+
+/// A cron expression in its time zone.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    cron: Box<Cron>,
+    zone: TimeZone,
+    /// Whether it names hours: then an hour that comes twice, because clocks go back, counts once.
+    fixed_hours: bool,
+}
+
+impl Schedule {
+    /// The last time that it names, up to `now`.
+    fn start(&self, now: &Zoned) -> Result<Zoned, CronError> {
+        let mut start = self.cron.find_previous_occurrence(now, true)?;
+        while self.is_repeated(&start) {
+            start = self.cron.find_previous_occurrence(&start, false)?;
+        }
+        Ok(start)
+    }
+
+    /// The next time that it names, after `now`.
+    fn end(&self, now: &Zoned) -> Result<Zoned, CronError> {
+        let mut end = self.cron.find_next_occurrence(now, false)?;
+        while self.is_repeated(&end) {
+            end = self.cron.find_next_occurrence(&end, false)?;
+        }
+        Ok(end)
+    }
+
+    /// Whether the clock of the zone has shown this time before, and it counts once.
+    fn is_repeated(&self, time: &Zoned) -> bool {
+        let offset = self.zone.to_ambiguous_zoned(time.datetime()).offset();
+        self.fixed_hours && matches!(offset, AmbiguousOffset::Fold { after, .. } if after == time.offset())
+    }
 }
 
 /// The slot that it is.
@@ -103,7 +139,10 @@ impl Slots {
         let zone = TimeZone::get(zone).map_err(|error| bad(error.to_string()))?;
         let parser = CronParser::builder().year(Year::Disallowed).build();
         let cron = parser.parse(&fields.join(" ")).map_err(|error| bad(error.to_string()))?;
-        Ok(Self::Cron(Box::new(cron), zone))
+        // The hours are the fourth field from the end; a nickname such as @hourly has none.
+        let hours = fields.len().checked_sub(4).and_then(|at| fields.get(at));
+        let fixed_hours = hours.is_some_and(|hours| !hours.contains('*'));
+        Ok(Self::Cron(Schedule { cron: Box::new(cron), zone, fixed_hours }))
     }
 
     /// How long to remember a slot if the caller asks for `keep`: never shorter than to its end.
@@ -123,12 +162,12 @@ impl Slots {
                 let start = now.as_second().div_euclid(span).saturating_mul(span);
                 (Timestamp::from_second(start), Timestamp::from_second(start.saturating_add(span)))
             }
-            Self::Cron(cron, zone) => {
-                let now = now.to_zoned(zone.clone());
-                let never = |error: croner::errors::CronError| Failure::usage(format!("--slot: {error}"));
-                let start = cron.find_previous_occurrence(&now, true).map_err(never)?;
+            Self::Cron(schedule) => {
+                let now = now.to_zoned(schedule.zone.clone());
+                let never = |error: CronError| Failure::usage(format!("--slot: {error}"));
+                let start = schedule.start(&now).map_err(never)?;
                 // An expression that names no more times lasts for ever.
-                let end = cron.find_next_occurrence(&now, false).map(|end| end.timestamp());
+                let end = schedule.end(&now).map(|end| end.timestamp());
                 (Ok(start.timestamp()), Ok(end.unwrap_or(Timestamp::MAX)))
             }
         };
@@ -197,6 +236,28 @@ mod tests {
         assert_eq!(job("2026-10-25T00:45:00Z"), "2026-10-25T00:30:00Z");
         assert_eq!(job("2026-10-25T01:45:00Z"), "2026-10-25T00:30:00Z", "not again an hour later");
         assert_ne!(job("2026-03-29T01:45:00Z"), job("2026-03-28T01:45:00Z"), "it is not left out");
+    }
+
+    /// The same for a list of hours: 2 o'clock comes twice in October, and not at all in March.
+    #[test]
+    fn a_list_of_hours_has_as_many_slots_each_day() {
+        for expression in ["0 2,14 * * * Europe/Berlin", "0 2-3 * * * Europe/Berlin", "0,30 2,14 * * * Europe/Berlin"] {
+            let slots = Slots::parse(expression).unwrap();
+            let day = |from: &str| {
+                let begin: Timestamp = from.parse().unwrap();
+                let minutes = (0..36 * 60).map(|minute| begin + Duration::from_secs(minute * 60));
+                let zone = TimeZone::get("Europe/Berlin").unwrap();
+                let date = (begin + Duration::from_secs(12 * 3600)).to_zoned(zone.clone()).date();
+                let starts = minutes.map(|now| slots.at(now).unwrap().slot);
+                let of_the_day =
+                    starts.filter(|slot| slot.parse::<Timestamp>().unwrap().to_zoned(zone.clone()).date() == date);
+                of_the_day.collect::<std::collections::BTreeSet<_>>()
+            };
+            let (usual, back, forward) =
+                (day("2026-07-14T20:00:00Z"), day("2026-10-24T20:00:00Z"), day("2026-03-28T20:00:00Z"));
+            assert_eq!(back.len(), usual.len(), "{expression}: {back:?}");
+            assert!(!forward.is_empty() && forward.len() <= usual.len(), "{expression}: {forward:?}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) fn read(args: &TicketArgs) -> Result<LockTicket, Failure> {
 }
 
 /// Reads a word or JSON. Its text is a secret, and so no error repeats it.
-fn parse(text: &str) -> Result<LockTicket, Failure> {
+pub(crate) fn parse(text: &str) -> Result<LockTicket, Failure> {
     let bad = || Failure::usage("this is no ticket: pass it on as acquire printed it");
     if text.starts_with('{') {
         let mut json: serde_json::Value = serde_json::from_str(text).map_err(|_| bad())?;

@@ -5,6 +5,7 @@ mod cli {
     mod bench;
     mod break_;
     mod codes;
+    mod commands;
     mod config;
     mod contention;
     mod demo;
@@ -18,16 +19,22 @@ mod cli {
     mod lost;
     mod man;
     mod messages;
+    mod names;
     mod once;
     mod redis;
     mod redlock;
     mod report;
+    mod restore;
+    #[cfg(feature = "serve")]
+    mod serve;
     mod signals;
     mod stores;
     mod support;
     mod surroundings;
     mod ticket;
     mod top;
+    mod torture;
+    mod uninstall;
     mod urls;
     mod watch;
 }

@@ -2,5 +2,6 @@
 
 #[cfg(test)]
 mod docs {
+    mod complaints;
     mod pages;
 }

@@ -11,9 +11,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::claim::{Claim, Fence};
 use crate::clock::{Clock, Moment, sleep_until};
 use crate::driver::Gone;
 use crate::state::Ending;
+use crate::telemetry::{HoldCell, Telemetry};
 
 /// Why a lock was lost.
 ///
@@ -155,6 +157,7 @@ pub(crate) struct BeliefCell {
     /// Notified when the deadline moves to an earlier time.
     shortened: Notify,
     bound: Mutex<Bound>,
+    pub(crate) telemetry: HoldCell,
 }
 
 /// The last possible deadline, and the reason of a loss at that time.
@@ -179,6 +182,7 @@ impl BeliefCell {
             over: OnceLock::new(),
             shortened: Notify::new(),
             bound: Mutex::new(bound),
+            telemetry: HoldCell::default(),
         }
     }
 
@@ -198,6 +202,7 @@ impl BeliefCell {
             over: OnceLock::new(),
             shortened: Notify::new(),
             bound: Mutex::new(Bound { at: bound.at, reason: bound.reason.clone() }),
+            telemetry: HoldCell::default(),
         };
         drop(bound);
         self.cancel();
@@ -277,6 +282,16 @@ impl BeliefCell {
     fn cancel(&self) {
         if let Some(token) = self.over.get() {
             token.cancel();
+        }
+        self.telemetry.end(self.reason.get(), &*self.clock);
+    }
+
+    /// The acquisition is over: from now on this hold is reported.
+    pub(crate) fn report(&self, telemetry: Telemetry, claim: &Claim, fence: Fence, granted_at: Moment) {
+        self.telemetry.begin(telemetry, claim, fence, granted_at);
+        // It may have ended while the acquisition was finished.
+        if self.has_ended() {
+            self.telemetry.end(self.reason.get(), &*self.clock);
         }
     }
 

@@ -351,6 +351,25 @@ impl Kind {
             Self::Election => "election",
         }
     }
+
+    /// The name of what its user locks, in metrics: readers and writers lock one `rwlock`.
+    #[must_use]
+    pub const fn family(self) -> &'static str {
+        match self {
+            Self::Read | Self::Write => "rwlock",
+            other => other.as_str(),
+        }
+    }
+
+    /// How it holds, in metrics: `exclusive`, `shared` or `permits`.
+    #[must_use]
+    pub const fn mode(self) -> &'static str {
+        match self {
+            Self::Read => "shared",
+            Self::Semaphore => "permits",
+            _ => "exclusive",
+        }
+    }
 }
 
 impl fmt::Display for Kind {

@@ -1,8 +1,11 @@
 //! What can make a deployment unsafe. A store registers its checks and examines its servers; nothing is ever changed.
 
+use std::collections::HashMap;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde::ser::SerializeStruct as _;
 
 use crate::driver::BoxFuture;
 use crate::engine::DEFAULT_OP_TIMEOUT;
@@ -63,6 +66,45 @@ pub struct Fact {
     pub value: String,
 }
 
+/// Where the pages are.
+const DOCS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs");
+
+impl Finding {
+    /// The page of the promise that it is about.
+    #[must_use]
+    pub fn guarantee(&self) -> String {
+        format!("{DOCS}/guarantees.md#{}", self.check.promise.anchor())
+    }
+
+    /// How a store with this row in the tables of guarantees keeps the promise, where stores differ.
+    #[must_use]
+    pub fn store_guarantee(&self, row: &str) -> Option<String> {
+        Some(format!("{DOCS}/guarantees.md#{row}-{}", self.check.promise.column()?))
+    }
+
+    /// The page that says what to do.
+    #[must_use]
+    pub fn runbook(&self) -> String {
+        format!("{DOCS}/runbook.md#{}", self.check.id)
+    }
+}
+
+/// With everything that a person needs: the promise, the fix and the pages.
+impl Serialize for Finding {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_struct("Finding", 8)?;
+        map.serialize_field("id", self.check.id)?;
+        map.serialize_field("severity", &self.check.severity)?;
+        map.serialize_field("server", &self.server)?;
+        map.serialize_field("reason", &self.reason)?;
+        map.serialize_field("promise", self.check.promise.title())?;
+        map.serialize_field("guarantee", &self.guarantee())?;
+        map.serialize_field("fix", self.check.fix)?;
+        map.serialize_field("runbook", &self.runbook())?;
+        map.end()
+    }
+}
+
 /// What an examination found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -73,6 +115,9 @@ pub struct Report {
     pub facts: Vec<Fact>,
     /// The locks, where the store can list them without writing anything.
     pub locks: Vec<ResourceState>,
+    /// The anchor of the [guarantees](crate::guarantees::Guarantees) that hold here, where they are not those that the
+    /// URL names, as behind a pooler.
+    pub guarantees: Option<&'static str>,
 }
 
 impl Report {
@@ -86,6 +131,7 @@ impl Report {
         self.findings.extend(other.findings);
         self.facts.extend(other.facts);
         self.locks.extend(other.locks);
+        self.guarantees = self.guarantees.or(other.guarantees);
     }
 
     /// The worst severity found; `None` if nothing was found.
@@ -174,6 +220,57 @@ impl OnServer<'_> {
     pub fn cannot_tell(&mut self, what: &str) {
         self.find(&CANNOT_TELL, format!("this user may not ask for {what}, so that it cannot be judged"));
     }
+}
+
+/// What a server says of itself: names and values. What it leaves out is unknown, and not good.
+#[derive(Clone, Debug, Default)]
+pub struct Answers(HashMap<String, String>);
+
+impl Answers {
+    /// Adds what else the server told; the later answer counts.
+    pub fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// The value of `name`, if the server told it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The value of `name`; empty if the server did not tell it.
+    #[must_use]
+    pub fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// The value of `name` as a number, if the server told one.
+    #[must_use]
+    pub fn number<T: FromStr>(&self, name: &str) -> Option<T> {
+        self.get(name)?.parse().ok()
+    }
+}
+
+impl FromIterator<(String, String)> for Answers {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+}
+
+/// Runs an examination. That it failed is a finding, too.
+pub async fn examined(url: Url, examine: impl AsyncFnOnce(&Url, &mut Report) -> Result<()>) -> Report {
+    let mut report = Report::default();
+    if let Err(error) = examine(&url, &mut report).await {
+        report.on(&servers(&url)).failed(&error);
+    }
+    report
+}
+
+/// The servers of this URL as one text; the URL itself where it names none.
+#[must_use]
+pub fn servers(url: &Url) -> String {
+    let hosts: Vec<_> = url.hosts().iter().map(ToString::to_string).collect();
+    if hosts.is_empty() { url.to_string() } else { hosts.join(",") }
 }
 
 /// Bounds a question: a server may accept a connection and never answer.

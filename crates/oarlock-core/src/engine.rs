@@ -48,6 +48,7 @@ use crate::driver::{Attempt, BoxFuture, DynDriver, End, Info, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Observers;
 use crate::state::MAX_MEMO_BYTES;
+use crate::telemetry::Telemetry;
 
 /// The default lease: how long a lock lives without renewal.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -80,6 +81,7 @@ pub(crate) struct Core {
     /// Distinguishes this store from others in this process.
     store: usize,
     pub(crate) observers: Observers,
+    pub(crate) telemetry: Telemetry,
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) watchdog: Watchdog,
     pub(crate) releaser: Releaser,
@@ -131,13 +133,16 @@ impl Core {
             over: CancellationToken::new(),
             outlasts_leases: info.capabilities.liveness == Liveness::Session,
         };
-        let watchdog = Watchdog::new(releaser.clone(), observers.clone(), settings.op_timeout, runtime.clone());
+        let telemetry = Telemetry::new(info.scheme, settings.names_in_metrics);
+        let reports = (observers.clone(), telemetry);
+        let watchdog = Watchdog::new(releaser.clone(), reports, settings.op_timeout, runtime.clone());
         Ok(Self {
             info,
             store,
             driver,
             clock: settings.clock,
             observers,
+            telemetry,
             entropy,
             watchdog,
             releaser,

@@ -43,6 +43,14 @@ pub enum Step {
     Withdrawn,
     /// It was renewed.
     Renewed,
+    /// A renewal began much later than it was planned: the runtime of this client was too busy to run it, or the
+    /// process was suspended. If that happens often, give the client a thread of its own
+    /// ([`own_thread`](crate::LocksBuilder::own_thread)) or longer leases.
+    #[non_exhaustive]
+    Late {
+        /// How much later.
+        by: Duration,
+    },
     /// A renewal failed: finish soon.
     #[non_exhaustive]
     Suspect {
@@ -192,7 +200,11 @@ impl Observer for Trace {
     fn observe(&self, event: &LockEvent) {
         let LockEvent { resource, claim, kind, step } = event;
         match step {
-            Step::Suspect { .. } | Step::Lost { .. } | Step::ReleaseFailed { .. } | Step::Ending { .. } => {
+            Step::Late { .. }
+            | Step::Suspect { .. }
+            | Step::Lost { .. }
+            | Step::ReleaseFailed { .. }
+            | Step::Ending { .. } => {
                 tracing::warn!(target: "oarlock", %resource, %claim, %kind, ?step);
             }
             _ => tracing::debug!(target: "oarlock", %resource, %claim, %kind, ?step),

@@ -80,6 +80,7 @@ impl<T> Fenced<T> {
         if let Some(seen) = guarded.seen
             && fence < seen
         {
+            crate::telemetry::fence_rejected("memory");
             return Err(Stale { offered: fence, seen });
         }
         guarded.seen = Some(fence);

@@ -56,6 +56,18 @@ impl Promise {
             Self::LossReported => "Loss is reported at once",
         }
     }
+
+    /// The column of the tables in `docs/guarantees.md` that says how a store keeps it: a key of
+    /// [`Guarantees::words`]. `None` where all stores keep it in the same way.
+    #[must_use]
+    pub const fn column(self) -> Option<&'static str> {
+        match self {
+            Self::BeliefEndsFirst => Some("forgets"),
+            Self::LargerFence => Some("fence-source"),
+            Self::LossReported => Some("dead-holder"),
+            Self::Repeatable | Self::NothingLeaks | Self::BoundedWait => None,
+        }
+    }
 }
 
 /// What a store promises in one of its layouts or modes: one row of the tables in `docs/guarantees.md`.
@@ -65,6 +77,8 @@ pub struct Guarantees {
     pub anchor: &'static str,
     /// Its URLs, in Markdown.
     pub urls: &'static str,
+    /// The values of `layout` or `mode` in a URL that choose this row. The first row of a store needs none.
+    pub choices: &'static [&'static str],
     /// What decides who holds.
     pub decides: &'static str,
     /// When a dead holder is noticed.

@@ -79,7 +79,7 @@ impl Guard {
         if let Some(owner) = &owner {
             owner.gained(core.store_number(), &claim, held.belief_cell());
         }
-        core.watchdog.hold(claim, held.granted(), held.belief_cell().clone(), lease, renew);
+        core.watchdog.hold(claim, held.granted(), held.belief_cell().clone(), lease, renew, held.granted_at());
         if core.check_open().is_err() {
             // Granted while the client was shut down: the store releases it with the session.
             held.belief_cell().end(LossReason::Session);
@@ -110,6 +110,12 @@ impl Guard {
         let mut guard = Self::of(core, held, true, None);
         guard.baton = baton;
         guard
+    }
+
+    /// Reports this hold from now on: its acquisition is over.
+    pub(crate) fn report(&self) {
+        let held = &self.held;
+        held.belief_cell().report(self.core.telemetry, &held.claim(), held.fence(), held.granted_at());
     }
 
     pub(crate) fn set_baton(&mut self, baton: Option<Baton>) {
@@ -228,7 +234,8 @@ impl Guard {
         let claim = self.held.claim();
         let request = self.end_request(&claim);
         let request = slot(&mut self.releasing).insert(request);
-        match answer_within(self.core.op_timeout, request).await {
+        let answer = answer_within(self.core.op_timeout, request);
+        match self.core.telemetry.releasing(&claim, answer).await {
             Some(Ok(release)) => {
                 self.done = true;
                 let outcome = release.outcome;
@@ -413,6 +420,7 @@ impl Guard {
 
     /// Ends belief here, and leaves the hold in the store.
     pub(crate) fn leave_to_its_lease(mut self) {
+        self.held.belief_cell().telemetry.ends_as("handed_over");
         self.stop_keeping();
         self.done = true;
     }
@@ -458,6 +466,7 @@ impl Drop for Guard {
         if self.done || self.hand_on().is_some() {
             return;
         }
+        self.held.belief_cell().telemetry.ends_as("dropped");
         self.stop_keeping();
         Orphan {
             claim: self.held.claim(),

@@ -118,6 +118,11 @@ impl Held {
         while_held(self.lost(), || self.loss(), body(self.clone())).await.unwrap_or_else(|reason| Err(lost(reason)))
     }
 
+    /// When this holder got it.
+    pub(crate) fn granted_at(&self) -> Moment {
+        self.0.granted_at
+    }
+
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
         now.since(self.0.granted_at)
     }

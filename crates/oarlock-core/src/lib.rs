@@ -6,6 +6,7 @@
 //! - [`driver`]: what a store must be able to do, in seven verbs.
 //! - [`engine`]: all policy: waiting, renewing, giving up, cleaning up. [`Locks`] is its API.
 //! - [`kinds`]: mutex, read-write lock, semaphore: names for a capacity, a weight and an order.
+//! - [`pattern`]: patterns of names.
 //! - [`reconnect`]: reconnecting, for drivers.
 //! - [`url`]: the URLs of stores, and how a store registers its schemes.
 //! - [`guarantees`]: what locks and stores promise, as data. [`doctor`]: what can break it.
@@ -22,6 +23,8 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod fenced;
+#[cfg(test)]
+mod fuzz;
 pub mod guarantees;
 pub mod guard;
 pub mod held;
@@ -30,10 +33,12 @@ pub mod locks;
 pub mod memory;
 pub mod model;
 pub mod owner;
+pub mod pattern;
 pub mod queue;
 pub mod reconnect;
 pub mod span;
 pub mod state;
+mod telemetry;
 pub mod text;
 pub mod ticket;
 pub mod url;

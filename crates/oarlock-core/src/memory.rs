@@ -148,6 +148,7 @@ impl Memory {
 pub const GUARANTEES: Guarantees = Guarantees {
     anchor: "mem",
     urls: "`mem:`",
+    choices: &[],
     decides: "this process",
     dead_holder: "(for tests)",
     hung_holder: "after its lease",

@@ -227,7 +227,9 @@ impl Locks {
         if let Some(reason) = held.loss() {
             return Err(Error::lost(reason).about(&ticket.resource));
         }
-        Ok(Guard::new(core.clone(), held, (from, lease.ttl), ticket.renewed, None))
+        let guard = Guard::new(core.clone(), held, (from, lease.ttl), ticket.renewed, None);
+        guard.report();
+        Ok(guard)
     }
 }
 

@@ -6,6 +6,7 @@
 mod explain;
 mod options;
 mod parts;
+mod route;
 mod scheme;
 mod store;
 
@@ -34,6 +35,7 @@ pub struct Url {
     options: Options,
     path_parts: PathParts,
     inherit_session: bool,
+    routes: Vec<(Host, Host)>,
 }
 
 impl Url {
@@ -53,7 +55,7 @@ impl Url {
             return Err(bad("give the password or password_file, not both"));
         }
         let path_parts = (scheme.path)(scheme.name, &parts.path)?;
-        Ok(Self { store, scheme, parts, options, path_parts, inherit_session: false })
+        Ok(Self { store, scheme, parts, options, path_parts, inherit_session: false, routes: Vec::new() })
     }
 
     /// Lets child processes keep the session of the embedded store alive: a lock then outlives this process for as long
@@ -232,8 +234,8 @@ impl Url {
 impl PartialEq for Url {
     fn eq(&self, other: &Self) -> bool {
         // Options and the parts of the path follow from these.
-        (self.scheme.name, &self.parts, self.inherit_session)
-            == (other.scheme.name, &other.parts, other.inherit_session)
+        (self.scheme.name, &self.parts, self.inherit_session, &self.routes)
+            == (other.scheme.name, &other.parts, other.inherit_session, &other.routes)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is asked of a database client: two requests, and a few words about itself.
 
-use crate::Troubled;
+use crate::Classify;
 
 /// Whose SQL it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,8 +18,8 @@ pub enum Dialect {
 
 /// A connection or a transaction of a database client.
 ///
-/// It is there for `tokio_postgres`, `mysql_async` and `rusqlite` behind the features of those names, and takes about
-/// thirty lines for another one: sqlx, a pool's connection, your own.
+/// It is there for `tokio_postgres`, `mysql_async`, `rusqlite` and sqlx behind features, and takes about thirty lines for
+/// another one: a pool's connection, your own.
 ///
 /// # Cancel safety
 /// As that of the client: a request whose future is dropped may still be carried out.
@@ -29,7 +29,7 @@ pub trait Client {
     /// A value to send.
     type Value: Clone + From<String> + Send + Sync;
     /// What can go wrong.
-    type Error: std::error::Error + Troubled + Send + Sync + 'static;
+    type Error: std::error::Error + Classify + Send + Sync + 'static;
 
     /// Whose SQL it takes.
     fn dialect(&self) -> Dialect;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Trouble, Troubled};
+use crate::{Classify, Contention};
 
 /// Why a row was not changed, or not locked. `R` is a row of the client, `E` its error.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ impl<R, E> From<E> for Error<R, E> {
     }
 }
 
-impl<R, E: Troubled> Troubled for Error<R, E> {
-    fn trouble(&self) -> Option<Trouble> {
+impl<R, E: Classify> Classify for Error<R, E> {
+    fn contention(&self) -> Option<Contention> {
         match self {
-            Self::Conflict { .. } => Some(Trouble::Stale),
+            Self::Conflict { .. } => Some(Contention::Stale),
             Self::Refused(_) => None,
-            Self::Client(error) => error.trouble(),
+            Self::Client(error) => error.contention(),
         }
     }
 }

@@ -3,12 +3,12 @@
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, FromValueError, Params, Row, Transaction, TxOpts, Value};
 
-use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
+use crate::{Classify, Client, Contention, Dialect, Done, Failed, Retry};
 
-impl Troubled for mysql_async::Error {
-    fn trouble(&self) -> Option<Trouble> {
+impl Classify for mysql_async::Error {
+    fn contention(&self) -> Option<Contention> {
         match self {
-            Self::Server(error) => Trouble::of_mysql(error.code),
+            Self::Server(error) => Contention::of_mysql(error.code),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ client!(Transaction<'_>, in_transaction: true);
 ///
 /// # Errors
 /// That of `work`, after a rollback, or of beginning and committing. An error from the commit itself that is no
-/// [`Trouble`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
+/// [`Contention`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
 ///
 /// **An error of the database must leave `work`.** After a deadlock the server has undone the whole transaction, and
 /// whatever `work` does next is committed by itself; after a wait that was over it has undone only the statement. This
@@ -88,7 +88,7 @@ client!(Transaction<'_>, in_transaction: true);
 pub async fn transaction<T, E, F>(conn: &mut Conn, retry: &Retry, mut work: F) -> Result<Done<T>, Failed<E>>
 where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
-    E: Troubled + From<mysql_async::Error>,
+    E: Classify + From<mysql_async::Error>,
 {
     // A loop of its own: through the closure of `Retry::run` the compiler cannot see that the future may move between
     // threads.
@@ -112,7 +112,7 @@ where
             Ok(value) => return Ok(attempts.done(value)),
             Err(error) => error,
         };
-        match attempts.after(error.trouble()) {
+        match attempts.after(error.contention()) {
             Some(pause) => tokio::time::sleep(pause).await,
             None => return Err(attempts.failed(error)),
         }

@@ -1,7 +1,7 @@
 //! Optimistic locking: no transaction waits, and the second one learns that it came second.
 
 use crate::sql::{as_text, later, place, quoted, time_as_text};
-use crate::{Client, Dialect, Done, Error, Failed, Retry, Troubled};
+use crate::{Classify, Client, Dialect, Done, Error, Failed, Retry};
 
 /// What tells one state of a row from the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +211,7 @@ impl Versioned {
             let met = match self.attempt(client, &key, &mut change).await {
                 Ok(Some(outcome)) => return Ok(attempts.done(outcome)),
                 Ok(None) => None,
-                Err(error) if is_alone && retry.covers(error.trouble()) => Some(error),
+                Err(error) if is_alone && retry.covers(error.contention()) => Some(error),
                 Err(error) => return Err(attempts.failed(error)),
             };
             let Some(pause) = attempts.again() else {

@@ -82,7 +82,7 @@ impl Locked {
     /// On PostgreSQL a [`Wait::UpTo`] holds for the rest of the transaction, for every statement of it.
     ///
     /// # Errors
-    /// The client's own; [`Trouble::Busy`](crate::Trouble::Busy) when the wait was over. [`Error::Refused`] outside of
+    /// The client's own; [`Contention::Busy`](crate::Contention::Busy) when the wait was over. [`Error::Refused`] outside of
     /// a transaction, where a lock would end with the statement that takes it; a transaction that was begun by a
     /// statement (`BEGIN`) on a connection of `tokio_postgres` or `mysql_async` is not noticed, so use
     /// `postgres::transaction`, `mysql::transaction` or the client's own call. Also for what this database cannot do:
@@ -150,7 +150,7 @@ fn clause(dialect: Dialect, mode: Mode, wait: Wait) -> Result<String, &'static s
 }
 
 /// What bounds the wait where the statement itself cannot say it, and what undoes that.
-fn limit(dialect: Dialect, wait: Wait) -> Option<(String, Option<String>)> {
+pub(crate) fn limit(dialect: Dialect, wait: Wait) -> Option<(String, Option<String>)> {
     let Wait::UpTo(limit) = wait else { return None };
     match dialect {
         // Nought would mean for ever.
@@ -163,7 +163,7 @@ fn limit(dialect: Dialect, wait: Wait) -> Option<(String, Option<String>)> {
     }
 }
 
-fn seconds(limit: Duration) -> u64 {
+pub(crate) fn seconds(limit: Duration) -> u64 {
     limit.as_secs() + u64::from(limit.subsec_nanos() > 0)
 }
 

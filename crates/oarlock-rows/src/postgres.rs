@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, SimpleQueryMessage, Statement, Transaction};
 
-use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
+use crate::{Classify, Client, Contention, Dialect, Done, Failed, Retry};
 
 /// A value to send: anything that the client can.
 #[derive(Clone)]
@@ -30,9 +30,9 @@ impl fmt::Debug for Value {
     }
 }
 
-impl Troubled for tokio_postgres::Error {
-    fn trouble(&self) -> Option<Trouble> {
-        Trouble::of_postgres(self.code()?.code())
+impl Classify for tokio_postgres::Error {
+    fn contention(&self) -> Option<Contention> {
+        Contention::of_postgres(self.code()?.code())
     }
 }
 
@@ -166,7 +166,7 @@ impl Client for Cached {
 ///
 /// # Errors
 /// That of `work`, after a rollback, or of beginning and committing. An error from the commit itself that is no
-/// [`Trouble`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
+/// [`Contention`], such as a lost connection, leaves open whether it was committed; nothing is repeated then.
 ///
 /// An error of the database must leave `work`, or the savepoint in which it happened: the server has given up the whole
 /// transaction. If `work` swallows it, the error is `25P02`, nothing was committed, and nothing is rerun.
@@ -180,7 +180,7 @@ pub async fn transaction<T, E, F>(
 ) -> Result<Done<T>, Failed<E>>
 where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
-    E: Troubled + From<tokio_postgres::Error>,
+    E: Classify + From<tokio_postgres::Error>,
 {
     // A loop of its own: through the closure of `Retry::run` the compiler cannot see that the future may move between
     // threads.
@@ -196,7 +196,7 @@ where
             Ok(value) => return Ok(attempts.done(value)),
             Err(error) => error,
         };
-        match attempts.after(error.trouble()) {
+        match attempts.after(error.contention()) {
             Some(pause) => tokio::time::sleep(pause).await,
             None => return Err(attempts.failed(error)),
         }

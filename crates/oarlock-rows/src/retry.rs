@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::{Trouble, Troubled};
+use crate::{Classify, Contention};
 
 /// When to give up, and how long to stand back in between.
 ///
@@ -60,14 +60,14 @@ impl Retry {
         Self { first, longest, ..self }
     }
 
-    /// Also when a lock was not to be had in time ([`Trouble::Busy`]). Otherwise that is an answer: the wait was
+    /// Also when a lock was not to be had in time ([`Contention::Busy`]). Otherwise that is an answer: the wait was
     /// chosen.
     #[must_use]
     pub fn when_busy(self) -> Self {
         Self { when_busy: true, ..self }
     }
 
-    /// Does the work, and does it again when an error tells of [`Trouble`] and there is an attempt left.
+    /// Does the work, and does it again when an error tells of [`Contention`] and there is an attempt left.
     ///
     /// **`work` may run more than once.** It must leave nothing half done when it fails: a whole transaction, or one
     /// statement.
@@ -77,14 +77,14 @@ impl Retry {
     ///
     /// # Cancel safety
     /// As that of `work`.
-    pub async fn run<T, E: Troubled>(&self, mut work: impl AsyncFnMut() -> Result<T, E>) -> Result<Done<T>, Failed<E>> {
+    pub async fn run<T, E: Classify>(&self, mut work: impl AsyncFnMut() -> Result<T, E>) -> Result<Done<T>, Failed<E>> {
         let mut attempts = self.begin();
         loop {
             let error = match work().await {
                 Ok(value) => return Ok(attempts.done(value)),
                 Err(error) => error,
             };
-            match attempts.after(error.trouble()) {
+            match attempts.after(error.contention()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(attempts.failed(error)),
             }
@@ -97,11 +97,11 @@ impl Retry {
         Attempts { retry: self, start: Instant::now(), attempts: 1, conflicts: 0 }
     }
 
-    /// Whether this trouble is tried again.
-    pub(crate) fn covers(&self, trouble: Option<Trouble>) -> bool {
-        match trouble {
-            Some(Trouble::Stale | Trouble::Deadlock) => true,
-            Some(Trouble::Busy) => self.when_busy,
+    /// Whether this contention is tried again.
+    pub(crate) fn covers(&self, contention: Option<Contention>) -> bool {
+        match contention {
+            Some(Contention::Stale | Contention::Deadlock) => true,
+            Some(Contention::Busy) => self.when_busy,
             None => false,
         }
     }
@@ -161,8 +161,8 @@ pub struct Attempts<'a> {
 
 impl Attempts<'_> {
     /// How long to stand back before the next attempt, after one that met this; nothing if it was the last.
-    pub fn after(&mut self, trouble: Option<Trouble>) -> Option<Duration> {
-        if self.retry.covers(trouble) { self.again() } else { None }
+    pub fn after(&mut self, contention: Option<Contention>) -> Option<Duration> {
+        if self.retry.covers(contention) { self.again() } else { None }
     }
 
     /// Another transaction came first. How long to stand back before the next attempt, or nothing if this was the last.
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn a_wait_that_was_chosen_is_an_answer() {
         let retry = Retry::default();
-        assert!(retry.covers(Some(Trouble::Stale)) && retry.covers(Some(Trouble::Deadlock)));
-        assert!(!retry.covers(Some(Trouble::Busy)) && !retry.covers(None));
-        assert!(retry.when_busy().covers(Some(Trouble::Busy)));
+        assert!(retry.covers(Some(Contention::Stale)) && retry.covers(Some(Contention::Deadlock)));
+        assert!(!retry.covers(Some(Contention::Busy)) && !retry.covers(None));
+        assert!(retry.when_busy().covers(Some(Contention::Busy)));
     }
 }

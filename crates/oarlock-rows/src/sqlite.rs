@@ -3,7 +3,7 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, TransactionBehavior, TransactionState, params_from_iter};
 
-use crate::{Client, Dialect, Done, Failed, Retry, Trouble, Troubled};
+use crate::{Classify, Client, Contention, Dialect, Done, Failed, Retry};
 
 /// A row, as the names and values of its columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,9 +28,9 @@ impl Row {
     }
 }
 
-impl Troubled for rusqlite::Error {
-    fn trouble(&self) -> Option<Trouble> {
-        Trouble::of_sqlite(self.sqlite_error()?.extended_code)
+impl Classify for rusqlite::Error {
+    fn contention(&self) -> Option<Contention> {
+        Contention::of_sqlite(self.sqlite_error()?.extended_code)
     }
 }
 
@@ -112,7 +112,7 @@ client!(Transaction<'_>);
 pub async fn transaction<T, E, F>(connection: &mut Connection, retry: &Retry, mut work: F) -> Result<Done<T>, Failed<E>>
 where
     F: AsyncFnMut(&mut Transaction<'_>) -> Result<T, E>,
-    E: Troubled + From<rusqlite::Error>,
+    E: Classify + From<rusqlite::Error>,
 {
     retry
         .run(async || {

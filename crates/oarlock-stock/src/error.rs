@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use oarlock_rows::{Trouble, Troubled};
+use oarlock_rows::{Classify, Contention};
 
 /// Why it was not done.
 #[derive(Debug)]
@@ -33,10 +33,10 @@ impl Error {
     }
 }
 
-impl Troubled for Error {
-    fn trouble(&self) -> Option<Trouble> {
+impl Classify for Error {
+    fn contention(&self) -> Option<Contention> {
         match self {
-            Self::Store(error) => error.trouble(),
+            Self::Store(error) => error.contention(),
             _ => None,
         }
     }

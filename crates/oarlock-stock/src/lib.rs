@@ -2,6 +2,7 @@
 
 mod error;
 mod even;
+mod pool;
 #[cfg(feature = "redis")]
 mod redis;
 mod shelf;
@@ -12,5 +13,10 @@ pub use crate::error::Error;
 #[cfg(feature = "redis")]
 pub use crate::redis::Redis;
 pub use crate::shelf::{Count, Order, Reservation, Shelf, State, Step};
-pub use crate::sql::Sql;
+pub use crate::sql::{Inside, Sql, inside};
 pub use crate::stock::{Stock, Take};
+
+/// Runs the program of the page in Chinese.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/flash-sale.zh.md")]
+struct FlashSale;

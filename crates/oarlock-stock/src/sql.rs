@@ -1,6 +1,8 @@
 //! Stock in a database: three tables, each step one transaction. On MySQL a take is a procedure, else it would be four
 //! requests.
 
+mod inside;
+mod purge;
 mod schema;
 mod steps;
 mod walk;
@@ -8,8 +10,9 @@ mod walk;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use oarlock_rows::{Client, Dialect, Retry, Trouble, Troubled as _};
+use oarlock_rows::{Classify as _, Client, Contention, Dialect, Retry};
 
+pub use self::inside::{Inside, inside};
 use self::steps::Conn;
 use self::walk::walk;
 use crate::even::evenly;
@@ -93,7 +96,7 @@ macro_rules! transaction {
                 Ok(value) => break Ok(value),
                 Err(error) => error,
             };
-            match attempts.after(error.trouble()) {
+            match attempts.after(error.contention()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => break Err(error),
             }
@@ -101,7 +104,7 @@ macro_rules! transaction {
     }};
 }
 
-impl<C: Conn> Shelf for Sql<C> {
+impl<C: Conn + 'static> Shelf for Sql<C> {
     async fn init(&mut self) -> Result<(), Error> {
         for statement in schema::tables(self.conn.dialect()) {
             self.conn.execute(&statement, Vec::new()).await.map_err(Error::store)?;
@@ -176,7 +179,7 @@ impl<C: Conn> Shelf for Sql<C> {
             if left < order.quantity {
                 return Ok(known.map_or(Step::Short { left }, Step::Known));
             }
-            match attempts.after(Some(Trouble::Stale)) {
+            match attempts.after(Some(Contention::Stale)) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(Error::Store("units are moved faster than they can be taken".into())),
             }
@@ -305,7 +308,7 @@ impl<C: Conn> Sql<C> {
                 Ok(texts) => return Ok(texts),
                 Err(error) => error,
             };
-            match attempts.after(error.trouble()) {
+            match attempts.after(error.contention()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(error),
             }
@@ -348,7 +351,7 @@ impl<C: Conn> Sql<C> {
         transaction!(self, conn => {
             // The reservation first: the segment is the row that others want, and is locked for as short as can be.
             if !steps::reserve(conn, order, segment).await? {
-                return known(conn, order).await;
+                return known(conn, order).await.map(Then::Undo);
             }
             match steps::subtract(conn, &order.sku, segment, order.quantity).await? {
                 true => Ok(Then::Keep(Step::Taken)),
@@ -360,47 +363,20 @@ impl<C: Conn> Sql<C> {
     /// Takes it from as many segments as needed.
     async fn gather(&mut self, order: &Order) -> Result<Step, Error> {
         transaction!(self, conn => {
-            let segments = steps::segments(conn, &order.sku).await?;
-            let left: u64 = segments.iter().map(|(_, available)| available).sum();
-            let first = segments.iter().find(|(_, available)| *available > 0).map_or(0, |(segment, _)| *segment);
-            // Before it is said that there are too few: it may be that this very order has the rest.
-            if left < order.quantity {
-                return match steps::find(conn, &order.sku, &order.id).await? {
-                    Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
-                    None => Ok(Then::Undo(Step::Short { left })),
-                };
+            match gather(conn, order).await? {
+                Step::Taken => Ok(Then::Keep(Step::Taken)),
+                step => Ok(Then::Undo(step)),
             }
-            if !steps::reserve(conn, order, first).await? {
-                return known(conn, order).await;
-            }
-            let mut missing = order.quantity;
-            for (segment, available) in segments {
-                let part = missing.min(available);
-                if part > 0 && !steps::subtract(conn, &order.sku, segment, part).await? {
-                    return Err(Error::answer("a locked segment has changed"));
-                }
-                missing -= part;
-            }
-            Ok(Then::Keep(Step::Taken))
         })
     }
 
     /// Ends a hold; `over`: only if its time is up.
     async fn end(&mut self, sku: &str, id: &str, end: State, over: bool) -> Result<Option<Reservation>, Error> {
         transaction!(self, conn => {
-            let time = if over { format!(" and expires <= {}", schema::now(conn.dialect())) } else { String::new() };
-            let sql = format!("update oarlock_stock_reservation set state = ? where sku = ? and id = ? and state = 'h'{time}");
-            let ended = steps::execute(conn, &sql, &[steps::letter(end).into(), sku.into(), id.into()]).await? == 1;
-            let Some((reservation, segment)) = steps::find(conn, sku, id).await? else { return Ok(Then::Undo(None)) };
-            if ended && end == State::Returned {
-                let segment = u32::try_from(segment).map_err(Error::store)?;
-                let units = reservation.quantity;
-                // The segment it came from may be gone; the first one never is.
-                if !steps::add(conn, sku, segment, units).await? && !steps::add(conn, sku, 0, units).await? {
-                    return Err(Error::NoSuchItem(sku.to_owned()));
-                }
+            match steps::settle(conn, sku, id, end, over).await? {
+                Some(reservation) => Ok(Then::Keep(Some(reservation))),
+                None => Ok(Then::Undo(None)),
             }
-            Ok(Then::Keep(Some(reservation)))
         })
     }
 
@@ -430,7 +406,7 @@ impl<C: Conn> Sql<C> {
             if self.conn.execute("rollback", Vec::new()).await.is_err() {
                 return Err(error);
             }
-            match attempts.after(error.trouble()) {
+            match attempts.after(error.contention()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(error),
             }
@@ -468,12 +444,38 @@ impl<C: Conn> Sql<C> {
             if let Some(known) = self.query(&find, &[(&order.sku).into(), (&order.id).into()]).await?.pop() {
                 return Ok(Step::Known(steps::read(&order.sku, &order.id, &known)?.0));
             }
-            match attempts.after(error.trouble()) {
+            match attempts.after(error.contention()) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(error),
             }
         }
     }
+}
+
+/// Takes units from as many segments as needed, inside a transaction. Nothing was changed unless it took them.
+async fn gather<C: Conn>(conn: &mut C, order: &Order) -> Result<Step, Error> {
+    let segments = steps::segments(conn, &order.sku).await?;
+    let left: u64 = segments.iter().map(|(_, available)| available).sum();
+    let first = segments.iter().find(|(_, available)| *available > 0).map_or(0, |(segment, _)| *segment);
+    // Before it is said that there are too few: it may be that this very order has the rest.
+    if left < order.quantity {
+        return match steps::find(conn, &order.sku, &order.id).await? {
+            Some((reservation, _)) => Ok(Step::Known(reservation)),
+            None => Ok(Step::Short { left }),
+        };
+    }
+    if !steps::reserve(conn, order, first).await? {
+        return known(conn, order).await;
+    }
+    let mut missing = order.quantity;
+    for (segment, available) in segments {
+        let part = missing.min(available);
+        if part > 0 && !steps::subtract(conn, &order.sku, segment, part).await? {
+            return Err(Error::answer("a locked segment has changed"));
+        }
+        missing -= part;
+    }
+    Ok(Step::Taken)
 }
 
 async fn begin<C: Conn>(conn: &mut C) -> Result<(), Error> {
@@ -504,9 +506,9 @@ async fn make_segments<C: Conn>(conn: &mut C, sku: &str, which: std::ops::Range<
     Ok(())
 }
 
-async fn known<C: Conn>(conn: &mut C, order: &Order) -> Result<Then<Step>, Error> {
+async fn known<C: Conn>(conn: &mut C, order: &Order) -> Result<Step, Error> {
     match steps::find(conn, &order.sku, &order.id).await? {
-        Some((reservation, _)) => Ok(Then::Undo(Step::Known(reservation))),
+        Some((reservation, _)) => Ok(Step::Known(reservation)),
         None => Err(Error::answer("an id that is there and is not")),
     }
 }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
-
+use crate::pool::{Pool, Turn};
 use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
 /// The most units of one order or delivery: sums of them stay far below what a column holds.
@@ -39,20 +38,72 @@ pub enum Take {
 /// learn what came of it.
 #[derive(Debug)]
 pub struct Stock<S> {
-    shelf: Arc<Mutex<S>>,
+    pool: Arc<Pool<S>>,
 }
 
 impl<S> Clone for Stock<S> {
     fn clone(&self) -> Self {
-        Self { shelf: self.shelf.clone() }
+        Self { pool: self.pool.clone() }
     }
 }
 
+/// Runs a step to its end on a connection, and once more on another one if the first was lost: every step is safe to
+/// repeat.
+macro_rules! step {
+    ($stock:ident, $shelf:ident => $step:expr) => {{
+        let mut turn = $stock.turn().await?;
+        finished(async move {
+            let first = {
+                let $shelf = turn.shelf()?;
+                $step.await
+            };
+            if !turn.ends(&first) {
+                return first;
+            }
+            let mut turn = turn.again().await?;
+            let second = {
+                let $shelf = turn.shelf()?;
+                $step.await
+            };
+            turn.ends(&second);
+            second
+        })
+        .await
+    }};
+}
+
 impl<S: Shelf> Stock<S> {
-    /// Stock on this shelf. Clones share its one connection; open more for takers that should not wait for each other.
+    /// Stock on this shelf. Clones share its one connection; open more for takers that should not wait for each other,
+    /// or use [`pooled`](Self::pooled).
     #[must_use]
     pub fn new(shelf: S) -> Self {
-        Self { shelf: Arc::new(Mutex::new(shelf)) }
+        Self { pool: Pool::of(shelf) }
+    }
+
+    /// Stock on up to `size` connections, which `open` opens when they are needed. A connection whose call failed with
+    /// an error of the store is not used again, and the call is repeated once on another one: so takers continue after
+    /// a restart of the server.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn example() {
+    /// use oarlock_rows::postgres::Cached;
+    /// use oarlock_stock::{Error, Sql, Stock};
+    ///
+    /// let stock = Stock::pooled(8, || async {
+    ///     let connected = tokio_postgres::connect("postgres://localhost/shop", tokio_postgres::NoTls).await;
+    ///     let (client, connection) = connected.map_err(|error| Error::Store(error.into()))?;
+    ///     tokio::spawn(connection);
+    ///     Ok(Sql::new(Cached::new(client)))
+    /// });
+    /// # let _ = stock;
+    /// # }
+    /// ```
+    pub fn pooled<F>(size: usize, open: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<S, Error>> + Send + 'static,
+    {
+        Self { pool: Pool::opened_by(size, open) }
     }
 
     /// Makes the tables, if they are not there, and on MySQL the procedure that takes.
@@ -60,8 +111,7 @@ impl<S: Shelf> Stock<S> {
     /// # Errors
     /// The store's own.
     pub async fn init(&self) -> Result<(), Error> {
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.init().await }).await
+        step!(self, shelf => shelf.init())
     }
 
     /// Makes an item with so many segments and no units. Nothing happens if there is one.
@@ -71,8 +121,7 @@ impl<S: Shelf> Stock<S> {
     pub async fn create(&self, sku: &str, segments: u32) -> Result<(), Error> {
         let sku = named(sku)?;
         check_segments(segments)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.create(&sku, segments).await }).await
+        step!(self, shelf => shelf.create(&sku, segments))
     }
 
     /// Adds units, once for each delivery: the same delivery again adds nothing.
@@ -82,8 +131,7 @@ impl<S: Shelf> Stock<S> {
     pub async fn restock(&self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
         let (sku, delivery) = (named(sku)?, named(delivery)?);
         check_quantity(quantity)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.restock(&sku, &delivery, quantity).await }).await
+        step!(self, shelf => shelf.restock(&sku, &delivery, quantity))
     }
 
     /// Takes units, or says that there are too few.
@@ -92,19 +140,10 @@ impl<S: Shelf> Stock<S> {
     /// [`Error::Reused`] when the id stands for another item or quantity. After [`Error::Store`] ask again with the
     /// same order.
     pub async fn take(&self, order: Order) -> Result<Take, Error> {
-        named(&order.sku)?;
-        named(&order.id)?;
-        check_quantity(order.quantity)?;
-        let mut shelf = self.turn().await;
+        checked(&order)?;
         let wanted = order.clone();
-        let step = finished(async move { shelf.take(&wanted).await }).await?;
-        let Order { sku, id, quantity, .. } = order;
-        match step {
-            Step::Short { left } => Ok(Take::SoldOut { left }),
-            Step::Taken => Ok(Take::Reserved(Reservation { sku, id, quantity, state: State::Held })),
-            Step::Known(known) if known.quantity == quantity => Ok(Take::Reserved(known)),
-            Step::Known(_) => Err(Error::Reused { id }),
-        }
+        let step = step!(self, shelf => shelf.take(&wanted))?;
+        answered(&order, step)
     }
 
     /// Sells what is held. Says what the id stands for then: anything but [`State::Sold`] means that it was too late.
@@ -113,8 +152,7 @@ impl<S: Shelf> Stock<S> {
     /// The store's own.
     pub async fn confirm(&self, sku: &str, id: &str) -> Result<Option<Reservation>, Error> {
         let (sku, id) = (named(sku)?, named(id)?);
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.settle(&sku, &id, State::Sold).await }).await
+        step!(self, shelf => shelf.settle(&sku, &id, State::Sold))
     }
 
     /// Gives back what is held. What was sold stays sold.
@@ -123,8 +161,7 @@ impl<S: Shelf> Stock<S> {
     /// The store's own.
     pub async fn give_back(&self, sku: &str, id: &str) -> Result<Option<Reservation>, Error> {
         let (sku, id) = (named(sku)?, named(id)?);
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.settle(&sku, &id, State::Returned).await }).await
+        step!(self, shelf => shelf.settle(&sku, &id, State::Returned))
     }
 
     /// Gives back what was held for too long, a few hundred at a time, and says how many reservations that were. Each
@@ -134,8 +171,7 @@ impl<S: Shelf> Stock<S> {
     /// The store's own.
     pub async fn sweep(&self, sku: &str) -> Result<u64, Error> {
         let sku = named(sku)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.sweep(&sku).await }).await
+        step!(self, shelf => shelf.sweep(&sku))
     }
 
     /// Makes so many segments, and spreads what is left evenly over them.
@@ -145,8 +181,7 @@ impl<S: Shelf> Stock<S> {
     pub async fn resize(&self, sku: &str, segments: u32) -> Result<(), Error> {
         let sku = named(sku)?;
         check_segments(segments)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.spread(&sku, Some(segments)).await }).await
+        step!(self, shelf => shelf.spread(&sku, Some(segments)))
     }
 
     /// Spreads what is left evenly over the segments that there are.
@@ -155,8 +190,7 @@ impl<S: Shelf> Stock<S> {
     /// [`Error::NoSuchItem`].
     pub async fn rebalance(&self, sku: &str) -> Result<(), Error> {
         let sku = named(sku)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.spread(&sku, None).await }).await
+        step!(self, shelf => shelf.spread(&sku, None))
     }
 
     /// Forgets an item: its units, reservations and deliveries. An id may stand for something else afterwards, so do
@@ -166,8 +200,7 @@ impl<S: Shelf> Stock<S> {
     /// The store's own.
     pub async fn remove(&self, sku: &str) -> Result<(), Error> {
         let sku = named(sku)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.remove(&sku).await }).await
+        step!(self, shelf => shelf.remove(&sku))
     }
 
     /// How an item stands, all at one moment.
@@ -176,24 +209,44 @@ impl<S: Shelf> Stock<S> {
     /// [`Error::NoSuchItem`].
     pub async fn count(&self, sku: &str) -> Result<Count, Error> {
         let sku = named(sku)?;
-        let mut shelf = self.turn().await;
-        finished(async move { shelf.count(&sku).await }).await
+        step!(self, shelf => shelf.count(&sku))
     }
 
-    /// The connection, when it is free.
-    async fn turn(&self) -> OwnedMutexGuard<S> {
-        self.shelf.clone().lock_owned().await
+    /// A connection, when one is free.
+    pub(crate) async fn turn(&self) -> Result<Turn<S>, Error> {
+        Pool::turn(&self.pool).await
+    }
+}
+
+/// Refuses an order that makes no sense.
+pub(crate) fn checked(order: &Order) -> Result<(), Error> {
+    named(&order.sku)?;
+    named(&order.id)?;
+    check_quantity(order.quantity)
+}
+
+/// What a step means for its order.
+pub(crate) fn answered(order: &Order, step: Step) -> Result<Take, Error> {
+    let Order { sku, id, quantity, .. } = order;
+    match step {
+        Step::Short { left } => Ok(Take::SoldOut { left }),
+        Step::Taken => {
+            let (sku, id) = (sku.clone(), id.clone());
+            Ok(Take::Reserved(Reservation { sku, id, quantity: *quantity, state: State::Held }))
+        }
+        Step::Known(known) if known.quantity == *quantity => Ok(Take::Reserved(known)),
+        Step::Known(_) => Err(Error::Reused { id: id.clone() }),
     }
 }
 
 /// Runs it to its end, also when its caller no longer waits for it.
-async fn finished<T: Send + 'static>(
+pub(crate) async fn finished<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::spawn(work).await.unwrap_or_else(|error| Err(Error::store(error)))
 }
 
-fn named(name: &str) -> Result<String, Error> {
+pub(crate) fn named(name: &str) -> Result<String, Error> {
     match name.len() {
         1..=LONGEST => Ok(name.to_owned()),
         length => Err(Error::Invalid(format!("a name has 1 to {LONGEST} bytes, not {length}"))),

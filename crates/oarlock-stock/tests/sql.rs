@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use oarlock_rows::postgres::Cached;
-use oarlock_stock::{Order, Shelf, Sql, Stock, Take};
+use oarlock_stock::{Error, Order, Shelf, Sql, State, Stock, Take, inside};
 use oarlock_testbed::Postgres;
 use rusqlite::Connection;
 
@@ -152,4 +152,99 @@ async fn what_is_being_spread_is_not_sold_out() {
     tokio::time::timeout(PATIENCE, both).await.unwrap();
     let count = stock.count("wide").await.unwrap();
     assert_eq!((count.available, count.held, count.segments.len()), (28, 13, 16));
+}
+
+/// Sells three, gives one back, holds one: then all that ended is forgotten, and nothing else.
+async fn what_ended_is_forgotten<C>(stock: &Stock<Sql<C>>)
+where
+    C: oarlock_rows::Client<Value: From<i64>> + Send + 'static,
+{
+    fresh(stock, "purge", 2, 10).await;
+    for id in ["sold 1", "sold 2", "sold 3", "back", "held"] {
+        taken(stock, "purge", id, 1).await;
+    }
+    for id in ["sold 1", "sold 2", "sold 3"] {
+        stock.confirm("purge", id).await.unwrap();
+    }
+    stock.give_back("purge", "back").await.unwrap();
+    let before = stock.count("purge").await.unwrap();
+    assert_eq!(stock.purge("purge", Duration::from_secs(3600)).await.unwrap(), 0, "nothing ended an hour ago");
+    assert_eq!(stock.purge("purge", Duration::ZERO).await.unwrap(), 4);
+    assert_eq!(stock.purge("purge", Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(stock.count("purge").await.unwrap(), before, "the units stay counted");
+    assert_eq!(stock.confirm("purge", "sold 1").await.unwrap(), None, "its id is forgotten");
+    // What is held was not touched, and what ends later is added to what was forgotten.
+    stock.confirm("purge", "held").await.unwrap();
+    assert_eq!(stock.purge("purge", Duration::ZERO).await.unwrap(), 1);
+    let count = stock.count("purge").await.unwrap();
+    assert_eq!((count.available, count.held, count.sold, count.delivered), (6, 0, 4, 10));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_forgets_what_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    what_ended_is_forgotten(&Stock::new(Sql::new(plain(&folder.path().join("stock.db"))))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_forgets_what_ended_and_a_pool_survives_its_restart() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let url = server.url();
+    let opened = std::sync::Arc::new(AtomicU32::new(0));
+    let count = opened.clone();
+    let stock = Stock::pooled(3, move || {
+        let (url, count) = (url.clone(), count.clone());
+        async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+            let (client, connection) = connected.map_err(|error| Error::Store(error.into()))?;
+            tokio::spawn(connection);
+            Ok(Sql::new(Cached::new(client)))
+        }
+    });
+    what_ended_is_forgotten(&stock).await;
+    assert_eq!(opened.load(Ordering::SeqCst), 1, "one after the other needs one connection");
+    let takers: Vec<_> = (0..6)
+        .map(|taker| {
+            let stock = stock.clone();
+            tokio::spawn(async move { taken(&stock, "purge", &format!("taker {taker}"), 1).await })
+        })
+        .collect();
+    for taker in takers {
+        tokio::time::timeout(PATIENCE, taker).await.unwrap().unwrap();
+    }
+    assert!(opened.load(Ordering::SeqCst) <= 3, "no more than the pool may have");
+    let before = stock.count("purge").await.unwrap();
+    server.kill().unwrap();
+    server.restart().unwrap();
+    // Every idle connection is dead: the first call opens another one, and no caller hears of it.
+    assert_eq!(stock.count("purge").await.unwrap(), before);
+    taken(&stock, "purge", "taker 0", 1).await;
+    assert_eq!(stock.count("purge").await.unwrap(), before, "the same order takes nothing more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stock_inside_a_transaction_comes_and_goes_with_it() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let stock = Stock::new(Sql::new(Cached::new(postgres(&server).await)));
+    fresh(&stock, "inside", 2, 4).await;
+    let mut client = postgres(&server).await;
+    let refused = inside(&mut client).map(drop).unwrap_err();
+    assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+    let order = |id: &str, quantity| Order { sku: "inside".to_owned(), id: id.to_owned(), quantity, hold: None };
+    let mut undone = client.transaction().await.unwrap();
+    assert!(matches!(inside(&mut undone).unwrap().take(&order("a", 1)).await.unwrap(), Take::Reserved(_)));
+    undone.rollback().await.unwrap();
+    assert_eq!(stock.count("inside").await.unwrap().available, 4);
+    let mut kept = client.transaction().await.unwrap();
+    let mut inside = inside(&mut kept).unwrap();
+    // More than one segment has, twice under one id, and more than there is.
+    assert!(matches!(inside.take(&order("a", 3)).await.unwrap(), Take::Reserved(_)));
+    assert!(matches!(inside.take(&order("a", 3)).await.unwrap(), Take::Reserved(_)));
+    assert!(matches!(inside.take(&order("a", 2)).await.unwrap_err(), Error::Reused { .. }));
+    assert_eq!(inside.take(&order("b", 2)).await.unwrap(), Take::SoldOut { left: 1 });
+    assert_eq!(inside.confirm("inside", "a").await.unwrap().unwrap().state, State::Sold);
+    kept.commit().await.unwrap();
+    let count = stock.count("inside").await.unwrap();
+    assert_eq!((count.available, count.held, count.sold), (1, 0, 3));
 }

@@ -99,7 +99,8 @@ mod tests {
         let functions = sources.iter().flat_map(|source| source.split("\npub async fn ").skip(1));
         let names: Vec<_> = functions.filter_map(|rest| rest.split('(').next()).collect();
         assert!(names.contains(&"connect"), "{names:?}");
-        for name in names {
+        // A driver's own functions are async, so one without an engine is of no use to blocking code.
+        for name in names.into_iter().filter(|name| *name != "open_driver") {
             assert!(twins.contains(&format!("pub fn {name}(")), "`blocking` lacks `{name}`");
         }
     }

@@ -59,6 +59,26 @@ pub fn builder(url: impl IntoUrl) -> LocksBuilder {
     builder
 }
 
+/// Connects to the store behind a URL, without an engine over it: for tools that wrap the driver, and pass it to
+/// [`Locks::builder_over`](crate::Locks::builder_over). The lease and the limits that the URL names are not applied.
+///
+/// # Cancel safety
+/// As [`connect`].
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock::Result<()> {
+/// let driver = oarlock::driver::open("mem:").await?;
+/// assert_eq!(driver.info().scheme, "mem");
+/// # Ok(()) }
+/// ```
+pub async fn open_driver(url: impl IntoUrl) -> Result<Arc<dyn DynDriver>> {
+    open(url.into_url()?).await
+}
+
 fn open(url: Url) -> BoxFuture<Result<Arc<dyn DynDriver>>> {
     Box::pin(async move {
         let late = Error::unreachable(format!("no connection to {url} in time")).during("connect");

@@ -42,6 +42,19 @@ pub fn guarantees() -> impl Iterator<Item = &'static Guarantees> {
     STORES.built_in.iter().flat_map(|store| store.promises())
 }
 
+/// What the store behind a URL promises, in the layout or mode that the URL names; `None` for a store that promises
+/// nothing of its own.
+///
+/// # Errors
+/// As [`examine`].
+pub fn guarantees_of(url: impl IntoUrl) -> Result<Option<&'static Guarantees>> {
+    let url = url.into_url()?;
+    let rows = url.store().promises();
+    let chosen = [url.layout(), url.choice("mode")].into_iter().flatten();
+    let named = |choice: &str| rows.iter().find(|row| row.choices.contains(&choice));
+    Ok(chosen.filter_map(named).next().or(rows.first()))
+}
+
 /// Examines the store behind a URL: its servers, as the store knows them, and its locks.
 ///
 /// # Errors
@@ -66,10 +79,22 @@ pub async fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
     Ok(report)
 }
 
-/// Asks the servers, for as long as all of them may take one after the other, and then no longer.
-async fn ask(doctor: Doctor, url: Url) -> Report {
+/// How long an examination takes at most: as long as all servers may take one after the other.
+///
+/// # Errors
+/// As [`examine`].
+pub fn longest(url: impl IntoUrl) -> Result<Duration> {
+    url.into_url().map(|url| limit(&url))
+}
+
+fn limit(url: &Url) -> Duration {
     let servers = u32::try_from(url.hosts().len()).unwrap_or(u32::MAX);
-    let limit = patience(&url).saturating_mul(servers.saturating_add(2));
+    patience(url).saturating_mul(servers.saturating_add(2))
+}
+
+/// Asks the servers, and ends in time.
+async fn ask(doctor: Doctor, url: Url) -> Report {
+    let limit = limit(&url);
     let name = url.to_string();
     match within(limit, async { Ok((doctor.examine)(url).await) }).await {
         Ok(report) => report,

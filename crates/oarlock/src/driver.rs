@@ -4,6 +4,7 @@
 //! The enums that verbs take and return, and the capacity and weight of a claim, are exhaustive, so that the compiler
 //! shows a driver each new case. Everything else that may grow is `#[non_exhaustive]`.
 
+pub use crate::connect::open_driver as open;
 pub use oarlock_core::capabilities::*;
 pub use oarlock_core::claim::{Capacity, Claim, ClaimId, Kind, Limit, ResourceName, Weight};
 pub use oarlock_core::driver::*;

@@ -34,6 +34,8 @@
 //! | `zookeeper-tls` | `zks://`; it brings a second cryptography library, built with a C compiler |
 //! | `postgres` | `postgres://` |
 //! | `mysql` | `mysql://`, `mariadb://` |
+//! | `metrics` | metrics of every lock, through the `metrics` facade |
+//! | `tracing` | spans of every acquisition and hold |
 //! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |
 //!
 //! A store of your own implements [`driver::Driver`]; [`Locks::over`] makes a client from it.
@@ -77,11 +79,42 @@ pub mod testing {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Compiles the program of the README in Chinese.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.zh.md")]
+struct ReadmeInChinese;
+
 /// Runs the programs of the pages.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../docs/blocking.md")]
     struct Blocking;
+    #[doc = include_str!("../../../docs/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../../../docs/guide/concepts.md")]
+    struct GuideConcepts;
+    #[doc = include_str!("../../../docs/guide/cookbook.md")]
+    struct GuideCookbook;
+    #[doc = include_str!("../../../docs/guide/fences.md")]
+    struct GuideFences;
+    #[doc = include_str!("../../../docs/guide/operations.md")]
+    struct GuideOperations;
+    #[doc = include_str!("../../../docs/guide/migrate/advisory.md")]
+    struct MigrateFromAdvisory;
+    #[doc = include_str!("../../../docs/guide/migrate/curator.md")]
+    struct MigrateFromCurator;
+    #[doc = include_str!("../../../docs/guide/migrate/etcd.md")]
+    struct MigrateFromEtcd;
+    #[doc = include_str!("../../../docs/guide/migrate/flock.md")]
+    struct MigrateFromFlock;
+    #[doc = include_str!("../../../docs/guide/migrate/redisson.md")]
+    struct MigrateFromRedisson;
+    #[doc = include_str!("../../../docs/guide/migrate/redlock.md")]
+    struct MigrateFromRedlock;
+    #[doc = include_str!("../../../docs/guide/migrate/shedlock.md")]
+    struct MigrateFromShedlock;
+    #[doc = include_str!("../../../docs/guide/migrate/redisson.zh.md")]
+    struct MigrateFromRedissonChinese;
     #[doc = include_str!("../../../docs/kinds/cohort.md")]
     struct Cohort;
     #[doc = include_str!("../../../docs/kinds/election.md")]
@@ -102,6 +135,8 @@ mod pages {
     struct Semaphore;
     #[doc = include_str!("../../../docs/kinds/spin.md")]
     struct Spin;
+    #[doc = include_str!("../../../docs/observability/README.md")]
+    struct Observability;
     #[doc = include_str!("../../../docs/testing.md")]
     struct Testing;
 }

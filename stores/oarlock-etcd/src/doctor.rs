@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, list, patience, within};
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, examined, list, patience, within};
 use oarlock_core::driver::Driver as _;
 use oarlock_core::guarantees::Promise;
 use oarlock_core::{ErrorKind, Result};
@@ -13,16 +13,12 @@ use crate::config::Config;
 use crate::connection::Connection;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
-    checks: &[&NO_LEADER, &LEARNER, &NO_SPACE, &CORRUPT, &VERSION, &EVEN, &SINGLE, &TWO_CLUSTERS],
+    checks: &[&NO_LEADER, &LEARNER, &NO_SPACE, &CORRUPT, &VERSION, &EVEN, &SINGLE, &UNLISTED, &TWO_CLUSTERS],
     examine: |url| {
-        Box::pin(async move {
-            let mut report = Report::default();
-            match Config::from_url(&url) {
-                Ok(config) => examine(config, patience(&url), &mut report).await,
-                Err(error) => report.on(&url.to_string()).failed(&error),
-            }
-            report
-        })
+        Box::pin(examined(url, async |url, report| {
+            examine(Config::from_url(url)?, patience(url), report).await;
+            Ok(())
+        }))
     },
 };
 
@@ -67,6 +63,12 @@ static SINGLE: Check = Check {
     severity: Severity::Warning,
     promise: Promise::BoundedWait,
     fix: "run three members on machines of their own",
+};
+static UNLISTED: Check = Check {
+    id: "etcd-unlisted",
+    severity: Severity::Warning,
+    promise: Promise::BoundedWait,
+    fix: "name all voting members in the URL of every client",
 };
 static TWO_CLUSTERS: Check = Check {
     id: "etcd-two-clusters",
@@ -128,8 +130,19 @@ struct MemberList {
 struct Member {
     #[prost(uint64, tag = "1")]
     id: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, repeated, tag = "4")]
+    clients: Vec<String>,
     #[prost(bool, tag = "5")]
     learner: bool,
+}
+
+impl Member {
+    /// One that was added and not started has no name.
+    fn shown(&self) -> String {
+        if self.name.is_empty() { format!("{:x}", self.id) } else { self.name.clone() }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -140,18 +153,27 @@ struct AuthStatus {
 
 async fn examine(config: Config, limit: Duration, report: &mut Report) {
     let (mut clusters, mut alarms) = (BTreeMap::<u64, Vec<&str>>::new(), BTreeSet::new());
-    let mut voters = None;
+    let (mut voters, mut listed) = (None, BTreeSet::new());
     for member in &config.members {
-        let one = Config { members: vec![member.clone()], ..config.clone() };
         let mut on = report.on(member);
-        match within(limit, ask(&one, &mut on)).await {
+        match within(limit, ask(&config, member, &mut on)).await {
             Ok(seen) => {
                 clusters.entry(seen.cluster).or_default().push(member);
+                listed.insert(seen.member);
                 alarms.extend(seen.alarms);
                 voters = voters.or(seen.voters);
             }
             Err(error) => on.failed(&error),
         }
+    }
+    // One that does not answer may be any of them, and so may one that a balancer chooses.
+    let (mut named, answered) = (clusters.keys(), clusters.values().map(Vec::len).sum::<usize>());
+    if let (Some(&cluster), None) = (named.next(), named.next())
+        && answered == config.members.len()
+        && !within(limit, async { Ok(is_ambiguous(&config).await) }).await.unwrap_or(true)
+    {
+        let cluster = Cluster { id: cluster, voters: voters.as_deref().unwrap_or_default(), listed: &listed };
+        alarms.extend(unlisted(&config, &cluster, limit, report).await);
     }
     if clusters.len() > 1 {
         let named: Vec<_> = clusters.values().map(|members| members.join(",")).collect();
@@ -165,7 +187,7 @@ async fn examine(config: Config, limit: Duration, report: &mut Report) {
             _ => {}
         }
     }
-    match voters {
+    match voters.map(|voters| voters.len()) {
         Some(1) => report.find(&SINGLE, "the cluster has one member: while it is down, no lock can be used"),
         Some(count) if count % 2 == 0 => {
             report.find(&EVEN, format!("{count} members tolerate no more failures than {}", count - 1));
@@ -179,6 +201,84 @@ async fn examine(config: Config, limit: Duration, report: &mut Report) {
     }
 }
 
+/// What the members of the URL say of their cluster.
+struct Cluster<'a> {
+    id: u64,
+    voters: &'a [Member],
+    /// The members that answered.
+    listed: &'a BTreeSet<u64>,
+}
+
+/// Whether a host of the URL may stand for several members, as the name of a service does.
+async fn is_ambiguous(config: &Config) -> bool {
+    for member in &config.members {
+        if tokio::net::lookup_host(member).await.is_ok_and(|found| found.count() > 1) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Looks at the members that the URL does not name, at the addresses that they advertise. Returns their alarms.
+async fn unlisted(config: &Config, cluster: &Cluster<'_>, limit: Duration, report: &mut Report) -> Vec<(i32, u64)> {
+    let Cluster { voters, listed, .. } = cluster;
+    let (known, others): (Vec<_>, Vec<_>) = voters.iter().partition(|voter| listed.contains(&voter.id));
+    if !others.is_empty() && known.len() <= (voters.len() - 1) / 2 {
+        let names: Vec<_> = others.iter().map(|other| other.shown()).collect();
+        let reason = format!(
+            "{} of {} members answered at the addresses of the URL, and not {}: if those fail that the URL names, locks \
+             cannot be used, although the others have a majority",
+            known.len(),
+            voters.len(),
+            names.join(", ")
+        );
+        report.find(&UNLISTED, reason);
+    }
+    let mut alarms = Vec::new();
+    for other in others {
+        let Some(address) = other.clients.iter().find_map(|url| url.split_once("://").map(|(_, rest)| rest)) else {
+            continue;
+        };
+        let mut seen = Report::default();
+        let asked = within(limit, ask_member(config, cluster.id, other.id, address, &mut seen)).await;
+        match asked {
+            Ok(Some(found)) => {
+                report.on(address).fact("member", "not in the URL");
+                alarms.extend(found.alarms);
+                report.merge(seen);
+            }
+            Ok(None) => {
+                let what = format!("{} advertises this address, which is another server from here", other.shown());
+                report.on(address).fact("member", what);
+            }
+            Err(error) => report.on(address).fact("member", format!("not in the URL; did not answer: {error}")),
+        }
+    }
+    alarms
+}
+
+/// Asks the member with this id at the address that it advertises. `None` if another server is there, as where members
+/// advertise `localhost`: it gets no password, and its answers count for nothing.
+async fn ask_member(
+    config: &Config,
+    cluster: u64,
+    id: u64,
+    address: &str,
+    report: &mut Report,
+) -> Result<Option<Seen>> {
+    let stranger = Config { user: None, password: None, password_file: None, ..one(config, address) };
+    let status: Status = Connection::unasked(&stranger)?.unary("/etcdserverpb.Maintenance/Status", Empty {}).await?;
+    if status.header != Some(Header { cluster, member: id }) {
+        return Ok(None);
+    }
+    ask(config, address, &mut report.on(address)).await.map(Some)
+}
+
+/// The same for one address.
+fn one(config: &Config, address: &str) -> Config {
+    Config { members: vec![address.to_owned()], ..config.clone() }
+}
+
 /// A client of this store writes nothing before it asks for a lock.
 async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
     let store = Etcd::open(config).await?;
@@ -190,12 +290,13 @@ async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
 
 struct Seen {
     cluster: u64,
-    voters: Option<usize>,
+    member: u64,
+    voters: Option<Vec<Member>>,
     alarms: Vec<(i32, u64)>,
 }
 
-async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
-    let member = Connection::unasked(config)?;
+async fn ask(config: &Config, address: &str, on: &mut OnServer<'_>) -> Result<Seen> {
+    let member = Connection::unasked(&one(config, address))?;
     let sent = Instant::now();
     let status: Status = member.unary("/etcdserverpb.Maintenance/Status", Empty {}).await?;
     on.latency(sent.elapsed());
@@ -215,10 +316,10 @@ async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
     if status.quota > 0 && status.size.saturating_mul(10) >= status.quota.saturating_mul(9) {
         on.find(&NO_SPACE, format!("its database has {} of {} bytes", status.size, status.quota));
     }
-    let cluster = status.header.unwrap_or_default().cluster;
+    let Header { cluster, member: id } = status.header.unwrap_or_default();
     // These are denied to a user that is not root, and a learner does not answer them.
     let list = member.unary::<_, MemberList>("/etcdserverpb.Cluster/MemberList", Empty {}).await;
-    let voters = list.map(|list| list.members.iter().filter(|member| !member.learner).count());
+    let voters = list.map(|list| list.members.into_iter().filter(|member| !member.learner).collect());
     let alarms = member.unary::<_, Alarms>("/etcdserverpb.Maintenance/Alarm", Empty {}).await;
     if let Some(error) = voters.as_ref().err().or(alarms.as_ref().err()).filter(|_| !status.learner) {
         if error.kind() == ErrorKind::Denied {
@@ -231,7 +332,7 @@ async fn ask(config: &Config, on: &mut OnServer<'_>) -> Result<Seen> {
         on.fact("authentication", if auth.enabled { "on" } else { "off: every client may delete every lock" });
     }
     let alarms = alarms.map(|found| found.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect());
-    Ok(Seen { cluster, voters: voters.ok(), alarms: alarms.unwrap_or_default() })
+    Ok(Seen { cluster, member: id, voters: voters.ok(), alarms: alarms.unwrap_or_default() })
 }
 
 /// Versions in which a member that was the leader before can expire leases by its own clock.
@@ -249,10 +350,11 @@ fn is_faulty(version: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_faulty;
+    use super::{VERSION, is_faulty};
 
     #[test]
     fn versions_with_the_fault_of_leases_are_known() {
+        assert_eq!(VERSION.id, "etcd-version");
         for version in ["3.3.27", "3.4.30", "3.5.0", "3.5.12", "2.3.8"] {
             assert!(is_faulty(version), "{version}");
         }

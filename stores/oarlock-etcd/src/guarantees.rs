@@ -10,6 +10,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
     Guarantees {
         anchor: "etcd-go",
         urls: "`etcd:` with `layout=go`",
+        choices: &["go"],
         capabilities: || capabilities(Layout::Go),
         ..LAYOUT
     },
@@ -18,6 +19,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
 const LAYOUT: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "transactions agreed by a majority",
     dead_holder: "after its lease",
     hung_holder: "after its lease",

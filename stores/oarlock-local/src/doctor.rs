@@ -5,13 +5,13 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use oarlock_core::Result;
 use oarlock_core::clock::{BootClock, Clock as _};
-use oarlock_core::doctor::{Check, Doctor, Report, Severity, patience, within};
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, examined, patience, within};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::model::{Notified, Now};
 use oarlock_core::state::ResourceState;
 use oarlock_core::url::Url;
+use oarlock_core::{Error, Result};
 use rustix::fs::Access;
 
 use crate::config::{Config, other_default_dir};
@@ -24,26 +24,22 @@ use crate::{boot, directory, mount};
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&NETWORK, &OPEN, &TWO_STORES, &DISK],
     examine: |url| {
-        Box::pin(async move {
-            let limit = patience(&url);
-            let name = url.to_string();
+        Box::pin(examined(url, async |url, report| {
+            let (limit, url) = (patience(url), url.clone());
             // A file system that hangs, hangs a thread of its own.
-            let examined = async { offload(move || Ok(look_at(&url)))?.await };
-            within(limit, examined).await.unwrap_or_else(|error| {
-                let mut report = Report::default();
-                report.on(&name).failed(&error);
-                report
-            })
-        })
+            let looked = async { offload(move || Ok(look_at(&url)))?.await };
+            let (found, failed) = within(limit, looked).await?;
+            report.merge(found);
+            failed.map_or(Ok(()), Err)
+        }))
     },
 };
 
-fn look_at(url: &Url) -> Report {
+/// What was found before something failed, and what failed.
+fn look_at(url: &Url) -> (Report, Option<Error>) {
     let mut report = Report::default();
-    if let Err(error) = examine(url, &mut report) {
-        report.on(&url.to_string()).failed(&error);
-    }
-    report
+    let failed = examine(url, &mut report).err();
+    (report, failed)
 }
 
 static NETWORK: Check = Check {
@@ -81,16 +77,8 @@ fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let mut on = report.on(&name);
     // What does not exist yet will be made on the file system of what does.
     let there = existing(dir)?;
-    if let Some(kind) = mount::shared_kind(there)? {
-        let reason = format!("it is on {kind}: another machine can hold the same lock");
-        on.find(&NETWORK, reason);
-    }
     let space = rustix::fs::statvfs(there).map_err(|error| os_at("read the free space of", there, error.into()))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
-    on.fact("free space", format!("{} MiB", free >> 20));
-    if free < LEAST {
-        on.find(&DISK, format!("{} MiB are free", free >> 20));
-    }
+    judge_file_system(mount::shared_kind(there)?, space.f_bavail.saturating_mul(space.f_frsize), &mut on);
     if there == dir {
         let found = dir.metadata().map_err(|error| os_at("look at", dir, error))?;
         let mode = found.permissions().mode();
@@ -116,6 +104,17 @@ fn examine(url: &Url, report: &mut Report) -> Result<()> {
         return Err(os_at("create the directory of the store in", there, error.into()));
     }
     Ok(())
+}
+
+/// What the file system is, if other machines share it, and its free space in bytes.
+fn judge_file_system(shared: Option<&str>, free: u64, on: &mut OnServer<'_>) {
+    if let Some(kind) = shared {
+        on.find(&NETWORK, format!("it is on {kind}: another machine can hold the same lock"));
+    }
+    on.fact("free space", format!("{} MiB", free >> 20));
+    if free < LEAST {
+        on.find(&DISK, format!("{} MiB are free", free >> 20));
+    }
 }
 
 /// The nearest directory that exists. One that may not be looked at is an error: it is not known what is in it.
@@ -160,7 +159,23 @@ fn list(config: &Config) -> Result<Vec<ResourceState>> {
 
 #[cfg(test)]
 mod tests {
-    use super::existing;
+    use oarlock_core::doctor::Report;
+
+    use super::{LEAST, existing, judge_file_system};
+    use crate::mount::refused;
+
+    /// No network is needed to have the type of its file system. 0x6969 is NFS, 0xef53 is ext4.
+    #[test]
+    fn a_file_system_that_others_share_and_one_that_is_full_are_found() {
+        let ids = |magic, free| {
+            let mut report = Report::default();
+            judge_file_system(refused(magic), free, &mut report.on("/srv/locks"));
+            report.findings.iter().map(|finding| finding.check.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(0xef53, LEAST), [""; 0]);
+        assert_eq!(ids(0x6969, LEAST), ["local-network"]);
+        assert_eq!(ids(0xef53, LEAST - 1), ["local-disk"]);
+    }
 
     #[test]
     fn a_path_that_cannot_be_looked_at_is_not_a_store_that_was_never_used() {

@@ -6,6 +6,7 @@ use oarlock_core::guarantees::Guarantees;
 pub(crate) const GUARANTEES: &[Guarantees] = &[Guarantees {
     anchor: "local",
     urls: "`local:`",
+    choices: &[],
     decides: "the kernel and one state file per name",
     dead_holder: "when its process ends",
     hung_holder: "after its lease",

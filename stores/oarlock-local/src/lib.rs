@@ -9,6 +9,8 @@ mod doctor;
 mod error;
 mod events;
 mod expected;
+#[cfg(test)]
+mod fuzz;
 mod guarantees;
 mod identity;
 mod inotify;

@@ -234,7 +234,7 @@ pub(crate) enum Unread {
     Failed(Error),
 }
 
-fn parse(payload: &[u8]) -> Option<Record> {
+pub(crate) fn parse(payload: &[u8]) -> Option<Record> {
     let (name, rest) = text(payload)?;
     let (boot, resource) = text(rest)?;
     let (name, resource) = (ResourceName::new(name).ok()?, Resource::from_bytes(resource)?);
@@ -248,7 +248,7 @@ fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(text).ok()?, rest))
 }
 
-fn parse_json(payload: &[u8], path: &Path) -> Result<Record> {
+pub(crate) fn parse_json(payload: &[u8], path: &Path) -> Result<Record> {
     let read = match serde_json::from_slice::<Read>(payload) {
         Ok(read) if read.format == FORMAT => read,
         other => {

@@ -22,7 +22,7 @@ const SILENT: Duration = Duration::from_millis(200);
 const FEW: usize = 32;
 
 /// The first bytes of a datagram with grants. A datagram without grants has only ids, 16 bytes each.
-const MAGIC: [u8; 9] = *b"oarlock\x01g";
+pub(crate) const MAGIC: [u8; 9] = *b"oarlock\x01g";
 const HEADER: usize = MAGIC.len() + 2 + 8;
 const GRANT: usize = 16 + 8 + 8;
 /// The most grants in one datagram.
@@ -43,7 +43,7 @@ pub(crate) struct Handed {
 pub(crate) struct TurnGrant {
     fence: Fence,
     at: Moment,
-    ttl: Duration,
+    pub(crate) ttl: Duration,
     memo: Option<Memo>,
 }
 

@@ -18,6 +18,10 @@ use oarlock_core::driver::memo::Versioned;
 use oarlock_core::driver::{Attempt, BoxFuture, DynDriver, End, Fences, Grant, Lease, Pending, Renewal, Renewed};
 use oarlock_core::error::{Applied, Error, ErrorKind, Result};
 
+/// How long a memo is kept where it is written back. No node tells how long its writer wanted that: longer than the
+/// slots of a year.
+const WRITTEN_BACK: Duration = Duration::from_secs(400 * 24 * 3600);
+
 /// A round under way. Unless it is won, it leaves nothing behind, whether it was lost or its caller went away.
 struct Voting {
     core: Arc<Core>,
@@ -157,6 +161,7 @@ impl Core {
         self.written_back.fetch_add(1, Ordering::Relaxed);
         let mut renewal = Renewal::of(round.claim.clone());
         (renewal.fences, renewal.memo) = (Fences::AtLeast(fence), memo.map(|memo| memo.raw.clone()));
+        renewal.keep = if renewal.memo.is_some() { WRITTEN_BACK } else { Duration::ZERO };
         let mut missing = behind.len();
         // A memo that comes late must not meet a later round of the same id, and write over what that one left.
         let late = round.clone();
@@ -184,6 +189,7 @@ impl Core {
         let Some(node) = self.nodes.get(node).filter(|_| vote.fence < fence || lacks_memo) else { return };
         let mut renewal = Renewal::of(hold.round.claim.clone());
         (renewal.fences, renewal.memo) = (Fences::AtLeast(fence), memo.filter(|_| lacks_memo).map(|memo| memo.raw));
+        renewal.keep = if renewal.memo.is_some() { WRITTEN_BACK } else { Duration::ZERO };
         hold.round.clone().linger_after(&renew_one(node.driver(), renewal).await);
     }
 

@@ -31,6 +31,7 @@ const fn scheme(name: &'static str) -> Scheme {
         // A server of a Redlock has no replicas, so that there is no `min_replicas`.
         .options(&[ALLOW_EVICTION])
         .warnings(even_number)
+        .routes()
 }
 
 fn even_number(url: &Url) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use oarlock_core::doctor::{Check, Doctor, Report, Severity, patience};
+use oarlock_core::doctor::{Check, Doctor, Report, Severity, examined, patience};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::text;
 use oarlock_redis::Config;
@@ -14,16 +14,10 @@ use crate::config::configs;
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&EVEN, &SAME_SERVER, &SHARED_DATA, &NO_MAJORITY, &CLOCKS],
     examine: |url| {
-        Box::pin(async move {
-            match configs(&url) {
-                Ok(members) => examine(&members, patience(&url)).await,
-                Err(error) => {
-                    let mut report = Report::default();
-                    report.on(&url.to_string()).failed(&error);
-                    report
-                }
-            }
-        })
+        Box::pin(examined(url, async |url, report| {
+            examine(&configs(url)?, patience(url), report).await;
+            Ok(())
+        }))
     },
 };
 
@@ -61,15 +55,14 @@ static CLOCKS: Check = Check {
 /// How far the clocks of clients and servers may differ.
 const MAX_OFFSET_MICROS: u64 = 60_000_000;
 
-async fn examine(members: &[Config], limit: Duration) -> Report {
-    let mut report = Report::default();
+async fn examine(members: &[Config], limit: Duration, report: &mut Report) {
     let mut seen = Vec::new();
     for config in members {
-        if let Some(server) = member(config, limit, &mut report).await {
+        if let Some(server) = member(config, limit, report).await {
             seen.push((config.address.to_string(), server));
         }
     }
-    count(members.len(), seen.len(), &mut report);
+    count(members.len(), seen.len(), report);
     for (_, servers) in groups(&seen, |server| &server.run_id) {
         let reason = format!("{} are one server: it votes more than once", servers.join(" and "));
         report.find(&SAME_SERVER, reason);
@@ -92,7 +85,6 @@ async fn examine(members: &[Config], limit: Duration) -> Report {
                 .find(&CLOCKS, format!("its clock differs from this machine's by {offset}: fences can repeat"));
         }
     }
-    report
 }
 
 fn count(members: usize, answered: usize, report: &mut Report) {

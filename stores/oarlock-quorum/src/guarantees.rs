@@ -8,6 +8,7 @@ use oarlock_core::guarantees::Guarantees;
 pub(crate) const GUARANTEES: &[Guarantees] = &[Guarantees {
     anchor: "redlock",
     urls: "`redlock:`",
+    choices: &[],
     decides: "a majority of independent servers",
     dead_holder: "after its lease",
     hung_holder: "after its lease",

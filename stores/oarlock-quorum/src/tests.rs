@@ -222,6 +222,18 @@ async fn the_newest_memo_is_found_whichever_majority_is_asked() {
     }
 }
 
+/// A slot of a month must not be forgotten because two nodes lost their data, one after the other.
+#[tokio::test]
+async fn a_memo_that_was_written_back_is_kept_for_longer_than_a_day() {
+    let mut nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    left_by(&over(&nodes), 1, Some("slot")).await;
+    nodes[0] = Memory::default();
+    assert_eq!(left_by(&two_of(&nodes, 1), 2, None).await.as_deref(), Some("slot"));
+    nodes[0].kit().step_clock(std::time::Duration::from_secs(40 * 24 * 3600));
+    nodes[1] = Memory::default();
+    assert_eq!(left_by(&two_of(&nodes, 2), 3, None).await.as_deref(), Some("slot"));
+}
+
 #[tokio::test]
 async fn a_memo_that_only_one_node_has_is_not_forgotten_once_it_was_seen() {
     let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();

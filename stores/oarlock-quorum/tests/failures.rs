@@ -39,6 +39,9 @@ macro_rules! clocks {
     }};
 }
 
+/// How long a node may take to answer where it must not be waited for.
+const LONG: Duration = Duration::from_secs(15);
+
 #[path = "failures/history.rs"]
 mod history;
 #[path = "../../oarlock-redis/tests/shared/patient.rs"]
@@ -53,6 +56,11 @@ fn config(addr: SocketAddr) -> Config {
 
 async fn quorum(servers: &[Server]) -> Quorum {
     over(servers.iter().map(Server::addr)).await
+}
+
+/// The same for tests of what does not wait for a node: a busy machine takes less than this to answer.
+async fn generous(servers: &[Server]) -> Quorum {
+    quorum(servers).await.node_timeout(LONG)
 }
 
 async fn over(addrs: impl Iterator<Item = SocketAddr>) -> Quorum {
@@ -119,20 +127,20 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_down_and_one_stopped_of_five_cost_nothing() {
     let servers = servers!(5);
-    let (quorum, rival) = (quorum(&servers).await, quorum(&servers).await);
+    let (quorum, rival) = (generous(&servers).await, generous(&servers).await);
     let (_, before) = pairs(&quorum, "pairs", 1000..1100).await;
     servers[0].kill().unwrap();
     servers[1].pause().unwrap();
     let (_, after) = pairs(&quorum, "pairs", 2000..2100).await;
     println!("a pair, median of 100: {before:?} with five nodes, {after:?} with one down and one stopped");
-    // A node has a second to answer: a client that waited for it in half of the pairs would take far longer.
+    // A client that waited for a node in half of the pairs would take far longer.
     assert!(after < before * 3 + Duration::from_millis(50), "{after:?} instead of {before:?}");
     let mut last = 0;
     for round in 0..20 {
         let (mine, theirs) = (claim(2 * round + 1, "five"), claim(2 * round + 2, "five"));
         let began = Instant::now();
         let now = fence(&quorum, &mine).await.expect("a majority is there");
-        assert!(began.elapsed() < Duration::from_millis(900), "a stopped node was waited for: {:?}", began.elapsed());
+        assert!(began.elapsed() < LONG, "a stopped node was waited for: {:?}", began.elapsed());
         assert!(now > last, "fence {now} after {last}");
         last = now;
         assert_eq!(fence(&rival, &theirs).await, None);
@@ -215,7 +223,7 @@ async fn a_failed_renewal_of_a_minority_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_split_vote_of_an_even_number_ends_and_leaves_nothing() {
     let servers = servers!(4);
-    let quorum = quorum(&servers).await;
+    let quorum = generous(&servers).await;
     // Another program has half of the nodes, as after a split vote.
     for server in &servers[..2] {
         let _: () = ask(server, &["SET", "split", "theirs", "PX", "30000"]).await;
@@ -223,7 +231,7 @@ async fn a_split_vote_of_an_even_number_ends_and_leaves_nothing() {
     let mine = claim(1, "split");
     let began = Instant::now();
     assert_eq!(fence(&quorum, &mine).await, None);
-    assert!(began.elapsed() < Duration::from_millis(900), "certain, and yet waited for: {:?}", began.elapsed());
+    assert!(began.elapsed() < LONG, "certain, and yet waited for: {:?}", began.elapsed());
     until("the other half to be free", async || ask::<usize>(&servers[2], &["EXISTS", "split"]).await == 0).await;
     until("the other half to be free", async || ask::<usize>(&servers[3], &["EXISTS", "split"]).await == 0).await;
     // Rivals that split the votes again and again all get through.

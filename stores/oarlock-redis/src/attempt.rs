@@ -175,7 +175,7 @@ pub(crate) fn confirm_timeout(ttl: Duration) -> Duration {
     (ttl / 4).min(Duration::from_secs(1))
 }
 
-fn read(layout: Layout, claim: &Claim, reply: Value) -> Result<Attempt> {
+pub(crate) fn read(layout: Layout, claim: &Claim, reply: Value) -> Result<Attempt> {
     if let Value::Int(number) = reply {
         let Ok(fence) = u64::try_from(number) else { return Ok(Attempt::Pending(pending(number))) };
         // The other layouts keep leases to the millisecond.

@@ -44,15 +44,16 @@ const fn scheme(name: &'static str, title: &'static str) -> Scheme {
 }
 
 const fn server(name: &'static str) -> Scheme {
-    scheme(name, "Redis or Valkey").port(6379).path(database)
+    scheme(name, "Redis or Valkey").port(6379).path(database).routes()
 }
 
 const fn sentinel(name: &'static str) -> Scheme {
-    scheme(name, "Redis behind Sentinel").port(26379).hosts(1).path(master_and_database).warnings(one_of_several)
+    let scheme = scheme(name, "Redis behind Sentinel").port(26379).hosts(1).path(master_and_database);
+    scheme.warnings(one_of_several).routes().announces()
 }
 
 const fn cluster(name: &'static str) -> Scheme {
-    scheme(name, "Redis Cluster").port(6379).hosts(1).warnings(one_of_several)
+    scheme(name, "Redis Cluster").port(6379).hosts(1).warnings(one_of_several).routes().announces()
 }
 
 /// Reads the path of a URL that names a numbered database.
@@ -263,6 +264,9 @@ impl Config {
         config.password_file = url.password_file();
         config.database = number(url.path_part("database"))?;
         config.prefix = url.prefix().to_owned();
+        let routes = url.routes().iter();
+        config.detours =
+            routes.map(|(server, way)| ((server.name.clone(), server.port), (way.name.clone(), way.port))).collect();
         config.connect_timeout = url.connect_timeout();
         config.silence_timeout = url.silence_timeout(config.silence_timeout);
         Ok(config)

@@ -7,7 +7,7 @@ mod server;
 
 use std::time::Duration;
 
-use oarlock_core::doctor::{Doctor, Report, UNREACHABLE, list, patience, within};
+use oarlock_core::doctor::{Answers, Doctor, Report, UNREACHABLE, examined, list, patience, within};
 use oarlock_core::driver::Driver as _;
 use oarlock_core::{Error, Result};
 use redis::{Cmd, Value};
@@ -22,19 +22,11 @@ use server::Surroundings;
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: checks::ALL,
     examine: |url| {
-        Box::pin(async move {
-            let mut report = Report::default();
-            let limit = patience(&url);
-            if let Err(error) = examine(Config::from_url(&url), limit, &mut report).await {
-                report.on(&url.to_string()).failed(&error);
-            }
-            report
-        })
+        Box::pin(examined(url, async |url, report| examine(Config::from_url(url)?, patience(url), report).await))
     },
 };
 
-async fn examine(config: Result<Config>, limit: Duration, report: &mut Report) -> Result<()> {
-    let config = config?;
+async fn examine(config: Config, limit: Duration, report: &mut Report) -> Result<()> {
     let connector = Connector::new(&config)?;
     match &config.address {
         Address::Tcp(host, port) => {
@@ -111,11 +103,11 @@ impl Asked {
     }
 
     /// Pairs of names and values, as a map or as a list.
-    async fn pairs(&self, words: &[&str]) -> Result<Vec<(String, String)>> {
+    async fn pairs(&self, words: &[&str]) -> Result<Answers> {
         Ok(match self.ask(words).await? {
             Value::Map(pairs) => pairs.iter().map(|(name, value)| (text(name), text(value))).collect(),
             Value::Array(parts) => parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect(),
-            _ => Vec::new(),
+            _ => Answers::default(),
         })
     }
 }
@@ -128,10 +120,6 @@ fn text(value: &Value) -> String {
         Value::Okay => "OK".to_owned(),
         _ => String::new(),
     }
-}
-
-fn find<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
 }
 
 /// What the server itself said, without what we add.

@@ -15,12 +15,14 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
     Guarantees {
         anchor: "redis-plain",
         urls: "`redis:` with `layout=plain`",
+        choices: &["plain"],
         capabilities: || capabilities(Layout::Plain),
         ..LAYOUT
     },
     Guarantees {
         anchor: "redis-redisson",
         urls: "`redis:` with `layout=redisson`",
+        choices: &["redisson"],
         capabilities: || capabilities(Layout::Redisson),
         ..LAYOUT
     },
@@ -29,6 +31,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
 const LAYOUT: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "the master's scripts",
     dead_holder: "after its lease",
     hung_holder: "after its lease",

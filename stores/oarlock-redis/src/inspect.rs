@@ -119,7 +119,7 @@ fn members(index: &str) -> Cmd {
     command
 }
 
-fn read(layout: Layout, name: ResourceName, reply: Value) -> Result<ResourceState> {
+pub(crate) fn read(layout: Layout, name: ResourceName, reply: Value) -> Result<ResourceState> {
     let (outcome, mut reply) = Reply::of(reply)?;
     if outcome != "shown" {
         return Err(reply.refusal(&outcome));

@@ -9,6 +9,8 @@ mod dispatch;
 #[doc(hidden)]
 pub mod doctor;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod guarantees;
 mod inspect;
 mod keys;

@@ -55,7 +55,7 @@ impl Redis {
     }
 }
 
-fn read(reply: Value) -> Result<Renewed> {
+pub(crate) fn read(reply: Value) -> Result<Renewed> {
     let (outcome, mut reply) = Reply::of(reply)?;
     match &*outcome {
         "alive" => {

@@ -218,7 +218,7 @@ impl Reply {
             "newer" => self.text().map(|format| newer(&format)),
             "heavy" => self.limit().map(too_heavy),
             "upgrade" => Ok(upgrade()),
-            "deaf" => Ok(cannot_ask()),
+            "cannot ask" => Ok(cannot_ask()),
             "exhausted" => Ok(exhausted()),
             _ => Ok(unexpected()),
         };

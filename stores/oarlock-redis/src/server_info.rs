@@ -5,7 +5,7 @@ use oarlock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 
-use crate::config::Config;
+use crate::config::{Address, Config};
 use crate::connection::Target;
 use crate::error::{SCHEME, failed};
 
@@ -45,11 +45,14 @@ pub struct ServerInfo {
 pub(crate) struct Requirements {
     pub(crate) replicas: u32,
     allow_eviction: bool,
+    /// Channels that belong to slots, as in a cluster.
+    sharded_channels: bool,
 }
 
 impl Requirements {
     pub(crate) fn of(config: &Config) -> Self {
-        Self { replicas: config.min_replicas, allow_eviction: config.allow_eviction }
+        let sharded_channels = matches!(config.address, Address::Cluster(_));
+        Self { replicas: config.min_replicas, allow_eviction: config.allow_eviction, sharded_channels }
     }
 }
 
@@ -57,10 +60,13 @@ impl ServerInfo {
     /// Asks a server. A command that it denies leaves its fields empty.
     pub(crate) async fn fetch(connection: &mut MultiplexedConnection) -> Result<Self> {
         let mut questions = Pipeline::new();
-        questions.cmd("INFO").cmd("CONFIG").arg("GET").arg("appendfsync");
-        let answers = connection.send_packed_commands(&questions, 0, 2).await.map_err(failed)?;
+        questions.cmd("INFO").cmd("CONFIG").arg("GET").arg("appendfsync").cmd("HELLO").arg("3");
+        let answers = connection.send_packed_commands(&questions, 0, 3).await.map_err(failed)?;
         let mut texts = answers.iter().map(text);
-        Ok(Self::read(&texts.next().unwrap_or_default(), &texts.next().unwrap_or_default()))
+        let mut info = Self::read(&texts.next().unwrap_or_default(), &texts.next().unwrap_or_default());
+        // Every user may say HELLO.
+        info.version = info.version.or_else(|| greeting(answers.last()?, "version"));
+        Ok(info)
     }
 
     fn read(info: &str, fsync: &str) -> Self {
@@ -108,7 +114,16 @@ impl ServerInfo {
             );
             return Err(Error::new(ErrorKind::Config, message).on(SCHEME));
         }
-        Ok(())
+        match &self.version {
+            Some(version) if required.sharded_channels && major(version).is_some_and(|major| major < 7) => {
+                let message = format!(
+                    "{target} is version {version}: locks in a cluster need sharded pub/sub, of Redis 7 or later or \
+                     Valkey"
+                );
+                Err(Error::new(ErrorKind::Config, message).on(SCHEME))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What this server promises about its data; `replicated` if a replica may take its place.
@@ -122,6 +137,17 @@ impl ServerInfo {
             () => Consistency::BestEffort,
         }
     }
+}
+
+/// The first number of a version.
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// A field of the reply to `HELLO`.
+fn greeting(reply: &Value, field: &str) -> Option<String> {
+    let Value::Map(pairs) = reply else { return None };
+    pairs.iter().find(|(name, _)| text(name) == field).map(|(_, value)| text(value))
 }
 
 fn text(value: &Value) -> String {

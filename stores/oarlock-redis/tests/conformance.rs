@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -146,15 +147,18 @@ async fn all_keys(server: &oarlock_testbed::Redis) -> redis::RedisResult<Vec<Sto
     let mut raw = raw(server).await?;
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut raw).await?;
     let mut all = redis::pipe();
-    all.atomic();
+    all.atomic().cmd("TIME");
     for key in &keys {
-        all.cmd("PEXPIRETIME").arg(key).cmd("DUMP").arg(key);
+        all.cmd("PTTL").arg(key).cmd("DUMP").arg(key);
     }
-    let told: Vec<redis::Value> = all.query_async(&mut raw).await?;
+    let mut told: Vec<redis::Value> = all.query_async(&mut raw).await?;
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(told.remove(0))?;
+    let now = seconds * 1000 + micros / 1000;
     let mut kept = Vec::new();
     for (key, told) in keys.into_iter().zip(told.chunks(2)) {
-        let (ends, dump): (i64, Option<Vec<u8>>) = redis::from_redis_value(redis::Value::Array(told.to_vec()))?;
-        kept.extend(dump.map(|dump| (key, ends.max(0), dump)));
+        let (left, dump): (i64, Option<Vec<u8>>) = redis::from_redis_value(redis::Value::Array(told.to_vec()))?;
+        let ends = if left < 0 { 0 } else { now + left };
+        kept.extend(dump.map(|dump| (key, ends, dump)));
     }
     Ok(kept)
 }
@@ -224,9 +228,16 @@ impl User {
     /// Makes the user, and lets `config` log in as it.
     fn of(config: &mut Config) -> Result<Self, Failure> {
         (config.user, config.password) = (Some("app".into()), Some("swordfish".into()));
-        let rights = oarlock_redis::rights(config, "app")?.trim_end().replacen("ACL SETUSER ", "", 1);
+        let mut rights = oarlock_redis::rights(config, "app")?.trim_end().replacen("ACL SETUSER ", "", 1);
+        let mut all = "~* &* +@all";
+        if server_version()?.is_some_and(|version| version < (6, 2)) {
+            // There are no rights on channels yet.
+            let is_known = |rule: &&str| *rule != "resetchannels" && !rule.starts_with('&');
+            rights = rights.split(' ').filter(is_known).collect::<Vec<_>>().join(" ");
+            all = "~* +@all";
+        }
         let mut file = tempfile::NamedTempFile::new()?;
-        write!(file, "user default on nopass ~* &* +@all\nuser {rights} >swordfish\n")?;
+        write!(file, "user default on nopass {all}\nuser {rights} >swordfish\n")?;
         Ok(Self { rights, file })
     }
 
@@ -292,7 +303,37 @@ fn sentinel() -> Result<bool, Failure> {
     Ok(run_without(store, THE_SAME_ANYWHERE))
 }
 
+/// The version of the server that is installed, as far as it is one of Redis.
+fn server_version() -> Result<Option<(u32, u32)>, Failure> {
+    let said = match Command::new("redis-server").arg("--version").output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        said => said?.stdout,
+    };
+    let said = String::from_utf8(said)?;
+    let mut numbers = said.split_once("v=").map_or("", |(_, version)| version).split('.').map(str::parse);
+    Ok(numbers.next().zip(numbers.next()).and_then(|(major, minor)| major.ok().zip(minor.ok())))
+}
+
+/// A server that is too old for a cluster: a client of one is refused when it connects.
+fn refused() -> Result<bool, Failure> {
+    let Some(server) = oarlock_testbed::Redis::start_or_skip()? else { return Ok(true) };
+    let config = Config::new(Address::Cluster(vec![host(server.addr())]));
+    let opened = tokio::runtime::Runtime::new()?.block_on(Redis::open(config));
+    match opened.err().map(|error| error.to_string()) {
+        Some(why) if why.contains("Redis 7") => {
+            println!("\nredis/cluster\nskipped: {CLUSTER_NEEDS}");
+            Ok(true)
+        }
+        other => Err(format!("an old cluster is not refused by its version: {other:?}").into()),
+    }
+}
+
+const CLUSTER_NEEDS: &str = "a cluster needs Redis 7: the client refuses an older one when it connects (all its cases)";
+
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
+    if server_version()?.is_some_and(|(major, _)| major < 7) {
+        return refused();
+    }
     let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
     // A replica is named first, as after a failover: it knows where the slots are.
     let nodes = bed.replicas.iter().take(1).chain(&bed.masters);

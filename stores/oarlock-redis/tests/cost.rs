@@ -168,6 +168,29 @@ async fn renewals_polls_and_giving_up_cost_the_same_however_many_wait() {
     }
 }
 
+/// The client of these waiters does not listen, so that a release calls the first of them, which has to ask. Until then
+/// nobody holds.
+#[tokio::test]
+async fn a_crowd_costs_the_same_while_the_first_in_line_takes_its_turn() {
+    let mut costs = Vec::new();
+    for waiters in [40, 1000] {
+        let bed = bed!();
+        for id in 2..=waiters {
+            bed.wait(id).await;
+        }
+        bed.store.release(&deploy(), ClaimId::from_bits(1), &End::Done { memo: None }).await.unwrap();
+        let mut cost = [u64::MAX; 2];
+        for id in waiters + 1..waiters + 9 {
+            let steps = [bed.cost(async || bed.wait(id).await).await, bed.cost(async || bed.wait(id).await).await];
+            cost.iter_mut().zip(steps).for_each(|(least, step)| *least = step.min(*least));
+        }
+        costs.push(cost);
+    }
+    for (few, many) in costs[0].iter().zip(&costs[1]) {
+        assert!(*many <= RATIO * few, "an arrival, another look: {costs:?} µs with 40 and 1000 waiters");
+    }
+}
+
 /// The order and the count of those who stay are right after many gave up in any order.
 #[tokio::test]
 async fn a_waiter_that_gives_up_leaves_the_others_as_they_were() {

@@ -30,3 +30,5 @@ mod sentinel;
 mod tls;
 #[path = "failures/unpolled.rs"]
 mod unpolled;
+#[path = "failures/version.rs"]
+mod version;

@@ -341,15 +341,15 @@ async fn numbers_of_another_program_are_refused_and_left_alone() {
             cases.extend((0..8).filter(lasting).map(|at| (field, with(bytes, 8 * at, number))));
         }
     }
-    let (count, head, tail, seat) = (53, 61, 69, 77);
+    let (count, head, tail, sole) = (53, 61, 69, 77);
     // A queue that is longer than what is there, by a little and by far; and numbers that are not told apart any more.
     for (waiting, last) in [(2, 3), (1_000_000_000, 2_000_000_000), (1, 1 << 50), (0, 1 << 50), (0, 2)] {
         cases.push(("state", with(&with(&state, count, waiting), tail, last)));
     }
     // A holder that is not there, or not alone; a waiter where the holder should be, and a holder among the waiters.
     cases.extend([
-        ("state", with(&state, seat, 2)),
-        ("state", with(&state, seat, 3)),
+        ("state", with(&state, sole, 2)),
+        ("state", with(&state, sole, 3)),
         ("state", with(&state, head, 2)),
     ]);
     let mut holders = state.clone();
@@ -607,7 +607,8 @@ async fn commands_that_were_disabled_are_missed_by_none_but_scripts() {
     };
     let Some(server) = disabled(&["CONFIG", "INFO", "PUBSUB", "CLIENT"]) else { return };
     let store = open(&server).await;
-    assert_eq!((store.server_info().version.as_deref(), store.server_info().replica), (None, false));
+    // Its version is in the greeting.
+    assert!(store.server_info().version.is_some() && !store.server_info().replica, "{:?}", store.server_info());
     let (one, two) = (Locks::over(store).unwrap(), Locks::over(open(&server).await).unwrap());
     let guard = one.mutex("deploy").lock().await.unwrap();
     let waiting = tokio::spawn(async move { two.mutex("deploy").lock().await.map(|guard| guard.fence()) });

@@ -274,6 +274,23 @@ async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back
     }
 }
 
+/// Nobody holds, and the only one in line cannot be notified.
+#[tokio::test]
+async fn a_dead_waiter_is_in_the_way_of_no_other() {
+    let bed = bed!();
+    let (one, (two, mailbox)) = (bed.open().await, bed.listening().await);
+    granted(&one, &claim(1)).await;
+    assert!(pending(&two, &claim(2)).await.watched);
+    drop(mailbox);
+    two.close().await.unwrap();
+    drop(two);
+    while bed.listeners().await > 0 {
+        tokio::task::yield_now().await;
+    }
+    release(&one, &claim(1)).await;
+    granted(&one, &claim(3)).await;
+}
+
 /// The next in line was silent for a while when its turn came. The claim after it is notified to poll, and learns when
 /// that turn is over.
 #[tokio::test]

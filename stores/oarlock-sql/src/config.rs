@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use oarlock_core::url::{Host, Opt, PathParts, Scheme, Url, Value};
+use oarlock_core::url::{Opt, PathParts, Scheme, Url, Value};
 use oarlock_core::{Error, ErrorKind, Result};
+
+use crate::route::{self, Host, Route};
 
 /// The longest prefix, so that every name fits beside it into the index of names.
 const MAX_PREFIX_BYTES: usize = 512;
@@ -37,13 +39,8 @@ pub(crate) fn check_prefix(scheme: &'static str, prefix: &str) -> Result<()> {
 }
 
 /// The address of a database: two name spaces of one database are two places.
-pub(crate) fn write_address(
-    f: &mut fmt::Formatter<'_>,
-    (host, port): (&str, u16),
-    database: &str,
-    prefix: &str,
-) -> fmt::Result {
-    write!(f, "{host}:{port}/{database}")?;
+pub(crate) fn write_address(f: &mut fmt::Formatter<'_>, route: &Route, database: &str, prefix: &str) -> fmt::Result {
+    write!(f, "{route}/{database}")?;
     if prefix.is_empty() { Ok(()) } else { write!(f, "?prefix={prefix}") }
 }
 
@@ -55,9 +52,14 @@ const OPTIONS: &[Opt] = &[
     Opt::new("key", Value::OneOf(&["named", "raw"]), "named"),
 ];
 
-/// A scheme of an SQL store: one host, a database, `mode`, encryption as databases name it, and `key` for session mode.
+/// A scheme of an SQL store: hosts, a database, `mode`, encryption as databases name it, and `key` for session mode.
 pub(crate) const fn scheme(name: &'static str, title: &'static str) -> Scheme {
-    Scheme::new(name, title).path(database).choices(&[("mode", &["lease", "session", "transaction"])]).options(OPTIONS)
+    Scheme::new(name, title)
+        .hosts(1)
+        .path(database)
+        .choices(&[("mode", &["lease", "session", "transaction"])])
+        .options(OPTIONS)
+        .warnings(route::several)
 }
 
 fn database(_: &str, path: &str) -> Result<PathParts> {
@@ -125,8 +127,8 @@ pub(crate) fn identity(url: &Url) -> Result<Option<(PathBuf, PathBuf)>> {
     }
 }
 
-/// Checks options that exclude each other, and gives the host.
-pub(crate) fn checked_host(url: &Url) -> Result<&Host> {
+/// Checks options that exclude each other, and gives the first host and the others.
+pub(crate) fn checked_hosts(url: &Url) -> Result<(Host, Vec<Host>)> {
     if url.choice("mode") == Some("transaction") {
         let message =
             "a lock of a transaction is taken by that transaction itself, in SQL: no client can do it for another";
@@ -135,7 +137,9 @@ pub(crate) fn checked_host(url: &Url) -> Result<&Host> {
     if url.option("key").is_some() && !is_session(url) {
         return Err(Error::new(ErrorKind::Config, "key= needs mode=session"));
     }
-    url.hosts().first().ok_or_else(|| Error::new(ErrorKind::Config, format!("{url} has no host")))
+    let mut hosts = url.hosts().iter().map(|host| (host.name.clone(), host.port));
+    let first = hosts.next().ok_or_else(|| Error::new(ErrorKind::Config, format!("{url} has no host")))?;
+    Ok((first, hosts.collect()))
 }
 
 /// Whether locks end with the connection (`mode=session`).

@@ -12,8 +12,7 @@
 //! | session | one client, as the server sees it: a number, and the connections that belong to it |
 //! | liveness lock | an advisory or named lock that a connection of a session holds; the server releases it when the process dies |
 //! | hub | the waiters and watches of one session or client, which notifications wake |
-//! | request pool | on `PostgreSQL`, the connections for requests: the first, and spares while all are busy |
-//! | lane | on `MySQL`, a group of connections for one use: requests, or renewals |
+//! | request pool | the connections for requests; on `PostgreSQL` the first, and spares while all are busy; on `MySQL` one pool for requests, one for renewals |
 //! | notification | on `PostgreSQL`, a `NOTIFY` on the channel of a session; it may carry a grant |
 //! | wake-up lock | on `MySQL`, the named lock of a claim; a waiter behind the claim waits for it instead of polling |
 //! | listener | on `MySQL`, a connection that waits for wake-up locks |
@@ -28,6 +27,7 @@
 //! | `lib`, `postgres`, `mysql` | these pages |
 //! | `config`, `error` | what the configurations, URLs and errors of both servers share |
 //! | `attempt`, `renew`, `release`, `inspect` | arguments and replies of each verb, for both servers |
+//! | `route` | which of several servers is asked |
 //! | `row` | reads columns, writes arguments |
 //! | `session`, `session/driver` | session mode, for both servers: its page; its verbs |
 //! | `session/pool`, `session/connection`, `session/wait` | its connections; what a server must be able to do; the wait of one claim |
@@ -46,7 +46,7 @@
 //! | `postgres/left_open` | connections that are not used any more, and not closed yet |
 //! | `postgres/key`, `postgres/transaction` | numbers of advisory locks; locks that end with a transaction |
 //! | `postgres/tls` | encryption |
-//! | `mysql/flavour`, `mysql/lanes` | see above |
+//! | `mysql/flavour`, `mysql/request_pool` | see above |
 //! | `mysql/liveness`, `mysql/server_watch` | liveness locks and the end of a session; see above |
 //! | `mysql/wake`, `mysql/listener` | see above |
 //! | `mysql/queue` | the waiters of this process in each queue: one asks, the others are told |
@@ -57,6 +57,8 @@ mod attempt;
 mod config;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod error;
+#[cfg(all(test, any(feature = "mysql", feature = "postgres")))]
+mod fuzz;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod inspect;
 #[cfg(feature = "mysql")]
@@ -67,6 +69,8 @@ pub mod postgres;
 mod release;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod renew;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod route;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod row;
 pub mod session;

@@ -7,12 +7,12 @@ mod driver;
 mod error;
 mod flavour;
 mod guarantees;
-mod lanes;
 mod listener;
 mod liveness;
 mod queue;
 #[doc(hidden)]
 pub mod raw;
+mod request_pool;
 mod row;
 mod schema;
 mod server_watch;

@@ -10,7 +10,7 @@ mod holder_watch;
 mod key;
 mod left_open;
 mod listening;
-mod notification;
+pub(crate) mod notification;
 #[doc(hidden)]
 pub mod raw;
 mod request_pool;

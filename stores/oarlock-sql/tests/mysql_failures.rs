@@ -13,3 +13,5 @@ mod crash;
 mod failover;
 #[path = "mysql/failures.rs"]
 mod failures;
+#[path = "mysql/hosts.rs"]
+mod hosts;

@@ -12,6 +12,8 @@ mod crash;
 mod durable;
 #[path = "postgres/faults.rs"]
 mod faults;
+#[path = "postgres/hosts.rs"]
+mod hosts;
 #[path = "postgres/request_pool.rs"]
 mod request_pool;
 #[path = "postgres/sessions.rs"]

@@ -7,7 +7,7 @@
 mod attempt;
 mod inspect;
 mod names;
-mod queue;
+pub(crate) mod queue;
 mod semaphore;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, list, patience, within};
+use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, examined, list, patience, within};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::{Error, Result, text};
 use tokio::net::TcpStream;
@@ -20,14 +20,10 @@ use crate::unknown_nodes::UnknownNodes;
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&NOT_SERVING, &STANDALONE, &EVEN, &WORDS, &SESSION_RANGE, &BEHIND],
     examine: |url| {
-        Box::pin(async move {
-            let mut report = Report::default();
-            match Config::from_url(&url) {
-                Ok(config) => examine(&config, patience(&url), &mut report).await,
-                Err(error) => report.on(&url.to_string()).failed(&error),
-            }
-            report
-        })
+        Box::pin(examined(url, async |url, report| {
+            examine(&Config::from_url(url)?, patience(url), report).await;
+            Ok(())
+        }))
     },
 };
 

@@ -8,6 +8,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
     Guarantees {
         anchor: "zk-compat",
         urls: "`zk:` with `layout=curator` or `kazoo`",
+        choices: &["curator", "kazoo"],
         capabilities: || capabilities(true),
         ..LAYOUT
     },
@@ -16,6 +17,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
 const LAYOUT: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "the ensemble",
     dead_holder: "when its session ends",
     hung_holder: "when its session ends",

@@ -7,6 +7,8 @@ mod config;
 mod connection;
 mod doctor;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod guarantees;
 mod inspect;
 mod memo;

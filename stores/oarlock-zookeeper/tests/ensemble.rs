@@ -99,6 +99,39 @@ async fn a_lock_outlives_its_leader() -> Result<()> {
     Ok(())
 }
 
+/// An observer does not vote, and passes writes on to the leader: a client that knows no other server holds, waits and
+/// renews there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_serves_like_any_other_server() -> Result<()> {
+    let Some(ensemble) = ZooKeeperEnsemble::with_observer_or_skip()? else { return Ok(()) };
+    ensure!(ensemble.leader()? != 0, "an observer leads");
+    let open = async || {
+        let config = Config::new([ensemble.hosts()[0].clone()]).session_timeout(SESSION).digest("ada", "secret");
+        anyhow::Ok(Locks::over(ZooKeeper::open(config).await?)?)
+    };
+    let (holder, next) = (open().await?, open().await?);
+    let guard = holder.mutex("job").lock().await?;
+    let lock = next.mutex("job").wait(SESSION * 4);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let first = guard.ends_at();
+    let renewed = async {
+        while guard.is_held() && guard.ends_at() == first {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SESSION, renewed).await.context("no renewal")?;
+    ensure!(guard.is_held(), "lost: {:?}", guard.loss());
+    // Servers that vote count.
+    let voter = client(&ensemble, SESSION).await?;
+    ensure!(voter.mutex("job").try_lock().await?.is_none(), "granted twice");
+    let fence = guard.fence();
+    guard.release().await?;
+    let theirs = tokio::time::timeout(SESSION, waiting).await.context("no waiter took over")???;
+    ensure!(theirs.fence() > fence, "fence {} after {fence}", theirs.fence());
+    theirs.release().await?;
+    Ok(())
+}
+
 /// Without a majority nothing is granted, and belief ends by our own clock. When the majority is back, it counts on
 /// from where it was.
 #[tokio::test(flavor = "multi_thread")]

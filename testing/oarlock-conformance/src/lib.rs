@@ -39,9 +39,10 @@
 //! restart a real server, implement [`Fixture`] and [`Connection`]. Each [power](Powers) of a fixture is optional.
 //!
 //! # What else is here
-//! - [`history`]: the checker. Record what your workers believed; it finds overlaps, falling fences, overtaking and
+//! - [`history`]: the checker, of the crate `oarlock-torture`. Record what your workers believed; it finds overlaps, falling fences, overtaking and
 //!   starvation.
 //! - [`sim`]: the engine over simulated stores, under paused time. A seed repeats a failure.
+//! - [`explore`]: an exhaustive search through small worlds.
 //! - [`broken`]: broken locks that the checker and the cases must catch.
 //! - [`delayed`] and [`faulty`]: latency, cuts and lost replies for any driver.
 
@@ -51,10 +52,10 @@ mod contention;
 mod context;
 pub mod delayed;
 mod ending;
+pub mod explore;
 mod failure;
 pub mod faulty;
 pub mod fixture;
-pub mod history;
 mod over_driver;
 mod runner;
 pub mod sim;
@@ -62,6 +63,6 @@ pub mod sim;
 pub use ending::end_of_belief;
 pub use failure::{Failure, Outcome};
 pub use fixture::{Connection, Deviations, Fixture, Pace, Power, Powers};
-pub use history::{History, Hold, Rules, Verdict, Violation};
+pub use oarlock_torture::history::{self, History, Hold, Rules, Verdict, Violation};
 pub use over_driver::DriverFixture;
 pub use runner::{Ran, args, run, run_case, run_with};

@@ -1,15 +1,33 @@
 //! The engine over seeded fake stores, under paused time.
 //!
-//! One seed draws a whole world: the style of the store, how many clients and tasks contend, leases and delays, and
-//! which faults happen. Everything runs on one thread in virtual time, so a seed replays exactly. What the tasks
+//! One seed draws a whole world: the style of the store, how many clients and tasks contend, kinds, leases and delays,
+//! and which faults happen. Everything runs on one thread in virtual time, so a seed replays exactly. What the tasks
 //! believed is written down as a [`History`](crate::history::History) and checked; at the end nothing may be left in
 //! the store and it must still work.
+//!
+//! [`campaign`] runs many seeds, and changes worlds that reached something new; [`shrink`] makes a failing one smaller.
+//! The JSON of a [`Plan`] replays it.
+//!
+//! # What is not promised
+//! After a fall-back of the store, a jump of its lease clock or a break by force, two may believe for a while: the
+//! beliefs from before must end within one lease, and fences must rise all the same. Clients are suspended together: a
+//! process that does not run believes nothing, so it makes no difference whether others run meanwhile.
 
+mod ask;
+mod campaign;
+mod clocks;
 mod connection;
+mod contender;
+mod coverage;
+mod log;
 mod plan;
 mod queue;
 mod rows;
-mod workload;
+mod shrink;
+mod world;
 
-pub use plan::{Plan, Style};
-pub use workload::{Outcome, Tally, run};
+pub use campaign::{Report, campaign};
+pub use coverage::Coverage;
+pub use plan::{Chances, Load, Plan, Style};
+pub use shrink::shrink;
+pub use world::{Outcome, run};

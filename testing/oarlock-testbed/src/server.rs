@@ -11,6 +11,7 @@ mod etcd_peers;
 mod etcd_tls;
 mod flavour;
 mod log;
+mod made;
 mod mariadb;
 mod missing;
 mod mysql;

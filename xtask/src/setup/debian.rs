@@ -1,4 +1,4 @@
-//! Servers that Debian has in its unstable suite: unpacked with all their libraries under the folder of build
+//! Servers that Debian has in another suite than the one that is installed: unpacked with all their libraries under the folder of build
 //! products, and not installed. The machine's packages and apt's own state stay as they are, and no right beyond that
 //! folder is needed.
 
@@ -13,22 +13,29 @@ use crate::workspace::Workspace;
 /// Where the tests look for servers, under the folder of build products.
 pub(crate) const SERVERS: &str = "servers";
 
-/// The suite that has them.
+/// The suite that has the newest.
 const SUITE: &str = "sid";
 
-/// A server of that suite.
+/// A server of such a suite.
 #[derive(Debug)]
 pub(crate) struct Server {
     /// Its folder.
     pub(crate) name: &'static str,
     package: &'static str,
+    suite: &'static str,
     /// The program itself, in what is unpacked.
     program: &'static str,
 }
 
 impl Server {
     pub(crate) const fn new(name: &'static str, package: &'static str, program: &'static str) -> Self {
-        Self { name, package, program }
+        Self { name, package, suite: SUITE, program }
+    }
+
+    /// The same package of another suite.
+    pub(crate) const fn of(mut self, suite: &'static str) -> Self {
+        self.suite = suite;
+        self
     }
 
     /// Where it is unpacked.
@@ -115,7 +122,7 @@ fn unpack_in(server: &Server, work: &Path, home: &Path) -> anyhow::Result<()> {
     let listed = listed()?;
     let source = source(&listed).context("none of apt's sources is Debian's")?;
     let keys = if Path::new(KEYS).is_file() { format!("[signed-by={KEYS}] ") } else { String::new() };
-    fs::write(work.join("sources.list"), format!("deb {keys}{source} {SUITE} main\n"))?;
+    fs::write(work.join("sources.list"), format!("deb {keys}{source} {} main\n", server.suite))?;
     fs::write(work.join("apt.conf"), HOOKS.map(|hook| format!("#clear {hook};\n")).concat())?;
     run_quietly(apart(work).arg("update"))?;
     run_quietly(apart(work).args(["--download-only", "install", server.package]))?;

@@ -1,8 +1,8 @@
 //! What the suite said, and the page of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use super::SUITES;
 use super::Suite;
 
 /// The sum of what the runs of one program said.
@@ -76,14 +76,25 @@ impl Row {
     pub(super) fn title(&self) -> String {
         format!("{} {}", self.server, self.version)
     }
+
+    /// Its line of the table.
+    fn line(&self, date: &str) -> String {
+        let result = match &self.result {
+            Outcome::Passed => "passed".to_owned(),
+            Outcome::Failed => format!("**{} failed**", self.tally.failed),
+            Outcome::Missing(why) => why.replace('|', "/").replace('\n', " "),
+        };
+        let skipped: usize = self.tally.skipped.values().sum();
+        format!("| {} | {} | {result} | {} | {skipped} | {date} |", self.server, self.version, self.tally.passed)
+    }
 }
 
 const HEAD: &str = "# Which servers Oarlock is tested on
 
 `cargo xtask test --only versions` writes this page: it runs the conformance suite of each store on the server that
-Debian stable brings, and on newer ones that it unpacks beside it, or builds from Go modules and Maven artifacts.
-`cargo xtask test --all` includes it. A row counts the cases of every deployment and layout that the suite of the store
-has.
+Debian stable brings, and on older and newer ones that it unpacks beside it, or builds from Go modules and Maven
+artifacts. `cargo xtask test --all` includes it, and `--only versions=etcd` runs the rows of one server. A row counts the
+cases of every deployment and layout that the suite of the store has.
 
 ";
 
@@ -93,39 +104,54 @@ const UNTESTED: &str = "
 | server | why |
 |---|---|
 | MySQL 8.4 and older | no package of it can be unpacked here; MySQL 9 runs in every test run |
-| Redis 6 | not part of the run. Tried by hand on 6.0.16: all cases of one server pass but one, for which the test itself needs a command of Redis 7; a cluster needs Redis 7. The suite logs in with rights on channels, which Redis 6.0 does not know |
-| etcd behind an HTTP/2 proxy, MySQL behind ProxySQL | no such proxy is at hand. A TCP proxy is in front of every server of the suite |
-| managed services | they need an account. What they restrict is tested: [Redis](backends/redis.md#set-up), [PostgreSQL](backends/postgres.md#set-up), [MySQL](backends/mysql.md#set-up) |
+| MySQL behind ProxySQL | Debian has no package of it. A TCP proxy is in front of every server of the suite; `oarlock-etcd` has tests of an HTTP/2 proxy |
+| a cluster of Redis 6 | it lacks sharded channels. A client that connects is refused, with the version that it needs |
+| managed services | they need an account. What they restrict is tested: [Redis](backends/redis.md#set-up), [PostgreSQL](backends/postgres.md#set-up), [MySQL](backends/mysql.md#set-up); so are names that lead to another address, on every store, and [proxies](backends/etcd.md#behind-a-proxy) |
 ";
 
-/// The page.
-pub(super) fn page(rows: &[Row], date: &str) -> String {
+/// The page: the rows of this run, and from the page before it those of suites that did not run.
+pub(super) fn page(rows: &[Row], date: &str, before: &str) -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| server | version | result | cases passed | cases skipped | date |\n|---|---|---|---|---|---|\n");
-    for row in rows {
-        let result = match &row.result {
-            Outcome::Passed => "passed".to_owned(),
-            Outcome::Failed => format!("**{} failed**", row.tally.failed),
-            Outcome::Missing(why) => why.replace('|', "/").replace('\n', " "),
-        };
-        let (skipped, tally): (usize, _) = (row.tally.skipped.values().sum(), &row.tally);
-        let _ =
-            writeln!(page, "| {} | {} | {result} | {} | {skipped} | {date} |", row.server, row.version, tally.passed);
+    for suite in SUITES {
+        for name in suite.names() {
+            let mut lines: Vec<_> =
+                of(rows, suite).filter(|row| row.server == name).map(|row| row.line(date)).collect();
+            if lines.is_empty() {
+                let begin = format!("| {name} |");
+                lines.extend(before.lines().filter(|line| line.starts_with(&begin)).map(str::to_owned));
+            }
+            page.extend(lines.into_iter().map(|line| line + "\n"));
+        }
     }
     page.push_str(UNTESTED);
     page.push_str("\n## Skipped cases\n\nA case is skipped where the store cannot do what it is about.\n\n");
     page.push_str("| suite | reason | cases |\n|---|---|---|\n");
-    let mut reasons = BTreeMap::new();
-    for row in rows {
-        for (why, count) in &row.tally.skipped {
-            let most: &mut usize = reasons.entry((row.suite, why)).or_default();
-            *most = (*most).max(*count);
-        }
-    }
-    for ((suite, why), count) in reasons {
-        let _ = writeln!(page, "| `{suite}` | {why} | {count} |");
+    for suite in SUITES {
+        let begin = format!("| `{}` |", suite.program);
+        // A server that shares the suite of another has no reasons of its own.
+        let lines: Vec<_> = if of(rows, suite).any(|row| row.server == suite.store) {
+            reasons(of(rows, suite)).map(|(why, count)| format!("{begin} {why} | {count} |")).collect()
+        } else {
+            before.lines().filter(|line| line.starts_with(&begin)).map(str::to_owned).collect()
+        };
+        page.extend(lines.into_iter().map(|line| line + "\n"));
     }
     page
+}
+
+fn of<'a>(rows: &'a [Row], suite: &Suite) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(|row| row.suite == suite.program)
+}
+
+/// Why cases were skipped, and how many at most on one server.
+fn reasons<'a>(rows: impl Iterator<Item = &'a Row>) -> impl Iterator<Item = (&'a String, usize)> {
+    let mut reasons = BTreeMap::new();
+    for (why, count) in rows.flat_map(|row| &row.tally.skipped) {
+        let most: &mut usize = reasons.entry(why).or_default();
+        *most = (*most).max(*count);
+    }
+    reasons.into_iter()
 }
 
 #[cfg(test)]
@@ -152,7 +178,7 @@ test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         let row = |tally, passed| Row::new("Redis", "8.0".to_owned(), &SUITES[0], tally, passed);
         let rows = [row(Tally::default(), true), row(Tally::read(SAID), false), row(Tally::read(SAID), true)];
         assert_eq!(rows.iter().map(Row::failed).collect::<Vec<_>>(), [false, true, false]);
-        let page = page(&rows, "2026-01-31");
+        let page = page(&rows, "2026-01-31", "");
         for line in [
             "| Redis | 8.0 | not installed | 0 | 0 | 2026-01-31 |",
             "| Redis | 8.0 | **1 failed** | 209 | 2 | 2026-01-31 |",
@@ -161,5 +187,26 @@ test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }
+    }
+
+    #[test]
+    fn rows_of_servers_that_did_not_run_stay() {
+        let row = |at: usize, version: &str| {
+            Row::new(SUITES[at].store, version.to_owned(), &SUITES[at], Tally::read(SAID), true)
+        };
+        let before = page(&[row(0, "7.0"), row(1, "3.4")], "2026-01-31", "");
+        let after = page(&[row(1, "3.5")], "2026-02-28", &before);
+        let lines: Vec<_> = after.lines().filter(|line| line.contains(" passed | 209 ")).collect();
+        assert_eq!(
+            lines,
+            ["| Redis | 7.0 | passed | 209 | 2 | 2026-01-31 |", "| etcd | 3.5 | passed | 209 | 2 | 2026-02-28 |"]
+        );
+        let reasons: Vec<_> = after.lines().filter(|line| line.contains("this store has no queue")).collect();
+        assert_eq!(reasons.len(), 2, "{reasons:?}");
+        assert_eq!(page(&[], "2026-03-31", &after), after, "nothing ran");
+        let valkey = Row::new("Valkey", "9.1".to_owned(), &SUITES[0], Tally::read(SAID), true);
+        let with_valkey = page(&[valkey], "2026-03-31", &after);
+        assert!(with_valkey.contains("| Redis | 7.0 |") && with_valkey.contains("| Valkey | 9.1 |"), "{with_valkey}");
+        assert_eq!(with_valkey.lines().count(), after.lines().count() + 1, "{with_valkey}");
     }
 }

@@ -7,8 +7,8 @@ use oarlock_bench::contend::{Contender, contend, now};
 use oarlock_bench::grants::{Contention, Grant, Violation, Window, check};
 use oarlock_bench::pairs::{self, Pairs, Who};
 
-use crate::bench::crew::Crew;
 use crate::bench::plan::{Load, Plan};
+use crate::bench::workers::Workers;
 use crate::exit::Failure;
 
 /// Turns of each in a load without contention.
@@ -65,7 +65,7 @@ pub(crate) fn steps(plan: &Plan) -> u32 {
 pub(crate) async fn all(
     plan: &Plan,
     targets: &Targets,
-    crew: &mut Crew,
+    workers: &mut Workers,
     progress: &impl Progress,
 ) -> Result<Findings, Failure> {
     let mut findings = Findings::default();
@@ -76,9 +76,9 @@ pub(crate) async fn all(
             Load::Names => uncontended(plan, targets, plan.tasks, progress).await?,
             Load::Tasks => contended(plan, targets, None, &mut findings, progress).await?,
             Load::Processes => {
-                crew.gather(plan.processes).await?;
-                let finding = contended(plan, targets, Some(&mut *crew), &mut findings, progress).await?;
-                crew.dismiss().await?;
+                workers.start(plan.processes).await?;
+                let finding = contended(plan, targets, Some(&mut *workers), &mut findings, progress).await?;
+                workers.end().await?;
                 finding
             }
         };
@@ -98,18 +98,18 @@ async fn uncontended(plan: &Plan, targets: &Targets, tasks: u32, progress: &impl
 async fn contended(
     plan: &Plan,
     targets: &Targets,
-    mut crew: Option<&mut Crew>,
+    mut workers: Option<&mut Workers>,
     findings: &mut Findings,
     progress: &impl Progress,
 ) -> Result<Finding, Failure> {
-    let (load, contenders) = if crew.is_some() {
+    let (load, contenders) = if workers.is_some() {
         (Load::Processes, plan.processes * plan.per_process)
     } else {
         (Load::Tasks, plan.contenders)
     };
-    let name = plan.name(if crew.is_some() { "processes" } else { "tasks" });
+    let name = plan.name(if workers.is_some() { "processes" } else { "tasks" });
     // Those of other processes have their own; one is enough to know whether there are any.
-    let rivals = targets.rivals(&name, if crew.is_some() { 1 } else { contenders }).await?;
+    let rivals = targets.rivals(&name, if workers.is_some() { 1 } else { contenders }).await?;
     let mut baseline = match rivals.first() {
         Some(rival) => Some((rival.what(), Contention::new(contenders)?)),
         None => None,
@@ -126,8 +126,8 @@ async fn contended(
             // The first round only warms up.
             let window = Window { start, end: start + nanos(if round == 0 { length / 4 } else { length }) };
             let served = targets.calls().await;
-            let mut grants: Vec<Grant> = if let Some(crew) = &mut crew {
-                crew.contend(who.word(), &name, window).await?
+            let mut grants: Vec<Grant> = if let Some(workers) = &mut workers {
+                workers.contend(who.word(), &name, window).await?
             } else {
                 let mut all = Vec::new();
                 for number in 0..contenders {

@@ -7,12 +7,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use oarlock_bench::Targets;
 
 use crate::args::{StoreArgs, span};
-use crate::bench::crew::Crew;
 use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
+use crate::bench::workers::Workers;
 use crate::bench::{show, worker};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
+use crate::progress;
 use crate::signals::{self, FORWARDED, Signals};
 
 /// Measure how fast locks are on this store, next to a baseline of the fewest requests that it needs
@@ -70,11 +71,11 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
         signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
         targets = connect(plan) => targets?,
     };
-    let (mut crew, bar) = (Crew::default(), Bar::new(plan));
+    let (mut workers, bar) = (Workers::default(), Bar::new(plan));
     let measured = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
-        findings = measure::all(plan, &targets, &mut crew, &bar) => findings,
+        findings = measure::all(plan, &targets, &mut workers, &bar) => findings,
     };
     drop(bar);
     let said = measured.and_then(|findings| {
@@ -85,16 +86,21 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
         }
         verdict(&findings)
     });
-    let (dismissed, closed) = (crew.dismiss().await, targets.close().await);
+    let (ended, closed) = (workers.end().await, targets.close().await);
     let exit = said?;
-    dismissed.and(closed.map_err(Failure::from)).map(|()| exit)
+    ended.and(closed.map_err(Failure::from)).map(|()| exit)
 }
 
 /// Locks, and what they are compared with.
 async fn connect(plan: &Plan) -> Result<Targets, Failure> {
-    let mut targets = plan.connect().await?;
-    targets.compare(|error| plan.store.messages.warning(&format!("nothing to compare with: {error}"))).await;
-    Ok(targets)
+    let messages = plan.store.messages;
+    let what = format!("connecting to {}", plan.store.url);
+    progress::during(messages, &what, async {
+        let mut targets = plan.connect().await?;
+        targets.compare(|error| messages.warning(&format!("nothing to compare with: {error}"))).await;
+        Ok(targets)
+    })
+    .await
 }
 
 /// A lock that did not exclude is an error, however fast it was.
@@ -115,7 +121,7 @@ impl Bar {
             return Self(None);
         }
         let bar = ProgressBar::new(measure::steps(plan).into());
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg} {elapsed}") {
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg} {elapsed}, {eta} left") {
             bar.set_style(style);
         }
         signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(200)));

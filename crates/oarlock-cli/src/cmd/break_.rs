@@ -46,13 +46,13 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
         (Some(id), _) => Nonce::Id(id),
         (None, fence) => Nonce::Fence(Fence::new(fence.unwrap_or_default())),
     };
-    if !args.yes && !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("standard input is no terminal: confirm with --yes"));
-    }
+    confirmation_is_possible(args.yes)?;
     block_on(async {
         let locks = store.connect().await?;
         let holder = find(&locks, &name, nonce).await?;
-        if !args.yes && !confirmed(&name, &holder) {
+        let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
+        let question = format!("{quoted} is held by {held_by} for {}. End that?", text::span(holder.held_for));
+        if !args.yes && !confirmed(&question) {
             store.messages.note("nothing was done");
             return Ok(Code::Success.into());
         }
@@ -62,7 +62,6 @@ pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
             return Err(Failure::new(Code::Busy, message));
         }
         let ending = Ending::new(who(), args.reason.clone());
-        let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
         // The grace counts from the asking, which the store hears later than this.
         let asked = Instant::now();
         match locks.break_claim(&name, holder.id, ending, args.grace).await? {
@@ -156,11 +155,18 @@ pub(crate) fn who() -> String {
     format!("{user}@{host} (pid {pid})")
 }
 
-fn confirmed(name: &ResourceName, holder: &HolderState) -> bool {
-    let name = text::quoted(name.as_str());
-    let (who, held) = (text::holder(&holder.label), text::span(holder.held_for));
+/// Where there is no terminal, `--yes` is needed.
+pub(crate) fn confirmation_is_possible(yes: bool) -> Result<(), Failure> {
+    if yes || std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::usage("standard input is no terminal: confirm with --yes"))
+}
+
+/// Asks, on a terminal.
+pub(crate) fn confirmed(question: &str) -> bool {
     let mut error = std::io::stderr();
-    let asked = write!(error, "{name} is held by {who} for {held}. End that? [y/N] ").and_then(|()| error.flush());
+    let asked = write!(error, "{question} [y/N] ").and_then(|()| error.flush());
     let mut answer = String::new();
     asked.is_ok()
         && std::io::stdin().lock().read_line(&mut answer).is_ok()

@@ -15,6 +15,8 @@ use crate::demo::trouble::{Boxed, failure};
 use crate::demo::{chart, flash_sale, oncall, oversell};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::progress;
 use crate::signals::{self, FORWARDED, Signals};
 use crate::store::Store;
 
@@ -42,14 +44,16 @@ async fn open(demo: &DemoCommand, store: &Store) -> Result<Exit, Failure> {
     let url = &store.url;
     // From before anything is made, so that nothing is left of it.
     let signals = Signals::new(FORWARDED.iter().copied())?;
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    let what = format!("making tables in {url}");
     #[cfg(feature = "postgres")]
     if url.driver() == "postgres" {
-        let database = database::postgres::Pg::make(url).await?;
+        let database = progress::during(store.messages, &what, database::postgres::Pg::make(url)).await?;
         return play(demo, store, &database, &database, signals).await;
     }
     #[cfg(feature = "mysql")]
     if url.driver() == "mysql" {
-        let database = database::mysql::Maria::make(url).await?;
+        let database = progress::during(store.messages, &what, database::mysql::Maria::make(url)).await?;
         return play(demo, store, &database, &database, signals).await;
     }
     #[cfg(feature = "redis")]

@@ -1,20 +1,16 @@
 //! `oarlock doctor`: is this deployment safe, and why not?
 
-use std::io::IsTerminal as _;
-use std::pin::pin;
 use std::time::Duration;
 
-use oarlock::doctor::{Fact, Finding, Limits, Report, Severity, examine};
-use oarlock_core::text::plain;
+use oarlock::doctor::{Fact, Finding, Limits, Report, Severity, examine, guarantees_of, longest};
+use oarlock_core::text::{self, plain};
 use serde_json::{Value, json};
 
 use crate::args::{StoreArgs, span};
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
+use crate::progress;
 use crate::store::{Store, block_on};
-
-/// Where the pages are.
-const DOCS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs");
 
 /// Examine the store: is it safe for locks, and why not? Exit code 0 if it is, 1 with warnings, 2 if a promise is void
 #[derive(Debug, clap::Args)]
@@ -34,24 +30,17 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let mut limits = Limits::default();
     (limits.waiters, limits.max_hold) = (args.max_waiters, args.max_hold);
-    let report = block_on(async {
-        let mut examination = pin!(examine(&store.url, limits));
-        // Servers that do not answer take their time: on a terminal that is said.
-        if let Ok(report) = tokio::time::timeout(Duration::from_secs(1), &mut examination).await {
-            return Ok(report?);
-        }
-        if std::io::stderr().is_terminal() {
-            store.messages.note(&format!("still asking the servers of {} …", store.url));
-        }
-        Ok(examination.await?)
-    })?;
+    let most = text::span(longest(&store.url)?);
+    let what = format!("asking the servers of {}, for {most} at most", store.url);
+    let report = block_on(async { Ok(progress::during(store.messages, &what, examine(&store.url, limits)).await?) })?;
     let exit = exit(&report);
+    let links = Links(report.guarantees.or(guarantees_of(&store.url)?.map(|row| row.anchor)));
     match store.messages.format {
-        Format::Table => output::print(&text(&report, &store.url.to_string(), store.messages.verbose))?,
-        Format::Json => output::print_json(&document(&report, &store.url.to_string(), exit))?,
+        Format::Table => output::print(&table(&report, &store.url.to_string(), &links, store.messages.verbose))?,
+        Format::Json => output::print_json(&document(&report, &store.url.to_string(), &links, exit))?,
         Format::Jsonl => {
             for finding in &report.findings {
-                output::print_line(&finding_json(finding).to_string())?;
+                output::print_line(&finding_json(finding, &links).to_string())?;
             }
         }
         Format::Name => {
@@ -79,47 +68,42 @@ fn word(severity: Severity) -> &'static str {
     }
 }
 
-fn guarantee(finding: &Finding) -> String {
-    format!("{DOCS}/guarantees.md#{}", finding.check.promise.anchor())
+/// The row of this store in the tables of guarantees.
+struct Links(Option<&'static str>);
+
+impl Links {
+    /// How this store keeps the promise, where stores differ.
+    fn store(&self, finding: &Finding) -> Option<String> {
+        finding.store_guarantee(self.0?)
+    }
 }
 
-fn runbook(finding: &Finding) -> String {
-    format!("{DOCS}/runbook.md#{}", finding.check.id)
-}
-
-fn document(report: &Report, url: &str, exit: Exit) -> Value {
+fn document(report: &Report, url: &str, links: &Links, exit: Exit) -> Value {
     json!({
         "url": url,
         "safe": exit == Exit(0),
-        "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
+        "findings": report.findings.iter().map(|finding| finding_json(finding, links)).collect::<Vec<_>>(),
         "facts": report.facts,
     })
 }
 
-fn finding_json(finding: &Finding) -> Value {
-    let check = finding.check;
-    json!({
-        "id": check.id,
-        "severity": check.severity,
-        "server": finding.server,
-        "reason": finding.reason,
-        "promise": check.promise.title(),
-        "guarantee": guarantee(finding),
-        "fix": check.fix,
-        "runbook": runbook(finding),
-    })
+fn finding_json(finding: &Finding, links: &Links) -> Value {
+    let mut shown = json!(finding);
+    shown["store_guarantee"] = json!(links.store(finding));
+    shown
 }
 
-fn text(report: &Report, url: &str, verbose: bool) -> String {
+fn table(report: &Report, url: &str, links: &Links, verbose: bool) -> String {
     let mut lines = Vec::new();
     for finding in &report.findings {
         let check = finding.check;
         let server = finding.server.as_deref().map(plain).unwrap_or_default();
         lines.push(format!("{:8} {}  {server}", word(check.severity), check.id).trim_end().to_owned());
         lines.push(format!("         {}", plain(&finding.reason)));
-        lines.push(format!("         promise  {} {}", check.promise.title(), guarantee(finding)));
+        lines.push(format!("         promise  {} {}", check.promise.title(), finding.guarantee()));
+        lines.extend(links.store(finding).map(|link| format!("         store    {link}")));
         lines.push(format!("         fix      {}", check.fix));
-        lines.push(format!("         more     {}", runbook(finding)));
+        lines.push(format!("         more     {}", finding.runbook()));
         lines.push(String::new());
     }
     if verbose {

@@ -8,7 +8,7 @@ use oarlock::{Election, Leader, Locks, MultiGuard};
 use oarlock_core::text;
 use serde_json::json;
 
-use crate::args::{LockArgs, OnLost, StoreArgs, pair, span};
+use crate::args::{LabelArgs, LockArgs, LossArgs, OnLost, StoreArgs, span};
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
 use crate::cmd::run::{self, forever, not_started, wait_for_stop};
@@ -52,18 +52,10 @@ pub(crate) struct ElectArgs {
     /// The lease: how long the leadership lives without renewal; 30s, or what the URL says
     #[arg(short, long, value_name = "DUR", value_parser = span)]
     pub(crate) ttl: Option<Duration>,
-    /// What to do to the command when the leadership is about to be lost
-    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
-    pub(crate) on_lost: OnLost,
-    /// How long after TERM to send KILL; 5s or a quarter of the lease, at most half of it
-    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
-    pub(crate) kill_after: Option<Duration>,
-    /// A label that others see in ls and show; may be repeated
-    #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
-    pub(crate) meta: Vec<(String, String)>,
-    /// Why this process stands for election; others see it in ls and show
-    #[arg(hide_short_help = true, long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
+    #[command(flatten)]
+    pub(crate) label: LabelArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The command and its arguments
@@ -77,12 +69,12 @@ pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> 
     if args.observe {
         return block_on(observe(&store, &name));
     }
-    if args.on_lost == OnLost::Warn {
+    if args.loss.on_lost == OnLost::Warn {
         return Err(Failure::usage("--on-lost warn does not go with elect: the command must end with the leadership"));
     }
-    let lock = LockArgs { ttl: args.ttl, meta: args.meta, reason: args.reason, ..LockArgs::waiting() };
+    let lock = LockArgs { ttl: args.ttl, label: args.label, ..LockArgs::waiting() };
     let asking = Asking::new(lock, &store)?;
-    let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
+    let rules = Rules::new(args.loss, &asking)?;
     let settings = RunSettings {
         names: vec![name],
         asking,

@@ -3,6 +3,7 @@
 use crate::args::StoreArgs;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
+use crate::progress;
 use crate::store::{Store, block_on};
 
 /// Create the tables and procedures that locks need in a database; print the rights that they need in any store
@@ -24,7 +25,9 @@ pub(crate) fn main(args: &InitArgs) -> Result<Exit, Failure> {
         let script = oarlock::setup::script(&store.url, args.grant.as_deref())?;
         script.map(|script| output::print(&script)).transpose()?.is_some()
     } else {
-        block_on(async { Ok(oarlock::setup::init(&store.url, args.grant.as_deref()).await?) })?
+        let what = format!("creating what locks need in {}", store.url);
+        let init = oarlock::setup::init(&store.url, args.grant.as_deref());
+        block_on(async { Ok(progress::during(store.messages, &what, init).await?) })?
     };
     if needs && !args.print {
         store.messages.note(&format!("the tables in {} are ready", store.url));

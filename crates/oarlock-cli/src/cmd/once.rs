@@ -1,5 +1,7 @@
 //! `oarlock once`: a command that runs once per slot, on one machine of many.
 
+mod record;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,22 +11,20 @@ use oarlock::state::ResourceName;
 use oarlock::{Error, ErrorKind, Guard, LastSlot, Locks, MultiGuard, Once};
 use oarlock_core::text;
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::args::{LockArgs, OnBusy, OnLost, StoreArgs, pair, span};
+use crate::args::{LabelArgs, LockArgs, LossArgs, OnBusy, StoreArgs, span};
 use crate::child::Status;
 use crate::cmd::run::{self, busy, busy_words, forever, not_started, stopped, wait_for_stop};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
 use crate::observe::EngineEvents;
-use crate::output::{self, Format};
 use crate::report::{Outcome, Report};
 use crate::settings::{Asking, Rules, RunSettings, open_report};
 use crate::signals::{FORWARDED, JOB, Signals};
 use crate::slot::{Clock, Current, Slots};
 use crate::store::{Store, block_on, farewell};
 use crate::{multi, nest, progress};
+use record::{MAX_BY, Record, now, told};
 
 /// Run a command once per slot, on one machine of many: the cron job of a cluster
 #[derive(Debug, clap::Args)]
@@ -36,11 +36,17 @@ pub(crate) struct OnceArgs {
     /// The name under which the slots are counted
     pub(crate) name: String,
     /// A duration (15m, 1h, 1d), a cron expression with an optional time zone, or any text
-    #[arg(long, value_name = "EXPR", required_unless_present = "show")]
+    #[arg(long, value_name = "EXPR", required_unless_present_any = ["show", "forget"])]
     pub(crate) slot: Option<String>,
     /// Show the last slot: who ran it, when, and its exit code
     #[arg(long, conflicts_with_all = ["argv", "command"])]
     pub(crate) show: bool,
+    /// Forget the last slot, as --show prints it, and those before it: it runs again
+    #[arg(hide_short_help = true, long, value_name = "SLOT", conflicts_with_all = ["argv", "command", "slot", "show"])]
+    pub(crate) forget: Option<String>,
+    /// Do not ask for confirmation of --forget
+    #[arg(hide_short_help = true, long, requires = "forget")]
+    pub(crate) yes: bool,
     /// Run a slot again whose command failed or did not finish
     #[arg(long)]
     pub(crate) at_least_once: bool,
@@ -68,18 +74,10 @@ pub(crate) struct OnceArgs {
     /// The lease: how long the lock lives without renewal; 30s, or what the URL says
     #[arg(short, long, value_name = "DUR", value_parser = span)]
     pub(crate) ttl: Option<Duration>,
-    /// What to do to the command when the lock is about to be lost
-    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
-    pub(crate) on_lost: OnLost,
-    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
-    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
-    pub(crate) kill_after: Option<Duration>,
-    /// A label that others see in ls and show; may be repeated
-    #[arg(hide_short_help = true, short = 'm', long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
-    pub(crate) meta: Vec<(String, String)>,
-    /// Why the command runs; others see it in ls and show
-    #[arg(hide_short_help = true, long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
+    #[command(flatten)]
+    pub(crate) label: LabelArgs,
     /// Run STRING with sh -c
     #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
     pub(crate) command: Option<OsString>,
@@ -89,7 +87,7 @@ pub(crate) struct OnceArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The command and its arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["command", "show"])]
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["command", "show", "forget"])]
     pub(crate) argv: Vec<OsString>,
 }
 
@@ -110,41 +108,19 @@ fn code(text: &str) -> Result<Substitute, String> {
     }
 }
 
-/// What is recorded with a slot.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
-    by: String,
-    started: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ended: Option<String>,
-    /// 128+N if signal N ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    code: Option<u8>,
-}
-
-/// The longest name of a machine and process that is recorded, in bytes: with the longest slot it fits into a memo.
-const MAX_BY: usize = 200;
-
 /// How often a name that is only just in use is asked for again, and the pause before that: another machine that finds
 /// its slot done holds the lock for a round trip.
 const AGAIN: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(60);
 
-impl Record {
-    fn of(last: &LastSlot) -> Option<Self> {
-        last.record.as_deref().and_then(|record| serde_json::from_str(record).ok())
-    }
-
-    fn text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-}
-
 pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
     if args.show {
-        return block_on(show(&store, &name));
+        return block_on(record::show(&store, &name));
+    }
+    if let Some(slot) = &args.forget {
+        return block_on(record::forget(&store, &name, slot, args.yes));
     }
     let slots = Slots::parse(args.slot.as_deref().unwrap_or_default())?;
     let (mut busy_code, mut done_code) = (Code::Busy as u8, 0);
@@ -162,12 +138,11 @@ pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
         max_hold: args.max_hold,
         conflict_exit_code: busy_code,
         lost_exit_code: args.lost_exit_code,
-        meta: args.meta,
-        reason: args.reason,
+        label: args.label,
         ..LockArgs::waiting()
     };
     let asking = Asking::new(lock, &store)?;
-    let rules = Rules::new(args.on_lost, args.kill_after, &asking)?;
+    let rules = Rules::new(args.loss, &asking)?;
     let command = args.command.map_or(args.argv, |script| vec!["sh".into(), "-c".into(), script]);
     let file = open_report(args.report.as_deref())?;
     let messages = store.messages;
@@ -231,7 +206,7 @@ impl SlotJob<'_> {
                 locked = once.lock() => locked,
                 () = forever(progress::announce(locks, events, store.messages)) => continue,
             };
-            let guard = match locked {
+            let mut guard = match locked {
                 Ok(guard) => guard,
                 Err(error) if error.kind() == ErrorKind::Busy => {
                     tries += 1;
@@ -250,6 +225,7 @@ impl SlotJob<'_> {
             report.slot = Some(current.slot.clone());
             let last = LastSlot::known_to(&guard)?;
             if let Some(last) = last.filter(|last| self.is_done(last, &current.slot)) {
+                self.keep_on(locks, &mut guard, &last).await;
                 let multi = MultiGuard::from(guard);
                 let _ = multi::release(multi, events).await;
                 // A store whose clock is a little behind that of cron must not cost a whole slot.
@@ -291,6 +267,20 @@ impl SlotJob<'_> {
     fn is_done(&self, last: &LastSlot, slot: &str) -> bool {
         let failed = || Record::of(last).is_some_and(|record| record.code != Some(0));
         last.covers(slot) && !(self.at_least_once && *last.slot == *slot && failed())
+    }
+
+    /// A text has no end after which it is not asked for again: it is remembered anew from now on.
+    async fn keep_on(&self, locks: &Locks, guard: &mut Guard, last: &LastSlot) {
+        if !matches!(self.slots, Slots::Text(_)) {
+            return;
+        }
+        let Ok(current) = self.slots.at(Timestamp::now()) else { return };
+        let remember = self.slots.remember(&current, self.keep);
+        let once = locks.once(self.settings.names[0].as_str()).remember(remember);
+        let record = last.record.as_deref().unwrap_or_default();
+        if let Err(error) = once.write_down(guard, &last.slot, record).await {
+            self.settings.store.messages.warning(&format!("the slot is not remembered for longer: {error}"));
+        }
     }
 
     /// What became of the slot while another process has the lock.
@@ -443,59 +433,4 @@ fn lost(guard: &Guard) -> Error {
 
 fn only(multi: MultiGuard) -> Result<Guard, Failure> {
     multi.into_guards().pop().ok_or_else(|| Failure::new(Code::Internal, "the lock is not there"))
-}
-
-fn now() -> String {
-    format!("{:.3}", Timestamp::now())
-}
-
-/// Who ran it, when, and how it ended.
-fn told(record: &Record, running: bool) -> String {
-    let end = match record.code {
-        Some(code) => format!("exit code {code}"),
-        None if running => "still running".to_owned(),
-        None => "it did not finish".to_owned(),
-    };
-    format!("on {} at {}, {end}", text::plain(&record.by), text::plain(&record.started))
-}
-
-/// `--show`.
-async fn show(store: &Store, name: &ResourceName) -> Result<Exit, Failure> {
-    let locks = store.connect().await?;
-    let last = locks.once(name.as_str()).last_with_record().await?;
-    let running = !locks.inspect(name).await?.holders.is_empty();
-    let (clock, record) = (Clock::of(&locks), last.as_ref().and_then(Record::of));
-    let value = json!({
-        "name": name,
-        "slot": last.as_ref().map(|last| &*last.slot),
-        "by": record.as_ref().map(|record| &record.by),
-        "started": record.as_ref().map(|record| &record.started),
-        "ended": record.as_ref().and_then(|record| record.ended.as_ref()),
-        "exit_code": record.as_ref().and_then(|record| record.code),
-        "running": running,
-        "clock": clock,
-    });
-    match store.messages.format {
-        Format::Json => output::print_json(&value)?,
-        Format::Jsonl => output::print_line(&value.to_string())?,
-        Format::Name => output::print_line(&last.map(|last| text::plain(&last.slot)).unwrap_or_default())?,
-        Format::Table => {
-            let whose = match clock {
-                Clock::Store => "the store's",
-                Clock::Client => "of each client: this store does not tell the time",
-            };
-            let mut lines = vec![text::plain(name.as_str())];
-            match (&last, &record) {
-                (None, _) => lines.push("  last slot  none, or forgotten".to_owned()),
-                (Some(last), record) => {
-                    lines.push(format!("  last slot  {}", text::plain(&last.slot)));
-                    lines.extend(record.iter().map(|record| format!("  ran        {}", told(record, running))));
-                }
-            }
-            lines.push(format!("  running    {}", if running { "yes" } else { "no" }));
-            lines.push(format!("  clock      {whose}"));
-            output::print_line(&lines.join("\n"))?;
-        }
-    }
-    Ok(Code::Success.into())
 }

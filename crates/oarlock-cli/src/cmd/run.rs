@@ -10,7 +10,7 @@ use oarlock::{Error, ErrorKind, Locks, MultiGuard};
 use oarlock_core::text;
 use rustix::process::Signal;
 
-use crate::args::{LockArgs, OnLost, StoreArgs, span};
+use crate::args::{LockArgs, LossArgs, StoreArgs, span};
 use crate::child::cause::Cause;
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
@@ -38,12 +38,8 @@ pub(crate) struct RunArgs {
     /// Keep the lock for at least DUR, even if the command ends sooner
     #[arg(hide_short_help = true, long, value_name = "DUR", value_parser = span)]
     pub(crate) min_hold: Option<Duration>,
-    /// What to do to the command when the lock is about to be lost
-    #[arg(hide_short_help = true, long, value_enum, default_value = "term", value_name = "WHAT")]
-    pub(crate) on_lost: OnLost,
-    /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
-    #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
-    pub(crate) kill_after: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
     /// Run STRING with sh -c
     #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
     pub(crate) command: Option<OsString>,

@@ -7,11 +7,10 @@ use std::time::Duration;
 use oarlock::error::Retry;
 use oarlock::state::{ClaimId, ResourceName, ResourceState, Waiters};
 use oarlock::{Error, Locks};
-use oarlock_core::text;
+use oarlock_core::{pattern, text};
 use serde_json::{Map, Value, json};
 
 use crate::args::{StoreArgs, span};
-use crate::cmd::ls;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format, millis};
 use crate::signals::{FORWARDED, Signals};
@@ -120,7 +119,7 @@ impl Follower<'_> {
         }
         let mut states = self.locks.list().await?;
         if let Some(pattern) = &self.args.pattern {
-            states.retain(|state| ls::matches(pattern, state.name.as_str()));
+            states.retain(|state| pattern::matches(pattern, state.name.as_str()));
         }
         Ok(states)
     }

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::cmd::ls::matches;
+use oarlock_core::pattern::matches;
+
 use crate::top::snapshot::{Leases, Row, Snapshot};
 
 /// By what locks are ordered.

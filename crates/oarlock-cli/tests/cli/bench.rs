@@ -1,12 +1,10 @@
 //! `oarlock bench`: figures that add up, processes that contend, and nothing left behind.
 
-use std::time::{Duration, Instant};
-
 use oarlock_testbed::Redis;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{Done, PATIENCE, Running, TestContext, await_death, finish, is_alive};
+use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
 
 /// Few of everything.
 const SMALL: [&str; 10] =
@@ -125,19 +123,6 @@ fn flags_that_make_no_sense_are_bad_usage() {
 }
 
 /// The processes that `pid` has started.
-fn children(pid: &str) -> Vec<String> {
-    let path = format!("/proc/{pid}/task/{pid}/children");
-    std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
-}
-
-fn await_true(what: &str, mut is: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < give_up, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Interrupts a load while it has locks, and finds no lock and no process afterwards.
 fn interrupt(context: &TestContext, url: &str, load: &str, processes: usize) {
     let words = ["bench", "-u", url, "--duration", "60s", "--only", load, "--processes", "2"];
@@ -145,14 +130,14 @@ fn interrupt(context: &TestContext, url: &str, load: &str, processes: usize) {
     let names = || finish(context.bare(["ls", "-o", "name", "-u", url])).out;
     await_true("a lock", || names().contains("oarlock-bench/"));
     let pid = running.pid().as_raw_nonzero().to_string();
-    let crew = children(&pid);
-    assert_eq!(crew.len(), processes, "{load}: {crew:?}");
+    let workers = children(&pid);
+    assert_eq!(workers.len(), processes, "{load}: {workers:?}");
     // As a terminal does: all of them at once.
     rustix::process::kill_process_group(running.pid(), Signal::INT).unwrap();
     let done = running.finish();
     assert_eq!((done.code, done.out.as_str()), (Some(130), ""), "{load}: {done:?}");
     assert_eq!(names(), "", "{load}: a lock was left");
-    for pid in crew {
+    for pid in workers {
         assert!(!is_alive(&pid), "{load}: a process was left");
     }
 }
@@ -172,9 +157,9 @@ fn processes_end_with_the_one_that_started_them() {
     let running = Running::start(context.oarlock(words));
     let pid = running.pid().as_raw_nonzero().to_string();
     await_true("processes", || children(&pid).len() == 3);
-    let crew = children(&pid);
+    let workers = children(&pid);
     running.signal(Signal::KILL);
-    crew.iter().for_each(|pid| await_death(pid));
+    workers.iter().for_each(|pid| await_death(pid));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::support::{Running, TestContext, finish};
 
-/// "The exact code is wanted" (consul 947, 3526).
+/// "The exact code is wanted" (consul 947, 3526, cronsul 5, cronlocker 10).
 #[test]
 fn the_childs_code_is_ours() {
     let context = TestContext::new();

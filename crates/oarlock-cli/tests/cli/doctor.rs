@@ -2,6 +2,7 @@
 
 mod coordinators;
 mod databases;
+mod provoked;
 mod redis;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::support::{TestContext, finish};
+
+/// The page that findings link to.
+const GUARANTEES: &str = include_str!("../../../../docs/guarantees.md");
 
 /// What `doctor` found on one store.
 #[derive(Debug)]
@@ -42,6 +46,10 @@ fn doctor_with(url: &str, args: &[&str]) -> Found {
         let text = |field: &str| finding[field].as_str().unwrap_or_else(|| panic!("no {field}: {finding}"));
         assert!(!text("reason").is_empty() && !text("fix").is_empty(), "{finding}");
         assert!(text("guarantee").contains("docs/guarantees.md#"), "{finding}");
+        if let Some(link) = finding["store_guarantee"].as_str() {
+            let (_, cell) = link.split_once("docs/guarantees.md#").unwrap_or_else(|| panic!("{finding}"));
+            assert!(GUARANTEES.contains(&format!("<a id=\"{cell}\"></a>")), "no cell {cell}: {finding}");
+        }
         assert!(text("runbook").ends_with(&format!("docs/runbook.md#{}", text("id"))), "{finding}");
         let severity = if text("severity") == "void" { 2 } else { 1 };
         worst = worst.max(severity);
@@ -86,6 +94,33 @@ fn words(words: &[&str]) -> BTreeSet<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
+/// Each layout and mode has its row in the tables of guarantees.
+#[test]
+fn every_layout_and_mode_has_its_row() {
+    for (url, row) in [
+        ("local:", "local"),
+        ("redis://h", "redis"),
+        ("redis+cluster://h", "redis"),
+        ("redis+sentinel://h/m", "redis"),
+        ("redis://h?layout=native", "redis"),
+        ("redis://h?layout=plain", "redis-plain"),
+        ("redis://h?layout=redisson", "redis-redisson"),
+        ("redlock://a,b,c", "redlock"),
+        ("etcd://h", "etcd"),
+        ("etcd://h?layout=go", "etcd-go"),
+        ("zk://h", "zk"),
+        ("zk://h?layout=curator", "zk-compat"),
+        ("zk://h?layout=kazoo", "zk-compat"),
+        ("postgres://u@h/d", "postgres"),
+        ("postgres://u@h/d?mode=session", "postgres-session"),
+        ("mysql://u@h/d", "mysql"),
+        ("mysql://u@h/d?mode=session", "mysql-session"),
+    ] {
+        let found = oarlock::doctor::guarantees_of(url).unwrap().map(|found| found.anchor);
+        assert_eq!(found, Some(row), "{url}");
+    }
+}
+
 #[test]
 fn a_store_that_was_never_used_is_left_alone() {
     let context = TestContext::new();
@@ -104,6 +139,13 @@ fn a_directory_that_others_can_write_to_is_unsafe() {
     let dir = context.dir.path().join("store");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
     healthy.breaks("local-open", 2);
+}
+
+/// The file system of processes has no space at all.
+#[test]
+fn a_full_file_system_is_found() {
+    let found = doctor("local:/proc/oarlock");
+    assert!(found.ids.contains("local-disk"), "{:#}", found.report);
 }
 
 /// Every file below a directory. For a directory, when a file was last created or removed there; files are written by

@@ -38,6 +38,7 @@ fn the_leader_exits_with_the_code_of_its_command() {
     assert_eq!(context.show("boss")["holders"].as_array().map(Vec::len), Some(0), "it resigned");
 }
 
+/// "Scripts to promote and demote" (consul 3616).
 #[test]
 fn hooks_run_around_the_command() {
     let context = TestContext::new();
@@ -64,7 +65,8 @@ fn finish(context: &TestContext, args: &[&str], command: &str) -> super::support
     super::support::finish(elect)
 }
 
-/// A leader whose hold is broken stops its command, and stands again.
+/// A leader whose hold is broken stops its command, and stands again. "Can anything be run when the lock is lost?" (etcd
+/// 7983): the hook.
 #[test]
 fn a_demoted_leader_stands_again() {
     let context = TestContext::new();

@@ -36,7 +36,6 @@ fn permits_bound_how_many() {
     assert_eq!(context.code(&["run", "-n", "-j", "3", "--take", "3", "x", "--", "true"]), 75);
 }
 
-/// "The wrapper removes its own variables from the environment of the child" (etcd 10840).
 #[test]
 fn another_number_of_permits_is_refused_with_a_hint_that_can_be_followed() {
     let context = TestContext::new();
@@ -46,6 +45,7 @@ fn another_number_of_permits_is_refused_with_a_hint_that_can_be_followed() {
     assert!(done.err.contains("oarlock show") && !done.err.contains("()"), "{done:?}");
 }
 
+/// "The wrapper removes its own variables from the environment of the child" (etcd 10840).
 #[test]
 fn variables_are_always_set_and_the_environment_passes() {
     let context = TestContext::new();
@@ -214,6 +214,13 @@ fn spin_waits_too() {
 }
 
 /// "Options of the child are eaten by the wrapper" (consul 1063).
+#[test]
+fn options_of_the_command_are_its_own() {
+    let context = TestContext::new();
+    let done = context.run(&["run", "-n", "x", "--", "echo", "-v", "--ttl", "-n", "--help", "--"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "-v --ttl -n --help --\n"), "{done:?}");
+}
+
 #[test]
 fn the_input_and_output_are_the_commands() {
     let context = TestContext::new();

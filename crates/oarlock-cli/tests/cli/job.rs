@@ -13,7 +13,7 @@ use rustix::pty::OpenptFlags;
 use super::support::{PATIENCE, TestContext};
 
 /// A shell on a terminal of its own.
-struct Terminal {
+pub(super) struct Terminal {
     master: File,
     shell: Child,
     output: Receiver<Vec<u8>>,
@@ -28,7 +28,7 @@ impl Terminal {
     }
 
     /// A terminal whose session is led by this command.
-    fn with(context: &TestContext, command: &[&str]) -> Self {
+    pub(super) fn with(context: &TestContext, command: &[&str]) -> Self {
         let master: OwnedFd = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&master).unwrap();
         rustix::pty::unlockpt(&master).unwrap();
@@ -63,12 +63,12 @@ impl Terminal {
         Self { master, shell, output, seen: String::new() }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(super) fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits for `text` on the screen, and forgets what stands before it.
-    fn expect(&mut self, text: &str) {
+    pub(super) fn expect(&mut self, text: &str) {
         let give_up = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.seen.find(text) {
@@ -213,4 +213,27 @@ fn break_asks_on_a_terminal() {
     terminal.expect("released \"");
     terminal.expect("rc=0.");
     assert_eq!(holder.finish().code, Some(76));
+}
+
+/// Whatever takes longer than a second says on a terminal what it does.
+#[test]
+fn long_work_says_what_it_does() {
+    let context = TestContext::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = silent.local_addr().unwrap();
+    let (redis, postgres) = (format!("redis://{addr}"), format!("postgres://ada@{addr}/locks"));
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["doctor"], &redis, "asking the servers of redis://"),
+        (&["init"], &postgres, "creating what locks need in postgres://"),
+        (&["bench", "--only", "pair"], &redis, "connecting to redis://"),
+        (&["demo", "oversell"], &postgres, "making tables in postgres://"),
+    ];
+    for (args, url, words) in cases {
+        let store = format!("OARLOCK_URL={url}");
+        let command = [&["env", &store, env!("CARGO_BIN_EXE_oarlock")], args].concat();
+        Terminal::with(&context, &command).expect(words);
+    }
+    // A bar that says how long it will take.
+    let args = ["bench", "--only", "pair", "--duration", "2s"];
+    Terminal::with(&context, &[&[env!("CARGO_BIN_EXE_oarlock")], &args[..]].concat()).expect(" left");
 }

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use oarlock_testbed::proxy::Held;
+use oarlock_testbed::{Proxy, Redis};
 use rustix::process::Signal;
 
-use super::support::{Running, TestContext, await_death, is_alive};
+use super::support::{Running, TestContext, await_death, finish, is_alive};
 
 /// A holder that sleeps past its lease: the rival gets the lock, and the sleeper notices when it wakes.
 #[test]
@@ -32,6 +34,8 @@ fn a_paused_holder_ends_when_it_wakes() {
     assert_eq!(rival.finish().code, Some(143));
 }
 
+/// "Can anything be run when the lock is lost?" (etcd 7983): the command has a trap, and time for it.
+///
 /// Without renewal the lease is the end: TERM comes early enough that KILL comes before it. The next holder is the
 /// witness: when it runs, the first command is gone.
 #[test]
@@ -104,6 +108,58 @@ fn a_short_max_hold_leaves_time_to_work() {
     assert_eq!(done.code, Some(64), "{done:?}");
     assert!(done.err.contains("more than half of --max-hold 3s"), "{done:?}");
     assert_eq!(context.code(&["run", "--max-hold", "3s", "-k", "1500ms", "x", "--", "true"]), 0);
+}
+
+/// "A brief outage killed the child, although retries were set" (consul 5437): while the lease lasts, it is ridden out.
+#[test]
+fn an_outage_that_is_shorter_than_the_lease_ends_nothing() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut command = context.bare(["run", "-t", "12s", "-k", "500ms", "x", "--", "cat"]);
+    command.env("OARLOCK_URL", proxy.url(&server.url(), server.addr())).stdin(std::process::Stdio::piped());
+    let mut cat = Running::start(command);
+    cat.say("up\n");
+    assert_eq!(cat.line(), "up");
+    // Longer than from one renewal to the next.
+    proxy.cut();
+    std::thread::sleep(Duration::from_secs(5));
+    proxy.heal(Held::Reset).unwrap();
+    let wait = |span| {
+        let mut rival = context.bare(["run", "-w", span, "x", "--", "true"]);
+        rival.env("OARLOCK_URL", server.url());
+        finish(rival).code
+    };
+    assert_eq!(wait("13s"), Some(75), "it was renewed again");
+    cat.say("still\n");
+    assert_eq!(cat.line(), "still");
+    let done = cat.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(wait("0"), Some(0));
+}
+
+/// "The default of 60 s is too long after kill -9" (etcd 8365): it is 30 s, and what `-t` says.
+#[test]
+fn a_killed_holder_blocks_for_its_lease_at_most() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let on = |args: &[&str]| {
+        let mut command = context.bare(args);
+        command.env("OARLOCK_URL", server.url());
+        command
+    };
+    let told = finish(on(&["run", "x", "-c", "echo $OARLOCK_TTL_MS"]));
+    assert_eq!(told.out, "30000\n", "{told:?}");
+    let mut killed = Running::start(on(&["run", "-t", "3s", "x", "-c", "echo up; exec sleep 100"]));
+    assert_eq!(killed.line(), "up");
+    killed.signal(Signal::KILL);
+    let begun = Instant::now();
+    assert_eq!(finish(on(&["run", "-w", "20", "x", "--", "true"])).code, Some(0));
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "a third of the default, on a busy machine: {:?}",
+        begun.elapsed()
+    );
 }
 
 /// "One minute breaks long jobs" (cronlock 11, django-icekit 135).

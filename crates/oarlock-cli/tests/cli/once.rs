@@ -21,7 +21,7 @@ fn shown(context: &TestContext, name: &str) -> Value {
 }
 
 /// "A 1 s job on three servers ran twice about 30 % of the time": one at a time is not once (schedule-bundle 93,
-/// gocron 841, consul 2864 and 2983).
+/// gocron 841, laravel 22129, consul 2864). A command for it was asked for by name (consul 2983).
 #[test]
 fn a_slot_runs_once() {
     let context = TestContext::new();
@@ -45,6 +45,7 @@ fn a_slot_runs_once() {
     assert_eq!(once(&context, &["nightly", "--slot", "2026-11-18", "--", "sh", "-c", "exit 3"]).code, Some(3));
 }
 
+/// "Run it once a minute, wherever it is started" (consulate 57, node-cron 549).
 #[test]
 fn hundred_starts_of_a_second_run_each_slot_once() {
     let context = TestContext::new();
@@ -108,7 +109,8 @@ fn one_that_runs_elsewhere_is_busy() {
     assert!(waited.err.contains("exit code 143"), "{waited:?}");
 }
 
-/// A process that is killed has used its slot up; the record says that it did not finish.
+/// "A lock of one day blocks a job that crashed for a day" (cronlock 11, django-icekit 135): the lock of a process that
+/// is killed ends with it. It has used its slot up; the record says that it did not finish.
 #[test]
 fn a_killed_run_is_told_apart_from_a_finished_one() {
     let context = TestContext::new();
@@ -124,7 +126,8 @@ fn a_killed_run_is_told_apart_from_a_finished_one() {
     assert_eq!(repeated.out, "again\n", "{repeated:?}");
 }
 
-/// "Fixed TTL is hated from both sides" (cronlock 11): here the lock is renewed, and held longer only if asked for.
+/// "Keep the lock for a while, because clocks differ" (cronlock 11, the `lockAtLeastFor` of ShedLock): here the lock is
+/// renewed, and held longer only if asked for.
 #[test]
 fn min_hold_covers_clocks_that_differ() {
     let context = TestContext::new();
@@ -188,10 +191,41 @@ fn a_slot_is_remembered_to_its_end() {
     let before = left();
     assert_eq!(on(&["0 0 1 1 * UTC", "--keep", "30d"]).code, Some(0));
     assert!(left() <= before, "an earlier slot is done, and changes nothing");
+    assert_eq!(on(&["2998-12-01T00:00:00Z+", "--keep", "60d"]).code, Some(0));
+    assert_eq!(left(), 59);
+    let done = on(&["2998-12-01T00:00:00Z+"]);
+    assert!(done.code == Some(0) && done.err.contains("done"), "{done:?}");
+    assert_eq!(left(), 399, "a text that is asked for again is remembered anew");
     assert_eq!(on(&["2999-12-01T00:00:00Z+"]).code, Some(0));
     assert_eq!(left(), 399, "a text: longer than a year");
     assert_eq!(on(&["3000-12-01T00:00:00Z+", "--keep", "500d"]).code, Some(0));
     assert_eq!(left(), 499);
+}
+
+/// An operator lets a slot run again. The slot is the proof of having looked, as the fence of `break` is.
+#[test]
+fn a_slot_that_is_forgotten_runs_again() {
+    let context = TestContext::new();
+    let run = |slot: &str| once(&context, &["job", "--slot", slot, "--", "echo", "ran"]).out;
+    assert_eq!(run("7"), "ran\n");
+    let unasked = once(&context, &["job", "--forget", "7"]);
+    assert!(unasked.code == Some(64) && unasked.err.contains("--yes"), "{unasked:?}");
+    let other = once(&context, &["job", "--forget", "6", "--yes"]);
+    assert!(other.code == Some(75) && other.err.contains("not the last slot"), "{other:?}");
+    assert_eq!(run("7"), "", "nothing was forgotten");
+    let forgotten = once(&context, &["job", "--forget", "7", "--yes"]);
+    assert_eq!(forgotten.code, Some(0), "{forgotten:?}");
+    assert_eq!(shown(&context, "job")["slot"], Value::Null);
+    assert_eq!((run("6").as_str(), run("7").as_str(), run("7").as_str()), ("ran\n", "ran\n", ""));
+    // One that runs is not forgotten.
+    let args = ["once", "job", "--slot", "8", "--", "sh", "-c", "echo up; exec sleep 100"];
+    let mut running = Running::start(context.oarlock(args));
+    assert_eq!(running.line(), "up");
+    let busy = once(&context, &["job", "--forget", "8", "--yes"]);
+    assert!(busy.code == Some(75) && busy.err.contains("not forgotten"), "{busy:?}");
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, Some(143));
+    assert_eq!(run("8"), "", "it is still done");
 }
 
 /// A stop that comes while the slot is being written down starts no command (consul 1155, 800).

@@ -1,6 +1,8 @@
 //! Every subcommand on every store, as an operator would type it; and a client that is cut off from its store: its
 //! command is dead before the lock can be granted to another.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +11,8 @@ use oarlock_testbed::{Etcd, MariaDb, MySql, Postgres, Proxy, Redis, ZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::{Done, PATIENCE, Running, TestContext, is_alive};
+use super::job::Terminal;
+use super::support::{Done, PATIENCE, Running, TestContext, finish, is_alive};
 
 /// A store, and what it cannot do.
 struct Bed<'a> {
@@ -17,12 +20,28 @@ struct Bed<'a> {
     url: String,
     /// Whether a lock can outlive its process.
     tickets: bool,
+    /// The subcommands that were used.
+    used: RefCell<BTreeSet<String>>,
 }
 
-impl Bed<'_> {
+/// The subcommands that the help lists.
+fn subcommands(context: &TestContext) -> BTreeSet<String> {
+    let help = finish(context.bare(["--help"])).out;
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // A description that goes on in the next line is indented further.
+    let names = listed.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+impl<'a> Bed<'a> {
+    fn new(context: &'a TestContext, url: String, tickets: bool) -> Self {
+        Self { context, url, tickets, used: RefCell::default() }
+    }
+
     fn start(&self, args: &[&str]) -> Running {
+        self.used.borrow_mut().insert(args[0].to_owned());
         let mut command = self.context.bare(args);
-        command.env("OARLOCK_URL", &self.url).stdin(Stdio::piped());
+        command.env("OARLOCK_URL", &self.url).env("TMPDIR", self.context.dir.path()).stdin(Stdio::piped());
         Running::start(command)
     }
 
@@ -51,6 +70,8 @@ impl Bed<'_> {
         let again = self.expect(&["once", "day/once", "--slot", "2026-11-17", "--", "echo", "ran"], 0, "");
         assert!(again.out.is_empty() && again.err.contains("done"), "{again:?}");
         self.expect(&["once", "day/once", "--show"], 0, "2026-11-17");
+        self.expect(&["once", "day/once", "--forget", "2026-11-17", "--yes"], 0, "");
+        self.expect(&["once", "day/once", "--slot", "2026-11-17", "--", "echo", "ran"], 0, "ran");
 
         // elect: the leader runs the command, and resigns with it.
         self.expect(&["elect", "day/elect", "--value", "me", "--", "echo", "leads"], 0, "leads");
@@ -67,6 +88,7 @@ impl Bed<'_> {
         assert_eq!(shown["holders"][0]["fence"], fence.as_str(), "{shown}");
         self.expect(&["wait", "--held", "-w", "0", "day/held"], 0, "");
         self.expect(&["wait", "--free", "-w", "0", "day/held"], 75, "");
+        self.top("day/held");
         let mut watch = self.start(&["watch", "day/held"]);
         assert!(watch.line().contains("present"), "{}", self.url);
         self.expect(&["break", "day/held", "--fence", &fence, "--yes", "--reason", "dinner"], 0, "");
@@ -86,13 +108,57 @@ impl Bed<'_> {
             self.expect(&["release", ticket.trim()], 76, "");
         } else {
             self.expect(&["acquire", "day/ticket", "-t", "1m"], 78, "");
+            self.expect(&["renew", "no ticket"], 64, "");
+            self.expect(&["release", "no ticket"], 64, "");
         }
+
+        // doctor: the servers of tests do not wait for their disks, and are alone.
+        let found = self.run(&["doctor"]);
+        assert!(matches!(found.code, Some(0..=2)), "{found:?}");
+        let verdict = ["is safe for locks", "has warnings", "is NOT safe for locks"][found.code.unwrap() as usize];
+        assert!(found.out.contains(verdict), "{found:?}");
+
+        // bench and demo: how fast, and why.
+        self.expect(&["bench", "--only", "pair", "--duration", "100ms"], 0, "ACQUIRE + RELEASE");
+        self.expect(&["demo", "oversell"], 0, "mutex");
+
+        // serve: the same locks in a browser, and for programs.
+        #[cfg(feature = "serve")]
+        {
+            let mut server = self.start(&["serve", "-o", "name", "--listen", "127.0.0.1:0"]);
+            let page = server.line();
+            let address = page.trim_start_matches("http://").trim_end_matches('/');
+            let (status, locks) = super::serve::send(address, "GET", "/v1/locks", "");
+            assert!(status == 200 && locks["locks"].is_array(), "{status} {locks}");
+            server.signal(Signal::TERM);
+            assert_eq!(server.wait().code(), Some(143));
+        }
+
+        // torture: nothing of an earlier run is left. A run takes its time: see the tests of torture.
+        #[cfg(feature = "torture")]
+        self.expect(&["torture", "clean"], 0, "");
+
+        // completions, which ask the store for the names of locks, and man.
+        self.expect(&["completions", "bash"], 0, "oarlock");
+        self.expect(&["man", "run"], 0, ".TH");
+
+        let missing: Vec<_> = subcommands(self.context).difference(&self.used.borrow()).cloned().collect();
+        assert!(missing.is_empty(), "not tried on {}: {missing:?}", self.url);
+    }
+
+    /// What `top` shows on a terminal.
+    fn top(&self, name: &str) {
+        self.used.borrow_mut().insert("top".to_owned());
+        let store = format!("OARLOCK_URL={}", self.url);
+        let mut terminal = Terminal::with(self.context, &["env", &store, env!("CARGO_BIN_EXE_oarlock"), "top"]);
+        terminal.expect(name);
+        terminal.press("q");
     }
 
     /// "In a partition the old holder's child lived 90 s longer than the lock, so two ran at once" (consul 9788, 1843).
     fn cut_off(&self, server: SocketAddr) {
         let proxy = Proxy::start(server).unwrap();
-        let behind = Bed { context: self.context, url: proxy.url(&self.url, server), tickets: self.tickets };
+        let behind = Bed::new(self.context, proxy.url(&self.url, server), self.tickets);
         let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
         let cases: [(&str, &[&str]); 3] = [
             ("run", &["run", "cut/run", "-t", "4s", "-k", "500ms", "-c", script]),
@@ -118,7 +184,9 @@ impl Bed<'_> {
             let (seen, death) = (rival.line(), death.join().unwrap());
             let granted: u64 = seen.parse().unwrap_or_else(|_| panic!("{verb} on {}: {seen}", self.url));
             let (url, lived, margin) = (&self.url, death - silent, granted.saturating_sub(death));
-            println!("{url}: the command of {verb} died {lived} ms after the cut, {margin} ms before the next grant");
+            // A row of the table in docs/measurements/cli.md.
+            let store = url.split(':').next().unwrap_or_default();
+            println!("| `{verb}` | {store} | {lived} | {margin} |");
             assert!(margin > 0, "{verb} on {url}: died at {death}, granted to another at {granted}");
             if verb != "elect" {
                 let done = holder.finish();
@@ -143,11 +211,20 @@ fn death_of(pid: &str) -> u64 {
     millis()
 }
 
+/// A command that is ended with its lock has `--kill-after`. Each of them is cut off above.
+#[test]
+fn every_subcommand_that_runs_a_command_is_cut_off() {
+    let context = TestContext::new();
+    let ends_a_command = |name: &String| finish(context.bare(["help", name])).out.contains("--kill-after");
+    let found: Vec<_> = subcommands(&context).into_iter().filter(ends_a_command).collect();
+    assert_eq!(found, ["elect", "once", "run"]);
+}
+
 /// The embedded store has no network that could be cut: its own tests stop the process instead.
 #[test]
 fn local() {
     let context = TestContext::new();
-    Bed { context: &context, url: context.url(), tickets: true }.every_subcommand();
+    Bed::new(&context, context.url(), true).every_subcommand();
 }
 
 macro_rules! on {
@@ -156,7 +233,7 @@ macro_rules! on {
         fn $name() {
             let context = TestContext::new();
             let Some(server) = $server::start_or_skip().unwrap() else { return };
-            let bed = Bed { context: &context, url: server.url(), tickets: $tickets };
+            let bed = Bed::new(&context, server.url(), $tickets);
             bed.every_subcommand();
             bed.cut_off(server.addr());
         }

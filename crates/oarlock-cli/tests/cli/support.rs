@@ -191,7 +191,11 @@ impl Running {
     }
 
     pub(super) fn wait(&mut self) -> ExitStatus {
-        let give_up = Instant::now() + PATIENCE;
+        self.wait_within(PATIENCE)
+    }
+
+    fn wait_within(&mut self, bound: Duration) -> ExitStatus {
+        let give_up = Instant::now() + bound;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -205,9 +209,14 @@ impl Running {
         self.child.try_wait().unwrap().is_none()
     }
 
-    pub(super) fn finish(mut self) -> Done {
+    pub(super) fn finish(self) -> Done {
+        self.finish_within(PATIENCE)
+    }
+
+    /// The same for what takes longer than everything else here.
+    pub(super) fn finish_within(mut self, bound: Duration) -> Done {
         self.end_input();
-        let status = self.wait();
+        let status = self.wait_within(bound);
         let mut out = String::new();
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             out.push_str(&line);
@@ -236,5 +245,20 @@ pub(super) fn await_death(pid: &str) {
     while is_alive(pid) {
         assert!(Instant::now() < give_up, "{pid} is still alive");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The processes that `pid` started.
+pub(super) fn children(pid: &str) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Waits until `is` says so.
+pub(super) fn await_true(what: &str, mut is: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < give_up, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -55,6 +55,19 @@ fn explain_warns_of_one_server_where_several_could_be_asked() {
 }
 
 #[test]
+fn explain_warns_of_several_databases_of_which_two_could_take_writes() {
+    let context = TestContext::new();
+    for (hosts, warned) in [("h1", false), ("h1,h2:7", true)] {
+        for scheme in ["postgres", "mysql"] {
+            let done = context.run(&["url", "explain", &format!("{scheme}://{hosts}/db"), "-o", "json"]);
+            let explained: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+            let warnings = explained["warnings"].to_string();
+            assert_eq!(warnings.contains("both grant the same lock"), warned, "{scheme} {hosts}: {warnings}");
+        }
+    }
+}
+
+#[test]
 fn a_password_is_in_no_message() {
     let context = TestContext::new();
     let urls = [

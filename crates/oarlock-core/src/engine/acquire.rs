@@ -116,6 +116,15 @@ impl Request {
 
     /// Acquires within a wait that began at `started`; `None` when it ends.
     async fn acquire_from(&mut self, core: &Arc<Core>, started: Moment) -> Result<Option<Guard>> {
+        let acquisition = core.telemetry.acquisition(&self.claim, &core.clock);
+        let granted = acquisition.run(self.wait != Wait::No, self.acquire_unreported(core, started)).await?;
+        if let Some(guard) = &granted {
+            guard.report();
+        }
+        Ok(granted)
+    }
+
+    async fn acquire_unreported(&mut self, core: &Arc<Core>, started: Moment) -> Result<Option<Guard>> {
         self.check(core)?;
         let give_up = self.wait.until(started);
         self.claim.wait = give_up > started;

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) wait: Duration,
     pub(crate) op_timeout: Duration,
     pub(crate) max_waiters: usize,
+    /// Whether lock names are labels of metrics.
+    pub(crate) names_in_metrics: bool,
     /// `None` = this process.
     pub(crate) label: Option<Label>,
 }
@@ -37,6 +39,7 @@ impl Default for Settings {
             wait: DEFAULT_WAIT,
             op_timeout: DEFAULT_OP_TIMEOUT,
             max_waiters: DEFAULT_MAX_WAITERS,
+            names_in_metrics: false,
             label: None,
         }
     }

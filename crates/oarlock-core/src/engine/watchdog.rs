@@ -27,6 +27,7 @@ use crate::driver::{DynDriver, End, Gone, Lease, Renewal, Renewed};
 use crate::error::{Error, Result};
 use crate::event::{Observers, Step};
 use crate::state::{Ending, Memo};
+use crate::telemetry::{Deferred, RenewalOutcome, Telemetry};
 use entry::{Due, Entries, Entry, Publication, Role};
 use mailbox::Mailbox;
 
@@ -48,6 +49,7 @@ struct Shared {
     driver: Arc<dyn DynDriver>,
     clock: Arc<dyn Clock>,
     observers: Observers,
+    telemetry: Telemetry,
     entropy: Arc<Entropy>,
     op_timeout: Duration,
     runtime: Runtime,
@@ -62,11 +64,17 @@ struct Shared {
 }
 
 impl Watchdog {
-    pub(crate) fn new(releaser: Releaser, observers: Observers, op_timeout: Duration, runtime: Runtime) -> Self {
+    pub(crate) fn new(
+        releaser: Releaser,
+        (observers, telemetry): (Observers, Telemetry),
+        op_timeout: Duration,
+        runtime: Runtime,
+    ) -> Self {
         Self(Arc::new(Shared {
             driver: releaser.driver.clone(),
             clock: releaser.clock.clone(),
             observers,
+            telemetry,
             entropy: releaser.entropy.clone(),
             op_timeout,
             runtime,
@@ -79,7 +87,7 @@ impl Watchdog {
         }))
     }
 
-    /// Adds the holder of the grant with this `fence`, and renews it unless its lease is explicit.
+    /// Adds the holder of the grant with this `fence`, at `now`, and renews it unless its lease is explicit.
     pub(crate) fn hold(
         &self,
         claim: Arc<Claim>,
@@ -87,12 +95,15 @@ impl Watchdog {
         belief: Arc<BeliefCell>,
         lease: (Moment, Duration),
         renew: bool,
+        now: Moment,
     ) {
         let (from, ttl) = lease;
         let at = from + self.0.entropy.jitter(ttl / 3);
         // The lock was handed on with a part of its lease: renew it soon, unless it is released before.
         let is_part = ttl < claim.ttl / 2 && !self.0.releaser.outlasts_leases;
-        let at = if is_part { at.min(self.0.clock.now() + SOON) } else { at };
+        let at = if is_part { at.min(now + SOON) } else { at };
+        // The grant may have taken long: a renewal that is due at once is not late.
+        let at = at.max(now);
         // The holder may block this thread now, which may be the one that polls timers and sockets, and which keeps the
         // task that it woke last for itself.
         let from_outside = is_part && self.0.runtime.has_other_threads();
@@ -177,8 +188,8 @@ impl Watchdog {
             entries.publication += 1;
             entry.claim = claim;
             entry.publication = Some(Publication { number: entries.publication, memo, keep, done });
-            if entry.renew_at.is_some() {
-                entry.renew_at = Some(self.0.clock.now());
+            if let Some(planned) = entry.renew_at {
+                entry.renew_at = Some(planned.min(self.0.clock.now()));
             } else {
                 entry.recheck = true;
             }
@@ -200,6 +211,7 @@ impl Watchdog {
 
     /// Passes a hold on to another holder of the same claim; `None` if less than half of its lease is left.
     pub(crate) fn succeed(&self, id: ClaimId) -> Option<Arc<BeliefCell>> {
+        let _deferred = Deferred::begin();
         // Answers to renewals are applied under this lock: none is applied to the old belief after this.
         let mut entries = self.0.lock();
         let entry = entries.by_id.get_mut(&id)?;
@@ -372,7 +384,8 @@ impl Shared {
     fn due(&self) -> (Vec<Due>, Vec<Arc<Claim>>) {
         let now = self.clock.now();
         let mut batch = Vec::new();
-        let mut lost = Vec::new();
+        let (mut lost, mut late) = (Vec::new(), Vec::new());
+        let _deferred = Deferred::begin();
         let mut entries = self.lock();
         while let Some((check_at, id)) = entries.by_time.first().copied() {
             let Some(entry) = entries.by_id.get_mut(&id) else {
@@ -381,6 +394,11 @@ impl Shared {
             };
             if check_at > now + entry.ttl / SLACK_DIVISOR {
                 break;
+            }
+            if let (Role::Holder(_), Some(planned)) = (&entry.role, entry.renew_at)
+                && now.since(planned) > entry.ttl / SLACK_DIVISOR
+            {
+                late.push((entry.claim.clone(), now.since(planned)));
             }
             if let Role::Holder(belief) = &entry.role
                 && (belief.deadline() <= now || belief.has_ended())
@@ -402,6 +420,10 @@ impl Shared {
             entries.by_time.insert((check_next, id));
         }
         drop(entries);
+        for (claim, by) in late {
+            self.telemetry.late(&claim, by);
+            self.observers.emit(&claim, || Step::Late { by });
+        }
         let lost = lost.into_iter().map(|(claim, reason)| {
             self.observers.emit(&claim, || Step::Lost { reason: reason.unwrap_or(LossReason::Expired) });
             claim
@@ -424,7 +446,7 @@ impl Shared {
             Renewal { memo: memo.clone(), keep: *keep, held: *held, ..Renewal::of(claim.clone()) }
         };
         let batch = due.iter().map(renewal).collect();
-        let mut request = self.driver.clone().renew(batch);
+        let mut request = Box::pin(self.telemetry.renewing(due.len(), self.driver.clone().renew(batch)));
         // The patience for each depends on its own lease: a short lease makes no other claim suspect.
         let patience = |due: &Due| self.op_timeout.min(due.lease / 3);
         let mut waiting: Vec<&Due> = due.iter().collect();
@@ -456,6 +478,7 @@ impl Shared {
         sent: Moment,
         answer: Result<Renewed>,
     ) {
+        let _deferred = Deferred::begin();
         let mut entries = self.lock();
         // It was granted meanwhile: an answer about its position in the queue has no meaning for the grant.
         if !held && entries.by_id.get(&id).is_some_and(|entry| entry.role.belief().is_some()) {
@@ -469,6 +492,14 @@ impl Shared {
         if let Ok(Renewed::Alive { ending, .. }) = &answer {
             entry.tell(publication, ending.as_ref());
         }
+        let report = entry.role.belief().cloned().map(|belief| {
+            let outcome = match &answer {
+                Ok(Renewed::Alive { .. }) => RenewalOutcome::Ok,
+                Ok(Renewed::Gone(_)) => RenewalOutcome::Gone,
+                Err(_) => RenewalOutcome::Error,
+            };
+            (outcome, self.clock.now().since(sent), belief.time_left(), belief)
+        });
         let (keep, step) = match (answer, entry.role.clone()) {
             // An explicit lease is never extended, also not by the renewal that checks it.
             (Ok(Renewed::Alive { ending: None, .. }), Role::Holder(_)) if !entry.renews => (true, None),
@@ -507,6 +538,9 @@ impl Shared {
             self.put(&mut entries, id, entry);
         }
         drop(entries);
+        if let Some((outcome, took, left, belief)) = report {
+            self.telemetry.renewed(&belief.telemetry, outcome, took, left);
+        }
         if let Some(step) = step {
             self.observers.emit(&claim, || step);
         }
@@ -522,7 +556,8 @@ impl Shared {
             Role::Holder(_) => entry.ttl / 3,
             Role::Waiter { .. } => (entry.ttl / 3).max(entry.claim.waiter_ttl() / MOST_RENEWALS),
         };
-        entry.renew_at = Some(from + self.entropy.jitter(pause));
+        // The answer may have taken long: a renewal that is due at once is not late.
+        entry.renew_at = Some((from + self.entropy.jitter(pause)).max(self.clock.now()));
     }
 
     /// Plans the next check anew, after the end of belief has moved to an earlier time.

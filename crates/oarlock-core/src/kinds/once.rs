@@ -195,7 +195,7 @@ impl Once {
         self.request.check_valid()?;
         let resource = &self.request.claim.resource;
         let state = self.request.client.inspect(resource).await?;
-        state.memo.map(|memo| LastSlot::read(&memo, resource)).transpose()
+        LastSlot::read(state.memo.as_deref(), resource)
     }
 
     /// Takes the lock, whatever slots are done: for a caller that decides about the slot while it holds the lock, with
@@ -224,6 +224,38 @@ impl Once {
     #[blocking(none)]
     pub async fn write_down(&self, guard: &mut Guard, slot: &str, record: &str) -> Result<()> {
         guard.publish(|_| {}, Some(self.memo(slot, record)?), self.remember).await
+    }
+
+    /// Forgets `last`, so that it is done again, and with it every slot before it. Takes the lock for that: work that
+    /// goes on is not forgotten. Returns whether `last` was still the last slot.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the slot may have been forgotten or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if the work goes on for longer than [`wait`](Self::wait). Else as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Error, Locks, Memory, Slot};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// # let locks = Locks::over(Memory::new())?;
+    /// let nightly = locks.once("nightly");
+    /// assert_eq!(nightly.run("2026-11-15", |_held| async { Ok::<_, Error>(1) }).await?, Slot::Ran(1));
+    /// let last = nightly.last_with_record().await?.unwrap();
+    /// assert!(nightly.forget(&last).await?);
+    /// assert_eq!(nightly.run("2026-11-15", |_held| async { Ok::<_, Error>(2) }).await?, Slot::Ran(2));
+    /// # Ok(()) }
+    /// ```
+    pub async fn forget(&self, last: &LastSlot) -> Result<bool> {
+        let guard = self.lock().await?;
+        let is_last = LastSlot::known_to(&guard)?.is_some_and(|found| found.slot == last.slot);
+        if is_last {
+            guard.release_leaving("").await?;
+        } else {
+            guard.release().await?;
+        }
+        Ok(is_last)
     }
 
     /// The memo of a slot with a record, to be left by [`Guard::leave_memo`] when the lock is released.
@@ -280,8 +312,7 @@ impl Once {
         let mut poller = Poller::at(self.request.client.clone(), resource.clone());
         loop {
             let state = poller.next().await?;
-            if let Some(memo) = state.memo
-                && let last = LastSlot::read(&memo, resource)?
+            if let Some(last) = LastSlot::read(state.memo.as_deref(), resource)?
                 && last.covers(slot)
             {
                 return Ok(last.slot);
@@ -354,7 +385,7 @@ impl LastSlot {
     /// [`ErrorKind::Foreign`] if another program left a memo on the name; [`ErrorKind::NewerFormat`] for one of a newer
     /// version.
     pub fn known_to(held: &Held) -> Result<Option<Self>> {
-        held.memo().map(|memo| Self::read(memo, held.resource())).transpose()
+        Self::read(held.memo(), held.resource())
     }
 
     /// Whether `slot` counts as done: it is this one, or comes before it.
@@ -363,9 +394,11 @@ impl LastSlot {
         compare(&self.slot, slot) != Ordering::Less
     }
 
-    fn read(memo: &[u8], resource: &ResourceName) -> Result<Self> {
+    /// An empty memo is left where a slot was forgotten on purpose.
+    pub(crate) fn read(memo: Option<&[u8]>, resource: &ResourceName) -> Result<Option<Self>> {
+        let Some(memo) = memo.filter(|memo| !memo.is_empty()) else { return Ok(None) };
         if let Some(last) = Self::parse(memo) {
-            return Ok(last);
+            return Ok(Some(last));
         }
         let error = if memo.starts_with(b"once/") {
             Error::new(ErrorKind::NewerFormat, "its last slot was written by a newer version")
@@ -403,8 +436,11 @@ mod tests {
     #[test]
     fn memos_of_others_are_not_taken_for_slots() {
         let name = ResourceName::new("n").unwrap();
-        let refused = |memo: &[u8]| LastSlot::read(memo, &name).unwrap_err().kind();
-        assert_eq!(&*LastSlot::read(&memo("7"), &name).unwrap().slot, "7");
+        let refused = |memo: &[u8]| LastSlot::read(Some(memo), &name).unwrap_err().kind();
+        assert_eq!(&*LastSlot::read(Some(&memo("7")), &name).unwrap().unwrap().slot, "7");
+        for none in [None, Some(&b""[..])] {
+            assert_eq!(LastSlot::read(none, &name).unwrap(), None);
+        }
         assert_eq!(refused(b"7"), ErrorKind::Foreign);
         for newer in [&b"once/2 7"[..], b"once/2 9 short", b"once/2 x 7", b"once/3 7", b"once/1 \xff"] {
             assert_eq!(refused(newer), ErrorKind::NewerFormat, "{newer:?}");
@@ -415,7 +451,7 @@ mod tests {
     fn a_record_is_told_apart_from_its_slot() {
         let name = ResourceName::new("n").unwrap();
         for (slot, record) in [("7", "{}"), ("a slot", " with a space"), ("ünï", "é")] {
-            let last = LastSlot::read(&with_record(slot, record), &name).unwrap();
+            let last = LastSlot::read(Some(&with_record(slot, record)), &name).unwrap().unwrap();
             assert_eq!((&*last.slot, last.record.as_deref()), (slot, Some(record)));
         }
     }

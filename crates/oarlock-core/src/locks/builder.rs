@@ -98,6 +98,14 @@ impl<S> LocksBuilder<S> {
         self
     }
 
+    /// Makes the name of a lock a label of its metrics. Only for programs with few names: each name is a series of its
+    /// own in the metrics system, for ever.
+    #[cfg(feature = "metrics")]
+    pub fn names_in_metrics(mut self) -> Self {
+        self.settings.names_in_metrics = true;
+        self
+    }
+
     /// Draws jitter and the order of ids from a seed instead of the operating system, to replay a test. The ids
     /// themselves stay unique: clients of one seed do not share their locks.
     #[cfg(any(test, feature = "testing"))]

@@ -366,6 +366,21 @@ fn a_fence_ahead_of_the_clock_is_not_forgotten() {
     assert!(world.attempt(&claim(3)).unwrap() > last);
 }
 
+/// A clock that was ahead moves the last use, too; a fence that its holder raised does not.
+#[test]
+fn a_name_whose_fence_was_raised_is_not_forgotten() {
+    let mut world = World::new();
+    world.attempt(&claim(1)).unwrap();
+    let raised = Fence::new(world.now.wall_micros + 2 * u64::try_from(FORGET_AFTER.as_micros()).unwrap());
+    let mut renewal = Renewal::of(Arc::new(claim(1)));
+    (renewal.fences, renewal.held) = (Fences::AtLeast(raised), true);
+    world.resource.renew(&renewal, world.now, &mut world.notified).unwrap();
+    world.release(&claim(1));
+    world.pass(FORGET_AFTER + Duration::from_secs(1));
+    assert!(!world.resource.is_forgettable(world.now), "the next fence would be {}", world.now.wall_micros);
+    assert!(world.attempt(&claim(2)).unwrap() > raised);
+}
+
 #[test]
 fn a_withdrawn_head_passes_the_turn_on() {
     let mut world = World::new();

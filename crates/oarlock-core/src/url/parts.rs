@@ -61,6 +61,14 @@ pub struct Host {
     pub port: u16,
 }
 
+impl Host {
+    /// The server at this port of a name or an address.
+    #[must_use]
+    pub fn new(name: impl Into<String>, port: u16) -> Self {
+        Self { name: name.into(), port }
+    }
+}
+
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = text::plain(&self.name);

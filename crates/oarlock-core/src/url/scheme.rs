@@ -74,6 +74,8 @@ pub struct Scheme {
     pub(super) choices: &'static [Choice],
     pub(super) options: &'static [Opt],
     pub(super) warnings: fn(&Url) -> Vec<String>,
+    pub(super) routes: bool,
+    pub(super) announces: bool,
 }
 
 impl Scheme {
@@ -93,6 +95,8 @@ impl Scheme {
             choices: &[],
             options: &[],
             warnings: |_| Vec::new(),
+            routes: false,
+            announces: false,
         }
     }
 
@@ -156,6 +160,20 @@ impl Scheme {
     #[must_use]
     pub const fn warnings(mut self, warnings: fn(&Url) -> Vec<String>) -> Self {
         self.warnings = warnings;
+        self
+    }
+
+    /// Its store connects by [`Url::routes`] itself, and checks certificates against the names of the servers.
+    #[must_use]
+    pub const fn routes(mut self) -> Self {
+        self.routes = true;
+        self
+    }
+
+    /// Its servers tell clients of further servers.
+    #[must_use]
+    pub const fn announces(mut self) -> Self {
+        self.announces = true;
         self
     }
 

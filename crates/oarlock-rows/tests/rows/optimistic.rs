@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oarlock_rows::{Change, Client, Dialect, Error, Outcome, Retry, Trouble, Troubled, Version, Versioned};
+use oarlock_rows::{Change, Classify, Client, Contention, Dialect, Error, Outcome, Retry, Version, Versioned};
 
 use crate::contexts::{Lite, Maria, My, Pg, TestContext, restock};
 
@@ -66,7 +66,7 @@ async fn the_second_writer_is_told<B: TestContext>(context: &B, items: &Versione
     let columns = |stock: i64| vec![("stock".to_owned(), stock.into())];
     items.update(&mut theirs, 1, &seen.version, columns(7)).await.map_err(|error| error.to_string()).unwrap();
     let second = items.update(&mut ours, 1, &seen.version, columns(9)).await.unwrap_err();
-    assert_eq!(second.trouble(), Some(Trouble::Stale));
+    assert_eq!(second.contention(), Some(Contention::Stale));
     let Error::Conflict { current: Some((row, version)) } = second else { panic!("{second}") };
     assert_eq!(B::int(&row, "stock"), 7);
     assert_ne!(version, seen.version);

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
-use oarlock_rows::{Client, Error, Locked, Mode, Retry, Trouble, Troubled, Wait, mysql, postgres, sqlite};
+use oarlock_rows::{Classify, Client, Contention, Error, Locked, Mode, Retry, Wait, mysql, postgres, sqlite};
 
 use crate::contexts::{Lite, Maria, My, Pg, Sql, TestContext, restock, stocks};
 
@@ -30,7 +30,7 @@ async fn others<C: Client<Value: From<i64>>>(tx: &mut C, id: impl Fn(&C::Row) ->
 async fn busy<C: Client<Value: From<i64>>>(tx: &mut C, wait: Wait) -> Duration {
     let start = Instant::now();
     let error = items().lock(tx, [1], Mode::Update, wait).await.map(drop).unwrap_err();
-    assert_eq!(error.trouble(), Some(Trouble::Busy), "{wait:?}: {error}");
+    assert_eq!(error.contention(), Some(Contention::Busy), "{wait:?}: {error}");
     start.elapsed()
 }
 
@@ -114,7 +114,7 @@ async fn on_sqlite() {
         assert!(matches!(skipped, Err(Error::Refused(_))));
         let rival = sqlite::transaction(&mut theirs, &PATIENT, async |_| Ok::<_, rusqlite::Error>(())).await;
         let failed = rival.unwrap_err();
-        assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Busy), 1), "a wait that was chosen");
+        assert_eq!((failed.error.contention(), failed.attempts), (Some(Contention::Busy), 1), "a wait that was chosen");
         Ok::<_, Boxed>(())
     })
     .await
@@ -198,7 +198,7 @@ async fn keeps_nothing_of_what_had_to_wait_too_long<const IS_MYSQL: bool>(contex
         Ok::<_, Boxed>(())
     });
     let failed = failed.await.unwrap_err();
-    assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Busy), 1), "{}", failed.error);
+    assert_eq!((failed.error.contention(), failed.attempts), (Some(Contention::Busy), 1), "{}", failed.error);
     drop(tx);
     assert_eq!(stocks::<Sql<IS_MYSQL>>(&mut theirs).await, [0, 0, 0, 0]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use oarlock_rows::{
-    Change, Client, Locked, Mode, Retry, Trouble, Troubled as _, Version, Versioned, Wait, mysql, postgres,
+    Change, Classify as _, Client, Contention, Locked, Mode, Retry, Version, Versioned, Wait, mysql, postgres,
 };
 use tokio::sync::oneshot;
 
@@ -129,7 +129,7 @@ async fn an_error_that_was_swallowed_is_not_a_success_on_postgres() {
     let swallowed = postgres::transaction(&mut ours, &PATIENT, async |tx| {
         tx.batch_execute("insert into items (id, stock) values (5, 5)").await?;
         let busy = table.lock(tx, [1_i64], Mode::Update, Wait::No).await.unwrap_err();
-        assert_eq!(busy.trouble(), Some(Trouble::Busy), "{busy}");
+        assert_eq!(busy.contention(), Some(Contention::Busy), "{busy}");
         Ok::<_, tokio_postgres::Error>(())
     });
     let failed = swallowed.await.unwrap_err();
@@ -161,7 +161,7 @@ async fn an_old_picture_is_not_looked_at_again_on_sqlite() {
     assert!(items().read(&mut tx, 1).await.unwrap().is_some());
     items().modify(&mut theirs, 1, &PATIENT, one_more::<Lite>).await.unwrap();
     let failed = items().modify(&mut tx, 1, &PATIENT, one_more::<Lite>).await.unwrap_err();
-    assert_eq!((failed.error.trouble(), failed.attempts), (Some(Trouble::Stale), 1), "{}", failed.error);
+    assert_eq!((failed.error.contention(), failed.attempts), (Some(Contention::Stale), 1), "{}", failed.error);
     drop(tx);
     items().modify(&mut ours, 1, &PATIENT, one_more::<Lite>).await.unwrap();
     assert_eq!(stocks::<Lite>(&mut theirs).await[0], 2);

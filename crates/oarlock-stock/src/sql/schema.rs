@@ -74,6 +74,15 @@ pub(super) fn for_update(dialect: Dialect) -> &'static str {
     if dialect == Dialect::Sqlite { "" } else { " for update" }
 }
 
+/// The end of a query that reads what is committed now, and not what the transaction saw at its beginning.
+pub(super) fn for_share(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "",
+        Dialect::Postgres => " for share",
+        _ => " lock in share mode",
+    }
+}
+
 pub(super) fn is_mysql(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::MySql | Dialect::MariaDb)
 }

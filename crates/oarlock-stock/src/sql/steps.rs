@@ -2,7 +2,7 @@
 
 use oarlock_rows::{Client, Dialect};
 
-use super::schema::{for_update, insert_new, joined, now, placed};
+use super::schema::{for_share, for_update, insert_new, joined, now, placed};
 use crate::{Error, Order, Reservation, State};
 
 /// What a step sends: names and whole numbers.
@@ -36,9 +36,9 @@ impl From<u32> for Value<'_> {
 }
 
 /// A connection that takes whole numbers, as all of them do.
-pub trait Conn: Client<Value: From<i64>> + Send + 'static {}
+pub trait Conn: Client<Value: From<i64>> + Send {}
 
-impl<C: Client<Value: From<i64>> + Send + 'static> Conn for C {}
+impl<C: Client<Value: From<i64>> + Send> Conn for C {}
 
 fn values<C: Conn>(values: &[Value<'_>]) -> Vec<C::Value> {
     let value = |value: &Value<'_>| match value {
@@ -87,9 +87,11 @@ pub(super) fn find_statement(dialect: Dialect) -> String {
     format!("select {columns} from oarlock_stock_reservation where sku = ? and id = ?")
 }
 
-/// What an id stands for, and the segment it came from.
+/// What an id stands for, and the segment it came from, inside a transaction. The row is locked: a snapshot that the
+/// transaction made before may be older than a row that an insert has met.
 pub(super) async fn find<C: Conn>(conn: &mut C, sku: &str, id: &str) -> Result<Option<(Reservation, u64)>, Error> {
-    let found = texts(conn, &find_statement(conn.dialect()), &[sku.into(), id.into()]).await?.pop();
+    let sql = format!("{}{}", find_statement(conn.dialect()), for_share(conn.dialect()));
+    let found = texts(conn, &sql, &[sku.into(), id.into()]).await?.pop();
     found.map(|text| read(sku, id, &text)).transpose()
 }
 
@@ -148,6 +150,33 @@ pub(super) async fn segments<C: Conn>(conn: &mut C, sku: &str) -> Result<Vec<(u3
 pub(super) async fn add<C: Conn>(conn: &mut C, sku: &str, segment: u32, units: u64) -> Result<bool, Error> {
     let sql = "update oarlock_stock_segment set available = available + ? where sku = ? and segment = ?";
     Ok(execute(conn, sql, &[units.into(), sku.into(), segment.into()]).await? == 1)
+}
+
+/// Ends a hold, if it is still held, and says what the id stands for then; `over`: only if its time is up.
+pub(super) async fn settle<C: Conn>(
+    conn: &mut C,
+    sku: &str,
+    id: &str,
+    end: State,
+    over: bool,
+) -> Result<Option<Reservation>, Error> {
+    let now = now(conn.dialect());
+    let time = if over { format!(" and expires <= {now}") } else { String::new() };
+    // From now on it is the time at which it ended, for those that purge.
+    let sql = format!(
+        "update oarlock_stock_reservation set state = ?, expires = {now} where sku = ? and id = ? and state = 'h'{time}"
+    );
+    let ended = execute(conn, &sql, &[letter(end).into(), sku.into(), id.into()]).await? == 1;
+    let Some((reservation, segment)) = find(conn, sku, id).await? else { return Ok(None) };
+    if ended && end == State::Returned {
+        let segment = u32::try_from(segment).map_err(Error::store)?;
+        let units = reservation.quantity;
+        // The segment it came from may be gone; the first one never is.
+        if !add(conn, sku, segment, units).await? && !add(conn, sku, 0, units).await? {
+            return Err(Error::NoSuchItem(sku.to_owned()));
+        }
+    }
+    Ok(Some(reservation))
 }
 
 /// Takes units from a segment, if it has as many.

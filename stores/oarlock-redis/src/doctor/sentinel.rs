@@ -6,7 +6,7 @@ use std::time::Duration;
 use oarlock_core::doctor::{Report, within};
 use oarlock_core::{ErrorKind, Result};
 
-use super::{Asked, cause, checks, find};
+use super::{Asked, cause, checks};
 use crate::config::Host;
 use crate::connection::{Connector, Login, Target};
 
@@ -57,7 +57,7 @@ async fn ask(
         opened => opened?,
     };
     let state = sentinel.pairs(&["SENTINEL", "MASTER", master]).await?;
-    let number = |field: &str| find(&state, field).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
+    let number = |field: &str| state.number::<u64>(field).unwrap_or_default();
     let (quorum, total) = (number("quorum"), number("num-other-sentinels").saturating_add(1));
     let mut on = report.on(name);
     on.fact("quorum", format!("{quorum} of {total} Sentinels, {} replicas", number("num-slaves")));
@@ -77,7 +77,5 @@ async fn ask(
     } else if number("num-slaves") == 0 {
         on.find(&checks::SENTINEL_UNABLE, "the master has no replica that could take its place");
     }
-    let host = find(&state, "ip").unwrap_or_default().to_owned();
-    let port = find(&state, "port").and_then(|port| port.parse().ok()).unwrap_or_default();
-    Ok(((host, port), total))
+    Ok(((state.text("ip").to_owned(), state.number("port").unwrap_or_default()), total))
 }

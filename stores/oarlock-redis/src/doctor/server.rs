@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use oarlock_core::Result;
-use oarlock_core::doctor::{OnServer, Report, within};
+use oarlock_core::doctor::{Answers, OnServer, Report, within};
 use redis::Value;
 
-use super::{Asked, checks, find, text};
+use super::{Asked, checks, text};
 use crate::config::Config;
 use crate::connection::{Connector, Login, Target};
 
@@ -70,18 +70,17 @@ async fn look(
         on.cannot_tell("INFO");
         return Ok(Seen { clock_ahead, ..Seen::default() });
     };
-    let info: Vec<(String, String)> =
-        info.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.into(), v.trim().into())).collect();
-    let mut settings = Vec::new();
+    let info = info.lines().filter_map(|line| line.split_once(':'));
+    let mut answers: Answers = info.map(|(name, value)| (name.into(), value.trim().into())).collect();
     for setting in SETTINGS {
         // A setting that is denied is missing below.
-        settings.extend(server.pairs(&["CONFIG", "GET", setting]).await.unwrap_or_default());
+        answers.merge(server.pairs(&["CONFIG", "GET", setting]).await.unwrap_or_default());
     }
-    let facts = Answers { info, settings };
+    let facts = ServerInfo(answers);
     facts.judge(config, surroundings, on);
     Ok(Seen {
-        run_id: facts.text("run_id").unwrap_or_default().to_owned(),
-        replication_id: facts.text("master_replid").unwrap_or_default().to_owned(),
+        run_id: facts.0.text("run_id").to_owned(),
+        replication_id: facts.0.text("master_replid").to_owned(),
         clock_ahead,
     })
 }
@@ -103,23 +102,16 @@ async fn clock(server: &Asked, on: &mut OnServer<'_>) -> Result<i64> {
     Ok(on.clock(micros, took))
 }
 
-/// What the server says of itself. What it leaves out is unknown, and not good.
-struct Answers {
-    info: Vec<(String, String)>,
-    settings: Vec<(String, String)>,
-}
+/// What INFO says, and the settings.
+struct ServerInfo(Answers);
 
-impl Answers {
+impl ServerInfo {
     fn text(&self, name: &str) -> Option<&str> {
-        find(&self.info, name)
+        self.0.get(name)
     }
 
     fn number(&self, name: &str) -> Option<u64> {
-        self.text(name)?.parse().ok()
-    }
-
-    fn setting(&self, name: &str) -> Option<&str> {
-        find(&self.settings, name)
+        self.0.number(name)
     }
 
     fn judge(&self, config: &Config, surroundings: Surroundings, on: &mut OnServer<'_>) {
@@ -139,7 +131,7 @@ impl Answers {
     }
 
     fn connections(&self, on: &mut OnServer<'_>) -> Option<()> {
-        on.connections(self.number("connected_clients")?, self.setting("maxclients")?.parse().ok()?);
+        on.connections(self.number("connected_clients")?, self.number("maxclients")?);
         Some(())
     }
 
@@ -164,7 +156,7 @@ impl Answers {
             );
             on.find(&checks::LAG, reason);
         } else if required == 0 && surroundings == Surroundings::FailsOver {
-            let least = self.setting("min-replicas-to-write")?.parse::<u32>().ok()?;
+            let least = self.number("min-replicas-to-write")?;
             let reason = "a replica takes its place when it fails, and may lack the last grants: then a second client \
                           holds the same lock. The URL has no min_replicas";
             on.find(if least > 0 { &checks::LAG } else { &checks::FAILOVER }, reason);
@@ -192,8 +184,8 @@ impl Answers {
     }
 
     fn persistence(&self, on: &mut OnServer<'_>) -> Option<()> {
-        let stops = self.setting("stop-writes-on-bgsave-error") == Some("yes")
-            && self.setting("save").is_some_and(|points| !points.is_empty());
+        let stops = self.text("stop-writes-on-bgsave-error") == Some("yes")
+            && self.text("save").is_some_and(|points| !points.is_empty());
         if self.text("aof_last_write_status") == Some("err")
             || (stops && self.text("rdb_last_bgsave_status") == Some("err"))
         {
@@ -206,7 +198,7 @@ impl Answers {
             on.find(&checks::NO_PERSISTENCE, reason);
             return Some(());
         }
-        let fsync = self.setting("appendfsync")?;
+        let fsync = self.text("appendfsync")?;
         on.fact("persistence", format!("append-only file, fsync {fsync}"));
         if fsync != "always" {
             on.find(&checks::POWER_LOSS, format!("appendfsync is {fsync}: a power cut forgets the last grants"));

@@ -16,6 +16,7 @@ use crate::mysql::doctor::DOCTOR;
 use crate::mysql::error::SCHEME;
 use crate::mysql::guarantees::GUARANTEES;
 use crate::mysql::{MySql, MySqlSession, Named};
+use crate::route::{Host, Last, Route};
 
 /// `MySQL` and `MariaDB` and its scheme `mysql://`.
 pub static STORE: Store =
@@ -43,6 +44,9 @@ pub struct Config {
     pub host: String,
     /// The server's port.
     pub port: u16,
+    /// Further servers and their ports, of which one at a time takes writes: the client passes over servers that are
+    /// unreachable or read-only, and stays with the one that served it last.
+    pub others: Vec<(String, u16)>,
     /// The user; `None` = `root`.
     pub user: Option<String>,
     /// The database that has the tables.
@@ -66,6 +70,8 @@ pub struct Config {
     /// How long the server keeps a silent connection that holds named locks, in whole seconds, and so the longest lease
     /// there is on one; for [`MySqlSession`](crate::mysql::MySqlSession) alone.
     pub session_ttl: Duration,
+    /// Which of the servers served last.
+    last: Last,
     password: Option<String>,
     /// It is read again for each connection.
     password_file: Option<PathBuf>,
@@ -78,6 +84,8 @@ impl Config {
         Self {
             host: host.into(),
             port,
+            others: Vec::new(),
+            last: Arc::default(),
             user: None,
             database: database.into(),
             encryption: Encryption::default(),
@@ -100,8 +108,9 @@ impl Config {
     /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction`, and for `sslmode=prefer` and
     /// `verify-ca`.
     pub fn from_url(url: &Url) -> Result<Self> {
-        let host = config::checked_host(url)?;
-        let mut config = Self::new(&host.name, host.port, url.path().trim_start_matches('/'));
+        let ((host, port), others) = config::checked_hosts(url)?;
+        let mut config = Self::new(host, port, url.path().trim_start_matches('/'));
+        config.others = others;
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.password_file = url.password_file();
@@ -124,6 +133,19 @@ impl Config {
         self
     }
 
+    /// The same configuration for one of its servers alone.
+    pub(crate) fn only(&self, host: &Host) -> Self {
+        let mut config = self.clone();
+        (config.host, config.port) = host.clone();
+        config.others.clear();
+        config
+    }
+
+    /// The way to the server.
+    pub(crate) fn route(&self) -> Route {
+        Route::new((self.host.clone(), self.port), &self.others, self.last.clone())
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.database.is_empty() {
             let message = "name the database that has the tables: mysql://host/database";
@@ -142,18 +164,18 @@ impl Config {
         Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME))
     }
 
-    /// The client's own words for it.
-    pub(crate) fn to_client(&self) -> Opts {
-        let socket = self.host.starts_with('/').then(|| self.host.clone());
+    /// Options of the client crate for one of the servers.
+    pub(crate) fn to_client(&self, (host, port): &Host) -> Opts {
+        let socket = host.starts_with('/').then(|| host.clone());
         let mut client = OptsBuilder::default()
-            .tcp_port(self.port)
+            .tcp_port(*port)
             .user(Some(self.user.as_deref().unwrap_or("root")))
             .pass(current_password(self.password_file.as_deref(), self.password.as_deref()))
             .db_name(Some(&self.database))
             // It would leave the way it was told for the server's socket, if that is on this machine.
             .prefer_socket(false)
             .tcp_keepalive(Some(Duration::from_secs(60)));
-        client = if socket.is_some() { client.socket(socket) } else { client.ip_or_hostname(&self.host) };
+        client = if socket.is_some() { client.socket(socket) } else { client.ip_or_hostname(host) };
         if self.encryption != Encryption::Disable {
             let checked = self.encryption.checks(self.root_certificate.is_some());
             let mut tls = SslOpts::default().with_danger_accept_invalid_certs(!checked);
@@ -171,7 +193,7 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_address(f, (&self.host, self.port), &self.database, &self.prefix)
+        write_address(f, &self.route(), &self.database, &self.prefix)
     }
 }
 
@@ -180,6 +202,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("host", &self.host)
             .field("port", &self.port)
+            .field("others", &self.others)
             .field("user", &self.user)
             .field("database", &self.database)
             .field("encryption", &self.encryption)

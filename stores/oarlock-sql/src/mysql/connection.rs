@@ -14,13 +14,16 @@ use tokio::runtime::Handle;
 
 use crate::mysql::config::{Config, Encryption};
 use crate::mysql::driver::{ATTEMPT, INSPECT, RELEASE, RENEW};
-use crate::mysql::error::{NOT_NULL, SCHEME, STORE, ended, failed, no_connection};
+use crate::mysql::error::{
+    NOT_NULL, SCHEME, STORE, ended, failed, is_elsewhere, no_connection, read_only, says_read_only,
+};
 use crate::mysql::flavour::Flavour;
-use crate::mysql::lanes::{Connection, Lanes, Request};
 use crate::mysql::listener::Listener;
 use crate::mysql::liveness::{Begun, SETTLED, Session, begin, join, read};
+use crate::mysql::request_pool::{Connection, Request, RequestPool};
 use crate::mysql::schema;
 use crate::mysql::wake::{WakeLocks, release_of};
+use crate::route::{Host, Miss};
 use crate::row::{Row as _, first};
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
@@ -49,8 +52,8 @@ pub(crate) struct Pool {
     /// The numbers of sessions that have ended.
     ended: Mutex<Vec<i64>>,
     has_lock: AtomicBool,
-    requests: Lanes,
-    renewals: Lanes,
+    requests: RequestPool,
+    renewals: RequestPool,
     closed: AtomicBool,
     wakes: Arc<WakeLocks>,
     pub(crate) listener: Listener,
@@ -72,8 +75,8 @@ impl Pool {
             session: Reopened::new(SCHEME).on(runtime.clone()),
             ended: Mutex::default(),
             has_lock: AtomicBool::new(true),
-            requests: Lanes::new(REQUESTS),
-            renewals: Lanes::new(1),
+            requests: RequestPool::new(REQUESTS),
+            renewals: RequestPool::new(1),
             closed: AtomicBool::new(false),
             wakes: Arc::default(),
             listener: Listener::default(),
@@ -152,8 +155,8 @@ impl Pool {
             ended.drain(..many);
             drop(ended);
             session.end();
-            for lanes in [&self.requests, &self.renewals] {
-                lanes.idle().retain(|connection| !connection.is_of(session));
+            for pool in [&self.requests, &self.renewals] {
+                pool.idle().retain(|connection| !connection.is_of(session));
             }
             self.listener.forget_idle();
             self.hub.check_all();
@@ -188,14 +191,15 @@ impl Pool {
 
     async fn on(self: &Arc<Self>, request: Request) -> Result<Vec<Row>> {
         self.check()?;
-        let lanes = match request {
+        let pool = match request {
             Request::Step(..) | Request::Attempt(..) | Request::Release(..) => &self.requests,
             Request::Renewal(..) => &self.renewals,
         };
         let gone = |error| STORE.closed().because(error);
-        let _permit = lanes.permits.acquire().await.map_err(gone)?;
+        let _permit = pool.permits.acquire().await.map_err(gone)?;
         let about = request.claim();
-        let mut connection = self.line(lanes, about.and_then(|id| self.wakes.holder(id))).await?;
+        let mut connection = self.take(pool, about.and_then(|id| self.wakes.holder(id))).await?;
+        self.check_primary(&mut connection, &request).await?;
         let number = connection.keyring.number;
         let takes = match request {
             Request::Attempt(id, whole, span, _)
@@ -210,25 +214,52 @@ impl Pool {
         let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open
         // in the server, which ends with the connection.
-        let rows = answer.map_err(|_| STORE.silent())?.map_err(failed)?;
+        let rows = answer.map_err(|_| STORE.silent())?.map_err(|error| {
+            if says_read_only(&error) {
+                self.leave(&connection);
+            }
+            failed(error)
+        })?;
         if let (Some(id), Ok(Some(true))) = (about, first(&rows).and_then(|row| row.boolean("wake"))) {
             match takes {
                 Some((whole, span)) => self.wakes.took(id, number, whole, span),
                 None => self.wakes.released(id, number),
             }
         }
-        self.give_back(lanes, connection);
+        self.give_back(pool, connection);
         if self.wakes.is_due(number) {
             self.release_soon(number);
         }
         Ok(rows)
     }
 
-    fn give_back(&self, lanes: &Lanes, connection: Connection) {
-        lanes.put(connection);
+    /// The server of this connection takes no writes. Where another one may, the session does not stay.
+    fn leave(&self, connection: &Connection) {
+        if let Some(membership) = connection.membership.as_ref().filter(|_| self.config.route().has_choice()) {
+            self.end(&membership.session);
+        }
+    }
+
+    /// Where another server may be the primary: whether this one still takes writes. It would take those of an
+    /// administrator in any case.
+    async fn check_primary(&self, connection: &mut Connection, request: &Request) -> Result<()> {
+        let counts = matches!(request, Request::Attempt(..) | Request::Renewal(..));
+        if !counts || !self.config.route().has_choice() {
+            return Ok(());
+        }
+        let asked = tokio::time::timeout(self.config.silence_timeout, is_read_only(&mut connection.conn)).await;
+        if asked.map_err(|_| STORE.silent())?.map_err(failed)? {
+            self.leave(connection);
+            return Err(read_only());
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, pool: &RequestPool, connection: Connection) {
+        pool.put(connection);
         if self.check().is_err() {
             // Closed meanwhile: `close` did not see this connection.
-            lanes.idle().clear();
+            pool.idle().clear();
         }
     }
 
@@ -272,17 +303,17 @@ impl Pool {
     }
 
     /// A connection that is fit for a request, `best` if it is idle.
-    async fn line(self: &Arc<Self>, lanes: &Lanes, best: Option<u64>) -> Result<Connection> {
+    async fn take(self: &Arc<Self>, pool: &RequestPool, best: Option<u64>) -> Result<Connection> {
         let session = self.session().await?;
-        let renews = std::ptr::eq(lanes, &raw const self.renewals);
-        if let Some(mut connection) = lanes.take(&session, best) {
+        let renews = std::ptr::eq(pool, &raw const self.renewals);
+        if let Some(mut connection) = pool.take(&session, best) {
             // A MySQL client does not notice that an idle connection was closed: only a request shows it.
             let is_fresh = connection.used.elapsed() < FRESH;
             if (is_fresh || self.is_alive(&mut connection).await) && (!renews || session.is_read()) {
                 return Ok(connection);
             }
             // Whatever ended this one is likely to have ended the others.
-            lanes.idle().clear();
+            pool.idle().clear();
         }
         if renews { self.take_liveness_lock(&session).await } else { self.dial(&session).await }
     }
@@ -294,11 +325,11 @@ impl Pool {
 
     /// Whether one of the idle connections of a session was there all the time.
     pub(crate) async fn has_settled_connection(&self, session: &Arc<Session>) -> bool {
-        for lanes in [&self.renewals, &self.requests] {
-            while let Some(mut connection) = lanes.take(session, None) {
+        for pool in [&self.renewals, &self.requests] {
+            while let Some(mut connection) = pool.take(session, None) {
                 let is_settled = connection.made.elapsed() > SETTLED;
                 if is_settled && self.is_alive(&mut connection).await {
-                    lanes.put(connection);
+                    pool.put(connection);
                     return true;
                 }
             }
@@ -320,13 +351,14 @@ impl Pool {
 
     /// A new connection for renewals, whose end is heard of, as is that of the session.
     async fn take_liveness_lock(self: &Arc<Self>, session: &Arc<Session>) -> Result<Connection> {
+        let of = session.clone();
         let (config, session, pool) = (self.config.clone(), session.clone(), Arc::downgrade(self));
         let wakes = self.wakes.clone();
         let connection = self.in_time(async move {
             let (mut connection, liveness_lock) = open(&config, &session, &wakes).await?;
             connection.conn.query_drop(HASTE).await.map_err(failed)?;
             let Some(liveness_lock) = liveness_lock else { return Ok(connection) };
-            let mut reader = dial(&config).await?;
+            let mut reader = dial_for(&config, &session).await?;
             let (membership, _) = join(&mut reader, &session).await?;
             read(pool.clone(), reader, membership, liveness_lock);
             match begin(&mut connection.conn, connection.flavour, &session).await? {
@@ -345,18 +377,24 @@ impl Pool {
             }
             Ok(connection)
         });
-        self.noted(connection.await?)
+        let connection = connection.await;
+        self.noted(&of, connection)
     }
 
     /// A new connection that stands for a session.
-    async fn dial(&self, session: &Arc<Session>) -> Result<Connection> {
-        let (config, session, wakes) = (self.config.clone(), session.clone(), self.wakes.clone());
+    async fn dial(&self, of: &Arc<Session>) -> Result<Connection> {
+        let (config, session, wakes) = (self.config.clone(), of.clone(), self.wakes.clone());
         let connection =
             self.in_time(async move { open(&config, &session, &wakes).await.map(|(connection, _)| connection) });
-        self.noted(connection.await?)
+        let connection = connection.await;
+        self.noted(of, connection)
     }
 
-    fn noted(&self, connection: Connection) -> Result<Connection> {
+    fn noted(&self, session: &Arc<Session>, connection: Result<Connection>) -> Result<Connection> {
+        if session.has_left() {
+            self.end(session);
+        }
+        let connection = connection?;
         self.check()?;
         self.has_lock.fetch_and(connection.membership.is_some(), Ordering::AcqRel);
         Ok(connection)
@@ -376,8 +414,8 @@ impl Pool {
         if let Some(session) = self.session.close() {
             session.stop_reading();
         }
-        for lanes in [&self.requests, &self.renewals] {
-            lanes.idle().clear();
+        for pool in [&self.requests, &self.renewals] {
+            pool.idle().clear();
         }
     }
 
@@ -403,7 +441,7 @@ impl Pool {
             session.stop_reading();
         }
         let idle: Vec<_> =
-            [&self.requests, &self.renewals].into_iter().flat_map(|lanes| lanes.idle().split_off(0)).collect();
+            [&self.requests, &self.renewals].into_iter().flat_map(|pool| pool.idle().split_off(0)).collect();
         for (at, mut connection) in idle.into_iter().enumerate() {
             if let (0, Some(membership)) = (at, &connection.membership) {
                 let leaving = connection.conn.exec_drop(LEAVE, (membership.session.number, membership.session.number));
@@ -421,19 +459,69 @@ const LEAVE: &str =
 
 /// A connection that belongs to no session yet.
 pub async fn dial(config: &Config) -> Result<Conn> {
+    config.route().open(STORE, config.connect_timeout, async |host| dial_at(config, &host).await).await
+}
+
+/// A connection to this server. Where another one could be the primary, it is checked whether this one takes writes.
+async fn dial_at(config: &Config, host: &Host) -> Result<Conn, Miss> {
     let encrypted = config.encryption != Encryption::Disable;
     if encrypted {
         // The client crate takes whichever provider the process has; without one it would panic.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    let mut conn = Conn::new(config.to_client()).await.map_err(|error| no_connection(error, encrypted))?;
-    conn.query_drop(SETTINGS).await.map_err(failed)?;
+    let mut conn = Conn::new(config.to_client(host)).await.map_err(|error| {
+        let next = is_elsewhere(&error);
+        Miss::new(no_connection(error, encrypted), next)
+    })?;
+    let missed = |error| {
+        let next = is_elsewhere(&error);
+        Miss::new(failed(error), next)
+    };
+    if config.route().has_choice() && is_read_only(&mut conn).await.map_err(missed)? {
+        // The server's log would have a warning of it.
+        let _ = conn.disconnect().await;
+        return Err(Miss::Next(read_only()));
+    }
+    conn.query_drop(SETTINGS).await.map_err(missed)?;
     Ok(conn)
+}
+
+/// The server of a connection.
+pub(crate) fn host_of(conn: &Conn) -> Host {
+    let options = conn.opts();
+    (options.socket().unwrap_or_else(|| options.ip_or_hostname()).to_owned(), options.tcp_port())
+}
+
+/// A connection to the server of a session, or to the first that serves if it has none yet. If that server gives none
+/// and another does, the session is over. It takes less than `connect_timeout`, also if the server is silent.
+async fn dial_for(config: &Config, session: &Session) -> Result<Conn> {
+    let Some(host) = session.host.get().filter(|_| config.route().has_choice()) else {
+        let conn = dial(config).await?;
+        let _ = session.host.set(host_of(&conn));
+        return Ok(conn);
+    };
+    let error = match tokio::time::timeout(config.connect_timeout / 3, dial_at(config, host)).await {
+        Ok(Ok(conn)) => return Ok(conn),
+        Ok(Err(Miss::Stop(error))) => return Err(error),
+        Ok(Err(Miss::Next(error))) => error,
+        Err(_) => STORE.no_answer(),
+    };
+    let Some(others) = config.route().without(host) else { return Err(error) };
+    let opened = others.open(STORE, config.connect_timeout / 3, async |host| dial_at(config, &host).await).await;
+    let _ = opened.map_err(|_| error)?.disconnect().await;
+    session.leave();
+    Err(ended())
+}
+
+/// Whether the server takes no writes of ordinary users.
+async fn is_read_only(conn: &mut Conn) -> mysql_async::Result<bool> {
+    let told: Option<String> = conn.query_first("SELECT CAST(@@global.read_only AS CHAR)").await?;
+    Ok(told.is_some_and(|told| !matches!(told.as_str(), "0" | "OFF")))
 }
 
 /// Opens a connection of a session, which takes a liveness lock if the server has them. Returns the name of that lock.
 async fn open(config: &Config, session: &Arc<Session>, wakes: &Arc<WakeLocks>) -> Result<(Connection, Option<String>)> {
-    let mut conn = dial(config).await?;
+    let mut conn = dial_for(config, session).await?;
     schema::prepare(&mut conn).await?;
     let (is_alone, flavour) = probe(&mut conn).await?;
     if !is_alone {

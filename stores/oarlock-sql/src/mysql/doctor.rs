@@ -1,12 +1,13 @@
 //! Examines a server: what its commits are worth, and whether its locks can be used.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::Result;
-use oarlock_core::doctor::{Check, Doctor, NEWER_FORMAT, OnServer, Report, Severity, list, patience, within};
+use oarlock_core::doctor::{
+    Answers, Check, Doctor, NEWER_FORMAT, OnServer, Report, Severity, examined, list, patience, within,
+};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::state::{Page, Query};
 use oarlock_core::url::Url;
@@ -20,19 +21,12 @@ use crate::mysql::driver::INSPECT;
 use crate::mysql::error::failed;
 use crate::mysql::flavour::Flavour;
 use crate::mysql::schema::{FORMAT, version};
+use crate::route::Shown;
 use crate::row::Row as _;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&LOST_COMMITS, &POWER_LOSS, &READ_ONLY, &REPLICA, &FAILOVER, &CLUSTER, &SPLIT, &ENGINE, &POOLER],
-    examine: |url| {
-        Box::pin(async move {
-            let mut report = Report::default();
-            if let Err(error) = within(patience(&url), examine(&url, &mut report)).await {
-                report.on(&address(&url)).failed(&error);
-            }
-            report
-        })
-    },
+    examine: |url| Box::pin(examined(url, async |url, report| within(patience(url), examine(url, report)).await)),
 };
 
 static LOST_COMMITS: Check = Check {
@@ -115,7 +109,7 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
 }
 
 async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<()> {
-    let address = address(url);
+    let address = Shown(config.route().current()).to_string();
     let mut on = report.on(&address);
     let sent = Instant::now();
     let micros: Option<i64> =
@@ -123,13 +117,20 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     let took = sent.elapsed();
     on.latency(took);
     on.clock(micros.unwrap_or_default(), took);
-    let mut facts = Answers::ask(conn, VARIABLES).await?;
-    facts.0.extend(Answers::ask(conn, STATUS).await?.0);
+    let mut facts = ServerInfo::default();
+    for sql in [VARIABLES, STATUS] {
+        let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
+        facts.0.merge(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect());
+    }
     facts.judge(&mut on);
     replication(conn, &facts, &mut on).await;
     if is_session(url) {
         return Ok(());
     }
+    if facts.is_cluster() {
+        report.guarantees = Some("mysql-pooled");
+    }
+    let mut on = report.on(&address);
     let Some(found) = version(conn).await? else {
         on.fact("tables", "none; the first client creates them, or oarlock init");
         return Ok(());
@@ -146,6 +147,9 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     let (is_alone, flavour) = probe(conn).await?;
     if !is_alone && !facts.is_on("wsrep_on") {
         on.find(&POOLER, "a pooler is in between: a dead holder is noticed by its lease only");
+    }
+    if !is_alone {
+        report.guarantees = Some("mysql-pooled");
     }
     let conn = Mutex::new(conn);
     report.locks = list(async |query| page(*conn.lock().await, flavour, &config.prefix, &query).await).await?;
@@ -165,24 +169,16 @@ async fn page(conn: &mut Conn, flavour: Flavour, prefix: &str, query: &Query) ->
     inspect::page(found.into_iter().map(|(_, _, row)| row), query, prefix, |_| false)
 }
 
-fn address(url: &Url) -> String {
-    url.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
+#[derive(Default)]
+struct ServerInfo(Answers);
 
-struct Answers(HashMap<String, String>);
-
-impl Answers {
-    async fn ask(conn: &mut Conn, sql: &str) -> Result<Self> {
-        let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
-        Ok(Self(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect()))
-    }
-
+impl ServerInfo {
     fn text(&self, name: &str) -> &str {
-        self.0.get(name).map(String::as_str).unwrap_or_default()
+        self.0.text(name)
     }
 
     fn number(&self, name: &str) -> u64 {
-        self.text(name).parse().unwrap_or_default()
+        self.0.number(name).unwrap_or_default()
     }
 
     fn is_on(&self, name: &str) -> bool {
@@ -217,11 +213,15 @@ impl Answers {
                 format!("this node is not in the primary component: {}", self.text("wsrep_cluster_status")),
             );
         }
-        if self.is_on("wsrep_on") || !self.text("group_replication_group_name").is_empty() {
+        if self.is_cluster() {
             let reason = "it is a node of Galera or of a replication group. Oarlock is not tested there";
             on.find(&CLUSTER, reason);
         }
         on.connections(self.number("threads_connected"), self.number("max_connections"));
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.is_on("wsrep_on") || !self.text("group_replication_group_name").is_empty()
     }
 
     fn is_semi_synchronous(&self) -> bool {
@@ -230,7 +230,7 @@ impl Answers {
 }
 
 /// Whether it has replicas, and whether it is one. Both questions need rights that locks do not.
-async fn replication(conn: &mut Conn, facts: &Answers, on: &mut OnServer<'_>) {
+async fn replication(conn: &mut Conn, facts: &ServerInfo, on: &mut OnServer<'_>) {
     let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     // Without this right a server shows only the threads of the same user, and says nothing.
     let sees_all = matches!(conn.query_first::<u64, _>(PROCESS).await, Ok(Some(rights)) if rights > 0);

@@ -94,18 +94,45 @@ fn meaning(told: &ServerError) -> (ErrorKind, &'static str) {
             ErrorKind::Unreachable,
             "the server rolled the step back (deadlock, lock time-out or serialization failure)",
         ),
-        1290 | 1792 | 1836 => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
+        code if READ_ONLY.contains(&code) => (ErrorKind::Unreachable, IS_READ_ONLY),
         // Without its own log of changes, or with one that cannot tell what a step did.
         1665 => (
             ErrorKind::Unsupported,
             "the server's configuration does not support this: see the set-up section of the store's page",
         ),
-        1040 | 1041 | 1203 | 1206 | 1226 | 1047 => (ErrorKind::Unreachable, "the server cannot serve the request now"),
+        1040 | 1041 | 1203 | 1206 | 1226 | 1047 | OFFLINE => {
+            (ErrorKind::Unreachable, "the server cannot serve the request now")
+        }
         code if is_doubtful(code) => {
             (ErrorKind::Unreachable, "the server interrupted the request, which may have taken effect")
         }
         _ => (ErrorKind::Internal, "the server refused the request"),
     }
+}
+
+/// A server that takes no writes: by its option, in its transactions, in its mode.
+const READ_ONLY: [u16; 3] = [1290, 1792, 1836];
+
+const IS_READ_ONLY: &str = "the server is read-only; it may be a replica";
+
+/// Whether the server refused a write because it takes none.
+pub(crate) fn says_read_only(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(told) if READ_ONLY.contains(&told.code))
+}
+
+/// Whether another server may serve: this one was not reached, or is on its way down.
+pub(crate) fn is_elsewhere(error: &mysql_async::Error) -> bool {
+    !matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, SHUTDOWN | OFFLINE))
+}
+
+const SHUTDOWN: u16 = 1053;
+
+/// A server on which an administrator has set `offline_mode`.
+const OFFLINE: u16 = 3032;
+
+/// Nothing was asked of a server that takes no writes.
+pub(crate) fn read_only() -> Error {
+    STORE.error(ErrorKind::Unreachable, IS_READ_ONLY).retry_later()
 }
 
 /// A user that the server does not let in.

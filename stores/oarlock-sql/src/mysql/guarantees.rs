@@ -18,6 +18,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
     Guarantees {
         anchor: "mysql-session",
         urls: "`mysql:` with `mode=session`",
+        choices: &["session", "transaction"],
         capabilities: || guarantees::capabilities(Named::WAITERS),
         ..guarantees::SESSION
     },
@@ -26,6 +27,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
 const LEASE: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "one row per name",
     dead_holder: "when its connections end: at once by the next waiter, or at its next poll (250 ms); leases longer \
                   than 5 min run out instead",

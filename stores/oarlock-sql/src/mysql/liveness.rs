@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use crate::mysql::connection::{Pool, random};
 use crate::mysql::error::{NOT_ALLOWED_IN_GROUP, SCHEME, failed, is_killed};
 use crate::mysql::flavour::Flavour;
+use crate::route::Host;
 
 /// The liveness locks of a session. More than it has connections: the server may still have some that the client has
 /// closed.
@@ -37,6 +38,10 @@ pub(crate) struct Session {
     /// Whether others see it when this process ends.
     has_lock: AtomicBool,
     ended: AtomicBool,
+    /// Another server serves now.
+    left: AtomicBool,
+    /// The server that it began on.
+    pub(crate) host: OnceLock<Host>,
     /// The run of the server that saw it begin.
     run: OnceLock<Vec<u8>>,
     /// The server's numbers of its connections.
@@ -85,6 +90,8 @@ impl Session {
             number: i64::from_ne_bytes(random()?) & (i64::MAX >> 1) | 1,
             has_lock: AtomicBool::new(true),
             ended: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            host: OnceLock::new(),
             run: OnceLock::new(),
             living: Mutex::default(),
             reader: Mutex::default(),
@@ -107,6 +114,15 @@ impl Session {
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.stop_reading();
+    }
+
+    /// Its server gives no connection, and another one does.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     /// Whether its end would be noticed.

@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::mysql::config::Config;
 use crate::mysql::session::dial_patient;
+use crate::route::Host;
 
 /// The server looks every few seconds whether its client is still there.
 const WAIT: &str = "DO SLEEP(31536000)";
@@ -29,6 +30,11 @@ pub(crate) struct ServerWatch {
 impl ServerWatch {
     pub(crate) fn new(config: Config, mailbox: Mailbox, runtime: Handle) -> Arc<Self> {
         Arc::new(Self { config, mailbox, runtime, task: Mutex::default(), failed: Arc::default() })
+    }
+
+    /// Whether it watches this server.
+    pub(crate) fn is_of(&self, host: &Host) -> bool {
+        self.config.route().current() == host
     }
 
     /// Where the connections live.

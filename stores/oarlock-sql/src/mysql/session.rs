@@ -14,14 +14,19 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
 use crate::mysql::config::{Config, Keys};
-use crate::mysql::connection::{dial, probe};
-use crate::mysql::error::{NO_NAME, SCHEME, STORE, UNKNOWN_VARIABLE, failed};
+use crate::mysql::connection::{dial, host_of, probe};
+use crate::mysql::error::{NO_NAME, SCHEME, STORE, UNKNOWN_VARIABLE, failed, read_only};
 use crate::mysql::server_watch::ServerWatch;
+use crate::route::Host;
 
 /// A wait is one statement: after so long it begins anew.
 const QUEUE_FOR: Duration = Duration::from_secs(60);
 
 const CLOCK: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// The same, and nothing where the server takes no writes: a replica grants named locks, too.
+const CLOCK_OF_A_PRIMARY: &str = "SELECT IF(CAST(@@global.read_only AS CHAR) IN ('0', 'OFF'),
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), NULL)";
 
 /// The server would grant a name again to the connection that has it, and it may take two names for one.
 const TAKE: &str = "SELECT IF(IS_USED_LOCK(:key) = CONNECTION_ID(), 0, GET_LOCK(:key, 0))";
@@ -54,10 +59,36 @@ impl Named {
         Self { config, server_watch: std::sync::Mutex::default() }
     }
 
-    fn server_watch(&self, mailbox: &Mailbox) -> Arc<ServerWatch> {
+    async fn connect(&self, mailbox: Mailbox) -> Result<Connection> {
+        let config = self.config.clone();
+        config.check()?;
+        let mut conn = dial_patient(&config).await?;
+        let host = host_of(&conn);
+        let server_watch = self.server_watch(&host, &mailbox);
+        let (is_alone, _) = probe(&mut conn).await?;
+        if !is_alone {
+            let message =
+                "named locks are those of one server and one connection: here is a cluster, or a pooler in between";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME));
+        }
+        let seconds = config.session_ttl.as_secs_f64().ceil();
+        conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
+        let (id, over) = (conn.id(), watch::Sender::new(false));
+        Ok(Connection {
+            config,
+            host,
+            open: Arc::new(Open { conn: Mutex::new(Some(conn)), over, mailbox }),
+            id,
+            server_watch,
+        })
+    }
+
+    /// What notices the end of this server.
+    fn server_watch(&self, host: &Host, mailbox: &Mailbox) -> Arc<ServerWatch> {
         let mut kept = self.server_watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = kept.upgrade().filter(|watch| watch.is_of(host));
         let server_watch =
-            kept.upgrade().unwrap_or_else(|| ServerWatch::new(self.config.clone(), mailbox.clone(), Handle::current()));
+            watch.unwrap_or_else(|| ServerWatch::new(self.config.only(host), mailbox.clone(), Handle::current()));
         *kept = Arc::downgrade(&server_watch);
         server_watch
     }
@@ -86,9 +117,7 @@ impl Server for Named {
     }
 
     async fn open(self: Arc<Self>, mailbox: Mailbox) -> Result<Connection> {
-        let (limit, config, server_watch) =
-            (self.config.connect_timeout, self.config.clone(), self.server_watch(&mailbox));
-        tokio::time::timeout(limit, connect(config, mailbox, server_watch))
+        tokio::time::timeout(self.config.connect_timeout, self.connect(mailbox))
             .await
             .unwrap_or_else(|_| Err(STORE.no_answer()))
     }
@@ -104,6 +133,8 @@ fn hashed(prefix: &str, name: &str) -> String {
 #[derive(Debug)]
 pub struct Connection {
     config: Config,
+    /// The server that it is connected to.
+    host: Host,
     open: Arc<Open>,
     id: u32,
     server_watch: Arc<ServerWatch>,
@@ -117,21 +148,6 @@ struct Open {
     /// Also ends the request that is under way.
     over: watch::Sender<bool>,
     mailbox: Mailbox,
-}
-
-async fn connect(config: Config, mailbox: Mailbox, server_watch: Arc<ServerWatch>) -> Result<Connection> {
-    config.check()?;
-    let mut conn = dial_patient(&config).await?;
-    let (is_alone, _) = probe(&mut conn).await?;
-    if !is_alone {
-        let message =
-            "named locks are those of one server and one connection: here is a cluster, or a pooler in between";
-        return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME));
-    }
-    let seconds = config.session_ttl.as_secs_f64().ceil();
-    conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
-    let (id, over) = (conn.id(), watch::Sender::new(false));
-    Ok(Connection { config, open: Arc::new(Open { conn: Mutex::new(Some(conn)), over, mailbox }), id, server_watch })
 }
 
 /// A connection whose statements may take as long as they like.
@@ -231,8 +247,16 @@ impl Connection {
     /// Asked whenever something is taken or kept: then the client wants to hear of the end.
     async fn clock(&self) -> Result<u64> {
         self.server_watch.listen();
-        let clock = self.query::<u64>(CLOCK, (), self.patience()).await?;
-        clock.ok_or_else(|| STORE.unexpected("no clock"))
+        if !self.config.route().has_choice() {
+            let clock = self.query::<u64>(CLOCK, (), self.patience()).await?;
+            return clock.ok_or_else(|| STORE.unexpected("no clock"));
+        }
+        let clock = self.query::<u64>(CLOCK_OF_A_PRIMARY, (), self.patience()).await?;
+        clock.ok_or_else(|| {
+            // Other clients do not ask this server any more.
+            session::Connection::end(self);
+            read_only()
+        })
     }
 }
 
@@ -279,7 +303,8 @@ impl session::Connection for Connection {
 
     async fn stop(&self) -> Result<()> {
         let told = tokio::time::timeout(self.config.connect_timeout, async {
-            let mut conn = dial(&self.config).await?;
+            // There, whatever it takes: elsewhere the number is that of another client.
+            let mut conn = dial(&self.config.only(&self.host)).await?;
             match conn.query_drop(format!("KILL QUERY {}", self.id)).await {
                 // It has ended by itself.
                 Err(mysql_async::Error::Server(told)) if told.code == NO_SUCH_THREAD => {}

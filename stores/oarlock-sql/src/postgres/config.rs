@@ -8,7 +8,7 @@ use std::time::Duration;
 use oarlock_core::Result;
 use oarlock_core::driver::DynDriver;
 use oarlock_core::url::{Setup, Store, Url, current_password};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::config::{self, check_prefix, write_address};
 pub use crate::config::{Encryption, Keys};
@@ -16,6 +16,7 @@ use crate::postgres::doctor::DOCTOR;
 use crate::postgres::error::SCHEME;
 use crate::postgres::guarantees::GUARANTEES;
 use crate::postgres::{Advisory, Postgres, PostgresSession};
+use crate::route::{Host, Last, Route};
 
 /// `PostgreSQL` and its scheme `postgres://`.
 pub static STORE: Store =
@@ -45,6 +46,9 @@ pub struct Config {
     pub host: String,
     /// The server's port.
     pub port: u16,
+    /// Further servers and their ports, of which one at a time takes writes: the client passes over servers that are
+    /// unreachable or read-only, and stays with the one that served it last.
+    pub others: Vec<(String, u16)>,
     /// The user; `None` = the one this process runs as.
     pub user: Option<String>,
     /// The database; `None` = the one named like the user.
@@ -68,6 +72,8 @@ pub struct Config {
     /// How long the server keeps a silent connection that holds advisory locks, and so the longest lease there is on
     /// one; for [`PostgresSession`](crate::postgres::PostgresSession) alone.
     pub session_ttl: Duration,
+    /// Which of the servers served last.
+    last: Last,
     password: Option<String>,
     /// It is read again for each connection.
     password_file: Option<PathBuf>,
@@ -80,6 +86,8 @@ impl Config {
         Self {
             host: host.into(),
             port,
+            others: Vec::new(),
+            last: Arc::default(),
             user: None,
             database: None,
             encryption: Encryption::default(),
@@ -101,9 +109,10 @@ impl Config {
     /// [`ErrorKind::Config`](oarlock_core::ErrorKind::Config) for options that exclude each other;
     /// [`ErrorKind::Unsupported`](oarlock_core::ErrorKind::Unsupported) for `mode=transaction`.
     pub fn from_url(url: &Url) -> Result<Self> {
-        let host = config::checked_host(url)?;
-        let mut config = Self::new(&host.name, host.port);
+        let ((host, port), others) = config::checked_hosts(url)?;
+        let mut config = Self::new(host, port);
         config.database = Some(url.path().trim_start_matches('/').to_owned()).filter(|name| !name.is_empty());
+        config.others = others;
         config.user = url.user().map(str::to_owned);
         config.password = url.password()?.map(|secret| secret.reveal().to_owned());
         config.password_file = url.password_file();
@@ -125,14 +134,22 @@ impl Config {
         self
     }
 
+    /// The way to the server.
+    pub(crate) fn route(&self) -> Route {
+        Route::new((self.host.clone(), self.port), &self.others, self.last.clone())
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         check_prefix(SCHEME, &self.prefix)
     }
 
-    /// The client's own words for it.
-    pub(crate) fn to_client(&self) -> tokio_postgres::Config {
+    /// Options of the client crate for one of the servers.
+    pub(crate) fn to_client(&self, (host, port): &Host) -> tokio_postgres::Config {
         let mut client = tokio_postgres::Config::new();
-        client.host(&self.host).port(self.port).application_name("oarlock");
+        client.host(host).port(*port).application_name("oarlock");
+        if !self.others.is_empty() {
+            client.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         client.ssl_mode(match self.encryption {
             Encryption::Disable => SslMode::Disable,
             Encryption::Prefer => SslMode::Prefer,
@@ -154,7 +171,7 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database.as_deref().or(self.user.as_deref()).unwrap_or_default();
-        write_address(f, (&self.host, self.port), database, &self.prefix)
+        write_address(f, &self.route(), database, &self.prefix)
     }
 }
 
@@ -163,6 +180,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("host", &self.host)
             .field("port", &self.port)
+            .field("others", &self.others)
             .field("user", &self.user)
             .field("database", &self.database)
             .field("encryption", &self.encryption)
@@ -219,7 +237,7 @@ mod tests {
     #[test]
     fn a_password_that_was_changed_is_read_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let sent = |config: &Config| config.to_client().get_password().map(<[u8]>::to_vec);
+        let sent = |config: &Config| config.to_client(config.route().current()).get_password().map(<[u8]>::to_vec);
         std::fs::write(file.path(), "one\n").unwrap();
         let config = from_text(&format!("postgres://me@h/db?password_file={}", file.path().display())).unwrap();
         std::fs::write(file.path(), "two\n").unwrap();
@@ -232,6 +250,6 @@ mod tests {
     #[test]
     fn a_password_is_never_shown() {
         let config = Config::new("db", 5432).password("hunter2");
-        assert!(!format!("{config} {config:?} {:?}", config.to_client()).contains("hunter2"));
+        assert!(!format!("{config} {config:?} {:?}", config.to_client(config.route().current())).contains("hunter2"));
     }
 }

@@ -14,7 +14,9 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 
 use crate::postgres::config::Config;
-use crate::postgres::error::{SCHEME, STORE, ends_connection, failed, is_stale, no_connection, not_ours};
+use crate::postgres::error::{
+    SCHEME, STORE, ends_connection, failed, is_elsewhere, is_read_only, is_stale, no_connection, not_ours,
+};
 use crate::postgres::holder_watch::HolderWatch;
 use crate::postgres::left_open::LeftOpen;
 use crate::postgres::listening::{self, Listening};
@@ -22,6 +24,7 @@ use crate::postgres::request_pool::{ConnectionLease, RequestPool};
 use crate::postgres::schema;
 use crate::postgres::tls::{AsIs, Encrypted, Tls};
 use crate::postgres::watch::{Hub, end, tell};
+use crate::route::Miss;
 
 /// Said to the server on a connection of our own.
 const PATIENCE: &str = include_str!("sql/patience.sql");
@@ -164,7 +167,7 @@ pub(crate) trait Open: Ends + Send + Sync + Sized + 'static {
 
 impl Open for Connection {
     async fn open(config: Config, last_run: Run) -> Result<(Self, Option<i64>)> {
-        let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+        let (client, connection) = dial(&config).await?;
         tokio::spawn(connection);
         let (mut run, mut prepared) = (None, None);
         if is_our_own(&client).await? {
@@ -187,9 +190,13 @@ impl Ends for Connection {
 impl Open for Session {
     async fn open(config: Config, _: Run) -> Result<(Self, Option<i64>)> {
         let number = random()? | 1;
-        let mut client = config.to_client();
-        client.keepalives_idle(SESSION_IDLE).keepalives_interval(SESSION_PROBES.0).keepalives_retries(SESSION_PROBES.1);
-        let (client, connection) = client.connect(Tls::of(&config)?).await.map_err(no_connection)?;
+        let (client, connection) = dial_with(&config, |client| {
+            client
+                .keepalives_idle(SESSION_IDLE)
+                .keepalives_interval(SESSION_PROBES.0)
+                .keepalives_retries(SESSION_PROBES.1);
+        })
+        .await?;
         let hub = Arc::new(Hub::default());
         tokio::spawn(listen(connection, Ending(hub.clone())));
         if !is_our_own(&client).await? {
@@ -207,6 +214,29 @@ impl Ends for Session {
     fn is_ended(&self) -> bool {
         self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
     }
+}
+
+/// A client of the crate, and what serves it.
+type Dialled = (Client, tokio_postgres::Connection<Socket, Encrypted<Socket>>);
+
+/// A connection that belongs to no session yet.
+pub(crate) async fn dial(config: &Config) -> Result<Dialled> {
+    dial_with(config, |_| ()).await
+}
+
+async fn dial_with(config: &Config, adjust: impl Fn(&mut tokio_postgres::Config)) -> Result<Dialled> {
+    let tls = Tls::of(config)?;
+    config
+        .route()
+        .open(STORE, config.connect_timeout, async |host| {
+            let mut client = config.to_client(&host);
+            adjust(&mut client);
+            client.connect(tls.clone()).await.map_err(|error| {
+                let next = is_elsewhere(&error);
+                Miss::new(no_connection(error), next)
+            })
+        })
+        .await
 }
 
 /// A connection was opened while the address moved. Nothing was asked on it.
@@ -573,7 +603,9 @@ impl Pool {
             Ok(Ok(rows)) if !rows.is_empty() && rows.iter().all(is_ours) => Ok(rows),
             Ok(Ok(_)) => Err((not_ours(), false)),
             Ok(Err(error)) if !pooled && !ends_connection(&error) => {
-                let is_sound = !is_stale(&error);
+                // Another server may take writes.
+                let is_left = self.config.route().has_choice() && is_read_only(&error);
+                let is_sound = !is_stale(&error) && !is_left;
                 Err((failed(error), is_sound))
             }
             Ok(Err(error)) => Err((failed(error).applied_unknown(), false)),

@@ -1,10 +1,11 @@
 //! Examines a server: what its commits are worth, and whether its locks can be used.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use oarlock_core::Result;
-use oarlock_core::doctor::{Check, DENIED, Doctor, NEWER_FORMAT, OnServer, Report, Severity, list, patience, within};
+use oarlock_core::doctor::{
+    Answers, Check, DENIED, Doctor, NEWER_FORMAT, OnServer, Report, Severity, examined, list, patience, within,
+};
 use oarlock_core::guarantees::Promise;
 use oarlock_core::state::{Page, Query};
 use oarlock_core::url::Url;
@@ -19,18 +20,11 @@ use crate::postgres::driver::INSPECT;
 use crate::postgres::error::failed;
 use crate::postgres::raw;
 use crate::postgres::schema::FORMAT;
+use crate::route::Shown;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
     checks: &[&FSYNC, &ASYNC_COMMIT, &READ_ONLY, &FAILOVER, &ISOLATION, &POOLER, &NOTIFY_QUEUE, &UNLOGGED],
-    examine: |url| {
-        Box::pin(async move {
-            let mut report = Report::default();
-            if let Err(error) = within(patience(&url), examine(&url, &mut report)).await {
-                report.on(&address(&url)).failed(&error);
-            }
-            report
-        })
-    },
+    examine: |url| Box::pin(examined(url, async |url, report| within(patience(url), examine(url, report)).await)),
 };
 
 static FSYNC: Check = Check {
@@ -103,11 +97,12 @@ UNION ALL SELECT 'unlogged', coalesce(string_agg(relname, ', '), '') FROM pg_cla
     WHERE nspname = 'oarlock' AND relkind = 'r' AND relpersistence <> 'p' AND relname <> 'session'";
 
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
-    let client = raw::connect(&Config::from_url(url)?).await?;
+    let config = Config::from_url(url)?;
+    let client = raw::connect(&config).await?;
     let sent = Instant::now();
-    let facts = Answers::ask(&client, FACTS).await?;
+    let facts = ServerInfo(ask(&client, FACTS).await?);
     let took = sent.elapsed();
-    let address = address(url);
+    let address = Shown(config.route().current()).to_string();
     let mut on = report.on(&address);
     on.latency(took);
     on.clock(facts.number("micros"), took);
@@ -116,15 +111,17 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
         let reason =
             "a pooler of transactions is in between: a dead holder is noticed by its lease only, and waiters poll";
         on.find(&POOLER, reason);
+        report.guarantees = Some("postgres-pooled");
     }
     if is_session(url) {
         return Ok(());
     }
     if facts.text("tables") == "true" {
-        if facts.rights(&client, &mut on).await? {
-            report.locks = list(async |query| page(&client, &Config::from_url(url)?.prefix, &query).await).await?;
+        if facts.rights(&client, &mut report.on(&address)).await? {
+            report.locks = list(async |query| page(&client, &config.prefix, &query).await).await?;
         }
     } else {
+        let mut on = report.on(&address);
         on.fact("tables", "none; the first client creates them, or oarlock init");
         if facts.text("may_create") != "true" {
             let reason = "the tables are missing, and this user may not create a schema: run oarlock init --grant";
@@ -154,29 +151,25 @@ async fn page(client: &Client, prefix: &str, query: &Query) -> Result<Page> {
     inspect::page(rows, query, prefix, |_| false)
 }
 
-fn address(url: &Url) -> String {
-    url.hosts().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+/// Asks in the simple protocol, which every pooler passes on.
+async fn ask(client: &Client, sql: &str) -> Result<Answers> {
+    let answers = client.simple_query(sql).await.map_err(failed)?;
+    let pairs = answers.iter().filter_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => Some((row.get(0)?.to_owned(), row.get(1).unwrap_or_default().to_owned())),
+        _ => None,
+    });
+    Ok(pairs.collect())
 }
 
-struct Answers(HashMap<String, String>);
+struct ServerInfo(Answers);
 
-impl Answers {
-    /// Asks in the simple protocol, which every pooler passes on.
-    async fn ask(client: &Client, sql: &str) -> Result<Self> {
-        let answers = client.simple_query(sql).await.map_err(failed)?;
-        let pairs = answers.iter().filter_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => Some((row.get(0)?.to_owned(), row.get(1).unwrap_or_default().to_owned())),
-            _ => None,
-        });
-        Ok(Self(pairs.collect()))
-    }
-
+impl ServerInfo {
     fn text(&self, name: &str) -> &str {
-        self.0.get(name).map(String::as_str).unwrap_or_default()
+        self.0.text(name)
     }
 
     fn number(&self, name: &str) -> i64 {
-        self.text(name).parse().unwrap_or_default()
+        self.0.number(name).unwrap_or_default()
     }
 
     fn judge(&self, on: &mut OnServer<'_>) {
@@ -255,12 +248,15 @@ impl Answers {
             on.find(&DENIED, format!("this user {missing}"));
             return Ok(false);
         }
-        let tables = Self::ask(client, RIGHTS).await?;
+        let tables = ask(client, RIGHTS).await?;
         if tables.text("rights") != "true" {
             on.find(&DENIED, format!("this user {missing}"));
             return Ok(false);
         }
-        let format = Self::ask(client, "SELECT 'format', version::text FROM oarlock.format").await?.number("format");
+        let format: i64 = ask(client, "SELECT 'format', version::text FROM oarlock.format")
+            .await?
+            .number("format")
+            .unwrap_or_default();
         if format != i64::from(FORMAT) {
             let reason = format!("the tables have format {format}, this version needs {FORMAT}");
             on.find(&NEWER_FORMAT, reason);
@@ -273,3 +269,23 @@ const RIGHTS: &str =
     "SELECT 'rights', bool_and(has_table_privilege(name, 'SELECT') AND has_table_privilege(name, 'INSERT')
     AND has_table_privilege(name, 'UPDATE') AND has_table_privilege(name, 'DELETE'))::text
 FROM unnest(ARRAY['oarlock.resource', 'oarlock.claim', 'oarlock.session', 'oarlock.fence']) AS name";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The queue of a server has 8 GiB, which a test does not fill: what a server answers is judged instead.
+    #[test]
+    fn a_queue_of_notifications_that_fills_up_is_found() {
+        let ids = |queue: &str| {
+            let told =
+                [("queue", queue), ("default_transaction_isolation", "read committed"), ("max_connections", "100")];
+            let facts = ServerInfo(told.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect());
+            let mut report = Report::default();
+            facts.judge(&mut report.on("db:5432"));
+            report.findings.iter().map(|finding| finding.check.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids("49"), [""; 0]);
+        assert_eq!(ids("50"), ["postgres-notify-queue"]);
+    }
+}

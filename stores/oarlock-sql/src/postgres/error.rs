@@ -16,6 +16,8 @@ const NEWER: &str = "OAR01";
 
 const NOT_NOW: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server cannot serve the request now");
 
+const READ_ONLY: (ErrorKind, &str) = (ErrorKind::Unreachable, "the server is read-only; it may be a replica");
+
 const STALE: (ErrorKind, &str) =
     (ErrorKind::Unreachable, "a prepared statement is out of date; the connection is replaced");
 
@@ -44,6 +46,11 @@ pub fn failed(error: tokio_postgres::Error) -> Error {
 /// Whether a request failed with its connection, which is of no more use, also if that is not known yet elsewhere.
 pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|code| is_doubtful(code, error.as_db_error().and_then(DbError::parsed_severity)))
+}
+
+/// Whether the server takes no writes.
+pub(crate) fn is_read_only(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
 }
 
 /// Whether the server refused to run a prepared statement, because it has forgotten it or its result has other columns
@@ -79,7 +86,7 @@ fn meaning(code: &SqlState) -> (ErrorKind, &'static str) {
         ref state if state.code() == NEWER => {
             (ErrorKind::NewerFormat, "a newer version of oarlock wrote the row of this lock")
         }
-        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::Unreachable, "the server is read-only; it may be a replica"),
+        SqlState::READ_ONLY_SQL_TRANSACTION => READ_ONLY,
         SqlState::FEATURE_NOT_SUPPORTED => (
             ErrorKind::Unsupported,
             "the server's configuration does not support this: see the set-up section of the store's page",
@@ -121,9 +128,26 @@ pub(crate) fn no_connection(error: tokio_postgres::Error) -> Error {
         }
         _ => {}
     }
-    let (kind, what) = error.code().map_or((ErrorKind::Unreachable, "no connection"), meaning);
+    let unreached = if refuses_writes(&error) { READ_ONLY } else { (ErrorKind::Unreachable, "no connection") };
+    let (kind, what) = error.code().map_or(unreached, meaning);
     let refused = Error::new(kind, what).on(SCHEME).because(told(error));
     if kind == ErrorKind::Unreachable { refused.retry_later() } else { refused }
+}
+
+/// Whether another server may serve: this one was not reached, takes no writes, or is on its way up or down.
+pub(crate) fn is_elsewhere(error: &tokio_postgres::Error) -> bool {
+    error.code().map_or_else(|| handshake_error(error).is_none(), |code| code.code().starts_with("57P"))
+}
+
+/// A server that takes no writes, where another may.
+pub(crate) fn read_only() -> Error {
+    STORE.error(READ_ONLY.0, READ_ONLY.1).retry_later()
+}
+
+/// Whether the client crate left a server that takes no writes.
+fn refuses_writes(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied && cause.raw_os_error().is_none())
 }
 
 fn handshake_error(error: &tokio_postgres::Error) -> Option<&rustls::Error> {

@@ -18,6 +18,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
     Guarantees {
         anchor: "postgres-session",
         urls: "`postgres:` with `mode=session`",
+        choices: &["session", "transaction"],
         capabilities: || guarantees::capabilities(Advisory::WAITERS),
         ..guarantees::SESSION
     },
@@ -26,6 +27,7 @@ pub(crate) const GUARANTEES: &[Guarantees] = &[
 const LEASE: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "one row per name",
     dead_holder: "at once, by the first waiter; of several holders it watches one, and notices the others after a \
                   third of its own lease; leases longer than 1 h run out instead",

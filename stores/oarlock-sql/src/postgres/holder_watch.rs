@@ -16,8 +16,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::Connection;
-use crate::postgres::error::{SCHEME, STORE, failed, no_connection};
+use crate::postgres::connection::{Connection, dial};
+use crate::postgres::error::{SCHEME, STORE, failed};
 use crate::postgres::tls::Tls;
 use crate::postgres::watch::Hub;
 
@@ -187,7 +187,7 @@ fn next_target(shared: &Shared) -> Option<i64> {
 
 async fn connect(config: Config) -> Result<Connection> {
     let connecting = async {
-        let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+        let (client, connection) = dial(&config).await?;
         tokio::spawn(connection);
         client.query_typed(SETTINGS, &[]).await.map_err(failed)?;
         Ok(Connection::plain(client))

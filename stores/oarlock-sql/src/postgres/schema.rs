@@ -4,9 +4,8 @@ use oarlock_core::Result;
 use tokio_postgres::Client;
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::first;
-use crate::postgres::error::{STORE, failed, no_connection};
-use crate::postgres::tls::Tls;
+use crate::postgres::connection::{dial, first};
+use crate::postgres::error::{STORE, failed};
 
 /// The format of tables and functions that this code speaks.
 pub(crate) const FORMAT: i32 = 9;
@@ -52,7 +51,7 @@ fn rights(role: &str) -> String {
 /// # Errors
 /// As for [`Postgres::connect`](crate::postgres::Postgres::connect).
 pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
-    let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+    let (client, connection) = dial(&config).await?;
     tokio::spawn(connection);
     if is_there(&client).await? && version(&client).await? > FORMAT {
         return check(&client).await;

@@ -14,8 +14,8 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::{Owned, Param, is_our_own, param};
-use crate::postgres::error::{SCHEME, STORE, failed, no_connection};
+use crate::postgres::connection::{Owned, Param, dial, is_our_own, param};
+use crate::postgres::error::{SCHEME, STORE, failed, read_only};
 use crate::postgres::key::Key;
 use crate::postgres::tls::Tls;
 
@@ -38,6 +38,9 @@ const LOOK: &str =
         AND classid::bigint = $1 AND objid::bigint = $2 AND objsubid = $3 ORDER BY granted DESC, pid";
 
 const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// Whether the server takes no writes: a standby grants advisory locks, too.
+const IS_READ_ONLY: &str = "current_setting('transaction_read_only') = 'on'";
 
 /// Advisory locks of a `PostgreSQL` server, for sharing locks with other programs. See the [module](crate::postgres)
 /// for what they promise.
@@ -140,7 +143,7 @@ impl From<Failure> for Error {
 }
 
 async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
-    let (client, connection) = config.to_client().connect(Tls::of(&config)?).await.map_err(no_connection)?;
+    let (client, connection) = dial(&config).await?;
     let task = tokio::spawn(async move {
         // Rung however the task ends.
         let _notify = NotifyOnDrop(mailbox);
@@ -181,6 +184,17 @@ impl Connection {
         self.config.silence_timeout.min(self.config.session_ttl)
     }
 
+    /// The first row, whose second column says whether the server takes no writes. Where another one may be the primary,
+    /// this connection and its locks are over then: other clients do not ask this server any more.
+    fn of_a_primary<'a>(&self, rows: &'a [Row]) -> Result<&'a Row> {
+        let row = first(rows)?;
+        if self.config.route().has_choice() && get::<bool>(row, 1)? {
+            session::Connection::end(self);
+            return Err(read_only());
+        }
+        Ok(row)
+    }
+
     /// Calls a function of the server on `key`.
     async fn call(&self, sql: &str, key: &Key, limit: Duration) -> Result<Vec<Row>, Failure> {
         match key {
@@ -210,9 +224,9 @@ impl session::Connection for Connection {
 
     async fn take(&self, key: &Key) -> Result<Option<u64>> {
         // The clock is read once it is taken, and not before.
-        let take = format!("SELECT CASE WHEN pg_try_advisory_lock(KEY) THEN {CLOCK} END");
+        let take = format!("SELECT CASE WHEN pg_try_advisory_lock(KEY) THEN {CLOCK} END, {IS_READ_ONLY}");
         let taken = self.call(&take, key, self.patience()).await;
-        let taken = taken.map_err(Error::from).and_then(|rows| get::<Option<i64>>(first(&rows)?, 0));
+        let taken = taken.map_err(Error::from).and_then(|rows| get::<Option<i64>>(self.of_a_primary(&rows)?, 0));
         if taken.is_err() && !self.is_over() {
             // It may have been taken before the statement failed, and the client would not know.
             self.release(key).await.inspect_err(|_| self.end())?;
@@ -246,8 +260,8 @@ impl session::Connection for Connection {
     }
 
     async fn ping(&self) -> Result<u64> {
-        let rows = self.query(format!("SELECT {CLOCK}"), Vec::new(), self.patience()).await?;
-        get(first(&rows)?, 0).map(unsigned)
+        let rows = self.query(format!("SELECT {CLOCK}, {IS_READ_ONLY}"), Vec::new(), self.patience()).await?;
+        get(self.of_a_primary(&rows)?, 0).map(unsigned)
     }
 
     async fn peek(&self, key: &Key) -> Result<Seen> {

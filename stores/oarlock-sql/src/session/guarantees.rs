@@ -9,6 +9,7 @@ use oarlock_core::guarantees::Guarantees;
 pub(crate) const SESSION: Guarantees = Guarantees {
     anchor: "",
     urls: "",
+    choices: &[],
     decides: "the server's own lock of a connection",
     dead_holder: "at once, in the server's queue",
     hung_holder: "when its connection was silent for a lease",

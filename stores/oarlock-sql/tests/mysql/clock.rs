@@ -57,6 +57,26 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
     assert!(fence_of(&store, &claim(2, "nightly")).await > last);
 }
 
+/// A clock that was ahead moves `used` too; a fence that an operator raised after a restore does not.
+#[tokio::test]
+async fn a_name_whose_fence_was_raised_is_not_forgotten() {
+    let Some((_server, mut root, store)) = start().await else { return };
+    fence_of(&store, &claim(2, "nightly")).await;
+    let raise = format!(
+        "UPDATE oarlock_resource SET last_fence = last_fence + {}, used = used - {} WHERE name = 'nightly'",
+        48 * HOUR,
+        48 * HOUR
+    );
+    root.query_drop(raise).await.unwrap();
+    let raised = "SELECT last_fence FROM oarlock_resource WHERE name = 'nightly'";
+    let raised: u64 = root.query_first(raised).await.unwrap().unwrap();
+    // Which of the others are looked at is drawn by lot.
+    for _ in 0..8 {
+        look(&mut root, &store).await;
+    }
+    assert!(fence_of(&store, &claim(3, "nightly")).await > Fence::new(raised));
+}
+
 /// Without a session that ends, only its lease frees what a dead client held: an hour more for a clock that was an hour
 /// ahead is too long.
 #[tokio::test]

@@ -17,7 +17,7 @@ use oarlock_testbed::{Flavour, SqlServer};
 use crate::store::{claim, grant, pending, raw, renew, until};
 
 /// Longer than anything here takes on a busy machine.
-const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 /// A lease that a waiter waits for.
 const SHORT: Duration = Duration::from_secs(6);
@@ -29,19 +29,19 @@ const LONG: Duration = Duration::from_secs(240);
 const WAITING: &str = "SELECT COUNT(*) FROM oarlock_claim WHERE fence IS NULL";
 
 /// A primary, a replica that follows it, and the address that leads to whichever of them is in charge.
-struct Pair {
-    primary: Arc<SqlServer>,
-    replica: Arc<SqlServer>,
+pub(crate) struct Pair {
+    pub(crate) primary: Arc<SqlServer>,
+    pub(crate) replica: Arc<SqlServer>,
     /// What the replica follows the primary through.
     line: Proxy,
     door: Proxy,
-    root: Conn,
-    theirs: Conn,
+    pub(crate) root: Conn,
+    pub(crate) theirs: Conn,
 }
 
 impl Pair {
     /// With this way of writing changes down for the replica.
-    async fn start(on: Flavour, format: &str) -> Option<Self> {
+    pub(crate) async fn start(on: Flavour, format: &str) -> Option<Self> {
         let primary = tokio::task::spawn_blocking(move || SqlServer::primary_or_skip(on)).await.unwrap().unwrap()?;
         let mut root = raw(primary.addr()).await;
         root.query_drop(format!("SET GLOBAL binlog_format = {format}")).await.unwrap();
@@ -58,14 +58,14 @@ impl Pair {
     }
 
     /// Waits until the replica has all that was committed.
-    async fn catch_up(&mut self) {
+    pub(crate) async fn catch_up(&mut self) {
         let there: String = self.root.query_first(self.primary.flavour().position()).await.unwrap().unwrap();
         let waited = self.primary.flavour().catch_up(&there, BOUND.as_secs());
         assert_eq!(self.theirs.query_first::<i64, _>(waited).await.unwrap(), Some(0), "the replica does not follow");
     }
 
     /// The primary dies, and its address leads to the replica, which only reads yet.
-    async fn kill(&self) {
+    pub(crate) async fn kill(&self) {
         let primary = self.primary.clone();
         tokio::task::spawn_blocking(move || primary.kill().unwrap()).await.unwrap();
         self.line.refuse();
@@ -78,12 +78,12 @@ impl Pair {
         self.theirs = raw(self.replica.addr()).await;
     }
 
-    async fn promote(&mut self) {
+    pub(crate) async fn promote(&mut self) {
         self.theirs.query_drop(self.replica.flavour().promote()).await.unwrap();
     }
 }
 
-fn config(addr: SocketAddr) -> Config {
+pub(crate) fn config(addr: SocketAddr) -> Config {
     let mut config = crate::store::config(addr);
     config.user = Some("app".into());
     config

@@ -74,8 +74,8 @@ async fn the_next_in_line_wakes_when_the_claim_before_it_leaves(on: Flavour) {
         until(&mut root, &is_free(waits.id), 1).await;
     }
     spans.sort();
-    // A wait was seen up to a tenth of a second after it began.
-    assert!(spans[2] < Duration::from_millis(400), "{spans:?}");
+    // Alone, each would have had more than half of its second left. A busy machine may be late, but not in all of them.
+    assert!(spans[1] < Duration::from_millis(400), "{spans:?}");
 }
 
 /// Nothing polls while the lock goes round: two attempts, one wait and one release for each grant, and one attempt more

@@ -60,6 +60,26 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
     assert!(fence_of(&store, &claim(2, "nightly")).await > last);
 }
 
+/// A clock that was ahead moves `used` too; a fence that an operator raised after a restore does not.
+#[tokio::test]
+async fn a_name_whose_fence_was_raised_is_not_forgotten() {
+    let Some((_server, root, store)) = start().await else { return };
+    look(&root, &store).await;
+    fence_of(&store, &claim(2, "nightly")).await;
+    let raise = format!(
+        "UPDATE oarlock.resource SET last_fence = last_fence + {}, used = used - interval '48 hours'
+         WHERE name = 'nightly' RETURNING last_fence",
+        48 * HOUR
+    );
+    let raised: i64 = root.query_one(&raise, &[]).await.unwrap().get(0);
+    // Which of the others are looked at is drawn by lot.
+    for _ in 0..8 {
+        look(&root, &store).await;
+    }
+    let raised = Fence::new(u64::try_from(raised).unwrap());
+    assert!(fence_of(&store, &claim(3, "nightly")).await > raised);
+}
+
 /// Without a session that ends, only its lease frees what a dead client held: an hour more for a clock that was an hour
 /// ahead is too long.
 #[tokio::test]

@@ -12,7 +12,7 @@ use oarlock_sql::postgres::{Advisory, Postgres, PostgresSession};
 use oarlock_testbed::proxy::Proxy;
 use tokio_postgres::NoTls;
 
-use crate::store::{Server, claim, config, grant, renew, start, until};
+use crate::store::{Server, caught_up, claim, config, grant, renew, start, until};
 
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -312,9 +312,8 @@ async fn after_a_failover_belief_ends_first_and_fences_still_rise() {
     let addr = line.addr();
     let standby = tokio::task::spawn_blocking(move || Server::standby_of(addr)).await.unwrap().unwrap();
     let copied = client.mutex("copied").lock().await.unwrap();
-    let there: String = root.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
     let theirs = raw(&standby).await;
-    until(&theirs, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
+    caught_up(&root, &theirs).await;
     line.cut();
     let lost = client.mutex("lost").lock().await.unwrap();
     let (before_copied, before_lost) = (copied.fence(), lost.fence());
@@ -352,9 +351,8 @@ async fn a_session_does_not_go_on_at_another_server() {
     assert!(matches!(renew(&store, &held).await, Renewed::Alive { .. }));
     let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
     let standby = tokio::task::spawn_blocking(move || Server::standby_of(addr)).await.unwrap().unwrap();
-    let there: String = root.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
     let theirs = raw(&standby).await;
-    until(&theirs, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
+    caught_up(&root, &theirs).await;
     door.strand();
     door.aim(standby.addr());
     theirs.batch_execute("SELECT pg_promote()").await.unwrap();

@@ -51,3 +51,9 @@ pub(crate) async fn until(root: &tokio_postgres::Client, sql: &str, number: i64)
     }
     panic!("not {number}: {sql}");
 }
+
+/// Waits until a standby shows what its primary has committed.
+pub(crate) async fn caught_up(primary: &tokio_postgres::Client, standby: &tokio_postgres::Client) {
+    let there: String = primary.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await.unwrap().get(0);
+    until(standby, &format!("SELECT (pg_last_wal_replay_lsn() >= '{there}')::int::bigint"), 1).await;
+}

@@ -1,6 +1,7 @@
 //! A store of ordered nodes, where the client decides from a listing: several round trips per attempt, the fence given
 //! at arrival, and liveness by node or by session.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use oarlock_core::driver::{
     Attempt, Cursor, End, Gone, Grant, Info, Interest, Lease, Pending, Release, Released, Renewal, Renewed, Watch,
 };
 use oarlock_core::model::{Notified, Session};
-use oarlock_core::state::{HolderState, Page, Query, ResourceState, Select};
+use oarlock_core::state::{HolderState, Memo, Page, Query, ResourceState, Select};
 use oarlock_core::{Capabilities, Capacity, Claim, ClaimId, Driver, Error, Fence, Limit, ResourceName, Result, Weight};
 
-use super::connection::{Connection, Hub};
+use super::connection::{Connection, Hub, Repeats};
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -33,11 +34,13 @@ pub(super) struct Queue {
     nodes: Vec<Node>,
     sequence: u64,
     sessions: Vec<(Session, Moment)>,
+    /// What the last holder of each name left.
+    memos: BTreeMap<ResourceName, Memo>,
 }
 
 impl Queue {
     pub(super) fn new(hub: Hub) -> Self {
-        Self { hub, nodes: Vec::new(), sequence: 0, sessions: Vec::new() }
+        Self { hub, nodes: Vec::new(), sequence: 0, sessions: Vec::new(), memos: BTreeMap::new() }
     }
 
     fn expire(&mut self) {
@@ -59,13 +62,16 @@ impl Queue {
     fn notify(&mut self, resource: &ResourceName) {
         let behind = self.nodes.iter().filter(|node| node.resource == *resource);
         let notified: Notified = behind.map(|node| (node.id, node.session)).collect();
-        self.hub.notify(&notified);
+        self.hub.notify(&notified, |_| None);
     }
 
-    fn remove(&mut self, id: ClaimId) -> bool {
+    fn remove(&mut self, id: ClaimId, memo: Option<&Memo>) -> bool {
         self.expire();
         let Some(at) = self.nodes.iter().position(|node| node.id == id) else { return false };
         let node = self.nodes.remove(at);
+        if let Some(memo) = memo {
+            self.memos.insert(node.resource.clone(), memo.clone());
+        }
         self.notify(&node.resource);
         true
     }
@@ -80,7 +86,10 @@ impl Queue {
         self.nodes.retain(|node| node.id != claim.id || node.session == session);
         if let Some(node) = self.nodes.iter_mut().find(|node| node.id == claim.id) {
             node.expires = expires;
-            node.weight = claim.weight;
+            // A request that comes late must not make heavier what has become lighter.
+            if node.weight == Weight::All {
+                node.weight = claim.weight;
+            }
             return Ok(());
         }
         self.sequence += 1;
@@ -89,9 +98,46 @@ impl Queue {
         Ok(())
     }
 
-    fn list(&mut self, resource: &ResourceName) -> Vec<Node> {
+    fn list(&mut self, resource: &ResourceName) -> (Vec<Node>, Option<Memo>) {
         self.expire();
-        self.nodes.iter().filter(|node| node.resource == *resource).cloned().collect()
+        let nodes = self.nodes.iter().filter(|node| node.resource == *resource).cloned().collect();
+        (nodes, self.memos.get(resource).cloned())
+    }
+
+    /// Extends the session and the nodes of these claims; whether the session lives.
+    fn renew(&mut self, batch: &[Renewal], session: Session, ttl: Option<Duration>) -> (bool, Vec<Renewed>) {
+        self.expire();
+        let now = self.hub.now().boot;
+        let mut beating = false;
+        for (known, expires) in &mut self.sessions {
+            if *known == session
+                && let Some(ttl) = ttl
+            {
+                *expires = now + ttl;
+                beating = true;
+            }
+        }
+        (beating, batch.iter().map(|renewal| self.renew_one(renewal, session, ttl, now)).collect())
+    }
+
+    fn renew_one(&mut self, renewal: &Renewal, session: Session, ttl: Option<Duration>, now: Moment) -> Renewed {
+        let claim = &renewal.claim;
+        let nodes: Vec<_> = self.nodes.iter().filter(|node| node.resource == claim.resource).cloned().collect();
+        let fence = QueueDriver::decide(claim, &nodes).and_then(|(sequence, ahead)| (ahead == 0).then_some(sequence));
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == claim.id) else {
+            return Renewed::Gone(if ttl.is_some() { Gone::Session } else { Gone::Unknown });
+        };
+        if ttl.is_none() {
+            node.expires = now + claim.ttl;
+        } else if node.session != session {
+            // Kept by a session that is not ours any more: it will go, and must not be believed in.
+            return Renewed::Gone(Gone::Session);
+        }
+        if let (Some(memo), Some(_)) = (&renewal.memo, fence) {
+            self.memos.insert(claim.resource.clone(), memo.clone());
+        }
+        let lease = Lease::of(ttl.unwrap_or(claim.ttl));
+        Renewed::Alive { lease, fence: fence.map(Fence::new), ending: None }
     }
 
     pub(super) fn leftovers(&mut self) -> usize {
@@ -148,12 +194,12 @@ impl QueueDriver {
         let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
         let session = Session::from(self.client) << 32 | Session::from(number);
         let sent = self.clock.now();
-        self.connection
-            .call(|store| {
-                let expires = store.hub.now().boot + ttl;
-                store.sessions.push((session, expires));
-            })
-            .await?;
+        let open = move |store: &mut Queue| {
+            let expires = store.hub.now().boot + ttl;
+            store.sessions.retain(|(known, _)| *known != session);
+            store.sessions.push((session, expires));
+        };
+        self.connection.call(Repeats::BeforeItsAnswer, open).await?;
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.beat.is_none() {
             *live = Live { session, beat: Some(sent) };
@@ -204,12 +250,17 @@ impl Driver for QueueDriver {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let live = self.session().await?;
-        let shared = self.session_ttl.is_some();
-        if let Err(error) = self.connection.call(|store| store.create(claim, live.session, shared)).await? {
+        let (shared, id, mine) = (self.session_ttl.is_some(), claim.id, claim.clone());
+        // The requests of a session arrive in order, so none comes after a later one; a lease needs no order.
+        let repeats = if shared { Repeats::BeforeItsAnswer } else { Repeats::Always };
+        let create = move |store: &mut Queue| store.create(&mine, live.session, shared);
+        if let Err(error) = self.connection.call(repeats, create).await? {
             self.set_live(Live::default());
             return Err(error);
         }
-        let nodes = self.connection.call(|store| store.list(&claim.resource)).await?;
+        let name = claim.resource.clone();
+        let (nodes, memo) =
+            self.connection.call(Repeats::BeforeItsAnswer, move |store: &mut Queue| store.list(&name)).await?;
         let Some((sequence, ahead)) = Self::decide(claim, &nodes) else {
             // This client's node was removed before the listing, so the listing says nothing about its place.
             return Err(Error::unreachable("the node has gone").retry_now());
@@ -219,10 +270,12 @@ impl Driver for QueueDriver {
                 Some(ttl) => live.beat.map_or(Lease::of(ttl), |beat| Lease::sent_at(beat, ttl)),
                 None => Lease::of(claim.ttl),
             };
-            return Ok(Attempt::Granted(Grant::new(Fence::new(sequence), lease)));
+            let mut grant = Grant::new(Fence::new(sequence), lease);
+            grant.memo = memo;
+            return Ok(Attempt::Granted(grant));
         }
         if !claim.wait {
-            self.connection.call(|store| store.remove(claim.id)).await?;
+            self.connection.call(Repeats::Always, move |store: &mut Queue| store.remove(id, None)).await?;
         }
         let mut pending = Pending::default();
         pending.ahead = Some(ahead);
@@ -231,41 +284,12 @@ impl Driver for QueueDriver {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        let live = self.live();
-        let sent = self.clock.now();
-        let ttl = self.session_ttl;
-        let beat = |store: &mut Queue| {
-            store.expire();
-            let now = store.hub.now().boot;
-            let mut beating = false;
-            for (session, expires) in &mut store.sessions {
-                if *session == live.session
-                    && let Some(ttl) = ttl
-                {
-                    *expires = now + ttl;
-                    beating = true;
-                }
-            }
-            let one = |renewal: &Renewal| {
-                let claim = &renewal.claim;
-                let nodes: Vec<_> =
-                    store.nodes.iter().filter(|node| node.resource == claim.resource).cloned().collect();
-                let fence = Self::decide(claim, &nodes).and_then(|(sequence, ahead)| (ahead == 0).then_some(sequence));
-                let Some(node) = store.nodes.iter_mut().find(|node| node.id == claim.id) else {
-                    return Renewed::Gone(if ttl.is_some() { Gone::Session } else { Gone::Unknown });
-                };
-                if ttl.is_none() {
-                    node.expires = now + claim.ttl;
-                } else if node.session != live.session {
-                    // Kept by a session that is not ours any more: it will go, and must not be believed in.
-                    return Renewed::Gone(Gone::Session);
-                }
-                let lease = Lease::of(ttl.unwrap_or(claim.ttl));
-                Renewed::Alive { lease, fence: fence.map(Fence::new), ending: None }
-            };
-            (beating, batch.iter().map(one).collect::<Vec<_>>())
-        };
-        match self.connection.call(beat).await {
+        let (live, sent, ttl, count) = (self.live(), self.clock.now(), self.session_ttl, batch.len());
+        // A memo that is written again after its writer has gone would be another writer's.
+        let repeats = if batch.iter().any(|it| it.memo.is_some()) { Repeats::BeforeItsAnswer } else { Repeats::Always };
+        let batch = batch.to_vec();
+        let beat = move |store: &mut Queue| store.renew(&batch, live.session, ttl);
+        match self.connection.call(repeats, beat).await {
             Ok((beating, answers)) => {
                 let mut current = self.live.lock().unwrap_or_else(PoisonError::into_inner);
                 if current.session == live.session {
@@ -273,32 +297,40 @@ impl Driver for QueueDriver {
                 }
                 answers.into_iter().map(Ok).collect()
             }
-            Err(error) => vec![Err(error); batch.len()],
+            Err(error) => vec![Err(error); count],
         }
     }
 
-    async fn release(&self, _: &ResourceName, id: ClaimId, _: &End) -> Result<Release> {
-        let removed = self.connection.call(|store| store.remove(id)).await?;
+    async fn release(&self, _: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
+        let memo = if let End::Done { memo } = end { memo.clone() } else { None };
+        let remove = move |store: &mut Queue| store.remove(id, memo.as_ref());
+        let removed = self.connection.call(Repeats::Always, remove).await?;
         Ok(Release::new(if removed { Released::Released } else { Released::NotHeld }, None))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let session = self.live().session;
-        self.connection
-            .call(|store| match interest {
-                Interest::Turn(claim, _) => store.hub.turn(claim.id),
-                Interest::Mailbox => store.hub.mailbox(session),
-                _ => Watch::never(),
-            })
-            .await
+        let (session, interest) = (self.live().session, interest.clone());
+        let step = move |store: &mut Queue| match &interest {
+            Interest::Turn(claim, _) => store.hub.turn(claim.id),
+            Interest::Mailbox => store.hub.mailbox(session),
+            Interest::Resource(_) => Watch::never(),
+        };
+        self.connection.call(Repeats::BeforeItsAnswer, step).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let Select::Name(name) = &query.select else { return Ok(Page::new(Vec::new(), false)) };
-        let nodes = self.connection.call(|store| store.list(name)).await?;
+        let listed = name.clone();
+        let (nodes, memo) =
+            self.connection.call(Repeats::BeforeItsAnswer, move |store: &mut Queue| store.list(&listed)).await?;
         let mut state = ResourceState::free(name.clone());
-        let first = nodes.first().map(|node| HolderState::new(node.id, oarlock_core::Kind::Mutex, node.weight));
+        let first = nodes.first().map(|node| {
+            let mut holder = HolderState::new(node.id, oarlock_core::Kind::Mutex, node.weight);
+            holder.fence = Some(Fence::new(node.sequence));
+            holder
+        });
         state.holders = first.into_iter().collect();
+        state.memo = memo;
         Ok(Page::new(vec![state], false))
     }
 

@@ -2,31 +2,59 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
-use oarlock_core::model::{Notified, Now, Resource, Session};
+use oarlock_core::clock::Clock;
+use oarlock_core::driver::{Attempt, End, Handed, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::model::{Notified, Now, Resource, Session, TURN_TTL};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
 use oarlock_core::{Capabilities, Claim, ClaimId, Driver, ResourceName, Result};
 
-use super::connection::{Connection, Hub};
+use super::connection::{Connection, Hub, Repeats};
 
 #[derive(Debug)]
 pub(super) struct Rows {
     hub: Hub,
     resources: BTreeMap<ResourceName, Resource>,
+    /// When the last request of each claim was sent, in microseconds of its client's clock, where turns come with
+    /// their grant.
+    sent: Option<BTreeMap<ClaimId, (u64, Duration)>>,
 }
 
+/// Everything that the store has promised.
+pub(super) type Snapshot = BTreeMap<ResourceName, Resource>;
+
 impl Rows {
-    pub(super) fn new(hub: Hub) -> Self {
-        Self { hub, resources: BTreeMap::new() }
+    pub(super) fn new(hub: Hub, handed: bool) -> Self {
+        Self { hub, resources: BTreeMap::new(), sent: handed.then(BTreeMap::new) }
     }
 
     fn step<T>(&mut self, name: &ResourceName, step: impl FnOnce(&mut Resource, Now, &mut Notified) -> T) -> T {
         let now = self.hub.now();
         let mut notified = Notified::new();
-        let answer = step(self.resources.entry(name.clone()).or_default(), now, &mut notified);
-        self.hub.notify(&notified);
+        let Self { hub, resources, sent } = self;
+        let resource = resources.entry(name.clone()).or_default();
+        let answer = step(resource, now, &mut notified);
+        let mut given = 0;
+        hub.notify(&notified, |claim| {
+            let (sent, ttl) = *sent.as_ref()?.get(&claim)?;
+            let grant = resource.take_turn(claim, now)?;
+            given += 1;
+            let ttl = u64::try_from(ttl.min(TURN_TTL).as_micros()).unwrap_or(0);
+            Some(Handed::new(grant.fence.get(), sent, ttl, grant.memo))
+        });
+        for _ in 0..given {
+            hub.faults().note("grant with the turn", "given");
+        }
         answer
+    }
+
+    /// A request of this claim, sent at that time by its client's clock.
+    fn heard(&mut self, claim: &Claim, sent: u64) {
+        if let Some(all) = &mut self.sent {
+            let last = all.entry(claim.id).or_insert((sent, claim.ttl));
+            last.0 = last.0.max(sent);
+        }
     }
 
     /// The claims that are still there.
@@ -38,13 +66,28 @@ impl Rows {
         }
         self.resources.values().map(|resource| resource.entries().len()).sum()
     }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.resources.clone()
+    }
+
+    pub(super) fn fall_back(&mut self, to: Snapshot) {
+        self.resources = to;
+    }
 }
 
 /// One connection to it.
 #[derive(Debug)]
 pub(super) struct RowsDriver {
     pub(super) connection: Arc<Connection<Rows>>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) session: Session,
+}
+
+impl RowsDriver {
+    fn sent(&self) -> u64 {
+        self.clock.now().as_nanos() / 1000
+    }
 }
 
 impl Driver for RowsDriver {
@@ -55,51 +98,72 @@ impl Driver for RowsDriver {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let session = self.session;
-        let step =
-            |store: &mut Rows| store.step(&claim.resource, |r, now, notified| r.attempt(claim, session, now, notified));
-        self.connection.call(step).await?
+        let handed = self.connection.store().hub.take_handed(claim.id);
+        if let Some(handed) = handed.filter(|_| claim.may_be_handed()) {
+            let grant = handed.grant(self.clock.now());
+            let path = if grant.is_some() { "taken" } else { "too old" };
+            self.connection.store().hub.faults().note("grant with the turn", path);
+            if let Some(grant) = grant {
+                return Ok(Attempt::Granted(grant));
+            }
+        }
+        let (session, sent, claim) = (self.session, self.sent(), claim.clone());
+        let step = move |store: &mut Rows| {
+            store.heard(&claim, sent);
+            store.step(&claim.resource, |r, now, notified| r.attempt(&claim, session, now, notified))
+        };
+        self.connection.call(Repeats::Always, step).await?
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        let renew = |store: &mut Rows| {
+        let (sent, batch) = (self.sent(), batch.to_vec());
+        let count = batch.len();
+        // A memo that is written again after its writer has gone would be another writer's.
+        let repeats = if batch.iter().any(|it| it.memo.is_some()) { Repeats::BeforeItsAnswer } else { Repeats::Always };
+        let renew = move |store: &mut Rows| {
             let one = |renewal: &Renewal| {
+                store.heard(&renewal.claim, sent);
                 store.step(&renewal.claim.resource, |r, now, notified| r.renew(renewal, now, notified))
             };
             batch.iter().map(one).collect::<Vec<_>>()
         };
-        self.connection.call(renew).await.unwrap_or_else(|error| vec![Err(error); batch.len()])
+        self.connection.call(repeats, renew).await.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
-        self.connection.call(|store| store.step(resource, |r, now, notified| r.release(id, end, now, notified))).await
+        let (resource, end) = (resource.clone(), end.clone());
+        let step = move |store: &mut Rows| {
+            store.hub.take_handed(id);
+            store.step(&resource, |r, now, notified| r.release(id, &end, now, notified))
+        };
+        self.connection.call(Repeats::Always, step).await
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        self.connection
-            .call(|store| match interest {
-                Interest::Turn(claim, _) => store.hub.turn(claim.id),
-                Interest::Mailbox => store.hub.mailbox(self.session),
-                _ => Watch::never(),
-            })
-            .await
+        let (interest, session) = (interest.clone(), self.session);
+        let step = move |store: &mut Rows| match &interest {
+            Interest::Turn(claim, _) => store.hub.turn(claim.id),
+            Interest::Mailbox => store.hub.mailbox(session),
+            Interest::Resource(_) => Watch::never(),
+        };
+        self.connection.call(Repeats::BeforeItsAnswer, step).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.connection
-            .call(|store| {
-                let now = store.hub.now();
-                let one = |name: &ResourceName| match store.resources.get(name) {
-                    Some(resource) => resource.state(name.clone(), now),
-                    None => ResourceState::free(name.clone()),
-                };
-                let resources = match &query.select {
-                    Select::Name(name) => vec![one(name)],
-                    Select::Live => store.resources.keys().map(one).collect(),
-                };
-                Page::cut(resources, query)
-            })
-            .await
+        let query = query.clone();
+        let step = move |store: &mut Rows| {
+            let now = store.hub.now();
+            let one = |name: &ResourceName| match store.resources.get(name) {
+                Some(resource) => resource.state(name.clone(), now),
+                None => ResourceState::free(name.clone()),
+            };
+            let resources = match &query.select {
+                Select::Name(name) => vec![one(name)],
+                Select::Live => store.resources.keys().map(one).collect(),
+            };
+            Page::cut(resources, &query)
+        };
+        self.connection.call(Repeats::BeforeItsAnswer, step).await
     }
 
     async fn close(&self) -> Result<()> {

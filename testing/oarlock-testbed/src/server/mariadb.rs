@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
+use super::made::{Kept, Made};
 use super::postgres::user_in;
 use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
+use crate::ports::Port;
 
 /// The database that every server has, for locks.
 const DATABASE: &str = "locks";
@@ -28,8 +29,7 @@ const SCRATCH: &str = "scratch";
 /// Where Debian keeps programs that a plain user's `PATH` lacks.
 const FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
 
-/// What new folders of data are copied from, as long as a server lives: making the system's tables takes seconds.
-static MADE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+static MADE: Made = Made::new();
 
 /// The setting that makes a replica: the address of its primary.
 const REPLICA_OF: &str = "replica_of";
@@ -37,13 +37,16 @@ const REPLICA_OF: &str = "replica_of";
 /// What a server does that can have replicas.
 const LOG: (&str, &str) = ("log-bin", "changes");
 
+/// The library that makes a server a node of Galera.
+const GALERA: &str = "libgalera_smm.so";
+
 /// `mariadb-install-db` and `mariadbd`, which does not run as root.
 #[derive(Debug)]
 pub struct MariaDbProgram {
     install: PathBuf,
     server: PathBuf,
     user: Option<(u32, u32)>,
-    made: Mutex<Option<Arc<TempDir>>>,
+    kept: Kept,
 }
 
 impl Server<MariaDbProgram> {
@@ -66,6 +69,27 @@ impl Server<MariaDbProgram> {
     pub fn replica_of(primary: SocketAddr) -> anyhow::Result<Self> {
         Self::start_with(&[LOG, ("log-slave-updates", "1"), (REPLICA_OF, &primary.to_string())])
     }
+
+    /// Starts the first node of a Galera cluster, for a test that may be skipped.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn galera_or_skip() -> anyhow::Result<Option<Self>> {
+        let library = match missing::find("galera", GALERA, &["/usr/lib/galera".into(), "/usr/lib".into()]) {
+            Ok(library) => library.display().to_string(),
+            Err(missing) => return missing::skip(missing.into()).map(|()| None),
+        };
+        let port = Port::reserve()?;
+        let listen = format!("gmcast.listen_addr=tcp://{};gcache.size=4M;pc.wait_prim=no", port.addr());
+        Self::start_with_or_skip(&[
+            ("wsrep-on", "ON"),
+            ("wsrep-provider", &library),
+            ("wsrep-cluster-address", "gcomm://"),
+            ("wsrep-provider-options", &listen),
+            ("wsrep-node-address", "127.0.0.1"),
+            ("binlog-format", "ROW"),
+        ])
+    }
 }
 
 impl Program for MariaDbProgram {
@@ -78,26 +102,13 @@ impl Program for MariaDbProgram {
         let server = missing::find(Self::NAME, "mariadbd", &folders)?;
         let install = missing::find(Self::NAME, "mariadb-install-db", &folders)?;
         let user = if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
-        Ok(Self { install, server, user, made: Mutex::default() })
+        Ok(Self { install, server, user, kept: Kept::default() })
     }
 
     fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
         // Others have to pass through on the way to the folder that is theirs.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
-        let mut shared = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = match shared.upgrade() {
-            Some(made) => made,
-            None => Arc::new(self.make()?),
-        };
-        *shared = Arc::downgrade(&made);
-        let mut copy = Command::new("cp");
-        copy.arg("-a").args([DATA, SCRATCH].map(|part| made.path().join(part))).arg(folder);
-        let copied = copy.status();
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
-        if !copied.context("cannot start cp")?.success() {
-            bail!("the data could not be copied");
-        }
-        Ok(())
+        MADE.copy(&[DATA, SCRATCH], folder, &self.kept, || self.make())
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
@@ -213,7 +224,7 @@ mod tests {
             install: PathBuf::new(),
             server: PathBuf::from("mariadbd"),
             user: None,
-            made: Mutex::default(),
+            kept: Kept::default(),
         };
         let addr = SocketAddr::from(([127, 0, 0, 1], 3306));
         let command = program.command(Path::new("/own"), addr, &[]).expect("a command");

@@ -10,17 +10,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
+use super::made::{Kept, Made};
 use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
 
 /// Where Debian keeps the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
+
+/// What a server keeps.
+const DATA: &str = "data";
+
+static MADE: Made = Made::new();
 
 /// `initdb` and `postgres`, neither of which runs as root.
 #[derive(Debug)]
 pub struct PostgresProgram {
     bin: PathBuf,
     user: Option<(u32, u32)>,
+    kept: Kept,
 }
 
 /// The setting that makes a standby: the address of its primary.
@@ -51,26 +59,13 @@ impl Program for PostgresProgram {
         let mut bin = missing::find(Self::NAME, "postgres", &folders)?;
         bin.pop();
         let user = if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
-        Ok(Self { bin, user })
+        Ok(Self { bin, user, kept: Kept::default() })
     }
 
     fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
-        let data = folder.join("data");
-        fs::create_dir(&data)?;
-        if let Some((user, group)) = self.user {
-            chown(&data, Some(user), Some(group))?;
-        }
         // Others have to pass through on the way to the folder that is theirs.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
-        fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
-        let mut initdb = Command::new(self.bin.join("initdb"));
-        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
-        let output =
-            dying_with_us(initdb.arg(&data), self.user).current_dir(folder).output().context("cannot start initdb")?;
-        if !output.status.success() {
-            bail!("initdb failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(())
+        MADE.copy(&[DATA], folder, &self.kept, || self.make())
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
@@ -86,7 +81,7 @@ impl Program for PostgresProgram {
             ("fsync", "off"),
         ];
         let mut command = Command::new(self.bin.join("postgres"));
-        command.arg("-D").arg(folder.join("data"));
+        command.arg("-D").arg(folder.join(DATA));
         for (name, value) in own.iter().chain(settings.iter().filter(|(name, _)| *name != STANDBY_OF)) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -111,9 +106,29 @@ impl Program for PostgresProgram {
 }
 
 impl PostgresProgram {
+    /// A folder with the system's tables and a user `postgres` without a password.
+    fn make(&self) -> anyhow::Result<TempDir> {
+        let folder = tempfile::Builder::new().prefix("oarlock-postgres-made-").tempdir()?;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
+        let data = folder.path().join(DATA);
+        fs::create_dir(&data)?;
+        if let Some((user, group)) = self.user {
+            chown(&data, Some(user), Some(group))?;
+        }
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
+        let mut initdb = Command::new(self.bin.join("initdb"));
+        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
+        let output = dying_with_us(initdb.arg(&data), self.user).current_dir(folder.path()).output();
+        let output = output.context("cannot start initdb")?;
+        if !output.status.success() {
+            bail!("initdb failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(folder)
+    }
+
     /// Replaces the data by a copy of the primary's, once.
     fn copy(&self, primary: SocketAddr, folder: &Path) -> anyhow::Result<()> {
-        let (data, fresh) = (folder.join("data"), folder.join("data/base"));
+        let (data, fresh) = (folder.join(DATA), folder.join(DATA).join("base"));
         if data.join("backup_label.old").exists() || data.join("standby.signal").exists() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A Redis Cluster of three masters with a replica each.
+//! A Redis Cluster of three masters, or as many as a test wants, with a replica each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -52,7 +52,10 @@ impl Program for RedisNodeProgram {
     }
 }
 
-/// Three masters and their replicas. A node is down after a second without an answer.
+/// The slots of a cluster.
+const SLOTS: usize = 16_384;
+
+/// Masters and their replicas. A node is down after a second without an answer.
 #[derive(Debug)]
 pub struct RedisCluster {
     /// The masters.
@@ -62,15 +65,25 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts them all, and waits until every slot is served and every replica up to date.
+    /// Starts three masters and their replicas, and waits until every slot is served and every replica up to date.
     ///
     /// # Errors
     /// As for [`Server::start`].
     pub fn start() -> anyhow::Result<Self> {
-        let three = || (0..3).map(|_| Server::<RedisNodeProgram>::start()).collect::<anyhow::Result<Vec<_>>>();
-        let (masters, replicas) = (three()?, three()?);
-        for (node, slots) in masters.iter().zip([["0", "5460"], ["5461", "10922"], ["10923", "16383"]]) {
-            redis_command(node.addr(), &["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]])?;
+        Self::start_of(3)
+    }
+
+    /// [`RedisCluster::start`] with so many masters.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_of(count: usize) -> anyhow::Result<Self> {
+        let nodes = || (0..count).map(|_| Server::<RedisNodeProgram>::start()).collect::<anyhow::Result<Vec<_>>>();
+        let (masters, replicas) = (nodes()?, nodes()?);
+        for (number, node) in masters.iter().enumerate() {
+            let (first, next) = (SLOTS * number / count, SLOTS * (number + 1) / count);
+            let range = [first.to_string(), (next - 1).to_string()];
+            redis_command(node.addr(), &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]])?;
         }
         let all = || masters.iter().chain(&replicas);
         for (number, node) in all().enumerate() {
@@ -79,7 +92,8 @@ impl RedisCluster {
             redis_command(masters[0].addr(), &["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
         }
         for node in all() {
-            until(node.addr(), &["CLUSTER", "INFO"], |said| said.contains("cluster_known_nodes:6"))?;
+            let known = format!("cluster_known_nodes:{}", 2 * count);
+            until(node.addr(), &["CLUSTER", "INFO"], |said| said.contains(&known))?;
         }
         for (master, replica) in masters.iter().zip(&replicas) {
             let id = redis_command(master.addr(), &["CLUSTER", "MYID"])?;
@@ -95,7 +109,7 @@ impl RedisCluster {
         }
         for node in all() {
             // All nodes must know the replicas, or clients ask a replica for the slots of its master.
-            until(node.addr(), &["CLUSTER", "NODES"], |said| said.matches("slave ").count() == 3)?;
+            until(node.addr(), &["CLUSTER", "NODES"], |said| said.matches("slave ").count() == count)?;
         }
         Ok(Self { masters, replicas })
     }
@@ -105,7 +119,15 @@ impl RedisCluster {
     /// # Errors
     /// As for [`Server::start_or_skip`].
     pub fn start_or_skip() -> anyhow::Result<Option<Self>> {
-        match Self::start() {
+        Self::start_of_or_skip(3)
+    }
+
+    /// [`RedisCluster::start_of`] for a test that may be skipped.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_of_or_skip(count: usize) -> anyhow::Result<Option<Self>> {
+        match Self::start_of(count) {
             Ok(started) => Ok(Some(started)),
             Err(error) => missing::skip(error).map(|()| None),
         }

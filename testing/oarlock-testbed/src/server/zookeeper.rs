@@ -1,4 +1,4 @@
-//! ZooKeeper: one server, and three that agree by majority.
+//! ZooKeeper: one server, and several that agree by majority.
 
 use std::fmt::Write as _;
 use std::io;
@@ -90,7 +90,15 @@ impl ZooKeeperProgram {
     }
 }
 
-/// Three servers, each able to serve while two of them run. A leader that is silent for two seconds is replaced.
+impl Server<ZooKeeperProgram> {
+    /// Where it keeps its snapshots, its log and its epochs.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data").join("version-2")
+    }
+}
+
+/// Servers of which each serves while a majority runs. A leader that is silent for two seconds is replaced.
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     /// The servers.
@@ -100,27 +108,53 @@ pub struct ZooKeeperEnsemble {
 }
 
 impl ZooKeeperEnsemble {
-    /// Starts them, and waits until they serve.
+    /// Starts three that vote, and waits until they serve.
     ///
     /// # Errors
     /// As for [`Server::start`].
     pub fn start() -> anyhow::Result<Self> {
-        let ports = (0..6).map(|_| Port::reserve()).collect::<io::Result<Vec<_>>>()?;
-        let names: Vec<_> = (1..=3).map(|member| (format!("server.{member}"), member.to_string())).collect();
-        let addrs: Vec<_> =
-            ports.chunks(2).map(|pair| format!("127.0.0.1:{}:{}", pair[0].number(), pair[1].number())).collect();
+        Self::start_of(3)
+    }
+
+    /// [`ZooKeeperEnsemble::start`] with so many servers.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_of(count: usize) -> anyhow::Result<Self> {
+        Self::start_as(&vec!["participant"; count])
+    }
+
+    /// Starts an observer, which does not vote, and two that do; and waits until they serve. The observer comes first.
+    /// `None` for a test that may be skipped, as with [`Server::start_or_skip`].
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn with_observer_or_skip() -> anyhow::Result<Option<Self>> {
+        match Self::start_as(&["observer", "participant", "participant"]) {
+            Ok(started) => Ok(Some(started)),
+            Err(error) => missing::skip(error).map(|()| None),
+        }
+    }
+
+    fn start_as(roles: &[&str]) -> anyhow::Result<Self> {
+        let ports = (0..2 * roles.len()).map(|_| Port::reserve()).collect::<io::Result<Vec<_>>>()?;
+        let names: Vec<_> = (1..=roles.len()).map(|member| (format!("server.{member}"), member.to_string())).collect();
+        let addr =
+            |(pair, role): (&[Port], &&str)| format!("127.0.0.1:{}:{}:{role}", pair[0].number(), pair[1].number());
+        let addrs: Vec<_> = ports.chunks(2).zip(roles).map(addr).collect();
         let common: Vec<_> = [("initLimit", "20"), ("syncLimit", "4")]
             .into_iter()
             .chain(names.iter().zip(&addrs).map(|((name, _), addr)| (name.as_str(), addr.as_str())))
             .collect();
         // None of them serves before another does.
         let started: Vec<_> = std::thread::scope(|scope| {
-            let start = |number| {
+            let start = |number, role| {
                 let mut settings = common.clone();
-                settings.push((MYID, number));
+                settings.extend([(MYID, number), ("peerType", role)]);
                 scope.spawn(move || Server::start_with(&settings))
             };
-            let starting: Vec<_> = names.iter().map(|(_, number)| start(number.as_str())).collect();
+            let starting: Vec<_> =
+                names.iter().zip(roles).map(|((_, number), role)| start(number.as_str(), *role)).collect();
             starting
                 .into_iter()
                 .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("starting it panicked")))
@@ -135,10 +169,37 @@ impl ZooKeeperEnsemble {
     /// # Errors
     /// As for [`Server::start_or_skip`].
     pub fn start_or_skip() -> anyhow::Result<Option<Self>> {
-        match Self::start() {
+        Self::start_of_or_skip(3)
+    }
+
+    /// [`ZooKeeperEnsemble::start_of`] for a test that may be skipped.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_of_or_skip(count: usize) -> anyhow::Result<Option<Self>> {
+        match Self::start_of(count) {
             Ok(started) => Ok(Some(started)),
             Err(error) => missing::skip(error).map(|()| None),
         }
+    }
+
+    /// Ends all of them, lets `change` work on the data of each, and starts them again.
+    ///
+    /// # Errors
+    /// Those of `change`, and as for [`Server::start`].
+    pub fn restart_after(&self, change: impl Fn(usize, &Path) -> io::Result<()>) -> anyhow::Result<()> {
+        for member in &self.members {
+            member.stop()?;
+        }
+        for (number, member) in self.members.iter().enumerate() {
+            change(number, &member.data())?;
+        }
+        // None of them serves before another does.
+        std::thread::scope(|scope| {
+            let starting: Vec<_> = self.members.iter().map(|member| scope.spawn(|| member.restart())).collect();
+            let mut started = starting.into_iter().map(std::thread::ScopedJoinHandle::join);
+            started.try_for_each(|member| member.map_err(|_| anyhow::anyhow!("a start failed"))?)
+        })
     }
 
     /// Where clients find the members.

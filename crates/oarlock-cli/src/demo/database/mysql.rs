@@ -21,7 +21,7 @@ impl Maria {
         if !matches!(url.option("sslmode"), None | Some("disable")) {
             return Err(Failure::new(Code::Config, "the demos speak to MySQL and MariaDB without encryption only"));
         }
-        let Some(host) = url.hosts().first() else { return Err(Failure::new(Code::Config, "the URL has no host")) };
+        let [host] = url.hosts() else { return Err(Failure::new(Code::Config, "the demos take one host")) };
         let opts = OptsBuilder::default()
             .ip_or_hostname(&host.name)
             .tcp_port(host.port)

@@ -22,7 +22,7 @@ impl Pg {
         if !matches!(url.option("sslmode"), None | Some("disable" | "prefer")) {
             return Err(Failure::new(Code::Config, "the demos speak to PostgreSQL without encryption only"));
         }
-        let Some(host) = url.hosts().first() else { return Err(Failure::new(Code::Config, "the URL has no host")) };
+        let [host] = url.hosts() else { return Err(Failure::new(Code::Config, "the demos take one host")) };
         let (schema, mut config) = (own_name(), Config::new());
         config.host(&host.name).port(host.port).application_name("oarlock demo").ssl_mode(SslMode::Disable);
         config.connect_timeout(url.connect_timeout()).options(format!("-c search_path={schema}"));

@@ -17,6 +17,45 @@ fn but_version(mut found: Found) -> Found {
     found
 }
 
+/// Waits until this is found, as a warning, and nothing else.
+fn until(url: &str, id: &str) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let found = but_version(doctor(url));
+        if found.ids == words(&[id]) {
+            return assert_eq!(found.code, 1, "{:#}", found.report);
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+    }
+}
+
+/// A member that advertises an address which is another server from here, as `localhost` is: that one gets no password,
+/// and what it says is not taken for the member's.
+#[test]
+fn an_advertised_address_of_another_server() {
+    let Some(other) = Etcd::start_with_or_skip(&[("quota-backend-bytes", "4000000")]).unwrap() else { return };
+    let value = "x".repeat(100_000);
+    for number in 0..100 {
+        if other.ctl(&["put", &format!("k{number}"), &value]).is_err() {
+            break;
+        }
+    }
+    assert!(doctor(&other.url()).ids.contains("etcd-no-space"));
+    let Some(cluster) = EtcdCluster::start_or_skip().unwrap() else { return };
+    let wrong = format!("http://{}", other.addr());
+    cluster.members[2].restart_with(&[("advertise-client-urls", &wrong)]).unwrap();
+    let listed = cluster.members[..2].iter().map(|member| member.addr().to_string()).collect::<Vec<_>>();
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let found = but_version(doctor(&format!("etcd://{}", listed.join(","))));
+        assert!(!found.ids.contains("etcd-no-space"), "{:#}", found.report);
+        if found.ids.is_empty() && found.report["facts"].to_string().contains("which is another server from here") {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+    }
+}
+
 #[test]
 fn etcd() {
     let Some(alone) = Etcd::start_with_or_skip(&[("quota-backend-bytes", "4000000")]).unwrap() else { return };
@@ -39,11 +78,61 @@ fn etcd() {
     let learner = cluster.start_learner().unwrap();
     let found = but_version(doctor(&format!("{},{}", cluster.url(), learner.addr())));
     assert_eq!(found.ids, words(&["etcd-learner"]), "{:#}", found.report);
+    // One of three survives no failure of that one; two survive the failure of any.
+    let found = but_version(doctor(&cluster.members[0].url()));
+    assert_eq!(found.ids, words(&["etcd-unlisted"]), "{:#}", found.report);
+    let others: Vec<_> = cluster.members[1..].iter().map(|member| member.addr().to_string()).collect();
+    let facts: Vec<_> = found.report["facts"].as_array().unwrap().iter().map(|fact| &fact["server"]).collect();
+    assert!(others.iter().all(|other| facts.iter().any(|server| *server == other.as_str())), "{:#}", found.report);
+    let found = but_version(doctor(&format!("etcd://{}", others.join(","))));
+    assert_eq!(found.ids, words(&[]), "{:#}", found.report);
     cluster.members[1].kill().unwrap();
     // The others may be about to elect a leader.
     let mut found = but_version(doctor(&cluster.url()));
     found.ids.remove("etcd-no-leader");
     assert_eq!(found.ids, words(&["unreachable"]), "{:#}", found.report);
+    cluster.members[2].kill().unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    let url = format!("{}?connect_timeout=1s&op_timeout=1s", cluster.members[0].url());
+    while !doctor(&url).ids.contains("etcd-no-leader") {
+        assert!(Instant::now() < give_up, "the last member has a leader");
+    }
+}
+
+/// The number of a member.
+fn id(member: &Etcd, name: &str) -> String {
+    let listed = member.ctl(&["member", "list"]).unwrap();
+    let line = listed.lines().find(|line| line.contains(&format!(", {name}, "))).unwrap_or_else(|| panic!("{listed}"));
+    line.split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn an_even_number_of_members() {
+    let Some(cluster) = EtcdCluster::start_or_skip().unwrap() else { return };
+    let members = &cluster.members;
+    members[0].ctl(&["member", "remove", &id(&members[0], "m2")]).unwrap();
+    // The one that is removed may have led: then the others elect a leader first.
+    members[2].kill().unwrap();
+    until(&format!("etcd://{},{}", members[0].addr(), members[1].addr()), "etcd-even");
+}
+
+/// The alarm that a member raises when it finds that its data differs.
+#[test]
+fn a_corrupt_member() {
+    let Some(server) = Etcd::start_or_skip().unwrap() else { return };
+    let alarm = format!(
+        "{{\"action\":\"ACTIVATE\",\"alarm\":\"CORRUPT\",\"memberID\":\"{}\"}}",
+        u64::from_str_radix(&id(&server, "alone"), 16).unwrap()
+    );
+    let mut stream = TcpStream::connect(server.addr()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("POST /v3/maintenance/alarm HTTP/1.0\r\nContent-Length: {}\r\n\r\n", alarm.len());
+    stream.write_all((head + &alarm).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("200 OK"), "{answer}");
+    let found = doctor(&server.url());
+    assert!(found.code == 2 && found.ids.contains("etcd-corrupt"), "{:#}", found.report);
 }
 
 #[test]
@@ -98,8 +187,26 @@ fn an_ensemble() {
     loop {
         let found = doctor(&ensemble.url());
         if found.ids == words(&["zk-unsynced", "unreachable"]) {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+    }
+    // The last one has no majority, and says so.
+    ensemble.members[leader].kill().unwrap();
+    let last = &ensemble.members[(leader + 2) % 3];
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let found = doctor(&format!("{}?connect_timeout=1s", last.url()));
+        if found.ids.contains("zk-not-serving") {
             return;
         }
         assert!(Instant::now() < give_up, "{:#}", found.report);
     }
+}
+
+#[test]
+fn an_even_ensemble() {
+    let Some(ensemble) = ZooKeeperEnsemble::start_of_or_skip(2).unwrap() else { return };
+    // A follower that has just started does not keep up yet.
+    until(&ensemble.url(), "zk-even");
 }

@@ -1,11 +1,14 @@
-//! PostgreSQL and MariaDB.
+//! PostgreSQL, MariaDB and MySQL.
 
-use std::io::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use oarlock_testbed::{Flavour, PgBouncer, Postgres, SqlServer};
+use oarlock_testbed::{Flavour, MariaDb, PgBouncer, Postgres, SqlServer};
 
 use super::{Healthy, doctor, words};
+use crate::cli::support::PATIENCE;
 
 /// Feeds the client of a database; false where it is not installed.
 fn feed(program: &str, args: &[&str], script: &str) -> bool {
@@ -83,13 +86,23 @@ fn postgres() {
 
 #[test]
 fn mariadb() {
-    let Some(server) = SqlServer::start_with_or_skip(Flavour::MariaDb, &[]).unwrap() else { return };
-    let port = server.addr().port().to_string();
+    examine(Flavour::MariaDb);
+}
+
+#[test]
+fn mysql() {
+    examine(Flavour::MySql);
+}
+
+/// The client of MariaDB speaks to both.
+fn feed_mysql(addr: SocketAddr, script: &str) -> bool {
+    feed("mariadb", &["-h", "127.0.0.1", "-P", &addr.port().to_string(), "-u", "root", "locks"], script)
+}
+
+fn examine(flavour: Flavour) {
+    let Some(server) = SqlServer::start_with_or_skip(flavour, &[]).unwrap() else { return };
     let url = server.url();
-    let database = url.rsplit_once('/').unwrap().1.to_owned();
-    let user = url.split_once("://").unwrap().1.split_once('@').unwrap().0.to_owned();
-    let args = ["-h", "127.0.0.1", "-P", &port, "-u", &user, &database];
-    let sql = |script: &str| feed("mariadb", &args, script);
+    let sql = |script: &str| feed_mysql(server.addr(), script);
     if !sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1") {
         return;
     }
@@ -133,4 +146,95 @@ fn mariadb() {
     oarlock::blocking::setup::init(&url, Some("app")).unwrap();
     let found = doctor(&url.replace("root@", "app@"));
     assert_eq!((found.code, found.ids), (1, words(&["cannot-tell"])), "{:#}", found.report);
+}
+
+#[test]
+fn a_primary_and_its_replica() {
+    for flavour in [Flavour::MariaDb, Flavour::MySql] {
+        let Some(primary) = SqlServer::primary_or_skip(flavour).unwrap() else { continue };
+        let durable = "SET GLOBAL innodb_flush_log_at_trx_commit = 1; SET GLOBAL sync_binlog = 1";
+        if !feed_mysql(primary.addr(), durable) {
+            return;
+        }
+        let healthy = Healthy::at(&primary.url(), &[]);
+        let replica = SqlServer::replica_of(flavour, primary.addr()).unwrap();
+        // It follows after a moment.
+        let give_up = Instant::now() + PATIENCE;
+        while doctor(&primary.url()).ids.is_empty() {
+            assert!(Instant::now() < give_up, "{flavour:?}: no replica follows");
+        }
+        healthy.breaks("mysql-failover", 1);
+        feed_mysql(replica.addr(), durable);
+        let found = doctor(&replica.url());
+        assert_eq!((found.code, found.ids), (1, words(&["mysql-replica", "mysql-read-only"])), "{:#}", found.report);
+    }
+}
+
+/// One node of Galera is a cluster; one that lost the others has no majority.
+#[test]
+fn galera() {
+    let Some(node) = MariaDb::galera_or_skip().unwrap() else { return };
+    if !feed_mysql(node.addr(), "SET GLOBAL innodb_flush_log_at_trx_commit = 1") {
+        return;
+    }
+    let found = doctor(&node.url());
+    assert_eq!((found.code, found.ids), (1, words(&["mysql-cluster"])), "{:#}", found.report);
+    // It joins a cluster of which it finds no other node.
+    feed_mysql(node.addr(), "SET GLOBAL wsrep_cluster_address = 'gcomm://127.0.0.1:1'");
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let found = doctor(&node.url());
+        if found.code == 2 && found.ids.contains("mysql-no-majority") {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+    }
+}
+
+/// What a pooler does: it greets a client before it knows which connection will serve it, so that the number of the
+/// connection in its greeting is its own.
+fn pooler(server: SocketAddr) -> SocketAddr {
+    let entrance = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = entrance.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in entrance.incoming() {
+            let (mut client, mut server) = (client?, TcpStream::connect(server)?);
+            // A length of three bytes, a number, the version of the protocol, the version of the server up to a zero,
+            // and the number of the connection.
+            let mut head = [0; 4];
+            server.read_exact(&mut head)?;
+            let mut greeting = vec![0; usize::from(head[0]) | usize::from(head[1]) << 8];
+            server.read_exact(&mut greeting)?;
+            let number = greeting.iter().position(|byte| *byte == 0).unwrap() + 1;
+            greeting[number] ^= 0xff;
+            client.write_all(&head)?;
+            client.write_all(&greeting)?;
+            let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
+            std::thread::spawn(move || {
+                let copied = io::copy(&mut from_client, &mut to_server);
+                to_server.shutdown(Shutdown::Write).and(copied)
+            });
+            std::thread::spawn(move || {
+                let copied = io::copy(&mut server, &mut client);
+                client.shutdown(Shutdown::Write).and(copied)
+            });
+        }
+        io::Result::Ok(())
+    });
+    addr
+}
+
+#[test]
+fn a_pooler_of_mysql() {
+    let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    if !feed_mysql(server.addr(), "SET GLOBAL innodb_flush_log_at_trx_commit = 1") {
+        return;
+    }
+    oarlock::blocking::setup::init(server.url(), None).unwrap();
+    Healthy::at(&server.url(), &[]);
+    let behind = server.url().replace(&server.addr().to_string(), &pooler(server.addr()).to_string());
+    let found = doctor(&behind);
+    assert_eq!((found.code, found.ids), (1, words(&["mysql-pooler"])), "{:#}", found.report);
+    let link = found.report["findings"][0]["store_guarantee"].as_str().unwrap();
+    assert!(link.ends_with("#mysql-pooled-dead-holder"), "{link}");
 }

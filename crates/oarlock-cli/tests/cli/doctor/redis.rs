@@ -113,6 +113,23 @@ fn a_disk_that_fails() {
     healthy.breaks("redis-disk", 1);
 }
 
+/// A server that starts reads its data first. This one takes a while for each key.
+#[test]
+fn a_server_that_reads_its_data() {
+    let slow = [("enable-debug-command", "yes"), ("loading-process-events-interval-bytes", "1024")];
+    let Some(server) = Redis::start_with_or_skip(&[DURABLE, &slow].concat()).unwrap() else { return };
+    let addr = server.addr();
+    let fill = "for i = 1, 20000 do redis.call('SET', 'key:' .. i, string.rep('x', 100)) end";
+    tell(addr, &["EVAL", fill, "0"]);
+    set(addr, "key-load-delay", "10000");
+    let reads = std::thread::spawn(move || redis_command(addr, &["DEBUG", "RELOAD"]));
+    until(addr, &["INFO", "persistence"], |said| said.contains("loading:1"));
+    let found = doctor(&server.url());
+    assert!(found.ids.contains("redis-loading"), "{:#}", found.report);
+    set(addr, "key-load-delay", "0");
+    drop(reads.join().unwrap());
+}
+
 #[test]
 fn independent_servers() {
     let Some(one) = Redis::start_with_or_skip(DURABLE).unwrap() else { return };
@@ -172,6 +189,28 @@ fn sentinels() {
     until(bed.sentinels[0].addr(), &["SENTINEL", "CKQUORUM", MASTER], |said| said.contains("NOQUORUM"));
     let found = doctor(&healthy.url);
     assert_eq!((found.code, found.ids), (1, words(&["sentinel-unable", "unreachable"])), "{:#}", found.report);
+
+    // Two that forgot the third.
+    let two = &bed.sentinels[..2];
+    for sentinel in two {
+        tell(sentinel.addr(), &["SENTINEL", "SET", MASTER, "quorum", "2"]);
+        tell(sentinel.addr(), &["SENTINEL", "RESET", MASTER]);
+    }
+    for sentinel in two {
+        until(sentinel.addr(), &["SENTINEL", "MASTER", MASTER], |said| {
+            said.contains("num-slaves\n2\n") && said.contains("num-other-sentinels\n1\n")
+        });
+    }
+    let url = format!("redis+sentinel://{},{}/{MASTER}?min_replicas=2", two[0].addr(), two[1].addr());
+    let found = doctor(&url);
+    assert_eq!((found.code, found.ids), (1, words(&["sentinel-count"])), "{:#}", found.report);
+
+    // One that watches another master of the same name.
+    let Some(other) = Redis::start_with_or_skip(DURABLE).unwrap() else { return };
+    tell(two[1].addr(), &["SENTINEL", "REMOVE", MASTER]);
+    tell(two[1].addr(), &["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &other.addr().port().to_string(), "2"]);
+    let found = doctor(&url);
+    assert!(found.code == 2 && found.ids.contains("sentinel-disagree"), "{:#}", found.report);
 }
 
 #[test]
@@ -191,4 +230,14 @@ fn a_cluster() {
     until(bed.masters[0].addr(), &["CLUSTER", "INFO"], |said| said.contains("cluster_state:fail"));
     let found = doctor(&healthy.url);
     assert!(found.ids.contains("cluster-down"), "{:#}", found.report);
+}
+
+#[test]
+fn a_cluster_of_two_masters() {
+    let Some(bed) = RedisCluster::start_of_or_skip(2).unwrap() else { return };
+    for node in bed.masters.iter().chain(&bed.replicas) {
+        set(node.addr(), "appendfsync", "always");
+    }
+    let found = doctor(&format!("{}?min_replicas=1", bed.url()));
+    assert_eq!((found.code, found.ids), (1, words(&["cluster-masters"])), "{:#}", found.report);
 }

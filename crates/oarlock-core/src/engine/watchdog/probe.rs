@@ -42,7 +42,10 @@ impl Shared {
                     probes.push(Probe { claim: entry.claim.clone(), fence: entry.fence, belief: belief.clone() });
                 }
                 // A hold that was asked to end is not extended by another renewal.
-                Role::Holder(belief) if entry.renew_at.is_some() || belief.is_ending() => entry.renew_at = Some(now),
+                // One that is due already stays due since then: it is late.
+                Role::Holder(belief) if entry.renew_at.is_some() || belief.is_ending() => {
+                    entry.renew_at = Some(entry.renew_at.map_or(now, |planned| planned.min(now)));
+                }
                 Role::Holder(_) => entry.recheck = true,
             }
             entry.check_at = entry.next_check();

@@ -11,7 +11,12 @@ fn watchdog() -> Watchdog {
         over: CancellationToken::new(),
         outlasts_leases: false,
     };
-    Watchdog::new(releaser, Observers::default(), Duration::from_secs(5), Runtime::here().unwrap())
+    Watchdog::new(
+        releaser,
+        (Observers::default(), Telemetry::new("memory", false)),
+        Duration::from_secs(5),
+        Runtime::here().unwrap(),
+    )
 }
 
 /// Most holds end before their first renewal is due. They must not wake the task each time.
@@ -23,7 +28,7 @@ async fn a_planned_check_is_kept_when_its_claim_is_gone() {
         let claim = Arc::new(Claim::new(ClaimId::from_bits(id), ResourceName::new("r").unwrap()));
         let now = watchdog.0.clock.now();
         let belief = Arc::new(BeliefCell::new(watchdog.0.clock.clone(), now, ttl, None));
-        watchdog.hold(claim, Fence::new(1), belief, (now, ttl), true);
+        watchdog.hold(claim, Fence::new(1), belief, (now, ttl), true, now);
     };
     hold(1);
     let first = planned();

@@ -1,8 +1,19 @@
--- The next short way, for a claim that wants everything while another holds and no claim has expired: it goes to the
--- end. What it is told is one number, because a list costs the server more: how many are ahead, and the milliseconds
--- until to look again.
+-- The next short way, for a claim that wants everything while another is in its way and no claim has expired: it goes
+-- to the end. What it is told is one number, because a list costs the server more: how many are ahead, and the
+-- milliseconds until to look again.
 
-local is_busy = not answer and wait and holders > 0 and soon > now and only ~= id
+-- Where nobody holds, the first in line is in the way of all others once it was told of its turn. A crowd that arrives
+-- before it takes that turn must not be read by each of its claims.
+local is_called = false
+if not answer and wait and weight == 0 and holders == 0 and count > 0 then
+  local first = redis.call('HGET', key, 'w' .. head + 1)
+  if first and #first >= ENTRY_SIZE then
+    local _, _, _, turn, _, _, _, seq = struct.unpack(ENTRY, first)
+    is_called = turn > now and turn <= now + TURN and seq == head + 1
+  end
+end
+
+local is_busy = not answer and wait and soon > now and (holders > 0 and only ~= id or is_called)
 local known = is_busy and redis.call('HGET', key, id)
 
 if is_busy and weight == 0 and said == ANY and not known and count < 1000000 then

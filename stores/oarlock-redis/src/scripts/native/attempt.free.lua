@@ -28,7 +28,7 @@ if holders == 0 and count == 0 and (weight == 0 or limit == 0 or weight <= limit
     streak = streak + 1
   end
   local till = now + ttl
-  last_fence, soon, last, holders, head, tail, seat, only = fence, till, till, 1, 1, 1, 1, id
+  last_fence, soon, last, holders, head, tail, sole, only = fence, till, till, 1, 1, 1, 1, id
   cap = said == ANY and -1 or asked
   field = 'w1'
   entry = struct.pack(ENTRY, till, ttl, fence, 0, 0, 0, now, 1, weight, 0, behind)

@@ -13,7 +13,7 @@ local function pending(at)
   for i, e in ipairs(entries) do
     if i ~= at then
       if i < at or e.fence then ahead = ahead + 1 end
-      if (e.fence or (i < at and not e.deaf)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
+      if (e.fence or (i < at and not e.unheard)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
     end
   end
   return { 'pending', ahead, soonest and soonest - now or -1 }
@@ -48,7 +48,7 @@ if weight > 0 and limit > 0 and weight > limit then return finish({ 'heavy', lim
 at = at or #entries + 1
 local load = no_load()
 for i, e in ipairs(entries) do
-  if i ~= at and (e.fence or (i < at and not e.deaf)) then add(load, e.weight) end
+  if i ~= at and (e.fence or (i < at and not e.unheard)) then add(load, e.weight) end
 end
 local fits = bears(load, weight, limit)
 if not fits and not wait then
@@ -65,7 +65,7 @@ if not me then
   entries[at] = me
   changed = true
 end
-me.behind, me.deaf = behind, false
+me.behind, me.unheard = behind, false
 touched[me], dirty = true, true
 -- A claim that was asked to end gets no more time, waiting or holding.
 if not me.by then

@@ -24,9 +24,9 @@ local write = redis.call
 
 if is_short and count == 0 then
   -- It takes the place of the one that ends. A full server refuses that: then the release has to pass alone.
-  if seat == 1 then write = redis.pcall else redis.call('HDEL', key, 'w' .. seat) end
+  if sole == 1 then write = redis.pcall else redis.call('HDEL', key, 'w' .. sole) end
   local till = now + ttl
-  last_fence, soon, last, cap, head, tail, seat, only = fence, till, till, -1, 1, 1, 1, mine
+  last_fence, soon, last, cap, head, tail, sole, only = fence, till, till, -1, 1, 1, 1, mine
   if streak < OFTEN then streak = streak + 1 end
   released, answer = 2, fence
   fields = {
@@ -46,12 +46,12 @@ elseif is_short and not redis.call('HGET', key, mine) then
       redis.call('HDEL', key, next)
       if lease > TURN then lease = TURN end
       if redis.call(PUBLISH, mailbox, next .. struct.pack('>I8I8I8', fence, heard, lease)) > 0 then
-        redis.call('HDEL', key, 'w' .. seat)
+        redis.call('HDEL', key, 'w' .. sole)
         if till > now + TURN then till = now + TURN end
         if till < soon then soon = till end
         released, answer = 3, -1 - count * 4294967296 - math.ceil((soon - now) / 1000)
         head = count == 1 and tail or seq
-        last_fence, seat, only, tail = fence, seq, next, tail + 1
+        last_fence, sole, only, tail = fence, seq, next, tail + 1
         local my_till = now + waiter_ttl
         if my_till < soon then soon = my_till end
         if my_till > last then last = my_till end
@@ -79,7 +79,7 @@ if fields then
   if quiet == 0 and redis.call(PUBLISH, key, '') == 0 then quiet = 1 end
   if anew then ends = math.ceil(last / 1000) + 90000000 end
   local state = struct.pack(
-    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, seat,
+    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, sole,
     only
   )
   if type(write('HSET', key, 'state', state, unpack(fields))) ~= 'table' then

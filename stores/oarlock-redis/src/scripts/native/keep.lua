@@ -5,7 +5,7 @@ local function keep(...)
   local anew = ends * 1000 < last + DAY
   if anew then ends = math.ceil(last / 1000) + 90000000 end
   local state = struct.pack(
-    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, seat,
+    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, sole,
     only or NO_CLAIM
   )
   redis.call('HSET', key, 'state', state, ...)

@@ -36,7 +36,7 @@ local TURN = 2000000
 -- count       how many wait
 -- head        the numbers of all claims but the only holder are larger
 -- tail        no number of a claim is larger: it falls with those who leave, so that nothing is counted up to for them
--- seat, only  the number and the id of the holder, if it is alone and was not asked to end; else 0
+-- sole, only  the number and the id of the holder, if it is alone and was not asked to end; else 0
 local HEAD, HEAD_SIZE = '>BBBBI4I5I8I8I8I8I8I8I8I8I8c16', 101
 local NO_CLAIM = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
@@ -60,7 +60,7 @@ local DAY, INDEX_MS = 86400000000, 2764800000
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local version, quiet, left, streak, holders, cap, last_fence, ends, last, soon, listed, count, head, tail, seat, only =
+local version, quiet, left, streak, holders, cap, last_fence, ends, last, soon, listed, count, head, tail, sole, only =
   VERSION, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, nil
 
 local is_ours, has_numbers = true, true
@@ -68,14 +68,14 @@ local stored = redis.pcall('HGET', key, 'state')
 if not stored then
   is_ours = redis.call('EXISTS', key) == 0
 elseif #stored == HEAD_SIZE then
-  version, quiet, left, streak, holders, cap, last_fence, ends, last, soon, listed, count, head, tail, seat, only =
+  version, quiet, left, streak, holders, cap, last_fence, ends, last, soon, listed, count, head, tail, sole, only =
     struct.unpack(HEAD, stored)
   is_ours, cap = version == VERSION, cap - 1
-  if seat == 0 then only = nil end
+  if sole == 0 then only = nil end
   -- What these scripts have not written must not be counted to, nor granted.
   has_numbers = last_fence <= FENCES and ends <= FENCES and last <= FENCES and soon <= FENCES and listed <= FENCES
-    and cap <= 4294967295 and tail <= NUMBERS and head <= tail and count <= tail - head and seat <= tail
-    and holders <= tail and (seat == 0 or holders == 1)
+    and cap <= 4294967295 and tail <= NUMBERS and head <= tail and count <= tail - head and sole <= tail
+    and holders <= tail and (sole == 0 or holders == 1)
 else
   -- An error, too: that is a table, which has no length.
   is_ours = false

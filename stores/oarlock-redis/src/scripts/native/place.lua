@@ -6,13 +6,13 @@ local function is_timely(till, lease) return till <= now + lease end
 -- Where it waits, and has neither been told of its turn nor asked to end; nil where all must be looked at.
 local function place_of(id, number)
   if not number or #number > 14 then return end
-  local found = redis.call('HMGET', key, 'w' .. number, 'w' .. seat)
+  local found = redis.call('HMGET', key, 'w' .. number, 'w' .. sole)
   local waits, holds = found[1], found[2]
   if not waits or #waits < ENTRY_SIZE + 16 then return end
   local till, lease, fence, turn, _, _, since, seq, weight, marks, _, owner = struct.unpack(ENTRY .. 'c16', waits)
   if owner ~= id or fence ~= 0 or turn ~= 0 or marks ~= 0 then return end
   if not (is_timely(till, lease) and seq > head and seq <= tail) then return end
-  if seat > 0 and not (holds and #holds >= ENTRY_SIZE and is_timely(struct.unpack('>I8I8', holds))) then return end
+  if sole > 0 and not (holds and #holds >= ENTRY_SIZE and is_timely(struct.unpack('>I8I8', holds))) then return end
   return { waits = waits, seq = seq, since = since, weight = weight, holds = holds }
 end
 

@@ -23,16 +23,16 @@ if only == id and count == 0 and how == DONE and soon > now then
   end
   -- The next claim has the number 1 and takes this field. Where it comes soon, to empty it is cheaper than to remove it.
   -- A memo needs memory: a write that needs none goes before it.
-  if seat == 1 and streak == OFTEN and not leaves then
+  if sole == 1 and streak == OFTEN and not leaves then
     field, entry = 'w1', ''
   else
-    redis.call('HDEL', key, 'w' .. seat)
+    redis.call('HDEL', key, 'w' .. sole)
   end
   if leaves then
     left = 1
     redis.call('HSET', key, 'memo', string.sub(ARGV[1], 19))
   end
-  cap, holders, soon, head, tail, seat, only = -1, 0, now, 0, 0, 0, nil
+  cap, holders, soon, head, tail, sole, only = -1, 0, now, 0, 0, 0, nil
   answer = 2
 end
 

@@ -16,7 +16,7 @@ if waits and #waits >= ENTRY_SIZE + 18 then
   local is_other = next ~= id
   if is_other and sent > 0 and weight == 0 and marks == 0 and seq == head + 1 and fence < FENCES and not is_silent then
     -- A write that needs no memory goes first: what comes after it is not refused, and after the word nothing may be.
-    redis.call('HDEL', key, 'w' .. seat, next)
+    redis.call('HDEL', key, 'w' .. sole, next)
     if lease > TURN then lease = TURN end
     -- As in hand.lua.
     local word = next .. struct.pack('>I8I8I8', fence, sent, lease)
@@ -27,7 +27,7 @@ if waits and #waits >= ENTRY_SIZE + 18 then
     if left == 1 then word = word .. '=' .. (redis.call('HGET', key, 'memo') or '') end
     if redis.call(PUBLISH, mailbox, word) > 0 then
       if till > now + TURN then till = now + TURN end
-      last_fence, head, seat, only, count = fence, seq, seq, next, count - 1
+      last_fence, head, sole, only, count = fence, seq, seq, next, count - 1
       if till < soon then soon = till end
       field, answer = next_field, 3
       entry = struct.pack(ENTRY, till, lease, fence, 0, now, sent, since, seq, 0, 0, behind)
@@ -35,7 +35,7 @@ if waits and #waits >= ENTRY_SIZE + 18 then
     else
       -- The waiter is gone. The long way detects that, and finds another.
       redis.call('HSET', key, next, seq)
-      holders, seat, only, is_removed = 0, 0, nil, true
+      holders, sole, only, is_removed = 0, 0, nil, true
     end
   end
 end

@@ -33,7 +33,7 @@ end
 -- full server lets the others pass, and so never ends a hold.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', math.floor(now / 1000))
 
-local holds = only == id and how == KEEP and soon > now and redis.call('HGET', key, 'w' .. seat)
+local holds = only == id and how == KEEP and soon > now and redis.call('HGET', key, 'w' .. sole)
 if holds then
   local till, lease, fence, _, handed, _, since, seq, weight = struct.unpack(ENTRY, holds)
   local owner, mailbox, kind, _, label = struct.unpack(BODY, holds, ENTRY_SIZE + 1)
@@ -44,7 +44,7 @@ if holds then
     enlist()
     leave_memo()
     keep(
-      'w' .. seat,
+      'w' .. sole,
       struct.pack(ENTRY, till, ttl, fence, 0, 0, 0, handed ~= 0 and handed or since, seq, weight, 0, behind)
         .. struct.pack(BODY, id, #mailbox, mailbox, #kind, kind, #value, value, #label, label)
     )

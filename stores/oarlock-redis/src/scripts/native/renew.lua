@@ -21,7 +21,7 @@ if not me.fence or me.handed then
   -- Its turn must be taken; staying alive is not enough to sit on it.
   if not me.handed then
     if not me.by then me.till, me.lease = now + waiter_ttl, waiter_ttl end
-    me.behind, me.sent, me.deaf = behind, there(sent), me.deaf and sent == 0
+    me.behind, me.sent, me.unheard = behind, there(sent), me.unheard and sent == 0
     touched[me] = true
   end
   return finish({ 'alive', ends_at(me) - now, -1 })

@@ -25,7 +25,7 @@ local function entry_of(packed)
   if after ~= #packed + 1 then error('left over') end
   return {
     till = till, lease = lease, fence = there(fence), turn = there(turn), handed = there(handed), sent = there(sent),
-    since = since, seq = seq, weight = weight, deaf = marks % 2 == 1, behind = behind, id = id, mailbox = mailbox,
+    since = since, seq = seq, weight = weight, unheard = marks % 2 == 1, behind = behind, id = id, mailbox = mailbox,
     kind = kind, value = value, label = label, by = by, why = why,
   }
 end
@@ -33,7 +33,7 @@ end
 local function packed_entry(e)
   return struct.pack(
     ENTRY, e.till, e.lease, e.fence or 0, e.turn or 0, e.handed or 0, e.sent or 0, e.since, e.seq, e.weight,
-    (e.deaf and 1 or 0) + (e.by and 2 or 0), e.behind
+    (e.unheard and 1 or 0) + (e.by and 2 or 0), e.behind
   ) .. struct.pack(BODY, e.id, #e.mailbox, e.mailbox, #e.kind, e.kind, #e.value, e.value, #e.label, e.label)
     .. (e.by and struct.pack(ENDING, #e.by, e.by, #e.why, e.why) or '')
 end
@@ -44,7 +44,7 @@ local function places()
   local names = {}
   if holders + count == 0 then return names end
   if tail - head <= NEAR then
-    if seat > 0 and seat <= head then names[1] = 'w' .. seat end
+    if sole > 0 and sole <= head then names[1] = 'w' .. sole end
     for seq = head + 1, tail do names[#names + 1] = 'w' .. seq end
     return names
   end
@@ -139,10 +139,10 @@ local function call()
   end
   for _, e in ipairs(entries) do
     if not e.fence then
-      if not e.turn and not e.deaf and not blocked and bears(load, e.weight, limit) and not is_heard(e) then
-        e.deaf, touched[e] = true, true
+      if not e.turn and not e.unheard and not blocked and bears(load, e.weight, limit) and not is_heard(e) then
+        e.unheard, touched[e] = true, true
       end
-      if e.deaf then
+      if e.unheard then
         e.turn = nil
       elseif not blocked and bears(load, e.weight, limit) then
         add(load, e.weight)
@@ -266,7 +266,7 @@ local function store()
     end
   end
   count, holders = waits, hold
-  seat, only = alone and alone.seq or 0, alone and alone.id
+  sole, only = alone and alone.seq or 0, alone and alone.id
   tail = #entries > 0 and entries[#entries].seq or 0
   head = first and first - 1 or tail
   if #entries > 0 then last = latest end

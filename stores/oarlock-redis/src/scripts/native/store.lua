@@ -3,7 +3,7 @@
 
 if answer then
   -- As in keep.lua.
-  if last > listed and holders > 0 then
+  if last > listed and holders + count > 0 then
     listed = last + LONGER
     if redis.call('ZADD', index, math.ceil(listed / 1000), key) == 1 then redis.call('PEXPIRE', index, INDEX_MS) end
   end
@@ -11,7 +11,7 @@ if answer then
   local anew = ends * 1000 < last + DAY
   if anew then ends = math.ceil(last / 1000) + 90000000 end
   local state = struct.pack(
-    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, seat,
+    HEAD, VERSION, quiet, left, streak, holders, cap + 1, last_fence, ends, last, soon, listed, count, head, tail, sole,
     only or NO_CLAIM
   )
   local kept

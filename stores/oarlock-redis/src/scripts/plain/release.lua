@@ -5,7 +5,7 @@
 -- ARGV[2..] how, unless it is simply done: 'memo' and the bytes that it leaves; 'withdrawn' and what the queue keeps of
 --           it, see queue.lua, or '' if it did not wait there: no message says that the lock is free; 'broken', by,
 --           why, grace in microseconds, and what goes before a session to name the channel of its mailbox
--- answer    'released' | 'absent' | 'asked', and -1: waiters are unknown | 'deaf'
+-- answer    'released' | 'absent' | 'asked', and -1: waiters are unknown | 'cannot ask'
 
 local id, how = ARGV[1], ARGV[2]
 
@@ -31,7 +31,7 @@ if how == 'broken' then
   local kept = call('HMGET', side, 'held', 'who')
   local is_ours = string.match(kept[1] or '', '^%S+') == token
   -- Other programs cannot be asked: a program that extends its lock would keep it.
-  if grace_ms > 0 and not is_ours then return { 'deaf' } end
+  if grace_ms > 0 and not is_ours then return { 'cannot ask' } end
   if is_ours then
     call('HSET', side, 'broken', token, 'by', ARGV[3], 'why', ARGV[4])
     local session = string.match(kept[2] or '', '^%S+')

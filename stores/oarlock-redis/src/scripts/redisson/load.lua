@@ -77,6 +77,8 @@ local function tell(channel, message)
     local heard = redis.pcall('PUBSUB', 'NUMSUB', channel)
     if not heard.err and heard[2] > 0 then redis.call('PUBLISH', channel, message) end
   end
+  -- A '1' wakes those of their threads that sleep. One that is about to sleep would miss it; a '0' is kept for it.
+  if message == '1' then tell(channel, '0') end
 end
 
 local function owner_of(id)

@@ -3,7 +3,7 @@
 -- KEYS, ARGV[1]  see load.lua
 -- ARGV[2..]      id, how ('done', 'withdrawn' or 'broken');
 --                done: memo ('' = none, else '=' and the bytes); broken: by, why, grace
--- answer         'released' | 'absent' | 'asked', and -1: waiters are unknown | 'deaf'
+-- answer         'released' | 'absent' | 'asked', and -1: waiters are unknown | 'cannot ask'
 
 local id, how = ARGV[2], ARGV[3]
 
@@ -14,7 +14,7 @@ if not h or (how ~= 'broken' and not is_ours) then return finish({ 'absent', -1 
 
 local grace_ms = how == 'broken' and math.floor(tonumber(ARGV[6]) / 1000) or 0
 -- Their programs cannot be asked: the watchdog would keep the hold, whatever its time.
-if grace_ms > 0 and not is_ours then return finish({ 'deaf' }) end
+if grace_ms > 0 and not is_ours then return finish({ 'cannot ask' }) end
 
 dirty = true
 if how == 'done' and ARGV[4] ~= '' then memo = string.sub(ARGV[4], 2) end

@@ -1,0 +1,58 @@
+//! Histories of runs: judged again, drawn, or run again.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
+
+use oarlock_torture::judge::judge;
+use oarlock_torture::record::Record;
+use oarlock_torture::render;
+
+use crate::cmd::torture::{ReplayArgs, TortureRunArgs};
+use crate::exit::{Code, Exit, Failure};
+use crate::output::{self, Format};
+use crate::torture::show;
+
+pub(crate) fn read(path: &Path) -> Result<Record, Failure> {
+    let shown = oarlock_core::text::plain(&path.display().to_string());
+    let file = File::open(path).map_err(|error| Failure::os(&format!("cannot read {shown}"), error))?;
+    Record::read(BufReader::new(file)).map_err(|error| {
+        // What the file says may be in the message.
+        let error = oarlock_core::text::plain(&error.to_string());
+        Failure::new(Code::Config, format!("{shown}: {error}"))
+    })
+}
+
+pub(crate) fn check(path: &Path, format: Format) -> Result<Exit, Failure> {
+    let record = read(path)?;
+    show::judgement(&record, &judge(&record), None, format)
+}
+
+/// The page goes to standard output whatever the verdict is, so that it can be looked at.
+pub(crate) fn render(path: &Path) -> Result<Exit, Failure> {
+    let record = read(path)?;
+    output::print(&render::page(&record, &judge(&record)))?;
+    Ok(Code::Success.into())
+}
+
+/// The run of a history, as the command line would name it.
+pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
+    let header = read(&args.file)?.header;
+    Ok(TortureRunArgs {
+        duration: Duration::from_millis(header.duration_ms),
+        seed: Some(header.seed),
+        workers: header.workers.clamp(2, 64),
+        ttl: Duration::from_millis(header.ttl_ms),
+        rate: Some(header.rate.clamp(1, 5000)),
+        fault_cmd: args.fault_cmd.clone(),
+        faults: header.faults,
+        with: args.with.clone(),
+        also: None,
+        server: args.server.clone(),
+        by_hand: header.by_hand,
+        no_network: false,
+        history: args.history.clone(),
+        store: args.store.clone(),
+    })
+}

@@ -1,0 +1,318 @@
+//! `oarlock torture`: runs on real stores, verdicts and exit codes, histories, and nothing left behind.
+
+use std::time::Duration;
+
+use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, RedisCluster, RedisTls, ZooKeeper};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
+
+/// A run with a short lease takes a quarter of a minute, and several times that on a busy machine.
+const BOUND: Duration = Duration::from_secs(240);
+
+struct Run {
+    done: Done,
+    history: String,
+}
+
+impl Run {
+    /// Runs on the store behind `url`, with a lease of `ttl`.
+    fn new(context: &TestContext, url: &str, ttl: &str, flags: &[&str]) -> Self {
+        let history = context.path("history.jsonl");
+        let words = ["torture", "-u", url, "--duration", "3s", "--ttl", ttl, "--seed", "7", "-o", "json", "--history"];
+        let mut command = context.bare(words);
+        command.arg(&history).args(flags);
+        Self { done: Running::start(command).finish_within(BOUND), history }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.done.out).unwrap_or_else(|error| panic!("{error}: {:?}", self.done))
+    }
+
+    /// It is OK, and for a reason.
+    fn is_ok(&self) -> Value {
+        let found = self.json();
+        assert_eq!((self.done.code, &found["verdict"]), (Some(0), &"OK".into()), "{found:#}");
+        let figures = &found["figures"];
+        assert!(number(&figures["holds"]) > 20 && number(&figures["takeovers"]) > 0, "{found:#}");
+        assert!(number(&found["stale_writes_refused"]) > 0 && number(&found["lost_without_fence"]) > 0, "{found:#}");
+        found
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn names(context: &TestContext, url: &str) -> String {
+    finish(context.bare(["ls", "-o", "name", "-u", url])).out
+}
+
+#[test]
+fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
+    let context = TestContext::new();
+    let url = context.url();
+    let run = Run::new(&context, &url, "500ms", &[]);
+    let found = run.is_ok();
+    for kind in ["pause", "kill", "kill_waiter", "repeat", "cancel"] {
+        assert!(number(&found["figures"]["faults"][kind]) > 0, "{kind}: {found:#}");
+    }
+    assert!(found["figures"]["faults"]["cut"].is_null(), "there is no connection to cut: {found:#}");
+    assert_eq!(names(&context, &url), "");
+
+    let check = finish(context.bare(["torture", "check", &run.history, "-o", "json"]));
+    let again: Value = serde_json::from_str(&check.out).unwrap();
+    assert_eq!((check.code, &again["verdict"], &again["figures"]), (Some(0), &found["verdict"], &found["figures"]));
+    let text = finish(context.bare(["torture", "check", &run.history])).out;
+    assert!(text.contains("stale ones refused") && text.contains("OK: Every promise held"), "{text}");
+    let page = finish(context.bare(["torture", "render", &run.history]));
+    assert!(page.code == Some(0) && page.out.contains("<svg") && page.out.contains("holder stopped"), "{page:?}");
+
+    // The same schedule once more.
+    let (out, shown) = (context.path("again.jsonl"), ["-o", "json", "-u", &url]);
+    let mut replay = context.bare(["torture", "replay", &run.history, "--history", &out]);
+    replay.args(shown);
+    let replay = Running::start(replay).finish_within(BOUND);
+    let replayed: Value = serde_json::from_str(&replay.out).unwrap_or_else(|error| panic!("{error}: {replay:?}"));
+    assert_eq!((&replayed["seed"], &replayed["ttl_ms"]), (&7.into(), &500.into()), "{replayed:#}");
+
+    // An edge is broken: the grants of one worker happened a little earlier.
+    let text = std::fs::read_to_string(&run.history).unwrap();
+    let broken = context.path("broken.jsonl");
+    std::fs::write(&broken, overlapping(&text)).unwrap();
+    let done = finish(context.bare(["torture", "check", &broken]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.out.contains("VIOLATION Overlap"), "{done:?}");
+    // And the end is missing.
+    std::fs::write(&broken, &text[..text.len() / 2]).unwrap();
+    for command in ["check", "render", "replay"] {
+        let done = finish(context.bare(["torture", command, &broken]));
+        assert_eq!((done.code, done.out.as_str()), (Some(78), ""), "{done:?}");
+        assert!(done.err.contains("cut off"), "{done:?}");
+    }
+}
+
+/// The history with one hold that ends only after the next hold of the same lock has begun.
+fn overlapping(history: &str) -> String {
+    let mut lines: Vec<Value> = history.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let asked = |lines: &[Value], w: &Value, op: &Value| {
+        let is = |line: &&Value| line["ev"] == "asked" && line["w"] == *w && line["op"] == *op;
+        lines.iter().find(is).map(|line| (line["lock"].clone(), line["units"].is_null()))
+    };
+    let grants: Vec<(u64, Value, Value)> = lines
+        .iter()
+        .filter(|line| line["ev"] == "granted")
+        .filter(|line| asked(&lines, &line["w"], &line["op"]) == Some(("a".into(), true)))
+        .map(|line| (number(&line["at"]), line["w"].clone(), line["op"].clone()))
+        .collect();
+    let next = grants.windows(2).find(|pair| pair[0].1 != pair[1].1).expect("two holders");
+    let (_, w, op) = &next[0];
+    let ended = lines.iter_mut().find(|line| line["ev"] == "ended" && line["w"] == *w && line["op"] == *op);
+    ended.expect("its end")["at"] = (next[1].0 + 1).into();
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn redis_is_ok_with_every_fault_of_its_connections() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    let found = Run::new(&context, &server.url(), "500ms", &[]).is_ok();
+    for kind in ["cut", "cut_requests", "cut_replies", "lost_reply", "delay", "refuse", "strand", "reconnect"] {
+        assert!(number(&found["figures"]["faults"][kind]) > 0, "{kind}: {found:#}");
+    }
+    assert!(number(&found["figures"]["replies_lost"]) > 0, "{found:#}");
+    assert_eq!(names(&context, &server.url()), "");
+}
+
+/// PostgreSQL may grant a lock when all connections of its holder were reset; see the page of the store. Nothing else
+/// may go wrong.
+#[test]
+fn postgres_is_ok_but_for_resets() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    assert_eq!(finish(context.bare(["init", "-u", &server.url()])).code, Some(0));
+    let run = Run::new(&context, &server.url(), "500ms", &[]);
+    if run.done.code != Some(0) {
+        let found = run.json();
+        assert_eq!((run.done.code, &found["verdict"]), (Some(2), &"RISK SEEN".into()), "{found:#}");
+        for finding in found["findings"].as_array().unwrap() {
+            assert!(finding["excuse"].as_str().unwrap_or_default().contains("a reset in between"), "{found:#}");
+        }
+    }
+    assert_eq!(names(&context, &server.url()), "");
+}
+
+/// A server that forgets its locks while one is held: the run must see it, and the fences must not fall. The holder is
+/// stopped meanwhile, so that it cannot renew and notice, and no other worker asks before.
+#[test]
+fn a_server_that_forgets_is_found() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    let flush = format!("redis-cli -p {} flushall", server.addr().port());
+    let flags = ["--no-network", "--faults", "command", "--fault-cmd", &flush];
+    let run = Run::new(&context, &server.url(), "5s", &flags);
+    let found = run.json();
+    assert_eq!((run.done.code, &found["verdict"]), (Some(2), &"RISK SEEN".into()), "{found:#}");
+    let findings = found["findings"].as_array().unwrap();
+    let overlap = findings.iter().find(|finding| finding["name"] == "Overlap").unwrap_or_else(|| panic!("{found:#}"));
+    assert!(overlap["excuse"].as_str().unwrap().contains("forget"), "{overlap:#}");
+    assert!(findings.iter().all(|finding| finding["name"] != "FenceOrder"), "{found:#}");
+}
+
+#[test]
+fn a_run_that_left_the_network_alone_is_not_ok() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    let run = Run::new(&context, &server.url(), "300ms", &["--no-network", "--workers", "2"]);
+    assert_eq!((run.done.code, &run.json()["verdict"]), (Some(3), &"INCONCLUSIVE".into()), "{:?}", run.done);
+}
+
+/// Workers reach their server past the proxies: the cuts cost no holder its lock, and the run is not OK.
+#[test]
+fn cuts_that_reach_no_holder_were_not_tried() {
+    let Some(servers) = RedisCluster::start_or_skip().unwrap() else { return };
+    let (context, url) = (TestContext::new(), servers.url());
+    let first = url.split(',').next().unwrap();
+    let run = Run::new(&context, first, "500ms", &["--server", "127.0.0.1:9"]);
+    let found = run.json();
+    assert_eq!((run.done.code, &found["verdict"]), (Some(3), &"INCONCLUSIVE".into()), "{found:#}");
+}
+
+/// A server that does not come back is no fault of the lock.
+#[test]
+fn a_server_that_stays_away_is_inconclusive() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    let stop = format!("redis-cli -p {} shutdown nosave || true", server.addr().port());
+    let run = Run::new(&context, &server.url(), "300ms", &["--fault-cmd", &stop]);
+    let found = run.json();
+    assert_eq!((run.done.code, &found["verdict"]), (Some(3), &"INCONCLUSIVE".into()), "{found:#}");
+}
+
+/// etcd and ZooKeeper have no leases below two seconds, and a run takes 25 of them: in the long tier alone.
+#[test]
+fn every_other_store_is_ok() {
+    if std::env::var_os("OARLOCK_LONG").is_none() {
+        println!("only in the long tier (OARLOCK_LONG=1)");
+        return;
+    }
+    let context = TestContext::new();
+    if let Some(server) = Etcd::start_or_skip().unwrap() {
+        Run::new(&context, &server.url(), "2s", &[]).is_ok();
+    }
+    if let Some(server) = MariaDb::start_or_skip().unwrap() {
+        assert_eq!(finish(context.bare(["init", "-u", &server.url()])).code, Some(0));
+        Run::new(&context, &server.url(), "1s", &[]).is_ok();
+    }
+    if let Some(server) = ZooKeeper::start_or_skip().unwrap() {
+        Run::new(&context, &format!("{}?ttl=2s", server.url()), "2s", &[]).is_ok();
+    }
+}
+
+#[test]
+fn what_cannot_be_tried_is_refused_with_a_reason() {
+    let context = TestContext::new();
+    let torture = |args: &[&str]| {
+        let mut command = context.bare(["torture", "--history", "/dev/null"]);
+        command.args(args);
+        finish(command)
+    };
+    let done = torture(&["-u", "mem:"]);
+    assert_eq!(done.code, Some(78), "{done:?}");
+    assert!(done.err.contains("one process only"), "{done:?}");
+    let url = context.url();
+    for args in [["--duration", "0s"], ["--duration", "2h"], ["--ttl", "1ms"], ["--workers", "1"], ["--faults", "fire"]]
+    {
+        assert_eq!(torture(&[&["-u", &url], &args[..]].concat()).code, Some(64), "{args:?}");
+    }
+    assert_eq!(torture(&["-u", "redis://127.0.0.1:1"]).code, Some(69));
+    assert_eq!(finish(context.bare(["__torture", "1", "torture"])).code, Some(64));
+    assert_eq!(finish(context.bare(["torture", "check", &context.path("none")])).code, Some(71));
+}
+
+/// Redis goes through proxies with its certificates checked.
+#[test]
+fn an_encrypted_store_is_tried_through_proxies_too() {
+    let Some(server) = RedisTls::start_or_skip().unwrap() else { return };
+    let context = TestContext::new();
+    let url = format!("{}?ca={}", server.url(), server.ca().display());
+    let run = Run::new(&context, &url, "500ms", &[]);
+    let found = run.json();
+    assert!(number(&found["figures"]["faults"]["cut"]) > 0, "{found:#}");
+    assert_eq!(found["verdict"], "OK", "{found:#}");
+}
+
+#[test]
+fn every_lock_of_the_zoo_is_caught() {
+    let done = finish(TestContext::new().bare(["torture", "zoo", "-o", "json"]));
+    let found: Value = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    assert_eq!((done.code, &found["all_right"]), (Some(0), &true.into()), "{found:#}");
+    let locks = found["locks"].as_array().unwrap();
+    assert!(locks.len() >= 10, "{found:#}");
+    for lock in locks {
+        assert_eq!(lock["found"].as_array().unwrap().is_empty(), lock["lock"] == "None", "{lock:#}");
+    }
+}
+
+/// A lock of another library that grants whatever it is asked for: no lock at all.
+#[test]
+fn another_lock_that_excludes_nobody_is_a_violation() {
+    let context = TestContext::new();
+    let program = context.path("peer.sh");
+    let script = "echo ready nothing 1\nwhile read verb handle rest; do case $verb in lock) echo \"held $handle 0 -\";; \
+                  held) echo \"yes $handle\";; *) echo \"freed $handle 0\";; esac; done\n";
+    std::fs::write(&program, script).unwrap();
+    let run = Run::new(&context, &context.url(), "300ms", &["--with", &format!("sh {program}")]);
+    let found = run.json();
+    assert_eq!((run.done.code, &found["verdict"]), (Some(1), &"VIOLATION".into()), "{found:#}");
+    let findings = found["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["name"] == "Overlap"), "{found:#}");
+    assert!(number(&found["lost_without_fence"]) > 0, "{found:#}");
+}
+
+/// A program of another library that does not notice the end of its input is killed with the run, however that ends.
+#[test]
+fn another_lock_does_not_outlive_its_run() {
+    let context = TestContext::new();
+    let (program, pids) = (context.path("peer.sh"), context.path("pids"));
+    let script = format!("trap '' HUP TERM INT\necho $$ >> {pids}\necho ready nothing 1\nwhile :; do sleep 1; done\n");
+    std::fs::write(&program, script).unwrap();
+    for signal in [Signal::INT, Signal::KILL] {
+        let with = format!("sh {program}");
+        let words = ["torture", "--ttl", "60s", "--history", "/dev/null", "-q", "--with", &with];
+        let running = Running::start(context.oarlock(words));
+        let started = || std::fs::read_to_string(&pids).unwrap_or_default();
+        await_true("four programs", || started().lines().count() == 4);
+        running.signal(signal);
+        drop(running.finish());
+        started().lines().for_each(await_death);
+        std::fs::remove_file(&pids).unwrap();
+    }
+}
+
+/// By Ctrl-C the run ends its own claims; after SIGKILL `clean` does, and the workers die with it.
+#[test]
+fn an_interrupted_run_leaves_no_process_and_its_locks_can_be_cleaned() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let (context, url) = (TestContext::new(), server.url());
+    for signal in [Signal::INT, Signal::KILL] {
+        let words = ["torture", "-u", &url, "--ttl", "60s", "--history", "/dev/null", "-q"];
+        let running = Running::start(context.bare(words));
+        await_true("a lock", || names(&context, &url).contains("oarlock-torture/"));
+        let workers = children(&running.pid().as_raw_nonzero().to_string());
+        assert_eq!(workers.len(), 4, "{workers:?}");
+        running.signal(signal);
+        let done = running.finish();
+        workers.iter().for_each(|pid| await_death(pid));
+        assert!(workers.iter().all(|pid| !is_alive(pid)));
+        if signal == Signal::INT {
+            assert_eq!((done.code, done.out.as_str()), (Some(130), ""), "{done:?}");
+        } else {
+            let cleaned = finish(context.bare(["torture", "clean", "--all", "-u", &url, "-o", "json"]));
+            assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+        }
+        assert_eq!(names(&context, &url), "", "{signal:?}");
+    }
+    assert_eq!(finish(context.bare(["torture", "clean", "-u", &url])).out, "nothing was left\n");
+}

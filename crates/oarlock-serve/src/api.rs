@@ -1,0 +1,58 @@
+//! The endpoints.
+
+mod info;
+mod lease;
+mod locks;
+mod watch;
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use oarlock::state::ResourceName;
+
+use crate::answer::{self, Answer};
+use crate::problem::Problem;
+use crate::route::Endpoint;
+use crate::service::Call;
+use crate::state::State;
+
+/// The description of this API.
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// What shows nothing of the store.
+pub(crate) fn public(endpoint: Endpoint) -> Answer {
+    let (content_type, body) = match endpoint {
+        Endpoint::Script => ("text/javascript; charset=utf-8", include_str!("page/app.js")),
+        Endpoint::Style => ("text/css; charset=utf-8", include_str!("page/style.css")),
+        Endpoint::Icon => ("image/svg+xml", include_str!("page/icon.svg")),
+        Endpoint::OpenApi => ("application/json", OPENAPI),
+        Endpoint::Health => ("text/plain; charset=utf-8", "ok\n"),
+        _ => ("text/html; charset=utf-8", include_str!("page/index.html")),
+    };
+    answer::text(StatusCode::OK, content_type, body)
+}
+
+/// Answers a request that was let in.
+pub(crate) async fn answer(
+    state: &Arc<State>,
+    endpoint: Endpoint,
+    name: Option<ResourceName>,
+    call: Call,
+) -> Result<Answer, Problem> {
+    let named = || name.clone().ok_or_else(|| Problem::bad_request("a lock must be named"));
+    match endpoint {
+        Endpoint::List => locks::list(state, &call).await,
+        Endpoint::Show => locks::show(state, &named()?, &call).await,
+        Endpoint::Break => locks::break_hold(state, &named()?, &call).await,
+        Endpoint::History => locks::history(state, &named()?, &call).await,
+        Endpoint::Lock => lease::lock(state, named()?, &call).await,
+        Endpoint::Renew => lease::renew(state, &named()?, &call).await,
+        Endpoint::Release => lease::release(state, &named()?, &call).await,
+        Endpoint::Watch => watch::all(state, call),
+        Endpoint::WatchOne => watch::one(state, named()?, &call),
+        Endpoint::Store => info::store(state, &call),
+        Endpoint::Graph => info::graph(state, &call),
+        Endpoint::Metrics => info::metrics(state, &call),
+        public_one => Ok(public(public_one)),
+    }
+}

@@ -1,0 +1,115 @@
+//! Locks for clients: lock, renew, release.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use oarlock::state::ResourceName;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::answer::{self, Answer};
+use crate::leases::{self, Granted, Lease};
+use crate::pending::{self, Polled};
+use crate::problem::Problem;
+use crate::request::{self, LockRequest, MAX_POLL};
+use crate::service::{self, Call};
+use crate::state::{State, millis};
+
+/// Takes the lock, or waits for it.
+pub(super) async fn lock(state: &Arc<State>, name: ResourceName, call: &Call) -> Result<Answer, Problem> {
+    call.only(&[])?;
+    let wanted = LockRequest::new(name.clone(), &call.body, &call.client, call.peer)?;
+    let key = call.headers.get("idempotency-key");
+    let granted = match key {
+        Some(key) => {
+            let key = key.to_str().map_err(|_| Problem::bad_request("an Idempotency-Key is text"))?;
+            match pending::poll(state, &call.client.name, key, wanted, &call.body, &call.path).await? {
+                Polled::Granted(granted) => *granted,
+                Polled::Waiting => {
+                    let detail =
+                        "still waiting: send the same request again, within 10 s, to keep the place in the queue";
+                    let body = json!({ "name": name, "state": "waiting", "detail": detail });
+                    return Ok(answer::json(StatusCode::ACCEPTED, &body));
+                }
+            }
+        }
+        None if wanted.wait > MAX_POLL => {
+            let detail = "a wait of more than 60 s needs an Idempotency-Key, and is asked for again and again";
+            return Err(Problem::bad_request(detail));
+        }
+        None => tokio::select! {
+            granted = request::take(state, &wanted) => granted?,
+            () = state.closing.cancelled() => return Err(pending::closing()),
+        },
+    };
+    let facts = json!({ "name": name, "fence": granted.fence(), "kind": granted.kind });
+    state.audit.write("locked", Some(&call.client), call.peer, &facts);
+    let mut body = lease_json(&granted, call);
+    body["lease"] = json!(granted.lease.text()?);
+    body["waited_ms"] = json!(millis(granted.waited));
+    Ok(answer::json(StatusCode::CREATED, &body))
+}
+
+/// A whole lease more.
+pub(super) async fn renew(state: &Arc<State>, name: &ResourceName, call: &Call) -> Result<Answer, Problem> {
+    call.only(&[])?;
+    let renewed = leases::renew(state, &lease_of(state, name, call)?).await?;
+    Ok(answer::json(StatusCode::OK, &lease_json(&renewed, call)))
+}
+
+/// Gives the lock back.
+pub(super) async fn release(state: &Arc<State>, name: &ResourceName, call: &Call) -> Result<Answer, Problem> {
+    call.only(&[])?;
+    let lease = lease_of(state, name, call)?;
+    // It goes on if the client goes away meanwhile, so that a repetition has the same answer.
+    let released = tokio::spawn({
+        let (state, lease) = (state.clone(), lease.clone());
+        async move { leases::release(&state, &lease).await }
+    });
+    let ended = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the release has failed");
+    if released.await.map_err(ended)?? {
+        let facts = json!({ "name": name, "fence": lease.ticket.fence() });
+        state.audit.write("released", Some(&call.client), call.peer, &facts);
+    }
+    Ok(answer::json(StatusCode::OK, &json!({ "name": name, "fence": lease.ticket.fence(), "state": "released" })))
+}
+
+/// What its client must know of a lease. Belief counts from when the client sent its request.
+fn lease_json(granted: &Granted, call: &Call) -> Value {
+    let believe = granted.believe(call.arrived);
+    let left = granted.ends_at.since(crate::state::now());
+    // A renewal of a hold that is to end gains nothing.
+    let pause = if granted.ending.is_some() { left } else { left / 3 };
+    let mut body = json!({
+        "name": granted.lease.ticket.resource(),
+        "state": "held",
+        "kind": granted.kind,
+        "fence": granted.fence(),
+        "believe_ms": millis(believe),
+        "renew_in_ms": millis(pause),
+    });
+    if let Some(ending) = &granted.ending {
+        body["ending"] = json!({ "by": ending.by, "why": ending.why });
+    }
+    body
+}
+
+/// The lease in the body of a request, which is counted.
+fn lease_of(state: &State, name: &ResourceName, call: &Call) -> Result<Lease, Problem> {
+    match read(name, call) {
+        Ok(lease) => service::count_for(state, &lease, call).map(|()| lease),
+        Err(bad) => service::count(state, &call.client, call.peer).and(Err(bad)),
+    }
+}
+
+fn read(name: &ResourceName, call: &Call) -> Result<Lease, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        lease: String,
+    }
+    // The parser's words could show a part of the lease.
+    let body: Body = request::object(&call.body)
+        .map_err(|_| Problem::bad_request("the body is {\"lease\": …}, as the answer to the lock had it"))?;
+    Lease::read(&body.lease, name)
+}

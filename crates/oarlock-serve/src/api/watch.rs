@@ -1,0 +1,282 @@
+//! Streams: all locks for pages, one lock for its followers, and for a holder whether it still holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock::state::{Moment, ResourceName};
+use oarlock::{ErrorKind, LossReason};
+use serde_json::{Value, json};
+
+use crate::access::Right;
+use crate::answer::Answer;
+use crate::board::{self, Board, Sample};
+use crate::followers::{self, Seen};
+use crate::leases::{self, End, Lease};
+use crate::problem::Problem;
+use crate::service::Call;
+use crate::sse::{self, Closed, Events};
+use crate::state::{State, now, wall_millis};
+use crate::view::Lock;
+
+/// Every lock that the client may read: all of them, then what changes.
+pub(super) fn all(state: &Arc<State>, call: Call) -> Result<Answer, Problem> {
+    call.only(&[])?;
+    let held = state.clone();
+    sse::stream(state, move |events| async move {
+        let _viewer = Board::viewer(&held);
+        let mut samples = held.board.view();
+        let mut findings = held.findings.subscribe();
+        let (mut before, mut trouble) = (Arc::new(Sample::default()), None::<String>);
+        loop {
+            let now = samples.borrow_and_update().clone();
+            if now.at_ms > 0 || now.trouble.is_some() {
+                let (rows, gone) = board::changes(&before, &now, |name| call.client.may(Right::Read, name));
+                let rows: Vec<&str> = rows.iter().map(|row| row.json.as_str()).collect();
+                let gone = Value::from(gone);
+                let event = if before.at_ms == 0 { "locks" } else { "changes" };
+                let (at, clock, rows) = (now.at_ms, wall_millis(), rows.join(","));
+                events
+                    .send(event, &format!(r#"{{"at_ms":{at},"now_ms":{clock},"locks":[{rows}],"gone":{gone}}}"#))
+                    .await?;
+                if trouble != now.trouble {
+                    trouble.clone_from(&now.trouble);
+                    events.send_json("trouble", &json!({ "detail": trouble })).await?;
+                }
+                before = now;
+            }
+            let changed = async {
+                tokio::select! {
+                    sampled = samples.changed() => sampled.map(|()| false),
+                    examined = findings.changed() => examined.map(|()| true),
+                }
+            };
+            match events.while_open(changed).await? {
+                Ok(false) => {}
+                Ok(true) => events.send("store", "{}").await?,
+                // The server has ended.
+                Err(_) => return Ok(()),
+            }
+        }
+    })
+}
+
+/// One lock; with a lease in the header `Oarlock-Lease`, also whether that still holds.
+pub(super) fn one(state: &Arc<State>, name: ResourceName, call: &Call) -> Result<Answer, Problem> {
+    call.only(&[])?;
+    let lease = match call.headers.get("oarlock-lease") {
+        None => None,
+        Some(text) => {
+            if !call.client.may(Right::Lock, name.as_str()) {
+                return Err(Problem::forbidden("a lease is watched with the right to lock"));
+            }
+            Some(Lease::read(text.to_str().unwrap_or_default(), &name)?)
+        }
+    };
+    let held = state.clone();
+    sse::stream(state, move |events| async move { follow(&held, &name, lease.as_ref(), &events).await })
+}
+
+async fn follow(state: &Arc<State>, name: &ResourceName, lease: Option<&Lease>, events: &Events) -> Result<(), Closed> {
+    let (mut shown, mut ending, began) = (Value::Null, None, now());
+    let mut belief = Belief { ends_at: lease.and_then(|lease| known(state, lease)), ..Belief::default() };
+    let mut followed = followers::follow(state, name);
+    loop {
+        let seen = followed.borrow_and_update().clone();
+        match seen {
+            None => {}
+            Some(Seen { asked, answered, lock: Ok(resource) }) => {
+                let lock = Lock::from(&*resource);
+                let key = key(&lock);
+                if shown != key {
+                    let mut body = lock.json();
+                    body["at_ms"] = json!(wall_millis());
+                    events.send_json("lock", &body).await?;
+                    shown = key;
+                }
+                // A follower may have read it before this lease was granted or renewed: that says nothing of the lease.
+                if let Some(lease) = lease.filter(|lease| asked >= began && !is_outdated(state, lease, asked)) {
+                    let holder = resource.holders.iter().find(|holder| holder.id == lease.id);
+                    if let Some(asked) = holder.and_then(|holder| holder.ending.clone())
+                        && ending.as_ref() != Some(&asked)
+                    {
+                        events.send_json("ending", &json!({ "by": asked.by, "why": asked.why })).await?;
+                        ending = Some(asked);
+                    }
+                    match holder {
+                        Some(holder) => {
+                            let lease_end = (asked + holder.lease_left, answered + holder.lease_left);
+                            belief.note(known(state, lease), lease_end);
+                        }
+                        None if lost(state, lease, events).await? => return Ok(()),
+                        None => {}
+                    }
+                }
+            }
+            Some(Seen { lock: Err(detail), .. }) => events.send_json("trouble", &json!({ "detail": detail })).await?,
+        }
+        // A store that does not answer must not delay the end of belief.
+        let limit = belief.ends_at.map_or(Duration::MAX, |ends_at| ends_at.since(now()));
+        match events.while_open(tokio::time::timeout(limit, followed.changed())).await? {
+            Ok(Ok(())) => {}
+            // The server ends.
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => belief.note_here(lease.and_then(|lease| known(state, lease))),
+        }
+        // Belief ends before the lease: a client that did not renew is told before the store grants to another.
+        if belief.has_ended(now()) {
+            return tell_lost(events, &ending.map_or(LossReason::Expired, LossReason::Broken)).await;
+        }
+    }
+}
+
+/// When belief in this lease ends, as this server knows from its last renewal here.
+fn known(state: &State, lease: &Lease) -> Option<Moment> {
+    state.leases.get(lease.id).map(|known| known.ends_at)
+}
+
+/// Whether this lease was granted or renewed here after the store was asked at this moment.
+fn is_outdated(state: &State, lease: &Lease, asked: Moment) -> bool {
+    state.leases.get(lease.id).is_some_and(|known| asked < known.renewed_at)
+}
+
+/// When the client of a lease must stop to believe, as far as this server knows: another one may renew it too.
+#[derive(Debug, Default)]
+struct Belief {
+    ends_at: Option<Moment>,
+    /// When the lease ends in the store at the latest, as read since `ends_at` was noted; `None` before that.
+    lease_end: Option<Moment>,
+    /// What this server knew last, while another one renewed.
+    outdated: Option<Moment>,
+}
+
+/// A lease that ends so much later than before was renewed.
+const RENEWED: Duration = Duration::from_millis(300);
+
+impl Belief {
+    /// Notes what this server knows, and when the lease ends in the store: not before the first moment, and not after the
+    /// second. The store was asked after the last renewal here.
+    fn note(&mut self, known: Option<Moment>, (first, last): (Moment, Moment)) {
+        if known.is_some() && known != self.ends_at && known != self.outdated {
+            (self.ends_at, self.lease_end, self.outdated) = (known, Some(last), None);
+        } else if self.ends_at.is_some() {
+            let before = *self.lease_end.get_or_insert(last);
+            if first > before + RENEWED {
+                (self.outdated, self.ends_at) = (self.ends_at, None);
+            }
+        }
+    }
+
+    /// Notes what this server knows, since the store was last read.
+    fn note_here(&mut self, known: Option<Moment>) {
+        if let (Some(known), Some(ends_at)) = (known, self.ends_at)
+            && known > ends_at
+        {
+            // The end in the store is read again.
+            (self.ends_at, self.lease_end) = (Some(known), None);
+        }
+    }
+
+    fn has_ended(&self, now: Moment) -> bool {
+        self.ends_at.is_some_and(|ends_at| ends_at <= now)
+    }
+}
+
+/// What a change of makes an event: not that time passes.
+fn key(lock: &Lock) -> Value {
+    let holders: Vec<_> =
+        lock.holders.iter().map(|holder| json!([holder.claim, holder.fence, holder.ending, holder.value])).collect();
+    let waiters: Vec<_> = lock.waiters.iter().flatten().map(|waiter| json!([waiter.claim, waiter.behind])).collect();
+    json!([lock.state, holders, waiters, lock.waiting])
+}
+
+/// The store did not show the claim: tells why, and returns whether it is gone.
+async fn lost(state: &State, lease: &Lease, events: &Events) -> Result<bool, Closed> {
+    let turn = state.leases.turn(lease.id);
+    let _turn = turn.lock().await;
+    if state.leases.was_released(lease.id) {
+        events.send_json("released", &json!({ "fence": lease.ticket.fence() })).await?;
+        return Ok(true);
+    }
+    // The store may know why. A claim that is gone stays gone: this cannot take the lock again.
+    let reason = match state.locks.adopt(&lease.ticket).await {
+        Err(error) if error.kind() == ErrorKind::Lost => error.loss().cloned().unwrap_or(LossReason::Gone),
+        // The store did not answer: the next read decides.
+        Err(_) => return Ok(false),
+        Ok(guard) => {
+            let _ = guard.hand_over();
+            return Ok(false);
+        }
+    };
+    leases::ended(state, lease.id, End::Lost);
+    tell_lost(events, &reason).await?;
+    Ok(true)
+}
+
+async fn tell_lost(events: &Events, reason: &LossReason) -> Result<(), Closed> {
+    let word = match reason {
+        LossReason::Expired => "expired",
+        LossReason::Broken(_) => "broken",
+        LossReason::Session => "session",
+        _ => "gone",
+    };
+    let body = json!({ "reason": word, "detail": format!("lock lost: {reason}"), "at_ms": wall_millis() });
+    events.send_json("lost", &body).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn exactly(seconds: u64) -> (Moment, Moment) {
+        (at(seconds), at(seconds))
+    }
+
+    #[test]
+    fn belief_ends_unless_another_server_has_renewed() {
+        let mut belief = Belief::default();
+        belief.note(Some(at(10)), exactly(11));
+        assert!(!belief.has_ended(at(9)) && belief.has_ended(at(10)));
+        belief.note(None, exactly(11));
+        assert!(belief.has_ended(at(10)), "this server has forgotten it since");
+        belief.note(Some(at(20)), exactly(21));
+        assert!(!belief.has_ended(at(19)), "renewed here");
+        belief.note(Some(at(20)), exactly(31));
+        belief.note(Some(at(20)), exactly(31));
+        assert!(!belief.has_ended(at(25)), "renewed elsewhere");
+        belief.note(Some(at(40)), exactly(41));
+        assert!(belief.has_ended(at(40)), "and here again");
+        belief.note_here(Some(at(50)));
+        assert!(
+            !belief.has_ended(at(49)) && belief.has_ended(at(50)),
+            "renewed here, and the store was not read since"
+        );
+        belief.note(Some(at(50)), exactly(51));
+        belief.note(Some(at(50)), exactly(51));
+        assert!(belief.has_ended(at(50)), "the store says the same later");
+    }
+
+    /// A stream that begins knows when belief ends before it has read anything.
+    #[test]
+    fn belief_of_a_new_stream_ends_too() {
+        let mut belief = Belief { ends_at: Some(at(10)), ..Belief::default() };
+        assert!(belief.has_ended(at(10)));
+        belief.note(Some(at(10)), exactly(11));
+        assert!(belief.has_ended(at(10)), "the first read is no renewal");
+    }
+
+    /// A slow answer tells the end of a lease only roughly.
+    #[test]
+    fn a_slow_answer_of_the_store_is_no_renewal() {
+        let mut belief = Belief::default();
+        belief.note(Some(at(10)), (at(9), at(12)));
+        belief.note(Some(at(10)), exactly(11));
+        belief.note(Some(at(10)), exactly(12));
+        assert!(belief.has_ended(at(10)));
+        belief.note(Some(at(10)), exactly(13));
+        assert!(!belief.has_ended(at(10)), "this one is");
+    }
+}

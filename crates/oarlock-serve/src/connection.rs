@@ -1,0 +1,171 @@
+//! Connections: TLS, HTTP/1.1, and an end for those that are slow.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::{TokioIo, TokioTimer};
+use oarlock::{Error, ErrorKind, Result};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use crate::state::State;
+
+/// The longest head of a request.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+
+/// How long a connection may take to its first request.
+const FIRST_HEAD: Duration = Duration::from_secs(5);
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>) {
+    let Ok(peer) = stream.peer_addr() else { return };
+    // Events are small, and wanted at once.
+    let _ = stream.set_nodelay(true);
+    let patience = state.config.patience;
+    match tls {
+        None => http(Patient::new(stream, patience), Peer { address: peer.ip(), certificate: None }, state).await,
+        Some(acceptor) => {
+            if let Ok(Ok(stream)) = tokio::time::timeout(FIRST_HEAD.min(patience), acceptor.accept(stream)).await {
+                let certificate =
+                    stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(fingerprint);
+                http(Patient::new(stream, patience), Peer { address: peer.ip(), certificate }, state).await;
+            }
+        }
+    }
+}
+
+async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, peer: Peer, state: Arc<State>) {
+    let (closing, patience) = (state.closing.clone(), state.config.patience);
+    let has_asked = Arc::new(AtomicBool::new(false));
+    let asked = has_asked.clone();
+    let service = hyper::service::service_fn(move |request| {
+        asked.store(true, Ordering::Relaxed);
+        let (state, peer) = (state.clone(), peer.clone());
+        async move { Ok::<_, std::convert::Infallible>(crate::service::handle(&state, &peer, request).await) }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(MAX_HEAD_BYTES);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let says_nothing = async {
+        tokio::time::sleep(FIRST_HEAD.min(patience)).await;
+        if has_asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    // What a connection fails with is its client's matter.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = says_nothing => return,
+        () = closing.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = tokio::time::timeout(crate::server::FAREWELL, connection).await;
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// The SHA-256 of its certificate, if it has shown one that is trusted.
+    pub(crate) certificate: Option<String>,
+}
+
+fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads the certificate chain and its key; with `client_ca`, clients need a certificate of one of its authorities.
+pub(crate) fn acceptor(chain: &Path, key: &Path, client_ca: Option<&Path>) -> Result<TlsAcceptor> {
+    let config = |path: &Path, error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Config, format!("cannot use {}: {error}", path.display()))
+    };
+    let certificates = CertificateDer::pem_file_iter(chain).map_err(|error| config(chain, &error))?;
+    let certificates =
+        certificates.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| config(chain, &error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| config(key, &error))?;
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let mut roots = RootCertStore::empty();
+            for authority in CertificateDer::pem_file_iter(file).map_err(|error| config(file, &error))? {
+                let authority = authority.map_err(|error| config(file, &error))?;
+                roots.add(authority).map_err(|error| config(file, &error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| config(file, &error))?)
+        }
+    };
+    let mut server = builder.with_single_cert(certificates, private).map_err(|error| config(chain, &error))?;
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(server)))
+}
+
+/// A stream that fails when its reader takes nothing for too long: a client that asks and does not read must not keep
+/// memory here.
+struct Patient<S> {
+    stream: S,
+    patience: Duration,
+    /// Runs while a write waits.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, stuck: None }
+    }
+
+    fn judge<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stuck = None;
+            return polled;
+        }
+        let patience = self.patience;
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        match stuck.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.judge(cx, polled)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_flush(cx);
+        this.judge(cx, polled)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_shutdown(cx);
+        this.judge(cx, polled)
+    }
+}

@@ -1,0 +1,307 @@
+//! Who held and waited, sampled and kept in a bounded SQLite database: in a file, or in memory.
+//!
+//! A hold that begins and ends between two samples is not in it.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use oarlock::{Error, ErrorKind, Fence, Result};
+use rusqlite::{Connection, params};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::board::{Row, Sample};
+use crate::problem::Problem;
+
+/// The most rows of each table: the oldest are deleted.
+const MAX_ROWS: i64 = 50_000;
+
+/// Jobs that wait for the database; a sample that does not fit is left out.
+const MAX_JOBS: usize = 64;
+
+/// How many of the last holds of a lock are shown, and how many count for percentiles.
+const SHOWN: i64 = 100;
+const COUNTED: i64 = 1000;
+
+const TABLES: [&str; 3] = ["holds", "waits", "breaks"];
+
+const SCHEMA: &str = include_str!("sql/history.sql");
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// The database, in a thread of its own.
+#[derive(Debug)]
+pub(crate) struct History(mpsc::SyncSender<Job>);
+
+/// What a sample adds.
+#[derive(Debug)]
+enum Change {
+    Hold {
+        name: String,
+        claim: String,
+        fence: Option<String>,
+        kind: &'static str,
+        holder: String,
+        reason: Option<String>,
+        since: i64,
+    },
+    HoldEnded {
+        name: String,
+        claim: String,
+        until: i64,
+    },
+    Wait {
+        name: String,
+        claim: String,
+        since: i64,
+    },
+    WaitEnded {
+        name: String,
+        claim: String,
+        until: i64,
+        granted: bool,
+    },
+}
+
+impl History {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
+        let shown = path.map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
+        let failed = |error: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Config, format!("cannot keep the history in {shown}: {error}"))
+        };
+        let connection = match path {
+            Some(path) => {
+                // It names hosts, users and reasons: for its owner alone.
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+                file.map_err(|error| failed(&error))?;
+                Connection::open(path)
+            }
+            None => Connection::open_in_memory(),
+        };
+        let mut connection = connection.map_err(|error| failed(&error))?;
+        connection.execute_batch(SCHEMA).map_err(|error| failed(&error))?;
+        let (sender, jobs) = mpsc::sync_channel::<Job>(MAX_JOBS);
+        let run = move || {
+            for job in jobs {
+                job(&mut connection);
+            }
+        };
+        let thread = thread::Builder::new().name("oarlock-history".to_owned()).spawn(run);
+        thread.map_err(|error| Error::new(ErrorKind::Os, "cannot start a thread").because(error))?;
+        Ok(Self(sender))
+    }
+
+    /// Notes what changed between two samples.
+    pub(crate) fn note(&self, before: &Sample, now: &Sample) {
+        let changes = changes(before, now);
+        if !changes.is_empty() {
+            // What cannot be written is missing, as what was too short to be sampled.
+            let _ = self.0.try_send(Box::new(move |connection| {
+                let _ = with_room(connection, |connection| write(connection, &changes));
+            }));
+        }
+    }
+
+    /// Notes a break by a client of this server.
+    pub(crate) fn broken(&self, name: &str, fence: Fence, by: &str, why: &str) {
+        let (name, by, why, at) = (name.to_owned(), by.to_owned(), why.to_owned(), crate::state::wall_millis());
+        let _ = self.0.try_send(Box::new(move |connection| {
+            let insert = "INSERT INTO breaks (at_ms, name, fence, by, why) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let _ = with_room(connection, |connection| {
+                connection.execute(insert, params![at, name, fence.to_string(), by, why]).map(|_| ())
+            });
+        }));
+    }
+
+    /// What is known of a lock.
+    pub(crate) async fn of(&self, name: &str) -> std::result::Result<Value, Problem> {
+        let (sender, answer) = oneshot::channel();
+        let name = name.to_owned();
+        let sent = self.0.try_send(Box::new(move |connection| {
+            let _ = sender.send(read(connection, &name));
+        }));
+        let internal = |detail: String| Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "no-history", detail);
+        sent.map_err(|_| internal("the history is busy: try again".to_owned()))?;
+        let answer = answer.await.map_err(|_| internal("the history has ended".to_owned()))?;
+        answer.map_err(|error| internal(error.to_string()))
+    }
+}
+
+fn since(row: &Row, age_ms: u64) -> i64 {
+    row.at_ms.saturating_sub(i64::try_from(age_ms).unwrap_or(i64::MAX))
+}
+
+/// Claims that began and ended. Of the first sample after a start, all claims begin.
+fn changes(before: &Sample, now: &Sample) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (name, row) in &now.rows {
+        let earlier = before.rows.get(name);
+        if earlier.is_some_and(|earlier| std::sync::Arc::ptr_eq(earlier, row)) {
+            continue;
+        }
+        let held = |claim: &str, fence: &Option<String>| {
+            earlier.is_some_and(|row| row.lock.holders.iter().any(|h| h.claim == claim && h.fence == *fence))
+        };
+        for holder in row.lock.holders.iter().filter(|holder| !held(&holder.claim, &holder.fence)) {
+            changes.push(Change::Hold {
+                name: name.clone(),
+                claim: holder.claim.clone(),
+                fence: holder.fence.clone(),
+                kind: holder.kind.as_str(),
+                holder: oarlock_core::text::holder(&without_reason(&holder.label)),
+                reason: holder.label.reason.clone(),
+                since: since(row, holder.held_ms),
+            });
+        }
+        let waited = |claim: &str| {
+            earlier.is_some_and(|row| row.lock.waiters.iter().flatten().any(|waiter| waiter.claim == claim))
+        };
+        for waiter in row.lock.waiters.iter().flatten().filter(|waiter| !waited(&waiter.claim)) {
+            let since = since(row, waiter.waited_ms);
+            changes.push(Change::Wait { name: name.clone(), claim: waiter.claim.clone(), since });
+        }
+    }
+    for (name, row) in &before.rows {
+        let later = now.rows.get(name);
+        if later.is_some_and(|later| std::sync::Arc::ptr_eq(later, row)) {
+            continue;
+        }
+        let holds = |claim: &str| later.is_some_and(|row| row.lock.holders.iter().any(|holder| holder.claim == claim));
+        for holder in row.lock.holders.iter().filter(|holder| !holds(&holder.claim)) {
+            changes.push(Change::HoldEnded { name: name.clone(), claim: holder.claim.clone(), until: now.at_ms });
+        }
+        let waits = |claim: &str| {
+            later.is_some_and(|row| row.lock.waiters.iter().flatten().any(|waiter| waiter.claim == claim))
+        };
+        for waiter in row.lock.waiters.iter().flatten().filter(|waiter| !waits(&waiter.claim)) {
+            let (claim, granted) = (waiter.claim.clone(), holds(&waiter.claim));
+            changes.push(Change::WaitEnded { name: name.clone(), claim, until: now.at_ms, granted });
+        }
+    }
+    changes
+}
+
+fn without_reason(label: &oarlock::Label) -> oarlock::Label {
+    let mut label = label.clone();
+    label.reason = None;
+    label
+}
+
+/// Writes; if the database has no more room, deletes the oldest quarter of each table and writes again.
+fn with_room(
+    connection: &mut Connection,
+    mut write: impl FnMut(&mut Connection) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    match write(connection) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
+            for table in TABLES {
+                let bounds = format!("SELECT min(rowid) + (max(rowid) - min(rowid)) / 4 FROM {table}");
+                connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ({bounds})"), [])?;
+            }
+            write(connection)
+        }
+        done => done,
+    }
+}
+
+fn write(connection: &mut Connection, changes: &[Change]) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    for change in changes {
+        match change {
+            Change::Hold { name, claim, fence, kind, holder, reason, since } => transaction.prepare_cached(
+                "INSERT OR IGNORE INTO holds (name, claim, fence, kind, holder, reason, since_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?.execute(params![name, claim, fence.as_deref().unwrap_or_default(), kind, holder, reason, since])?,
+            Change::HoldEnded { name, claim, until } => transaction.prepare_cached(
+                "UPDATE holds SET until_ms = ?3 WHERE name = ?1 AND claim = ?2 AND until_ms IS NULL",
+            )?.execute(params![name, claim, until])?,
+            Change::Wait { name, claim, since } => transaction.prepare_cached(
+                "INSERT OR IGNORE INTO waits (name, claim, since_ms) VALUES (?1, ?2, ?3)",
+            )?.execute(params![name, claim, since])?,
+            Change::WaitEnded { name, claim, until, granted } => transaction.prepare_cached(
+                "UPDATE waits SET until_ms = ?3, granted = ?4 WHERE name = ?1 AND claim = ?2 AND until_ms IS NULL",
+            )?.execute(params![name, claim, until, granted])?,
+        };
+    }
+    for table in TABLES {
+        let bound = format!("DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?1");
+        transaction.execute(&bound, [MAX_ROWS])?;
+    }
+    transaction.commit()
+}
+
+fn read(connection: &Connection, name: &str) -> rusqlite::Result<Value> {
+    let mut query = connection.prepare_cached(
+        "SELECT claim, fence, kind, holder, reason, since_ms, until_ms FROM holds WHERE name = ?1 ORDER BY since_ms DESC LIMIT ?2",
+    )?;
+    let holds = query.query_map(params![name, SHOWN], |row| {
+        let fence: String = row.get(1)?;
+        Ok(json!({
+            "claim": row.get::<_, String>(0)?,
+            "fence": Some(fence).filter(|fence| !fence.is_empty()),
+            "kind": row.get::<_, String>(2)?,
+            "holder": row.get::<_, String>(3)?,
+            "reason": row.get::<_, Option<String>>(4)?,
+            "since_ms": row.get::<_, i64>(5)?,
+            "until_ms": row.get::<_, Option<i64>>(6)?,
+        }))
+    })?;
+    let holds = holds.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut query = connection
+        .prepare_cached("SELECT at_ms, fence, by, why FROM breaks WHERE name = ?1 ORDER BY at_ms DESC LIMIT ?2")?;
+    let breaks = query.query_map(params![name, SHOWN], |row| {
+        let (by, why): (String, String) = (row.get(2)?, row.get(3)?);
+        Ok(json!({ "at_ms": row.get::<_, i64>(0)?, "fence": row.get::<_, String>(1)?, "by": by, "why": why }))
+    })?;
+    let breaks = breaks.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(json!({
+        "name": name,
+        "holds": holds,
+        "breaks": breaks,
+        "held_ms": percentiles(connection, "holds", name)?,
+        "waited_ms": percentiles(connection, "waits", name)?,
+        "note": "sampled: a hold that began and ended between two samples is not here",
+    }))
+}
+
+/// Of the last ones that have ended.
+fn percentiles(connection: &Connection, table: &str, name: &str) -> rusqlite::Result<Value> {
+    let mut query = connection.prepare_cached(&format!(
+        "SELECT until_ms - since_ms FROM {table} WHERE name = ?1 AND until_ms IS NOT NULL ORDER BY until_ms DESC LIMIT ?2"
+    ))?;
+    let spans = query.query_map(params![name, COUNTED], |row| row.get::<_, i64>(0))?;
+    let mut spans = spans.collect::<rusqlite::Result<Vec<i64>>>()?;
+    spans.sort_unstable();
+    // The smallest that is not below this share of them.
+    let at = |percent: usize| spans.get((spans.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    Ok(json!({ "count": spans.len(), "p50": at(50), "p90": at(90), "p99": at(99), "max": spans.last() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_history_goes_on_with_the_newest() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(SCHEMA).unwrap();
+        connection.execute_batch("PRAGMA max_page_count = 100").unwrap();
+        let name = |number: u32| format!("{number}-{}", "n".repeat(1000));
+        for number in 0..1000 {
+            let hold = Change::Hold {
+                name: name(number),
+                claim: String::new(),
+                fence: None,
+                kind: "mutex",
+                holder: String::new(),
+                reason: None,
+                since: 0,
+            };
+            with_room(&mut connection, |connection| write(connection, std::slice::from_ref(&hold))).unwrap();
+        }
+        let holds = |number| read(&connection, &name(number)).unwrap()["holds"].as_array().unwrap().len();
+        assert_eq!((holds(0), holds(999)), (0, 1));
+    }
+}

@@ -1,0 +1,45 @@
+//! The dashboard, the HTTP API and the metrics of Oarlock: `oarlock serve`.
+//!
+//! A [`Server`] serves the locks of one store, over [`Locks`](oarlock::Locks). Its manual is `docs/serve.md`.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `server`, `connection` | bind, accept, TLS, an end for slow clients |
+//! | `service` | each request: `origin`, `route`, `access`, `limiter`, body |
+//! | `api` | the endpoints |
+//! | `request`, `leases`, `pending` | locks for HTTP clients: a ticket of the engine that the client keeps |
+//! | `board`, `view`, `graph` | all locks, sampled, for pages |
+//! | `sse`, `followers` | streams of events; one follower of the store for all streams of a lock |
+//! | `history` | who held and waited, in SQLite |
+//! | `metrics`, `audit`, `doctor` | what else operators want to know |
+//! | `page/` | the dashboard: plain HTML, CSS and JavaScript, without a build step |
+
+mod access;
+mod answer;
+mod api;
+mod audit;
+mod board;
+mod config;
+mod connection;
+mod doctor;
+mod followers;
+mod graph;
+mod history;
+mod leases;
+mod limiter;
+mod metrics;
+mod origin;
+mod pending;
+mod places;
+mod problem;
+mod request;
+mod route;
+mod server;
+mod service;
+mod sse;
+mod state;
+mod view;
+
+pub use access::Access;
+pub use config::Config;
+pub use server::Server;

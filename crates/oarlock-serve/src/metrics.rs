@@ -1,0 +1,289 @@
+//! Metrics for Prometheus. The text format is a few lines to write, so that no crate is built for it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oarlock::state::Kind;
+use oarlock_core::pattern;
+
+use crate::access::{Client, Right};
+use crate::board::{self, Sample};
+use crate::state::{State, wall_millis};
+
+/// The upper bounds of waits and holds, in seconds.
+const SPANS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0];
+
+/// More names are not labels, whatever the patterns say.
+const MAX_NAMES: usize = 200;
+
+/// The labels of a series, as they are written.
+type Labels = String;
+
+/// What was measured.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    backend: &'static str,
+    series: Mutex<Series>,
+    waiting: AtomicU64,
+    lost: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    waits: BTreeMap<Labels, Histogram>,
+    holds: BTreeMap<Labels, Histogram>,
+    renewals: BTreeMap<Labels, Histogram>,
+    margins: BTreeMap<Labels, Histogram>,
+    answers: BTreeMap<Labels, u64>,
+}
+
+#[derive(Debug, Default)]
+struct Histogram {
+    buckets: [u64; SPANS.len()],
+    count: u64,
+    sum: f64,
+}
+
+impl Histogram {
+    fn add(&mut self, span: Duration) {
+        let seconds = span.as_secs_f64();
+        for (bucket, bound) in self.buckets.iter_mut().zip(SPANS) {
+            *bucket += u64::from(seconds <= bound);
+        }
+        self.count += 1;
+        self.sum += seconds;
+    }
+}
+
+/// A request that waits, until it is dropped.
+pub(crate) struct Waiting<'a>(&'a AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(backend: &'static str) -> Self {
+        Self { backend, series: Mutex::default(), waiting: AtomicU64::new(0), lost: AtomicU64::new(0) }
+    }
+
+    fn series(&self) -> MutexGuard<'_, Series> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn labels(&self, kind: Kind) -> Labels {
+        let (kind, mode) = (kind.family(), kind.mode());
+        format!("backend=\"{}\",kind=\"{kind}\",mode=\"{mode}\"", self.backend)
+    }
+
+    pub(crate) fn waiting(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.waiting)
+    }
+
+    pub(crate) fn waited(&self, kind: Kind, outcome: &str, span: Duration) {
+        let labels = format!("{},outcome=\"{outcome}\"", self.labels(kind));
+        self.series().waits.entry(labels).or_default().add(span);
+    }
+
+    pub(crate) fn held(&self, kind: Kind, end: &str, span: Duration) {
+        let labels = format!("{},end=\"{end}\"", self.labels(kind));
+        self.series().holds.entry(labels).or_default().add(span);
+    }
+
+    pub(crate) fn renewed(&self, ok: bool, span: Duration) {
+        let labels = format!("backend=\"{}\",outcome=\"{}\"", self.backend, if ok { "ok" } else { "error" });
+        self.series().renewals.entry(labels).or_default().add(span);
+    }
+
+    /// How much of the lease was left when it was renewed.
+    pub(crate) fn margin(&self, left: Duration) {
+        self.series().margins.entry(format!("backend=\"{}\"", self.backend)).or_default().add(left);
+    }
+
+    pub(crate) fn lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn answered(&self, template: &str, method: &str, status: u16) {
+        // A method is what the client writes; the known ones are few.
+        let method = if ["GET", "HEAD", "POST", "DELETE"].contains(&method) { method } else { "other" };
+        let labels = format!("route=\"{template}\",method=\"{method}\",status=\"{status}\"");
+        *self.series().answers.entry(labels).or_default() += 1;
+    }
+
+    /// Everything, in the text format.
+    pub(crate) fn text(&self, state: &State, client: &Client) -> String {
+        let mut text = Text::default();
+        {
+            let series = self.series();
+            text.histograms("oarlock_wait_duration_seconds", "How long HTTP clients waited for a lock.", &series.waits);
+            text.histograms("oarlock_hold_duration_seconds", "How long HTTP clients held a lock.", &series.holds);
+            text.histograms("oarlock_renewal_duration_seconds", "How long the store took to renew.", &series.renewals);
+            text.histograms("oarlock_lease_margin_seconds", "Lease left when it was renewed.", &series.margins);
+            text.head("oarlock_http_requests_total", "counter", "Requests, by route and status.");
+            for (labels, count) in &series.answers {
+                text.line("oarlock_http_requests_total", labels, *count);
+            }
+        }
+        let backend = format!("backend=\"{}\"", self.backend);
+        text.head("oarlock_held", "gauge", "Locks that HTTP clients of this server hold.");
+        let mut held: BTreeMap<Labels, u64> = BTreeMap::new();
+        for kind in state.leases.kinds() {
+            *held.entry(self.labels(kind)).or_default() += 1;
+        }
+        for (labels, count) in held {
+            text.line("oarlock_held", &labels, count);
+        }
+        text.gauge(
+            "oarlock_waiting",
+            "Requests of HTTP clients that wait.",
+            &backend,
+            self.waiting.load(Ordering::Relaxed),
+        );
+        text.head("oarlock_lost_total", "counter", "Leases of HTTP clients that ended without a release.");
+        text.line("oarlock_lost_total", &backend, self.lost.load(Ordering::Relaxed));
+        text.gauge("oarlock_viewers", "Pages that are open.", "", state.board.viewers() as u64);
+        self.store(&mut text, state, client, &state.board.last());
+        text.0
+    }
+
+    /// What the last sample of the store shows.
+    fn store(&self, text: &mut Text, state: &State, client: &Client, sample: &Sample) {
+        let backend = format!("backend=\"{}\"", self.backend);
+        text.gauge(
+            "oarlock_store_up",
+            "Whether the last sample of the store succeeded.",
+            &backend,
+            u64::from(sample.trouble.is_none() && sample.at_ms > 0),
+        );
+        let totals: BTreeMap<Labels, (usize, usize)> =
+            board::totals(sample).into_iter().map(|(kind, totals)| (self.labels(kind), totals)).collect();
+        text.head("oarlock_store_held", "gauge", "Claims that hold, in the whole store.");
+        for (labels, (held, _)) in &totals {
+            text.line("oarlock_store_held", labels, *held as u64);
+        }
+        text.head("oarlock_store_waiting", "gauge", "Claims that wait, in the whole store.");
+        for (labels, (_, waiting)) in &totals {
+            text.line("oarlock_store_waiting", labels, *waiting as u64);
+        }
+        let age = wall_millis() - sample.at_ms;
+        let rows = || sample.rows.values();
+        let oldest = rows().map(|row| aged(row.lock.oldest_wait_ms(), row.at_ms)).fold(0.0, f64::max);
+        let oldest = if age >= 0 { oldest } else { 0.0 };
+        text.gauge(
+            "oarlock_store_oldest_waiter_seconds",
+            "How long the oldest waiter of the store has waited.",
+            &backend,
+            oldest,
+        );
+        let named = rows().filter(|row| {
+            let name = row.lock.name.as_str();
+            state.config.metrics_names.iter().any(|wanted| pattern::matches(wanted, name))
+                && client.may(Right::Read, name)
+        });
+        let named: Vec<_> =
+            named.take(MAX_NAMES).map(|row| (format!("name=\"{}\"", escaped(&row.lock.name)), row)).collect();
+        if named.is_empty() {
+            return;
+        }
+        text.head("oarlock_lock_held_seconds", "gauge", "How long the lock has been held.");
+        for (labels, row) in &named {
+            let held = row.lock.holders.first().map_or(0.0, |holder| aged(holder.held_ms, row.at_ms));
+            text.line("oarlock_lock_held_seconds", labels, held);
+        }
+        text.head("oarlock_lock_waiters", "gauge", "How many wait for the lock.");
+        for (labels, row) in &named {
+            text.line("oarlock_lock_waiters", labels, row.lock.waiting.unwrap_or_default() as u64);
+        }
+        text.head("oarlock_lock_oldest_waiter_seconds", "gauge", "How long the oldest waiter of the lock has waited.");
+        for (labels, row) in &named {
+            text.line("oarlock_lock_oldest_waiter_seconds", labels, aged(row.lock.oldest_wait_ms(), row.at_ms));
+        }
+        text.head("oarlock_lock_token", "gauge", "The fence of the present hold.");
+        for (labels, row) in &named {
+            let fence = row.lock.holders.first().and_then(|holder| holder.fence.clone());
+            text.line("oarlock_lock_token", labels, fence.unwrap_or_else(|| "0".to_owned()));
+        }
+    }
+}
+
+/// An age of a row, now; zero stays zero.
+fn aged(ms: u64, at_ms: i64) -> f64 {
+    if ms == 0 {
+        return 0.0;
+    }
+    let since = u64::try_from(wall_millis() - at_ms).unwrap_or_default();
+    Duration::from_millis(ms.saturating_add(since)).as_secs_f64()
+}
+
+/// A label's value: it comes from the store, and may be anything.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[derive(Debug, Default)]
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &str, value: impl std::fmt::Display) {
+        self.head(name, "gauge", help);
+        self.line(name, labels, value);
+    }
+
+    fn histograms(&mut self, name: &str, help: &str, all: &BTreeMap<Labels, Histogram>) {
+        self.head(name, "histogram", help);
+        for (labels, histogram) in all {
+            for (bucket, bound) in histogram.buckets.iter().zip(SPANS) {
+                self.line(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), *bucket);
+            }
+            self.line(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), histogram.count);
+            self.line(&format!("{name}_sum"), labels, histogram.sum);
+            self.line(&format!("{name}_count"), labels, histogram.count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_what_is_not_above_its_bounds() {
+        let metrics = Metrics::new("mem");
+        metrics.waited(Kind::Read, "acquired", Duration::from_millis(5));
+        metrics.waited(Kind::Read, "acquired", Duration::from_secs(7200));
+        let mut text = Text::default();
+        text.histograms("w", "Help.", &metrics.series().waits);
+        let labels = r#"backend="mem",kind="rwlock",mode="shared",outcome="acquired""#;
+        for line in [
+            format!("w_bucket{{{labels},le=\"0.001\"}} 0\n"),
+            format!("w_bucket{{{labels},le=\"0.005\"}} 1\n"),
+            format!("w_bucket{{{labels},le=\"3600\"}} 1\n"),
+            format!("w_bucket{{{labels},le=\"+Inf\"}} 2\n"),
+            format!("w_sum{{{labels}}} 7200.005\n"),
+            format!("w_count{{{labels}}} 2\n"),
+        ] {
+            assert!(text.0.contains(&line), "{line}\n{}", text.0);
+        }
+    }
+
+    #[test]
+    fn a_name_from_the_store_cannot_forge_a_metric() {
+        assert_eq!(escaped("a\"} 1\nb{c=\"\\"), "a\\\"} 1\\nb{c=\\\"\\\\");
+    }
+}

@@ -1,0 +1,378 @@
+//! Lock requests with an `Idempotency-Key`. A repetition, after an answer that was lost or in the next long poll, joins
+//! the request that it repeats: it neither takes a second lock nor loses its place in the queue.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::leases::{self, Granted, Leases};
+use crate::problem::Problem;
+use crate::request::{self, LockRequest};
+use crate::state::State;
+
+/// A client that does not ask again for so long has gone: its claim is withdrawn, or its lock released.
+pub(crate) const ABANDONED: Duration = Duration::from_secs(10);
+
+/// How long an answer can be repeated.
+const REPEATABLE: Duration = Duration::from_secs(600);
+
+/// How many requests are remembered, of all clients and of each. Those that have ended make room for new ones.
+const MAX_REQUESTS: usize = 10_000;
+const MAX_REQUESTS_OF_ONE: usize = 2500;
+
+const MAX_KEY_BYTES: usize = 255;
+
+/// No client knows of the grant yet; a client does; it was taken back.
+const OPEN: u8 = 0;
+const DELIVERED: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+type Outcome = Result<Granted, Problem>;
+
+/// The requests that can be repeated.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    requests: Mutex<Requests>,
+    most: usize,
+    most_of_one: usize,
+}
+
+/// By the client and its key.
+type Requests = HashMap<(String, String), Arc<Request>>;
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self { requests: Mutex::default(), most: MAX_REQUESTS, most_of_one: MAX_REQUESTS_OF_ONE }
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    /// Of what was asked: a key stands for one request.
+    digest: [u8; 32],
+    outcome: watch::Sender<Option<Outcome>>,
+    /// Whether the grant is a client's, or was taken back because none asked for it: never both.
+    fate: AtomicU8,
+    /// When the last client that waited for the outcome left.
+    left: Mutex<Instant>,
+    ended: Mutex<Option<Instant>>,
+}
+
+impl Request {
+    fn ended(&self) -> Option<Instant> {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.ended().is_some_and(|ended| now.saturating_duration_since(ended) > REPEATABLE)
+    }
+
+    /// Whether its lock is held.
+    fn is_held(&self, leases: &Leases) -> bool {
+        matches!(&*self.outcome.borrow(), Some(Ok(granted)) if leases.get(granted.lease.id).is_some())
+    }
+
+    /// Decides what becomes of the grant, once; returns what was decided.
+    fn decide(&self, fate: u8) -> u8 {
+        self.fate
+            .compare_exchange(OPEN, fate, Ordering::AcqRel, Ordering::Acquire)
+            .map_or_else(|earlier| earlier, |_| fate)
+    }
+
+    /// Resolves when no client has waited for the outcome for so long.
+    async fn abandoned(&self, patience: Duration) {
+        loop {
+            self.outcome.closed().await;
+            // Anew for each client that came and left meanwhile.
+            let end = *self.left.lock().unwrap_or_else(PoisonError::into_inner) + patience;
+            if Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+}
+
+impl Pending {
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, request: &Arc<Request>) {
+        self.requests().retain(|_, known| !Arc::ptr_eq(known, request));
+    }
+
+    /// The request of this key, and whether it is new.
+    fn join(
+        &self,
+        leases: &Leases,
+        client: &str,
+        key: &str,
+        digest: [u8; 32],
+    ) -> Result<(Arc<Request>, bool), Problem> {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            return Err(Problem::bad_request(format!("an Idempotency-Key has 1 to {MAX_KEY_BYTES} bytes")));
+        }
+        let (mut requests, now) = (self.requests(), Instant::now());
+        let full_key = (client.to_owned(), key.to_owned());
+        if let Some(request) = requests.get(&full_key).filter(|request| !request.is_forgotten(now)) {
+            if request.digest != digest {
+                let detail = "this Idempotency-Key was used for another request: use a new one for each lock";
+                return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", detail));
+            }
+            return Ok((request.clone(), false));
+        }
+        // First its own: a client that sends many makes no room at the cost of others.
+        let of_one = requests.keys().filter(|(of, _)| of == client).count();
+        let has_room = if of_one >= self.most_of_one {
+            make_room(&mut requests, leases, |of| of == client)
+        } else {
+            requests.len() < self.most || make_room(&mut requests, leases, |_| true)
+        };
+        if !has_room {
+            let detail = "too many requests with an Idempotency-Key are remembered: try again later, or without one";
+            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many-requests", detail);
+            return Err(problem.retry_after(Duration::from_secs(10)));
+        }
+        let request = Arc::new(Request {
+            digest,
+            outcome: watch::Sender::new(None),
+            fate: AtomicU8::new(OPEN),
+            left: Mutex::new(now),
+            ended: Mutex::default(),
+        });
+        requests.insert(full_key, request.clone());
+        Ok((request, true))
+    }
+}
+
+/// Forgets a tenth of the requests that have ended: first those whose locks are over, and of these the oldest. Returns
+/// whether there was one.
+fn make_room(requests: &mut Requests, leases: &Leases, of: impl Fn(&str) -> bool) -> bool {
+    let ended = requests.iter().filter(|((client, _), _)| of(client));
+    let ended = ended.filter_map(|(key, request)| Some((request.is_held(leases), request.ended()?, key.clone())));
+    let mut ended: Vec<_> = ended.collect();
+    ended.sort_unstable();
+    let tenth = ended.len().div_ceil(10);
+    for (_, _, key) in ended.drain(..tenth) {
+        requests.remove(&key);
+    }
+    tenth > 0
+}
+
+/// What a long poll ends with.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    Granted(Box<Granted>),
+    /// Poll again.
+    Waiting,
+}
+
+/// Joins or begins the request of this key, and waits for its outcome for as long as the client polls.
+pub(crate) async fn poll(
+    state: &Arc<State>,
+    client: &str,
+    key: &str,
+    wanted: LockRequest,
+    body: &[u8],
+    path: &str,
+) -> Result<Polled, Problem> {
+    let digest = digest(path, body);
+    let (request, is_new) = state.pending.join(&state.leases, client, key, digest)?;
+    let (mut outcome, patience) = (request.outcome.subscribe(), wanted.poll);
+    // Dropped before `outcome`: when all have left, it is known since when.
+    let _leaves = Leaves(&request);
+    if is_new {
+        tokio::spawn(run(state.clone(), request.clone(), wanted));
+    }
+    let Ok(Ok(known)) = tokio::time::timeout(patience, outcome.wait_for(Option::is_some)).await else {
+        return Ok(Polled::Waiting);
+    };
+    match known.clone() {
+        Some(Ok(_)) if request.decide(DELIVERED) == WITHDRAWN => Err(gone()),
+        Some(Ok(granted)) => Ok(Polled::Granted(Box::new(current(state, granted)?))),
+        Some(Err(problem)) => Err(problem),
+        None => Ok(Polled::Waiting),
+    }
+}
+
+/// Of what is asked for. How long one request waits is no part of it.
+fn digest(path: &str, body: &[u8]) -> [u8; 32] {
+    let mut body: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
+    body.remove("poll_ms");
+    let body = serde_json::Value::Object(body).to_string();
+    Sha256::new().chain_update(path).chain_update([0]).chain_update(body).finalize().into()
+}
+
+/// Notes when a client leaves.
+struct Leaves<'a>(&'a Request);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// A grant that is repeated: it may have been renewed, released or lost meanwhile.
+fn current(state: &State, mut granted: Granted) -> Result<Granted, Problem> {
+    match state.leases.get(granted.lease.id) {
+        Some(known) => {
+            granted.ends_at = known.ends_at;
+            Ok(granted)
+        }
+        None => Err(Problem::lost("the lock of this Idempotency-Key was released, or not renewed in time")),
+    }
+}
+
+/// Acquires the lock while a client asks for it.
+async fn run(state: Arc<State>, request: Arc<Request>, wanted: LockRequest) {
+    let outcome = tokio::select! {
+        outcome = request::take(&state, &wanted) => outcome,
+        () = request.abandoned(ABANDONED) => Err(gone()),
+        () = state.closing.cancelled() => Err(closing()),
+    };
+    let lease = outcome.as_ref().ok().map(|granted| granted.lease.clone());
+    if matches!(&outcome, Err(problem) if !is_final(problem)) {
+        state.pending.forget(&request);
+    }
+    request.outcome.send_replace(Some(outcome));
+    if let Some(lease) = lease {
+        request.abandoned(ABANDONED).await;
+        if request.decide(WITHDRAWN) == WITHDRAWN {
+            // If this fails, the lease ends it.
+            let _ = leases::release(&state, &lease).await;
+            request.outcome.send_replace(Some(Err(gone())));
+        }
+    }
+    *request.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+}
+
+/// Whether a repetition has this answer too. Any other failure passes: the same request, sent again, begins anew.
+fn is_final(problem: &Problem) -> bool {
+    matches!(problem.code, "busy" | "lost")
+}
+
+fn gone() -> Problem {
+    Problem::lost("the client did not ask again in time: its claim was withdrawn")
+}
+
+pub(crate) fn closing() -> Problem {
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "closing", "this server ends: ask another one");
+    problem.retry_after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that keeps the memory of this process.
+    async fn state() -> Arc<State> {
+        let locks = oarlock::connect("mem:").await.unwrap();
+        Arc::new(State::new(locks, crate::config::Config::default()).unwrap())
+    }
+
+    fn wanted(name: &str) -> LockRequest {
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        let name = oarlock::state::ResourceName::new(name).unwrap();
+        LockRequest::new(name, b"", &client, [127, 0, 0, 1].into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_fate_of_a_grant_is_decided_once() {
+        let state = state().await;
+        let (request, is_new) = state.pending.join(&state.leases, "c", "late", [0; 32]).unwrap();
+        assert!(is_new);
+        assert_eq!((request.decide(WITHDRAWN), request.decide(DELIVERED)), (WITHDRAWN, WITHDRAWN));
+        let (request, _) = state.pending.join(&state.leases, "c", "soon", [0; 32]).unwrap();
+        assert_eq!((request.decide(DELIVERED), request.decide(WITHDRAWN)), (DELIVERED, DELIVERED));
+        assert!(!state.pending.join(&state.leases, "c", "soon", [0; 32]).unwrap().1, "a repetition");
+        assert!(state.pending.join(&state.leases, "c", "soon", [1; 32]).is_err(), "another request");
+        assert!(state.pending.join(&state.leases, "d", "soon", [1; 32]).unwrap().1, "another client");
+    }
+
+    #[tokio::test]
+    async fn a_poller_that_comes_too_late_is_told() {
+        let state = state().await;
+        let (request, _) = state.pending.join(&state.leases, "c", "late", digest("/x", b"")).unwrap();
+        request.outcome.send_replace(Some(request::take(&state, &wanted("late")).await));
+        assert_eq!(request.decide(WITHDRAWN), WITHDRAWN);
+        let told = poll(&state, "c", "late", wanted("late"), b"", "/x").await.unwrap_err();
+        assert_eq!(told.status, StatusCode::GONE);
+    }
+
+    #[tokio::test]
+    async fn requests_that_have_ended_make_room_and_one_client_leaves_room_for_others() {
+        let (leases, pending) = (Leases::default(), Pending { most: 5, most_of_one: 3, ..Pending::default() });
+        let join = |client: &str, key: u32| pending.join(&leases, client, &key.to_string(), [0; 32]);
+        let ended: Vec<_> = (0..3).map(|key| join("c", key).unwrap().0).collect();
+        assert_eq!(join("c", 3).unwrap_err().code, "too-many-requests", "none has ended");
+        assert!(join("d", 0).unwrap().1, "another client has room");
+        // The second ended first.
+        for (request, after) in ended.iter().zip([2, 1, 3]) {
+            *request.ended.lock().unwrap() = Some(Instant::now() + Duration::from_millis(after));
+        }
+        assert!(join("c", 3).unwrap().1, "one has made room");
+        assert!(!join("c", 0).unwrap().1 && !join("c", 2).unwrap().1, "later ones are remembered");
+        assert!(join("c", 1).unwrap().1, "the oldest is not, and the next has made room for it");
+        for key in 4..100 {
+            let (request, is_new) = join("c", key).unwrap();
+            *request.ended.lock().unwrap() = Some(Instant::now());
+            assert!(is_new && pending.requests().len() <= 5);
+        }
+        assert!(!join("d", 0).unwrap().1, "not at the cost of another client");
+    }
+
+    #[tokio::test]
+    async fn each_poll_keeps_the_place_for_as_long_again() {
+        let (state, patience) = (state().await, Duration::from_secs(4));
+        let (request, _) = state.pending.join(&state.leases, "c", "k", [0; 32]).unwrap();
+        let poll = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let (outcome, leaves) = (request.outcome.subscribe(), Leaves(&request));
+            let left = Instant::now();
+            drop(leaves);
+            drop(outcome);
+            left
+        };
+        let abandoned = async {
+            request.abandoned(patience).await;
+            Instant::now()
+        };
+        let (abandoned, left) = tokio::join!(abandoned, poll);
+        assert!(abandoned >= left + patience, "withdrawn {:?} after a poll", abandoned - left);
+    }
+
+    #[tokio::test]
+    async fn a_failure_that_passes_is_not_repeated() {
+        let state = state().await;
+        let taken = request::take(&state, &wanted("busy")).await.unwrap();
+        let refused = |code| {
+            let (state, wanted) = (state.clone(), wanted("busy"));
+            async move {
+                assert_eq!(poll(&state, "c", "k", wanted, b"", "/x").await.unwrap_err().code, code);
+            }
+        };
+        refused("busy").await;
+        leases::release(&state, &taken.lease).await.unwrap();
+        refused("busy").await;
+        // Whatever else it is refused with, the next one begins anew.
+        state.locks.shutdown(Duration::ZERO).await.unwrap();
+        let failed = poll(&state, "c", "other", wanted("x"), b"", "/x").await.unwrap_err();
+        assert_eq!(failed.code, "unreachable");
+        assert!(state.pending.join(&state.leases, "c", "other", [0; 32]).unwrap().1, "it is new");
+    }
+
+    #[test]
+    fn a_key_stands_for_what_is_asked_for_and_not_for_how_long_one_request_waits() {
+        let of = |body: &str| digest("/x", body.as_bytes());
+        assert_eq!(of(r#"{"wait_ms":5,"poll_ms":1}"#), of(r#"{"poll_ms":2, "wait_ms":5}"#));
+        assert_ne!(of(r#"{"wait_ms":5}"#), of(r#"{"wait_ms":6}"#));
+        assert_ne!(of(""), digest("/y", b""));
+    }
+}

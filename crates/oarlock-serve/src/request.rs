@@ -1,0 +1,224 @@
+//! A lock request: the body of a lock request, checked, and the acquisition.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use oarlock::driver::{MAX_TTL, MIN_TTL};
+use oarlock::state::ResourceName;
+use oarlock::{Error, Guard, Label, Lifetime};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::access::Client;
+use crate::leases::{self, Granted};
+use crate::problem::Problem;
+use crate::state::{State, now};
+
+/// The longest answer to one request: proxies cut longer ones.
+pub(crate) const MAX_POLL: Duration = Duration::from_secs(60);
+
+/// The longest wait over several requests.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// The tag of holders that took their lock over HTTP. Only this program writes it for them.
+pub(crate) const HTTP_CLIENT: &str = "http-client";
+
+/// The body of a lock request; every part may be left out.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Body {
+    kind: Option<String>,
+    permits: Option<u32>,
+    take: Option<u32>,
+    ttl_ms: Option<u64>,
+    wait_ms: Option<u64>,
+    poll_ms: Option<u64>,
+    label: LabelBody,
+}
+
+/// Identifies the client's process to others.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct LabelBody {
+    host: Option<String>,
+    pid: Option<u32>,
+    user: Option<String>,
+    reason: Option<String>,
+    tags: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Mutex,
+    Read,
+    Write,
+    Permits { of: u32, take: u32 },
+}
+
+/// A checked request.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRequest {
+    name: ResourceName,
+    mode: Mode,
+    ttl: Option<Duration>,
+    pub(crate) wait: Duration,
+    pub(crate) poll: Duration,
+    label: Label,
+}
+
+impl LockRequest {
+    /// Checks a body. An empty one asks for a mutex, without waiting.
+    pub(crate) fn new(name: ResourceName, body: &[u8], client: &Client, peer: IpAddr) -> Result<Self, Problem> {
+        let body: Body = if body.is_empty() {
+            Body::default()
+        } else {
+            object(body).map_err(|error| Problem::bad_request(format!("the body: {error}")))?
+        };
+        let mode = match (body.kind.as_deref().unwrap_or("mutex"), body.permits) {
+            ("mutex", None) => Mode::Mutex,
+            ("read", None) => Mode::Read,
+            ("write", None) => Mode::Write,
+            ("semaphore", Some(of)) if of > 0 => Mode::Permits { of, take: body.take.unwrap_or(1) },
+            ("semaphore", _) => return Err(Problem::bad_request("a semaphore needs \"permits\", at least 1")),
+            ("mutex" | "read" | "write", Some(_)) => {
+                return Err(Problem::bad_request("\"permits\" goes with the kind \"semaphore\""));
+            }
+            (other, _) => {
+                let other = oarlock_core::text::quoted(other);
+                return Err(Problem::bad_request(format!("{other} is no kind: use mutex, read, write or semaphore")));
+            }
+        };
+        match (mode, body.take) {
+            (Mode::Permits { of, take }, _) if take == 0 || take > of => {
+                return Err(Problem::bad_request(format!("\"take\" is between 1 and the {of} of \"permits\"")));
+            }
+            (Mode::Mutex | Mode::Read | Mode::Write, Some(_)) => {
+                return Err(Problem::bad_request("\"take\" goes with \"permits\""));
+            }
+            _ => {}
+        }
+        let wait = Duration::from_millis(body.wait_ms.unwrap_or(0));
+        let poll = body.poll_ms.map_or(MAX_POLL / 2, Duration::from_millis);
+        if wait > MAX_WAIT || poll > MAX_POLL {
+            return Err(Problem::bad_request("\"wait_ms\" is at most a day, and \"poll_ms\" at most 60000"));
+        }
+        let ttl = body.ttl_ms.map(Duration::from_millis);
+        if ttl.is_some_and(|ttl| !(MIN_TTL..=MAX_TTL).contains(&ttl)) {
+            let (least, most) = (oarlock_core::text::span(MIN_TTL), oarlock_core::text::span(MAX_TTL));
+            return Err(Problem::bad_request(format!("\"ttl_ms\": a lease is between {least} and {most} long")));
+        }
+        let label = label(body.label, client, peer);
+        label.check()?;
+        Ok(Self { name, mode, ttl, wait, poll, label })
+    }
+}
+
+/// Reads an object; serde would take a list for one as well.
+pub(crate) fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_value(Value::Object(serde_json::from_slice(body)?))
+}
+
+/// What others see of the client. It says itself who it is; who sent the request is added, and cannot be forged.
+fn label(body: LabelBody, client: &Client, peer: IpAddr) -> Label {
+    let mut label = Label::default();
+    label.host = body.host.unwrap_or_else(|| peer.to_string());
+    label.pid = body.pid.unwrap_or_default();
+    label.user = body.user.unwrap_or_else(|| client.name.clone());
+    label.reason = body.reason;
+    label.tags = body.tags;
+    label.tag(HTTP_CLIENT, format!("{}@{peer}", client.name))
+}
+
+/// The choices that every kind of lock has. Each client has a place of its own in the queue, where there is one.
+macro_rules! tuned {
+    ($lock:expr, $state:expr, $wanted:expr) => {{
+        let mut lock = $lock.lifetime(Lifetime::Lease).label($wanted.label.clone()).whole_lease().wait($wanted.wait);
+        if let Some(ttl) = $wanted.ttl {
+            lock = lock.ttl(ttl);
+        }
+        if $state.locks.info().capabilities.order { lock.fair() } else { lock }
+    }};
+}
+
+/// Acquires the lock and leaves it to its client.
+///
+/// # Cancel safety
+/// If the future is dropped the claim is withdrawn, and a grant is released.
+pub(crate) async fn take(state: &State, wanted: &LockRequest) -> Result<Granted, Problem> {
+    let begun = now();
+    let _waiting = state.metrics.waiting();
+    let guard = acquire(state, wanted).await;
+    let outcome = match &guard {
+        Ok(_) => "acquired",
+        Err(error) if error.kind() == oarlock::ErrorKind::Busy => "timeout",
+        Err(_) => "error",
+    };
+    let kind = match wanted.mode {
+        Mode::Mutex => oarlock::state::Kind::Mutex,
+        Mode::Read => oarlock::state::Kind::Read,
+        Mode::Write => oarlock::state::Kind::Write,
+        Mode::Permits { .. } => oarlock::state::Kind::Semaphore,
+    };
+    state.metrics.waited(kind, outcome, now().since(begun));
+    leases::hand_out(state, guard?)
+}
+
+async fn acquire(state: &State, wanted: &LockRequest) -> Result<Guard, Error> {
+    let (locks, name) = (&state.locks, wanted.name.as_str());
+    match wanted.mode {
+        Mode::Mutex => tuned!(locks.mutex(name), state, wanted).lock().await,
+        Mode::Read => tuned!(locks.rwlock(name), state, wanted).read().await,
+        Mode::Write => Ok(tuned!(locks.rwlock(name), state, wanted).write().await?.into_guard()),
+        Mode::Permits { of, take } => tuned!(locks.semaphore(name, of), state, wanted).acquire(take).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(body: &str) -> Result<LockRequest, String> {
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        let name = ResourceName::new("x").unwrap();
+        LockRequest::new(name, body.as_bytes(), &client, [10, 0, 0, 7].into()).map_err(|problem| problem.detail)
+    }
+
+    #[test]
+    fn a_body_is_checked_and_its_label_says_who_sent_it() {
+        let empty = wanted("").unwrap();
+        assert_eq!((empty.mode, empty.wait), (Mode::Mutex, Duration::ZERO));
+        assert_eq!((empty.label.host.as_str(), empty.label.user.as_str()), ("10.0.0.7", "anonymous"));
+        let forged = r#"{"label":{"user":"root","tags":{"http-client":"root@1.2.3.4","job":"7"}}}"#;
+        let label = wanted(forged).unwrap().label;
+        assert_eq!((label.user.as_str(), label.tags["job"].as_str()), ("root", "7"));
+        assert_eq!(label.tags["http-client"], "anonymous@10.0.0.7");
+        assert_eq!(wanted(r#"{"kind":"semaphore","permits":3}"#).unwrap().mode, Mode::Permits { of: 3, take: 1 });
+    }
+
+    #[test]
+    fn bad_bodies_are_refused() {
+        let long = format!(r#"{{"label":{{"reason":"{}"}}}}"#, "a".repeat(2000));
+        let bad = [
+            "{",
+            "[]",
+            "null",
+            r#"{"ttl":5}"#,
+            r#"{"kind":"lease"}"#,
+            r#"{"kind":"semaphore"}"#,
+            r#"{"permits":3}"#,
+            r#"{"kind":"semaphore","permits":2,"take":3}"#,
+            r#"{"kind":"semaphore","permits":0}"#,
+            r#"{"take":1}"#,
+            r#"{"wait_ms":-1}"#,
+            r#"{"wait_ms":1e99}"#,
+            r#"{"poll_ms":61000}"#,
+            r#"{"wait_ms":86400001}"#,
+            &long,
+        ];
+        for body in bad {
+            assert!(wanted(body).is_err(), "{body:.60}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A request on its way in: origin, route, client, rights, rate, body; then its endpoint.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use oarlock::state::{Moment, ResourceName};
+use serde_json::json;
+
+use crate::access::{Client, Right};
+use crate::answer::{self, Answer};
+use crate::api;
+use crate::connection::Peer;
+use crate::leases::Lease;
+use crate::problem::Problem;
+use crate::route::{self, Endpoint, Routed};
+use crate::state::{State, now};
+
+/// The longest body.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// A request that was let in.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) client: Client,
+    pub(crate) peer: IpAddr,
+    /// When it arrived; its client sent it earlier.
+    pub(crate) arrived: Moment,
+    pub(crate) headers: HeaderMap,
+    pub(crate) path: String,
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) body: Bytes,
+}
+
+impl Call {
+    /// A parameter of the query.
+    pub(crate) fn parameter(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// A number of the query.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<u64>, Problem> {
+        let bad = |_| Problem::bad_request(format!("the parameter {key} is a whole number"));
+        self.parameter(key).map(|value| value.parse().map_err(bad)).transpose()
+    }
+
+    /// Refuses parameters that mean nothing here: a misspelt one would go unnoticed.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        match self.query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let name = oarlock_core::text::quoted(name);
+                Err(Problem::bad_request(format!("{name} is no parameter here; there are: {known}")))
+            }
+        }
+    }
+}
+
+/// Answers a request. It never fails: what goes wrong is an answer too.
+pub(crate) async fn handle(state: &Arc<State>, peer: &Peer, request: Request<Incoming>) -> Answer {
+    let arrived = now();
+    let (mut template, method) = ("unknown", request.method().clone());
+    let answer = answered(state, peer, request, arrived, &mut template).await;
+    let mut answer = answer.unwrap_or_else(|problem| problem.answer());
+    state.metrics.answered(template, method.as_str(), answer.status().as_u16());
+    answer::harden(&mut answer);
+    answer
+}
+
+async fn answered(
+    state: &Arc<State>,
+    peer: &Peer,
+    request: Request<Incoming>,
+    arrived: Moment,
+    template: &mut &'static str,
+) -> Result<Answer, Problem> {
+    let (head, body) = request.into_parts();
+    state.hosts.check(&head.method, &head.headers)?;
+    let Routed { endpoint, template: of, name } = route::find(&head.method, head.uri.path())?;
+    *template = of;
+    if endpoint.is_public() {
+        return Ok(api::public(endpoint));
+    }
+    let client = identify(state, peer, &head.headers)?;
+    let peer = peer.address;
+    // Those of a lease are counted when it has been read.
+    if !matches!(endpoint, Endpoint::Renew | Endpoint::Release) {
+        count(state, &client, peer)?;
+    }
+    authorize(state, &client, peer, endpoint, name.as_ref())?;
+    let body = tokio::time::timeout(state.config.patience, Limited::new(body, MAX_BODY_BYTES).collect());
+    let body = body.await.map_err(|_| {
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the body of this request did not arrive in time")
+    })?;
+    let body = body.map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let detail = format!("a body has at most {MAX_BODY_BYTES} bytes");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
+        } else {
+            Problem::bad_request("the body of this request could not be read")
+        }
+    })?;
+    let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
+    let call = Call {
+        client,
+        peer,
+        arrived,
+        path: head.uri.path().to_owned(),
+        query: query.into_owned().collect(),
+        headers: head.headers,
+        body: body.to_bytes(),
+    };
+    api::answer(state, endpoint, name, call).await
+}
+
+/// Counts a request of this client.
+pub(crate) fn count(state: &State, client: &Client, peer: IpAddr) -> Result<(), Problem> {
+    state.limiter.take(&format!("{} {peer}", client.name), Instant::now()).map_err(too_fast)
+}
+
+/// Counts a request for this lease. One that this server does not know may be forged: it counts for its client.
+pub(crate) fn count_for(state: &State, lease: &Lease, call: &Call) -> Result<(), Problem> {
+    if state.leases.get(lease.id).is_none() {
+        return count(state, &call.client, call.peer);
+    }
+    state.renewals.take(&lease.id.to_string(), Instant::now()).map_err(too_fast)
+}
+
+fn identify(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Client, Problem> {
+    if let Some(client) = state.config.access.client(headers, peer.certificate.as_deref()) {
+        return Ok(client);
+    }
+    if headers.contains_key(http::header::AUTHORIZATION) {
+        // A right token from the same address, which many may share, is still let in.
+        state.wrong_tokens.take(&peer.address.to_string(), Instant::now()).map_err(too_fast)?;
+        state.audit.write("refused", None, peer.address, &json!({ "why": "wrong token" }));
+    }
+    let detail = "this needs a token of this server: send it as \"Authorization: Bearer TOKEN\"";
+    Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
+}
+
+/// The right that an endpoint needs, for a lock, or for any name where it shows several.
+fn authorize(
+    state: &State,
+    client: &Client,
+    peer: IpAddr,
+    endpoint: Endpoint,
+    name: Option<&ResourceName>,
+) -> Result<(), Problem> {
+    let right = match endpoint {
+        Endpoint::Lock | Endpoint::Renew | Endpoint::Release => Right::Lock,
+        Endpoint::Break => Right::Break,
+        _ => Right::Read,
+    };
+    let may = name.map_or_else(|| client.may_somewhere(right), |name| client.may(right, name.as_str()));
+    if may {
+        return Ok(());
+    }
+    let on = name.map(|name| format!(" {}", oarlock_core::text::quoted(name.as_str()))).unwrap_or_default();
+    if right != Right::Read {
+        state.audit.write(
+            "refused",
+            Some(client),
+            peer,
+            &json!({ "why": "no right", "right": right.word(), "name": name }),
+        );
+    }
+    let hint = match right {
+        Right::Break if !state.config.access.breaks() => "; this server was started without --allow-break",
+        _ => "",
+    };
+    let word = right.word();
+    Err(Problem::forbidden(format!("{} has no right to {word}{on}{hint}", oarlock_core::text::quoted(&client.name))))
+}
+
+fn too_fast(pause: Duration) -> Problem {
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "too many requests: send fewer a second");
+    problem.retry_after(pause)
+}

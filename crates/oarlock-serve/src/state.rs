@@ -1,0 +1,92 @@
+//! What all requests share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use oarlock::{Locks, Result};
+use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::audit::Audit;
+use crate::board::Board;
+use crate::config::Config;
+use crate::followers::Followers;
+use crate::history::History;
+use crate::leases::Leases;
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::origin::Hosts;
+use crate::pending::Pending;
+
+/// Renewals and releases of one lease, a second: more than the shortest lease needs.
+const OF_A_LEASE: u32 = 100;
+
+/// Wrong tokens of one address: so many at once, and then one a second.
+const WRONG_TOKENS: u32 = 10;
+
+pub(crate) struct State {
+    pub(crate) locks: Locks,
+    pub(crate) hosts: Hosts,
+    pub(crate) limiter: Limiter,
+    /// By lease: what others send must cost no client its lock.
+    pub(crate) renewals: Limiter,
+    pub(crate) wrong_tokens: Limiter,
+    pub(crate) leases: Leases,
+    pub(crate) pending: Pending,
+    pub(crate) board: Board,
+    pub(crate) followers: Followers,
+    /// One for each stream that may still be opened.
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) history: History,
+    pub(crate) audit: Audit,
+    pub(crate) metrics: Metrics,
+    /// The findings of the last examination, as JSON; `null` before the first.
+    pub(crate) findings: watch::Sender<serde_json::Value>,
+    /// Cancelled when the server ends.
+    pub(crate) closing: CancellationToken,
+    pub(crate) config: Config,
+}
+
+impl State {
+    pub(crate) fn new(locks: Locks, config: Config) -> Result<Self> {
+        Ok(Self {
+            hosts: Hosts::new(&config.hosts),
+            limiter: Limiter::new(config.rate, config.rate.saturating_mul(2)),
+            renewals: Limiter::new(OF_A_LEASE, 2 * OF_A_LEASE),
+            wrong_tokens: Limiter::new(1, WRONG_TOKENS),
+            leases: Leases::default(),
+            pending: Pending::default(),
+            board: Board::default(),
+            followers: Followers::default(),
+            streams: Arc::new(Semaphore::new(config.streams.min(Semaphore::MAX_PERMITS))),
+            history: History::open(config.history.as_deref())?,
+            audit: Audit::open(config.audit.as_deref())?,
+            metrics: Metrics::new(locks.info().scheme),
+            findings: watch::Sender::new(serde_json::Value::Null),
+            closing: CancellationToken::new(),
+            locks,
+            config,
+        })
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("locks", &self.locks).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The present moment, on the clock of leases: it counts suspend.
+pub(crate) fn now() -> Moment {
+    BootClock.now()
+}
+
+/// Milliseconds since the epoch, for people.
+pub(crate) fn wall_millis() -> i64 {
+    i64::try_from(BootClock.wall_micros() / 1000).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn millis(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,59 @@
+"""Takes and releases locks of `oarlock serve` while pages are open, and prints what the server uses:
+port, seconds, pages, file with its process id. Each tenth lock is left to its lease of five seconds."""
+
+import http.client
+import json
+import selectors
+import socket
+import sys
+import threading
+import time
+
+PORT, SECONDS, PAGES = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+PID = int(open(sys.argv[4]).read())
+BEGAN = time.time()
+END = BEGAN + SECONDS
+locks = [0, 0]
+
+
+def page():
+    stream = socket.create_connection(("127.0.0.1", PORT))
+    stream.sendall(b"GET /v1/watch HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    stream.setblocking(False)
+    return stream
+
+
+def read(pages):
+    selector = selectors.DefaultSelector()
+    for stream in pages:
+        selector.register(stream, selectors.EVENT_READ)
+    while time.time() < END:
+        for key, _ in selector.select(1):
+            key.fileobj.recv(1 << 16)
+
+
+def churn(number):
+    connection = http.client.HTTPConnection("127.0.0.1", PORT)
+
+    def post(path, body):
+        connection.request("POST", path, json.dumps(body))
+        return json.loads(connection.getresponse().read())
+
+    while time.time() < END:
+        path = f"/v1/locks/churn%2F{number}%2F{locks[number] % 500}"
+        granted = post(path, {"ttl_ms": 5000})
+        if "lease" in granted and locks[number] % 10:
+            post(path + "/release", {"lease": granted["lease"]})
+        locks[number] += 1
+        time.sleep(0.02)
+
+
+threading.Thread(target=read, args=([page() for _ in range(PAGES)],), daemon=True).start()
+for number in range(2):
+    threading.Thread(target=churn, args=(number,), daemon=True).start()
+while time.time() < END:
+    status = dict(line.split(":", 1) for line in open(f"/proc/{PID}/status") if ":" in line)
+    spent = open(f"/proc/{PID}/stat").read().rsplit(")", 1)[1].split()
+    cpu = (int(spent[11]) + int(spent[12])) / 100
+    print(f"{time.time() - BEGAN:.0f} s: {status['VmRSS'].strip()}, {cpu} s of CPU, {sum(locks)} locks", flush=True)
+    time.sleep(30)

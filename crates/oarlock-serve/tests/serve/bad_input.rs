@@ -1,0 +1,220 @@
+//! Bad input has a clear answer, loses nothing and ends no server.
+
+use std::time::{Duration, Instant};
+
+use oarlock_serve::Config;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::support::{PATIENCE, Running, Store};
+
+#[tokio::test]
+async fn malformed_requests_have_clear_answers() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let long = format!("/v1/locks/{}", "a".repeat(1025));
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/locks/%FF", "", 400, "invalid-name"),
+        ("GET", long.as_str(), "", 400, "invalid-name"),
+        ("GET", "/v1/locks/a/b", "", 404, "not-found"),
+        ("PUT", "/v1/locks/a", "", 405, "method-not-allowed"),
+        ("GET", "/v1/locks?limit=0", "", 400, "bad-request"),
+        ("GET", "/v1/locks?limit=x", "", 400, "bad-request"),
+        ("GET", "/v1/locks?patern=x", "", 400, "bad-request"),
+        ("POST", "/v1/locks/a", "{", 400, "bad-request"),
+        ("POST", "/v1/locks/a", r#"{"ttl_ms":1}"#, 400, "bad-request"),
+        ("POST", "/v1/locks/a", r#"{"wait_ms":60001}"#, 400, "bad-request"),
+        ("POST", "/v1/locks/a?wait_ms=5", "", 400, "bad-request"),
+        ("POST", "/v1/locks/a/renew", "", 400, "bad-request"),
+        ("POST", "/v1/locks/a/renew", r#"{"lease":"e30"}"#, 400, "bad-request"),
+        ("POST", "/v1/locks/a/release", r#"{"lease":7}"#, 400, "bad-request"),
+        ("DELETE", "/v1/locks/a?fence=1", "", 403, "forbidden"),
+    ] {
+        let words = server.send(method, path, body).await.problem(status, code);
+        assert!(words.len() > 15, "{method} {path:.40}: {words}");
+    }
+    assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was taken");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_of_another_site_does_not_reach_the_server() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let words =
+        server.send_with("GET", "/v1/locks", "", &[("host", "evil.example:7070")]).await.problem(421, "unknown-host");
+    assert!(words.contains("--host"), "{words}");
+    server.send_with("GET", "/", "", &[("host", "evil.example")]).await.problem(421, "unknown-host");
+    for headers in
+        [&[("origin", "http://evil.example")][..], &[("origin", "null")], &[("sec-fetch-site", "cross-site")]]
+    {
+        server.send_with("POST", "/v1/locks/x", "", headers).await.problem(403, "forbidden");
+    }
+    assert!(store.connect().await.list().await.unwrap().is_empty());
+    let page = server.send("GET", "/", "").await;
+    for header in
+        ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "x-content-type-options: nosniff"]
+    {
+        assert!(page.head.contains(header), "{header}: {}", page.head);
+    }
+    assert!(
+        !page.text.contains("://") && !page.text.contains("<script>") && !page.text.contains(" onclick"),
+        "{}",
+        page.text
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn huge_bodies_and_heads_are_refused() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let host = server.address;
+    server.send("POST", "/v1/locks/x", &"a".repeat(100_000)).await.problem(413, "too-large");
+    let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nx: {}\r\n\r\n", "a".repeat(200_000));
+    assert!(server.raw(head.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    let many: String = (0..500).map(|n| format!("x{n}: a\r\n")).collect();
+    let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\n{many}\r\n");
+    assert!(server.raw(head.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    assert_eq!(server.send("GET", "/healthz", "").await.status, 200);
+    server.stop().await;
+}
+
+/// A proxy in front could understand such a request in another way than this server, and hide a second one in it.
+#[tokio::test]
+async fn requests_with_two_meanings_are_refused_or_have_one() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let host = server.address;
+    let hidden = format!("POST /v1/locks/smuggled HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
+    let shapes = [
+        format!(
+            "GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\ncontent-length: {}\r\n\r\n{hidden}",
+            hidden.len()
+        ),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nhost: evil.example\r\nconnection: close\r\n\r\n"),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n{hidden}"),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: +5\r\n\r\nhello"),
+        format!("GET /healthz HTTP/1.1\r\nhost : {host}\r\n\r\n"),
+        "\x16\x03\x01\x02\x00\x01\x00".to_owned(),
+    ];
+    for shape in shapes {
+        let answer = server.raw(shape.as_bytes()).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{shape:.120}\n{answer}");
+    }
+    assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was smuggled in");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn slow_clients_end_and_harm_no_other() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.patience = Duration::from_millis(700);
+    let server = Running::with(&store, config).await;
+    let host = server.address;
+    let begun = Instant::now();
+    // Neither head ends.
+    assert!(!server.raw(b"GET /v1/locks HTTP/1.1\r\n").await.contains("200"));
+    let body = format!("POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ncontent-length: 10\r\n\r\n{{");
+    assert!(server.raw(body.as_bytes()).await.contains("too-slow"));
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert_eq!(server.send("GET", "/v1/locks", "").await.status, 200);
+    server.stop().await;
+}
+
+/// A client that asks for a stream and does not read it is cut off; its server does not keep everything for it.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let store = Store::local();
+    let mut config = Config::default();
+    (config.patience, config.rate) = (Duration::from_millis(700), 1_000_000);
+    let server = Running::with(&store, config).await;
+    let locks = store.connect().await;
+    let reason = "r".repeat(1000);
+    let mut guards = Vec::new();
+    for name in 0..300 {
+        guards.push(locks.mutex(format!("{name}")).reason(&reason).lock().await.unwrap());
+    }
+    // Each asks again and again on one connection, and never reads. The server ends it: then it cannot be written to.
+    let request = format!("GET /v1/locks HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let cut_off = async { while stream.write_all(request.as_bytes()).await.is_ok() {} };
+        tokio::time::timeout(PATIENCE, cut_off).await.expect("the server cuts it off");
+    }
+    assert_eq!(server.send("GET", "/healthz", "").await.status, 200);
+    drop(guards);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_is_too_fast_waits() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.rate = 5;
+    let server = Running::with(&store, config).await;
+    let mut refused = None;
+    for _ in 0..30 {
+        let reply = server.send("GET", "/v1/locks", "").await;
+        if reply.status != 200 {
+            refused = Some(reply);
+        }
+    }
+    let refused = refused.expect("30 requests at once are too many for 5 a second");
+    refused.problem(429, "too-fast");
+    assert!(refused.head.contains("retry-after: 1"), "{refused:?}");
+    server.stop().await;
+}
+
+/// Many share an address, and a token: what they send must cost no other client its lock.
+#[tokio::test]
+async fn a_neighbour_that_sends_too_much_does_not_stop_renewals() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.rate = 1;
+    let server = Running::with(&store, config).await;
+    let granted = server.send("POST", "/v1/locks/x", "").await.json();
+    let lease = serde_json::json!({ "lease": granted["lease"] }).to_string();
+    let mut last = 0;
+    for _ in 0..10 {
+        last = server.send("GET", "/v1/locks/x", "").await.status;
+    }
+    assert_eq!(last, 429, "the neighbour is slowed down");
+    for _ in 0..10 {
+        let renewed = server.send("POST", "/v1/locks/x/renew", &lease).await;
+        assert_eq!(renewed.status, 200, "{renewed:?}");
+    }
+    // Nor is this a way round the limit: what is no lease counts, and so does one that was made up or has ended.
+    assert_eq!(server.send("POST", "/v1/locks/x/release", &lease).await.status, 200);
+    for body in ["{}", &lease] {
+        let mut answers = Vec::new();
+        for _ in 0..10 {
+            answers.push(server.send("POST", "/v1/locks/x/renew", body).await.status);
+        }
+        assert!(answers.contains(&429), "{body:.10}: {answers:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_ends_before_one_that_is_slow() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.patience = 10 * PATIENCE;
+    let server = Running::with(&store, config).await;
+    for bytes in ["", "GET /v1/locks HTTP/1.1\r\nhost:"] {
+        assert_eq!(server.raw(bytes.as_bytes()).await, "");
+    }
+    // One that has asked may rest.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    for pause in [7, 0] {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 4096];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("in time").unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+    }
+    server.stop().await;
+}

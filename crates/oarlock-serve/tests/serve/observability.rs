@@ -1,0 +1,45 @@
+//! The board and the alert rules ask for metrics that there are. `tools` shows that Prometheus can read them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oarlock_serve::Config;
+use serde_json::json;
+
+use super::support::{Running, Store, eventually};
+
+fn page(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../../docs/observability", name].iter().collect()
+}
+
+/// The metrics that a text names.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("oarlock_")).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_board_and_the_rules_ask_for_metrics_that_there_are() {
+    let store = Store::local();
+    let mut config = Config::default();
+    (config.metrics_names, config.sample) = (vec!["x*".to_owned()], Duration::from_millis(100));
+    let server = Running::with(&store, config).await;
+    let lease_of = |granted: &serde_json::Value| json!({ "lease": granted["lease"] }).to_string();
+    let released = lease_of(&server.send("POST", "/v1/locks/y", "").await.json());
+    assert_eq!(server.send("POST", "/v1/locks/y/release", &released).await.status, 200);
+    let lease = lease_of(&server.send("POST", "/v1/locks/x%22%0A", "").await.json());
+    assert_eq!(server.send("POST", "/v1/locks/x%22%0A/renew", &lease).await.status, 200);
+    let metrics = || async { server.send("GET", "/metrics", "").await.text };
+    eventually("it is sampled", || async { metrics().await.contains("oarlock_lock_token") }).await;
+    let text = metrics().await;
+    assert!(text.contains("oarlock_lock_waiters{name=\"x\\\"\\n\"} 0\n"), "{text}");
+    let there = named(&text);
+    for file in ["alerts.yml", "grafana.json"] {
+        let wanted = named(&std::fs::read_to_string(page(file)).unwrap());
+        assert!(wanted.len() >= 5, "{file}: {wanted:?}");
+        assert!(wanted.is_subset(&there), "{file} asks for {:?}", wanted.difference(&there));
+    }
+    assert_eq!(server.send("POST", "/v1/locks/x%22%0A/release", &lease).await.status, 200);
+    server.stop().await;
+}

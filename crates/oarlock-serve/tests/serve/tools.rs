@@ -1,0 +1,184 @@
+//! Tools of others, in a long run: schemathesis, axe-core, promtool, the compiler of TypeScript. Each is installed below
+//! the target folder when it is first needed.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use oarlock_serve::Config;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::support::{Running, Store, is_long};
+
+/// Longer than an installation takes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+const AXE: &str = "axe-core@4.14.0";
+const TYPESCRIPT: &str = "typescript@5.9.3";
+
+/// The folder of a tool.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tools").join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+async fn output(command: &mut Command) -> Option<Output> {
+    let output = command.kill_on_drop(true).output();
+    tokio::time::timeout(PATIENCE, output).await.expect("it ends").ok()
+}
+
+/// Runs a command that installs a tool; `None`, with the reason, if that fails: there may be no network.
+async fn install(command: &mut Command) -> Option<()> {
+    let done = output(command).await;
+    if done.as_ref().is_some_and(|done| done.status.success()) {
+        return Some(());
+    }
+    skip(&format!("cannot install it: {command:?}: {done:?}"));
+    None
+}
+
+/// Says why a test is skipped. Where everything must be there, it fails.
+pub(super) fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("skipped: {why}");
+}
+
+/// A package of npm: its folder.
+async fn npm(package: &str) -> Option<PathBuf> {
+    let (name, folder) = (package.split('@').next().unwrap_or_default(), folder("npm"));
+    let installed = folder.join("node_modules").join(name);
+    if !installed.join("package.json").is_file() {
+        let mut npm = Command::new("npm");
+        install(npm.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(package)).await?;
+    }
+    Some(installed)
+}
+
+/// The program of axe-core.
+pub(super) async fn axe() -> Option<String> {
+    Some(std::fs::read_to_string(npm(AXE).await?.join("axe.min.js")).unwrap())
+}
+
+/// Compiles a file of TypeScript into `to`, with strict rules.
+pub(super) async fn compile_typescript(file: &Path, to: &Path) -> Option<()> {
+    let compiler = npm(TYPESCRIPT).await?.join("bin/tsc");
+    let mut node = Command::new("node");
+    node.arg(compiler).args([
+        "--strict",
+        "--target",
+        "es2022",
+        "--module",
+        "es2022",
+        "--lib",
+        "es2022,dom,dom.iterable",
+    ]);
+    node.args(["--moduleResolution", "bundler", "--erasableSyntaxOnly", "--skipLibCheck", "--outDir"])
+        .arg(to)
+        .arg(file);
+    let done = output(&mut node).await?;
+    assert!(done.status.success(), "{done:?}");
+    Some(())
+}
+
+/// Requests that the document of the API describes, and some that it does not: each has an answer that it describes.
+#[tokio::test]
+async fn schemathesis_finds_no_answer_that_is_not_described() {
+    if !is_long() {
+        eprintln!("skipped: schemathesis runs in a long run only (OARLOCK_LONG=1)");
+        return;
+    }
+    let folder = folder("schemathesis");
+    let program = folder.join("bin/st");
+    if !program.is_file() {
+        let installed = async {
+            install(Command::new("python3").args(["-m", "venv"]).arg(&folder)).await?;
+            install(Command::new(folder.join("bin/pip")).args(["install", "--quiet", SCHEMATHESIS])).await
+        };
+        if installed.await.is_none() {
+            return;
+        }
+    }
+    let store = Store::local();
+    let mut config = Config::default();
+    config.rate = 1_000_000;
+    let server = Running::with(&store, config).await;
+    let document = format!("http://{}/v1/openapi.json", server.address);
+    // A stream does not end. A request to lock may be refused although the document describes it: its key stands for
+    // another, or takes more permits than there are. A lease is made by the server, and what looks like one is refused.
+    for choice in [
+        &["--exclude-path-regex", "watch$", "--exclude-method", "POST"][..],
+        &["--include-method", "POST", "--exclude-checks", "positive_data_acceptance"],
+    ] {
+        let mut st = Command::new(&program);
+        st.arg("run").arg(&document).args(["-n", "30", "--seed", "1", "--no-color", "--request-timeout", "90"]);
+        st.args(["--phases", "examples,coverage,fuzzing"]).args(choice).current_dir(&folder);
+        let done = output(&mut st).await.expect("it starts");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    }
+    assert_eq!(server.send("GET", "/healthz", "").await.status, 200);
+    server.stop().await;
+}
+
+/// The rules, the queries of the board and the metrics themselves.
+#[tokio::test]
+async fn promtool_accepts_the_rules_the_board_and_the_metrics() {
+    let Some(promtool) = promtool().await else { return };
+    let check = async |arguments: &[&str], input: Option<&Path>| {
+        let mut command = Command::new(&promtool);
+        command.arg("check").args(arguments);
+        if let Some(input) = input {
+            command.stdin(std::fs::File::open(input).unwrap());
+        }
+        let done = output(&mut command).await.expect("it starts");
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    };
+    let pages: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/observability"].iter().collect();
+    check(&["rules", pages.join("alerts.yml").to_str().unwrap()], None).await;
+    let board: Value = serde_json::from_str(&std::fs::read_to_string(pages.join("grafana.json")).unwrap()).unwrap();
+    let targets = board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array());
+    let queries = targets.flatten().filter_map(|target| target["expr"].as_str());
+    let rules: Vec<Value> = queries
+        .map(|query| query.replace("$__rate_interval", "5m").replace("$__range", "1h"))
+        .enumerate()
+        .map(|(number, query)| json!({ "record": format!("board:query:{number}"), "expr": query }))
+        .collect();
+    assert!(rules.len() >= 10, "{rules:?}");
+    let dir = tempfile::TempDir::new().unwrap();
+    // JSON is YAML.
+    let file = dir.path().join("board.yml");
+    std::fs::write(&file, json!({ "groups": [{ "name": "board", "rules": rules }] }).to_string()).unwrap();
+    check(&["rules", file.to_str().unwrap()], None).await;
+
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let granted = server.send("POST", "/v1/locks/x", "").await.json();
+    let lease = json!({ "lease": granted["lease"] }).to_string();
+    for path in ["/v1/locks/x/renew", "/v1/locks/x/release"] {
+        assert_eq!(server.send("POST", path, &lease).await.status, 200);
+    }
+    let metrics = dir.path().join("metrics");
+    std::fs::write(&metrics, server.send("GET", "/metrics", "").await.text).unwrap();
+    check(&["metrics"], Some(&metrics)).await;
+    server.stop().await;
+}
+
+/// The one of this machine, or in a long run from its Debian package, without its service.
+async fn promtool() -> Option<PathBuf> {
+    if output(Command::new("promtool").arg("--version")).await.is_some() {
+        return Some("promtool".into());
+    }
+    if !is_long() {
+        eprintln!("skipped: there is no promtool, and it is installed in a long run only (OARLOCK_LONG=1)");
+        return None;
+    }
+    let folder = folder("promtool");
+    let program = folder.join("usr/bin/promtool");
+    if !program.is_file() {
+        install(Command::new("apt-get").args(["download", "prometheus"]).current_dir(&folder)).await?;
+        install(Command::new("sh").args(["-c", "dpkg-deb -x prometheus_*.deb ."]).current_dir(&folder)).await?;
+    }
+    Some(program)
+}

@@ -1,0 +1,143 @@
+//! Deliberately broken locks. The checker and the cases must catch them, or they prove nothing.
+//!
+//! Each is the reference store with one rule broken, as real lock implementations have broken it.
+
+mod flawed;
+mod recorded;
+mod schedules;
+mod storm;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use oarlock_core::memory::{Kit, Memory};
+use oarlock_core::{ClaimId, DynDriver, Fence, ResourceName};
+
+pub use recorded::through_a_file;
+pub use storm::storm;
+
+/// Which rule is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// None: the correct store, which must pass.
+    None,
+    /// A release frees the lock of any holder, like a plain delete.
+    ReleasesAnyone,
+    /// A renewal answers "alive" for every claim, also after the store has granted the lock to another.
+    RenewsAnyone,
+    /// A renewal answers "alive" and extends nothing.
+    RenewsNothing,
+    /// Weights and capacities are ignored.
+    IgnoresWeight,
+    /// Every grant has the same fence.
+    RepeatsFences,
+    /// Fences fall.
+    FencesFall,
+    /// The store frees a lock before the end of its lease.
+    ExpiresEarly,
+    /// A claim that is not renewed never ends.
+    NeverExpires,
+    /// A dead waiter stays in the queue.
+    KeepsDeadWaiters,
+    /// A repeated attempt takes a second place.
+    TakesSecondPlaces,
+    /// No waiter is notified of a release.
+    LosesWakeUps,
+    /// The lease begins with the reply instead of the request, on a slow connection.
+    CountsFromTheReply,
+}
+
+impl Flaw {
+    /// All of them, the correct store first.
+    pub const ALL: [Self; 13] = [
+        Self::None,
+        Self::ReleasesAnyone,
+        Self::RenewsAnyone,
+        Self::RenewsNothing,
+        Self::IgnoresWeight,
+        Self::RepeatsFences,
+        Self::FencesFall,
+        Self::ExpiresEarly,
+        Self::NeverExpires,
+        Self::KeepsDeadWaiters,
+        Self::TakesSecondPlaces,
+        Self::LosesWakeUps,
+        Self::CountsFromTheReply,
+    ];
+
+    /// What is broken, in words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::None => "nothing: the correct lock",
+            Self::ReleasesAnyone => "a release frees the lock of any holder",
+            Self::RenewsAnyone => "a renewal says alive after another was granted the lock",
+            Self::RenewsNothing => "a renewal extends nothing",
+            Self::IgnoresWeight => "weights are ignored",
+            Self::RepeatsFences => "every grant has the same fence",
+            Self::FencesFall => "fences fall",
+            Self::ExpiresEarly => "the lease ends early",
+            Self::NeverExpires => "the lease never ends",
+            Self::KeepsDeadWaiters => "a dead waiter keeps its place",
+            Self::TakesSecondPlaces => "a repeated request takes a second place",
+            Self::LosesWakeUps => "no waiter is woken",
+            Self::CountsFromTheReply => "the lease counts from the reply",
+        }
+    }
+
+    /// What the checker finds in [`storm`] within a few seconds: one of these. Nothing for the correct store.
+    #[must_use]
+    pub const fn shows(self) -> &'static [&'static str] {
+        match self {
+            Self::ReleasesAnyone
+            | Self::RenewsAnyone
+            | Self::RenewsNothing
+            | Self::IgnoresWeight
+            | Self::ExpiresEarly
+            | Self::CountsFromTheReply => &["Overlap"],
+            Self::RepeatsFences => &["FenceRepeated"],
+            Self::FencesFall => &["FenceOrder"],
+            Self::NeverExpires | Self::KeepsDeadWaiters | Self::TakesSecondPlaces | Self::LosesWakeUps => &["Starved"],
+            Self::None => &[],
+        }
+    }
+}
+
+/// A store with a flaw.
+#[derive(Debug)]
+pub struct BrokenStore {
+    store: Memory,
+    flaw: Flaw,
+    notes: Arc<Mutex<Notes>>,
+}
+
+/// What the flaws remember, for all connections.
+#[derive(Debug, Default)]
+struct Notes {
+    queues: HashMap<ResourceName, VecDeque<ClaimId>>,
+    places: HashMap<ClaimId, ClaimId>,
+    fences: HashMap<ClaimId, Fence>,
+}
+
+impl BrokenStore {
+    /// A new store with this flaw.
+    #[must_use]
+    pub fn new(flaw: Flaw) -> Self {
+        Self { store: Memory::new(), flaw, notes: Arc::default() }
+    }
+
+    /// Its flaw.
+    #[must_use]
+    pub fn flaw(&self) -> Flaw {
+        self.flaw
+    }
+
+    /// A connection, and the kit that injects its faults.
+    #[must_use]
+    pub fn open(&self) -> (Arc<dyn DynDriver>, Kit) {
+        let inner = self.store.connect();
+        let kit = inner.kit();
+        (Arc::new(flawed::Flawed { inner, flaw: self.flaw, notes: self.notes.clone() }), kit)
+    }
+}

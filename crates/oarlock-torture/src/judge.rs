@@ -1,0 +1,201 @@
+//! Judges a history: what its holders believed, the fences, the counters, and what is left at the end.
+
+mod counted;
+mod excuse;
+mod figures;
+mod holds;
+mod tried;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use oarlock_core::clock::Moment;
+use serde::Serialize;
+
+use crate::history::{Rules, Verdict, Violation};
+use crate::record::{Event, FaultKind, Record, What};
+
+use excuse::Excuses;
+pub use figures::{Figures, LockFigures};
+pub use holds::{Belief, BeliefEnd, beliefs};
+pub use tried::{LEFT_OUT, UNUSED};
+
+/// The verdict on a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Ruling {
+    /// Everything that was tried held, and enough was tried.
+    #[serde(rename = "OK")]
+    Ok,
+    /// Too little was tried, or it could not be judged.
+    #[serde(rename = "INCONCLUSIVE")]
+    Inconclusive,
+    /// Something went wrong that this deployment does not promise to prevent.
+    #[serde(rename = "RISK SEEN")]
+    RiskSeen,
+    /// A promise was broken.
+    #[serde(rename = "VIOLATION")]
+    Violation,
+}
+
+impl fmt::Display for Ruling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "OK",
+            Self::Inconclusive => "INCONCLUSIVE",
+            Self::RiskSeen => "RISK SEEN",
+            Self::Violation => "VIOLATION",
+        })
+    }
+}
+
+/// One thing that keeps a run from being OK.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub ruling: Ruling,
+    /// Its name.
+    pub name: &'static str,
+    /// When: nanoseconds since the start, where it has a time.
+    pub at: Option<u64>,
+    /// What happened, in words.
+    pub what: String,
+    /// The last fault before it, in words.
+    pub after: Option<String>,
+    /// Why it is no violation.
+    pub excuse: Option<&'static str>,
+}
+
+/// The judgement of a run.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+#[must_use = "a judgement that is not read proves nothing"]
+pub struct Judgement {
+    /// The verdict: the worst finding, or OK.
+    pub ruling: Ruling,
+    /// What was found.
+    pub findings: Vec<Finding>,
+    /// What was counted.
+    pub figures: Figures,
+}
+
+/// Fewer holds prove nothing.
+const LEAST_HOLDS: usize = 20;
+
+/// More of one kind than this are counted and not listed.
+const LISTED: usize = 8;
+
+/// What the checker says of the beliefs in a history.
+#[must_use]
+pub fn violations(record: &Record) -> Vec<Violation> {
+    check(record, &beliefs(record)).violations
+}
+
+/// The holds, waits and deaths of a history, as the checker takes them.
+pub(crate) fn history_of(record: &Record) -> crate::history::History {
+    holds::history(record, &beliefs(record))
+}
+
+/// How long a takeover may take: as the header says, or longer where the store granted longer leases than were asked for.
+fn takeover(record: &Record) -> Duration {
+    let lease = |event: &Event| match event.what {
+        What::Granted { until, .. } | What::Until { until, .. } if until < u64::MAX => until.saturating_sub(event.at),
+        _ => 0,
+    };
+    let longest = Duration::from_nanos(record.events.iter().map(lease).max().unwrap_or(0));
+    Duration::from_millis(record.header.takeover_ms).max(takeover_after(longest))
+}
+
+/// A lease, a missed one, and the time that a store needs to notice.
+pub(crate) fn takeover_after(lease: Duration) -> Duration {
+    lease.saturating_mul(2).saturating_add(Duration::from_secs(10))
+}
+
+fn check(record: &Record, beliefs: &[Belief]) -> Verdict {
+    let takeover = takeover(record);
+    let kills = record.header.faults.contains(&FaultKind::Kill);
+    let rules = Rules::new().least_holds(LEAST_HOLDS).least_takeovers(usize::from(kills)).takeover_within(takeover);
+    let rules = if record.header.fencing == "none" { rules.unfenced() } else { rules };
+    holds::history(record, beliefs).check(&rules)
+}
+
+/// Judges a history.
+pub fn judge(record: &Record) -> Judgement {
+    let beliefs = beliefs(record);
+    let verdict = check(record, &beliefs);
+    let mut figures = Figures::of(record, &beliefs);
+    (figures.takeovers, figures.slowest_takeover) = (verdict.takeovers, verdict.slowest_takeover);
+    let excuses = Excuses::new(record, takeover(record));
+    let mut findings: Vec<_> = verdict.violations.iter().map(|violation| checked(&excuses, violation)).collect();
+    findings.extend(counted::findings(record, &excuses, &figures));
+    findings.extend(tried::exercised(record, &excuses.commands, &figures));
+    findings.extend(tried::whole(record));
+    findings.extend(tried::left(record));
+    let ruling = findings.iter().map(|finding| finding.ruling).max().unwrap_or(Ruling::Ok);
+    shorten(&mut findings);
+    for finding in &mut findings {
+        finding.after = finding.at.and_then(|at| last_fault(record, Moment::from_nanos(at)));
+    }
+    Judgement { ruling, findings, figures }
+}
+
+fn checked(excuses: &Excuses<'_>, violation: &Violation) -> Finding {
+    let at = match violation {
+        Violation::Overlap { second, .. } | Violation::CapacityExceeded { second, .. } => second.granted,
+        Violation::FenceRepeated { second, .. } => second.granted,
+        Violation::FenceOrder { later, .. } => later.granted,
+        Violation::Overtaken { overtook, .. } => overtook.granted,
+        Violation::Starved { since, .. } => *since,
+        Violation::Vacuous { .. } => {
+            return finding(Ruling::Inconclusive, violation.name(), None, violation.to_string());
+        }
+    };
+    excused(excuses.of(violation), violation.name(), at.as_nanos(), violation.to_string())
+}
+
+/// A violation, or a risk if there is an excuse.
+fn excused(excuse: Option<&'static str>, name: &'static str, at: u64, what: String) -> Finding {
+    let ruling = if excuse.is_some() { Ruling::RiskSeen } else { Ruling::Violation };
+    Finding { excuse, ..finding(ruling, name, Some(at), what) }
+}
+
+fn finding(ruling: Ruling, name: &'static str, at: Option<u64>, what: String) -> Finding {
+    Finding { ruling, name, at, what, after: None, excuse: None }
+}
+
+/// The fault before a moment, if it can have to do with it.
+fn last_fault(record: &Record, at: Moment) -> Option<String> {
+    let reach = Duration::from_millis(record.header.ttl_ms.saturating_mul(3));
+    let mut faults = record.events.iter().filter_map(|event| match &event.what {
+        What::Fault { kind, w, host, .. } if event.at <= at.as_nanos() => Some((event.at, kind, w, host)),
+        _ => None,
+    });
+    let (begun, kind, w, host) = faults.next_back()?;
+    let ago = at.since(Moment::from_nanos(begun));
+    if ago > reach {
+        return None;
+    }
+    let who = w.map_or_else(String::new, |w| format!(" of worker {w}"));
+    let host = host.as_ref().map_or_else(String::new, |host| format!(" to {host}"));
+    Some(format!("{}{who}{host}, {} ms before", kind.words(), ago.as_millis()))
+}
+
+/// Keeps the first of each name, the worst first.
+fn shorten(findings: &mut Vec<Finding>) {
+    findings.sort_by_key(|finding| (std::cmp::Reverse(finding.ruling), finding.at));
+    let mut counts = BTreeMap::<_, usize>::new();
+    findings.retain(|finding| {
+        let count = counts.entry((finding.ruling, finding.name)).or_default();
+        *count += 1;
+        *count <= LISTED
+    });
+    for ((ruling, name), count) in counts {
+        if count > LISTED {
+            findings.push(finding(ruling, name, None, format!("and {} more like this", count - LISTED)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

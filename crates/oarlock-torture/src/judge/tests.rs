@@ -1,0 +1,400 @@
+//! Each verdict, and each reason for it.
+
+use super::*;
+use crate::record::{Event, Header, LockKind, LockSpec, VERSION};
+
+const MS: u64 = 1_000_000;
+
+/// A run that is OK, of which each test breaks something.
+struct Run {
+    record: Record,
+    fence: u64,
+    value: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let header = Header {
+            oarlock_torture: VERSION,
+            run: "r".to_owned(),
+            seed: 1,
+            url: "etcd://localhost".to_owned(),
+            lock: "oarlock".to_owned(),
+            consistency: "consensus".to_owned(),
+            liveness: "lease".to_owned(),
+            fencing: "strict".to_owned(),
+            ttl_ms: 100,
+            duration_ms: 5000,
+            workers: 2,
+            rate: 100,
+            started_ms: 0,
+            takeover_ms: 500,
+            locks: vec![LockSpec { name: "a".to_owned(), kind: LockKind::Mutex }],
+            faults: FaultKind::OF_PROCESSES.to_vec(),
+            by_hand: false,
+            untried: Vec::new(),
+        };
+        let mut run = Self { record: Record { header, events: Vec::new() }, fence: 0, value: 0 };
+        for (at, name) in [(0, "calm"), (0, "scenes"), (1900, "storm"), (1950, "drain")] {
+            run.add(at, What::Phase { name: name.to_owned() });
+        }
+        run.add(0, What::Started { w: 0, slot: 0 });
+        run.add(0, What::Started { w: 1, slot: 1 });
+        run.add(1, What::Fault { id: 3, kind: FaultKind::KillWaiter, w: Some(9), host: None });
+        run.add(1, What::Repeated { w: 0, verb: "renew".to_owned() });
+        run.add(1, What::Asked { w: 0, op: 99, lock: "a".to_owned(), units: None });
+        run.add(1, What::GaveUp { w: 0, op: 99, why: crate::worker::CANCELLED.to_owned() });
+        for count in 0..30 {
+            run.hold(count % 2, count_at(count), 5);
+        }
+        // The stopped holder, with a write in flight.
+        run.add(500, What::Fault { id: 1, kind: FaultKind::Pause, w: Some(0), host: None });
+        run.add(501, What::FaultEnded { id: 1, effect: None });
+        run.wrote(502, 0, 1, false, 31);
+        // The killed holder, and the waiter that follows.
+        run.add(600, What::Asked { w: 0, op: 9090, lock: "a".to_owned(), units: None });
+        run.fence += 1;
+        let fence = run.fence;
+        run.add(601, What::Granted { w: 0, op: 9090, fence, until: 700 * MS });
+        run.add(602, What::Asked { w: 1, op: 9091, lock: "a".to_owned(), units: None });
+        run.add(610, What::Fault { id: 2, kind: FaultKind::Kill, w: Some(0), host: None });
+        run.add(610, What::Died { w: 0, why: "killed".to_owned() });
+        run.fence += 1;
+        let fence = run.fence;
+        run.add(720, What::Granted { w: 1, op: 9091, fence, until: 900 * MS });
+        run.add(730, What::Ended { w: 1, op: 9091, lost: None });
+        run.add(2000, What::Drained { w: 1, failed: None });
+        run.add(2001, What::Left { lock: "a".to_owned(), holders: Some(0), waiters: Some(0) });
+        run
+    }
+
+    fn add(&mut self, ms: u64, what: What) {
+        self.record.events.push(Event { at: ms * MS, what });
+    }
+
+    fn hold(&mut self, w: u32, at: u64, span: u64) {
+        self.fence += 1;
+        let (op, fence) = (at, self.fence);
+        self.add(at, What::Asked { w, op, lock: "a".to_owned(), units: None });
+        self.add(at + 1, What::Granted { w, op, fence, until: (at + 100) * MS });
+        self.value += 1;
+        self.wrote(at + 2, w, fence, true, self.value);
+        self.add(at + span, What::Ended { w, op, lost: None });
+    }
+
+    fn wrote(&mut self, at: u64, w: u32, fence: u64, accepted: bool, plain: u64) {
+        let (op, lock, fenced) = (0, "a".to_owned(), Some(if accepted { plain } else { 2 }));
+        self.add(at, What::Wrote { w, op, lock, fence, fenced, plain, accepted });
+    }
+
+    fn judge(mut self) -> Judgement {
+        self.add(3000, What::Done);
+        self.record.events.sort_by_key(|event| event.at);
+        judge(&self.record)
+    }
+}
+
+fn count_at(count: u32) -> u64 {
+    u64::from(count) * 10 + 1
+}
+
+fn names(judgement: &Judgement) -> Vec<&'static str> {
+    judgement.findings.iter().map(|finding| finding.name).collect()
+}
+
+fn store(run: &mut Run, consistency: &str, fencing: &str) {
+    (run.record.header.consistency, run.record.header.fencing) = (consistency.to_owned(), fencing.to_owned());
+}
+
+/// Two believe at once, at 1000 ms.
+fn overlap(run: &mut Run) {
+    run.hold(0, 1000, 50);
+    run.hold(1, 1010, 20);
+}
+
+fn command(run: &mut Run, at: u64, code: i64) {
+    run.record.header.faults.push(FaultKind::Command);
+    run.add(at, What::Fault { id: 77, kind: FaultKind::Command, w: None, host: None });
+    run.add(at + 1, What::FaultEnded { id: 77, effect: Some(code) });
+}
+
+#[test]
+fn a_run_in_which_everything_held_is_ok() {
+    let judged = Run::new().judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Ok, vec![]), "{judged:#?}");
+    let figures = &judged.figures;
+    assert_eq!((figures.holds, figures.deaths, figures.takeovers, figures.refused()), (32, 1, 1, 1));
+    assert_eq!(figures.slowest_takeover, Some(Duration::from_millis(110)));
+    assert_eq!(figures.least_margin, Some(Duration::from_millis(110)));
+    // 31 writes, and the plain counter was set to 31 by the last of them: none is missing.
+    assert_eq!(figures.lost_without_fence(), 0);
+}
+
+#[test]
+fn two_believers_are_a_violation() {
+    let mut run = Run::new();
+    overlap(&mut run);
+    let judged = run.judge();
+    assert_eq!(judged.ruling, Ruling::Violation);
+    let overlap = judged.findings.iter().find(|finding| finding.name == "Overlap").unwrap();
+    assert_eq!((overlap.at, overlap.excuse), (Some(1011 * MS), None));
+    assert!(overlap.what.contains("contender 1") && overlap.what.contains("contender 0"), "{}", overlap.what);
+}
+
+/// The same on a store that may forget; and on one server after the user's command, but not before it.
+#[test]
+fn two_believers_are_a_risk_where_the_store_may_forget() {
+    let ruling = |consistency: &str, hurt_at: Option<u64>| {
+        let mut run = Run::new();
+        store(&mut run, consistency, "clocked");
+        overlap(&mut run);
+        if let Some(at) = hurt_at {
+            command(&mut run, at, 0);
+        }
+        let judged = run.judge();
+        assert!(names(&judged).contains(&"Overlap"), "{judged:#?}");
+        judged.ruling
+    };
+    assert_eq!(ruling("best effort", Some(900)), Ruling::RiskSeen);
+    assert_eq!(ruling("best effort", None), Ruling::Violation, "no server was broken");
+    assert_eq!(ruling("one server", Some(900)), Ruling::RiskSeen);
+    assert_eq!(ruling("one server", Some(2500)), Ruling::Violation, "the command came later");
+    assert_eq!(ruling("one server", None), Ruling::Violation);
+    assert_eq!(ruling("timing", Some(900)), Ruling::RiskSeen);
+    assert_eq!(ruling("timing", None), Ruling::Violation);
+    assert_eq!(ruling("consensus", Some(900)), Ruling::Violation, "a majority does not forget");
+}
+
+/// Where a server takes the end of all connections of a process for its death, a reset can end a lock before its holder
+/// knows. Only a reset of that holder, while it held, is an excuse.
+#[test]
+fn a_reset_is_an_excuse_where_the_connection_is_the_sign_of_life() {
+    let ruling = |liveness: &str, at: u64, w: Option<u32>| {
+        let mut run = Run::new();
+        store(&mut run, "one server", "clocked");
+        run.record.header.liveness = liveness.to_owned();
+        overlap(&mut run);
+        run.add(at, What::Fault { id: 5, kind: FaultKind::Refuse, w, host: None });
+        run.judge().ruling
+    };
+    assert_eq!(ruling("lease and process", 1005, Some(0)), Ruling::RiskSeen);
+    assert_eq!(ruling("lease and process", 1005, None), Ruling::RiskSeen);
+    assert_eq!(ruling("session", 1005, Some(0)), Ruling::RiskSeen);
+    assert_eq!(ruling("lease", 1005, Some(0)), Ruling::Violation, "nothing but time ends a lease");
+    assert_eq!(ruling("lease and process", 1005, Some(1)), Ruling::Violation, "that was another worker");
+    assert_eq!(ruling("lease and process", 990, Some(0)), Ruling::Violation, "it did not hold yet");
+    assert_eq!(ruling("lease and process", 1020, Some(0)), Ruling::Violation, "both believed already");
+    let mut run = Run::new();
+    run.record.header.liveness = "session".to_owned();
+    overlap(&mut run);
+    run.add(1005, What::Fault { id: 5, kind: FaultKind::Refuse, w: Some(0), host: None });
+    assert_eq!(run.judge().ruling, Ruling::Violation, "a session of a consensus outlives its connections");
+}
+
+/// Fences that come from a clock rise even if the store forgot everything.
+#[test]
+fn a_fence_that_falls_is_a_violation_also_on_a_store_that_forgets() {
+    let ruling = |consistency: &str, fencing: &str| {
+        let mut run = Run::new();
+        store(&mut run, consistency, fencing);
+        command(&mut run, 900, 0);
+        run.fence -= 10;
+        run.hold(0, 1000, 5);
+        let judged = run.judge();
+        assert!(names(&judged).contains(&"StaleAccepted"), "{judged:#?}");
+        assert_eq!(names(&judged).contains(&"FenceOrder"), fencing != "none", "{judged:#?}");
+        judged.ruling
+    };
+    assert_eq!(ruling("best effort", "clocked"), Ruling::Violation);
+    assert_eq!(ruling("best effort", "none"), Ruling::RiskSeen);
+    assert_eq!(ruling("one server", "strict"), Ruling::RiskSeen);
+    assert_eq!(ruling("consensus", "strict"), Ruling::Violation);
+}
+
+#[test]
+fn a_run_that_tried_too_little_is_never_ok() {
+    let mut empty = Run::new();
+    empty.record.events.clear();
+    let judged = empty.judge();
+    assert_eq!(judged.ruling, Ruling::Inconclusive);
+    assert!(names(&judged).contains(&"Vacuous"), "{judged:#?}");
+
+    let called = |name: &'static str, change: &dyn Fn(&mut Run)| {
+        let mut run = Run::new();
+        change(&mut run);
+        let judged = run.judge();
+        assert_eq!((judged.ruling, names(&judged)), (Ruling::Inconclusive, vec![name]), "{judged:#?}");
+    };
+    let untried = |change: &dyn Fn(&mut Run)| called("Untried", change);
+    untried(&|run| run.record.header.faults.push(FaultKind::Strand));
+    called(LEFT_OUT, &|run| run.record.header.faults.retain(|kind| *kind != FaultKind::Cancel));
+    untried(&|run| run.record.events.retain(|event| !matches!(&event.what, What::Phase { name } if name == "drain")));
+    untried(&|run| run.record.events.retain(|event| !matches!(event.what, What::Left { .. })));
+    untried(&|run| run.record.events.retain(|event| !matches!(event.what, What::Drained { .. })));
+    untried(&|run| run.add(1700, What::Garbled { w: 1 }));
+    untried(&|run| {
+        run.record.header.faults.push(FaultKind::Cut);
+        run.add(1700, What::Fault { id: 8, kind: FaultKind::Cut, w: Some(1), host: None });
+        run.add(1800, What::FaultEnded { id: 8, effect: Some(0) });
+    });
+    untried(&|run| run.record.header.untried.push("the moon".to_owned()));
+    untried(&|run| command(run, 900, 1));
+    untried(&|run| run.record.events.retain(|event| !matches!(event.what, What::Wrote { accepted: false, .. })));
+    untried(&|run| {
+        run.record.header.faults.push(FaultKind::LostReply);
+        run.add(900, What::Fault { id: 9, kind: FaultKind::LostReply, w: None, host: None });
+        run.add(901, What::FaultEnded { id: 9, effect: Some(0) });
+    });
+}
+
+#[test]
+fn a_late_takeover_is_a_violation() {
+    let mut run = Run::new();
+    run.record.header.takeover_ms = 1;
+    // Two leases and ten seconds, whatever the header says.
+    run.add(1100, What::Asked { w: 3, op: 80, lock: "a".to_owned(), units: None });
+    run.add(1101, What::Granted { w: 3, op: 80, fence: 80, until: 1200 * MS });
+    run.add(1110, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
+    run.add(1120, What::Died { w: 3, why: "killed".to_owned() });
+    run.add(20_000, What::Granted { w: 1, op: 81, fence: 81, until: 20_100 * MS });
+    run.add(20_010, What::Ended { w: 1, op: 81, lost: None });
+    run.add(20_020, What::Done);
+    run.record.events.retain(|event| !matches!(&event.what, What::Phase { name } if name == "storm"));
+    run.add(20_015, What::Phase { name: "storm".to_owned() });
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Violation, vec!["Starved"]), "{judged:#?}");
+}
+
+#[test]
+fn an_update_that_the_fence_lost_is_a_violation() {
+    let mut run = Run::new();
+    let fence = run.fence;
+    // The value is that of the write before it.
+    run.wrote(1000, 1, fence, true, 30);
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Violation, vec!["LostUpdate"]), "{judged:#?}");
+
+    let mut run = Run::new();
+    run.wrote(1000, 1, 3, true, 31);
+    assert_eq!(names(&run.judge()), ["StaleAccepted"]);
+}
+
+#[test]
+fn what_is_left_or_stuck_is_a_violation() {
+    let mut run = Run::new();
+    run.add(2500, What::Left { lock: "a".to_owned(), holders: Some(0), waiters: Some(1) });
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Violation, vec!["Leaked"]));
+
+    let stuck = |why: &str| {
+        let mut run = Run::new();
+        run.add(2500, What::Drained { w: 0, failed: Some(why.to_owned()) });
+        run.judge()
+    };
+    assert_eq!(stuck("Busy: worker 1 holds it").ruling, Ruling::Violation);
+    assert_eq!(stuck("its process ended by itself").ruling, Ruling::Inconclusive);
+    assert_eq!(stuck("Unreachable: connection refused").ruling, Ruling::Inconclusive);
+    let mut run = Run::new();
+    run.add(2500, What::Left { lock: "a".to_owned(), holders: None, waiters: None });
+    assert_eq!(run.judge().ruling, Ruling::Inconclusive);
+}
+
+/// A stopped holder believes until its lease ends, whatever it reports later; a dead one no longer than it lived.
+#[test]
+fn belief_ends_with_the_lease_or_with_the_process() {
+    let mut run = Run::new();
+    run.add(1000, What::Asked { w: 5, op: 1, lock: "a".to_owned(), units: None });
+    run.add(1001, What::Granted { w: 5, op: 1, fence: 90, until: 1100 * MS });
+    run.add(1050, What::Until { w: 5, op: 1, until: 1150 * MS });
+    run.add(1200, What::Died { w: 5, why: "killed".to_owned() });
+    run.add(1300, What::Asked { w: 6, op: 1, lock: "a".to_owned(), units: None });
+    run.add(1301, What::Granted { w: 6, op: 1, fence: 91, until: 1400 * MS });
+    run.add(1350, What::Died { w: 6, why: "killed".to_owned() });
+    run.add(1500, What::Done);
+    let found = beliefs(&run.record);
+    let end = |w: u32| found.iter().find(|belief| belief.w == w).map(|belief| belief.ended / MS);
+    assert_eq!((end(5), end(6)), (Some(1150), Some(1350)));
+}
+
+/// A worker that was stopped before it could report its grant: its reports are in another order than what happened.
+#[test]
+fn a_grant_that_is_reported_after_its_lease_is_judged_by_its_lease() {
+    for ended in [true, false] {
+        let mut run = Run::new();
+        run.add(1000, What::Asked { w: 5, op: 1, lock: "a".to_owned(), units: None });
+        // Its lease ended at 1100, and the next holder came; then it could report.
+        run.add(1400, What::Granted { w: 5, op: 1, fence: 40, until: 1100 * MS });
+        run.fence = 40;
+        run.hold(1, 1200, 20);
+        if ended {
+            run.add(1100, What::Ended { w: 5, op: 1, lost: Some("expired".to_owned()) });
+        }
+        run.add(1500, What::Died { w: 5, why: "killed".to_owned() });
+        let mut again = Run { record: run.record.clone(), fence: run.fence, value: run.value };
+        let judged = run.judge();
+        assert_eq!((judged.ruling, names(&judged)), (Ruling::Ok, vec![]), "{judged:#?}");
+        // Its fence is compared all the same.
+        again.fence = 39;
+        again.hold(1, 1600, 20);
+        assert!(names(&again.judge()).contains(&"FenceRepeated"), "ended {ended}");
+    }
+}
+
+#[test]
+fn a_long_list_is_shortened_and_counted() {
+    let mut run = Run::new();
+    for count in 0..50 {
+        run.add(2500, What::Left { lock: format!("l{count}"), holders: Some(1), waiters: None });
+    }
+    let judged = run.judge();
+    assert_eq!(judged.findings.len(), LISTED + 1);
+    assert!(
+        judged.findings.iter().any(|finding| finding.what == format!("and {} more like this", 50 - LISTED)),
+        "{judged:#?}"
+    );
+}
+
+/// A library that believes until it is asked: a holder is stopped from 1010 to 1200 ms and believes until `ended`, and
+/// the next one is granted the lock at `next`.
+fn stopped_peer(paused: u32, next: u64, ended: u64) -> Judgement {
+    let mut run = Run::new();
+    store(&mut run, "unknown", "none");
+    run.record.header.lock = "another library".to_owned();
+    run.hold(0, 1000, ended - 1000);
+    run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(paused), host: None });
+    run.add(1200, What::FaultEnded { id: 50, effect: None });
+    run.hold(1, next, 10);
+    run.judge()
+}
+
+#[test]
+fn a_peer_whose_lease_ended_while_it_was_stopped_is_a_risk_in_words() {
+    let risk = stopped_peer(0, 1120, 1210);
+    let overlap = risk.findings.iter().find(|finding| finding.name == "Overlap").expect("two believed at once");
+    assert_eq!((risk.ruling, overlap.ruling), (Ruling::RiskSeen, Ruling::RiskSeen));
+    assert!(overlap.excuse.is_some_and(|words| words.contains("while it was stopped")), "{overlap:?}");
+    // Another worker was stopped; its lease cannot have ended yet; it does not notice when it goes on.
+    for (paused, next, ended) in [(1, 1120, 1210), (0, 1030, 1210), (0, 1120, 1400)] {
+        let judgement = stopped_peer(paused, next, ended);
+        assert_eq!(judgement.ruling, Ruling::Violation, "{paused} {next} {ended}");
+    }
+}
+
+#[test]
+fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
+    let mut run = Run::new();
+    run.record.header.faults.retain(|kind| *kind == FaultKind::Kill);
+    let judgement = run.judge();
+    assert_eq!(judgement.ruling, Ruling::Inconclusive);
+    assert!(names(&judgement).iter().all(|name| *name == LEFT_OUT), "{judgement:?}");
+    // Where there are connections, their faults are missing, too; and a server that no worker used has its own name.
+    for (bytes, unused) in [(1, false), (0, true)] {
+        let mut run = Run::new();
+        run.add(2000, What::Carried { host: "localhost:2379".to_owned(), bytes });
+        let judgement = run.judge();
+        assert_eq!(judgement.ruling, Ruling::Inconclusive);
+        let names = names(&judgement);
+        assert!(names.contains(&LEFT_OUT) && names.iter().all(|name| [LEFT_OUT, UNUSED].contains(name)), "{names:?}");
+        assert_eq!(names.contains(&UNUSED), unused, "{names:?}");
+    }
+}

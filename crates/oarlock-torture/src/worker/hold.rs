@@ -1,0 +1,131 @@
+//! What a worker takes locks with, and one lock in its hand: Oarlock's, or that of another library.
+
+use std::time::Duration;
+
+use oarlock_core::clock::Moment;
+use oarlock_core::{ErrorKind, Guard, Locks};
+
+use super::peer::{Peer, PeerHold, Taken};
+use super::{Job, name_in_store, now};
+use crate::record::LockKind;
+
+pub(super) enum Source {
+    Oarlock(Locks),
+    Peer(Box<Peer>),
+}
+
+pub(super) enum Hold {
+    Oarlock(Guard),
+    Peer(PeerHold),
+}
+
+/// Why there is no hold, in a word; and whether the store did not answer.
+pub(super) struct Refused {
+    pub(super) why: String,
+    pub(super) busy: bool,
+}
+
+impl Source {
+    pub(super) async fn take(&mut self, run: &str, ttl: Duration, job: &Job) -> Result<Hold, Refused> {
+        let name = name_in_store(run, &job.lock.name);
+        let locks = match self {
+            Self::Oarlock(locks) => locks,
+            Self::Peer(peer) => {
+                return match peer.acquire(&name, ttl, job.wait).await {
+                    Taken::Held { fence } => Ok(Hold::Peer(PeerHold { fence, lost: None })),
+                    Taken::Busy => Err(Refused { why: "Busy".to_owned(), busy: true }),
+                    Taken::Failed(why) => Err(Refused { why: format!("Unreachable: {why}"), busy: false }),
+                };
+            }
+        };
+        let taken = match (job.lock.kind, job.units) {
+            (LockKind::Mutex, _) => locks.mutex(name).wait(job.wait).lock().await,
+            (LockKind::ReadWrite, Some(_)) => locks.rwlock(name).wait(job.wait).read().await,
+            (LockKind::ReadWrite, None) => {
+                locks.rwlock(name).wait(job.wait).write().await.map(oarlock_core::WriteGuard::into_guard)
+            }
+            (LockKind::Semaphore(permits), units) => {
+                locks.semaphore(name, permits).wait(job.wait).acquire(units.unwrap_or(permits)).await
+            }
+        };
+        taken.map(Hold::Oarlock).map_err(|error| {
+            let busy = error.kind() == ErrorKind::Busy;
+            Refused { why: format!("{:?}: {error}", error.kind()), busy }
+        })
+    }
+
+    /// Gives a lock back.
+    pub(super) async fn release(&mut self, hold: Hold) {
+        // Its outcome is the store's business; what is left is looked for at the end.
+        match (self, hold) {
+            (_, Hold::Oarlock(guard)) => drop(guard.release().await),
+            (Self::Peer(peer), Hold::Peer(_)) => drop(peer.release().await),
+            (Self::Oarlock(_), Hold::Peer(_)) => {}
+        }
+    }
+
+    /// Asks another library whether it still holds; Oarlock knows without asking.
+    pub(super) async fn look(&mut self, hold: &mut Hold) {
+        if let (Self::Peer(peer), Hold::Peer(hold)) = (self, hold) {
+            hold.ask(peer).await;
+        }
+    }
+
+    pub(super) async fn close(&self) -> oarlock_core::Result<()> {
+        match self {
+            Self::Oarlock(locks) => locks.shutdown(Duration::from_secs(2)).await,
+            Self::Peer(_) => Ok(()),
+        }
+    }
+}
+
+impl Hold {
+    /// Zero where the library has none.
+    pub(super) fn fence(&self) -> u64 {
+        match self {
+            Self::Oarlock(guard) => guard.fence().get(),
+            Self::Peer(hold) => hold.fence.unwrap_or(0),
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            Self::Oarlock(guard) => guard.is_held(),
+            Self::Peer(hold) => hold.lost.is_none(),
+        }
+    }
+
+    /// When belief ends by itself.
+    pub(super) fn ends_at(&self) -> Moment {
+        match self {
+            Self::Oarlock(guard) => guard.ends_at(),
+            Self::Peer(hold) => hold.lost.as_ref().map_or(Moment::NEVER, |(at, _)| *at),
+        }
+    }
+
+    pub(super) fn loss(&self) -> Option<String> {
+        match self {
+            Self::Oarlock(guard) if guard.is_held() => None,
+            Self::Oarlock(guard) => Some(guard.loss().map_or_else(|| "expired".to_owned(), |why| why.to_string())),
+            Self::Peer(hold) => hold.lost.as_ref().map(|(_, why)| why.clone()),
+        }
+    }
+
+    /// Waits for `span`, or until the lock is lost.
+    pub(super) async fn stay(&self, span: Duration) {
+        match self {
+            Self::Oarlock(guard) => {
+                tokio::select! {
+                    _ = guard.lost() => {}
+                    () = tokio::time::sleep(span) => {}
+                }
+            }
+            Self::Peer(_) => tokio::time::sleep(span).await,
+        }
+    }
+
+    /// The end of belief if it has passed, else now.
+    pub(super) fn believed_until(&self) -> Moment {
+        now().min(self.ends_at())
+    }
+}

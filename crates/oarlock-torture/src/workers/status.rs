@@ -1,0 +1,66 @@
+//! What each worker does just now, by its last report.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a worker does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Nothing,
+    Asks { lock: String, alone: bool },
+    Holds { lock: String, alone: bool, op: u64 },
+}
+
+/// What is known now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status {
+    pub(crate) workers: BTreeMap<u32, Doing>,
+    /// Workers whose processes ended by themselves.
+    pub(crate) ended: BTreeSet<u32>,
+    pub(crate) drained: BTreeSet<u32>,
+    pub(crate) holds: u64,
+    pub(crate) losses: u64,
+    /// Losses by worker.
+    pub(crate) lost: BTreeMap<u32, u64>,
+    pub(crate) faults: u64,
+    /// The longest belief that one request gave.
+    pub(crate) lease: Duration,
+    /// Accepted writes by lock: the last worker, and how many.
+    pub(crate) writes: BTreeMap<String, (u32, u64)>,
+    /// This worker is to be stopped when it reads the counters.
+    pub(crate) stop_at_read: Option<u32>,
+    /// It was.
+    pub(crate) stopped_at_read: Option<u32>,
+    pub(crate) phase: &'static str,
+}
+
+impl Status {
+    pub(super) fn started(&mut self, w: u32) {
+        self.workers.insert(w, Doing::Nothing);
+    }
+
+    pub(super) fn gone(&mut self, w: u32) {
+        self.workers.remove(&w);
+    }
+
+    pub(crate) fn doing(&self, w: u32) -> &Doing {
+        self.workers.get(&w).unwrap_or(&Doing::Nothing)
+    }
+
+    /// Whether a worker holds this lock alone.
+    pub(crate) fn holds(&self, w: u32, wanted: &str) -> bool {
+        matches!(self.doing(w), Doing::Holds { lock, alone: true, .. } if lock == wanted)
+    }
+
+    /// Another worker that waits for this lock.
+    pub(crate) fn waiter(&self, lock: &str, but: u32) -> Option<u32> {
+        let waits = |doing: &Doing| matches!(doing, Doing::Asks { lock: other, .. } if other == lock);
+        self.workers.iter().find(|(w, doing)| **w != but && waits(doing)).map(|(w, _)| *w)
+    }
+
+    /// Another worker that holds this lock.
+    pub(crate) fn other_holder(&self, lock: &str, but: u32) -> Option<u32> {
+        let holds = |doing: &Doing| matches!(doing, Doing::Holds { lock: other, .. } if other == lock);
+        self.workers.iter().find(|(w, doing)| **w != but && holds(doing)).map(|(w, _)| *w)
+    }
+}

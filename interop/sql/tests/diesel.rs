@@ -1,0 +1,208 @@
+//! A shop on diesel: a pool of r2d2, threads, and row locks of diesel's own.
+
+use std::time::Duration;
+
+use diesel::connection::SimpleConnection as _;
+use diesel::prelude::*;
+use diesel::r2d2::{ConnectionManager, Pool};
+use diesel::result::Error;
+use oarlock_rows::diesel::{Postgres as OnPostgres, transaction, wait_up_to};
+use oarlock_rows::{Classify as _, Contention, Dialect, Retry};
+use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, orders_of, sold};
+use oarlock_stock::{Order, Take, inside};
+use oarlock_testbed::Postgres;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+diesel::table! {
+    items (id) {
+        id -> BigInt,
+        stock -> BigInt,
+    }
+}
+
+fn retry() -> Retry {
+    Retry::default().attempts(200).deadline(PATIENCE)
+}
+
+fn pool(server: &Postgres) -> Pool<ConnectionManager<PgConnection>> {
+    let pool = Pool::builder().max_size(8).connection_timeout(PATIENCE);
+    pool.build(ConnectionManager::new(server.url())).unwrap()
+}
+
+/// The futures of a connection that blocks are done when they are polled.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Decides by a row that diesel has locked.
+fn sell(conn: &mut PgConnection, id: i64) -> Result<bool, Error> {
+    let left: i64 = items::table.find(id).select(items::stock).for_update().first(conn)?;
+    if left == 0 {
+        return Ok(false);
+    }
+    diesel::update(items::table.find(id)).set(items::stock.eq(left - 1)).execute(conn)?;
+    Ok(true)
+}
+
+#[test]
+fn a_locked_row_sells_no_more_than_there_is() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let pool = pool(&server);
+    let create = "create table items (id bigint primary key, stock bigint not null); insert into items values (1, 60)";
+    pool.get().unwrap().batch_execute(create).unwrap();
+    let sellers: Vec<_> = (0..SELLERS)
+        .map(|_| {
+            let pool = pool.clone();
+            std::thread::spawn(move || {
+                let mut conn = pool.get().unwrap();
+                let orders = ORDERS / SELLERS;
+                (0..orders).filter(|_| transaction(&mut conn, &retry(), |conn| sell(conn, 1)).unwrap().value).count()
+            })
+        })
+        .collect();
+    let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
+    let left: i64 = items::table.find(1).select(items::stock).first(&mut pool.get().unwrap()).unwrap();
+    assert_eq!((sold as u64, left), (UNITS, 0));
+}
+
+/// Sells from segments, and writes the shop's own row in the same transaction.
+fn order(conn: &mut PgConnection, order: &Order) -> Result<bool, Boxed> {
+    let done = transaction(conn, &retry(), |conn| {
+        let mut on = OnPostgres::new(conn);
+        if let Take::SoldOut { .. } = now(inside(&mut on)?.take(order))? {
+            return Ok(false);
+        }
+        if !sold(now(inside(&mut on)?.confirm(&order.sku, &order.id))?) {
+            return Ok(false);
+        }
+        diesel::sql_query("insert into orders (id) values ($1) on conflict do nothing")
+            .bind::<diesel::sql_types::Text, _>(&order.id)
+            .execute(conn)?;
+        Ok::<_, Boxed>(true)
+    });
+    done.map(|done| done.value).map_err(|failed| failed.error)
+}
+
+#[test]
+fn stock_inside_a_transaction_sells_no_more_than_there_is() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let pool = pool(&server);
+    let tokio = tokio::runtime::Runtime::new().unwrap();
+    let stock = tokio.block_on(async {
+        let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+        let stock = oarlock_stock::Stock::new(oarlock_stock::Sql::new(pool.acquire().await.unwrap()));
+        stock.init().await.unwrap();
+        stock.create("ticket", 4).await.unwrap();
+        stock.restock("ticket", "delivery 1", UNITS).await.unwrap();
+        stock
+    });
+    pool.get().unwrap().batch_execute("create table orders (id text primary key)").unwrap();
+    let sellers: Vec<_> = (0..SELLERS)
+        .map(|seller| {
+            let pool = pool.clone();
+            std::thread::spawn(move || {
+                let mut conn = pool.get().unwrap();
+                orders_of(seller).filter(|wanted| order(&mut conn, wanted).unwrap()).count()
+            })
+        })
+        .collect();
+    let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
+    let count = tokio.block_on(stock.count("ticket")).unwrap();
+    assert_eq!((sold as u64, count.sold, count.available), (UNITS, UNITS, 0), "{count:?}");
+    // A connection of sqlx goes back to its pool by a task.
+    tokio.block_on(async move { drop(stock) });
+    let outside = inside(&mut OnPostgres::new(&mut *pool.get().unwrap())).map(drop).unwrap_err();
+    assert!(outside.to_string().contains("transaction"), "{outside}");
+}
+
+#[test]
+fn errors_are_classified_and_a_wait_has_its_limit() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let pool = pool(&server);
+    let create = "create table items (id bigint primary key, stock bigint not null); insert into items values (1, 60)";
+    let (mut holder, mut other) = (pool.get().unwrap(), pool.get().unwrap());
+    holder.batch_execute(create).unwrap();
+    let locked = || items::table.find(1_i64).select(items::stock).for_update();
+    holder
+        .transaction(|holder| {
+            locked().first::<i64>(holder)?;
+            let busy = other.transaction(|other| locked().no_wait().first::<i64>(other)).unwrap_err();
+            assert_eq!(busy.contention(), Some(Contention::Busy), "{busy}");
+            let late = other.transaction(|other| {
+                wait_up_to(other, Dialect::Postgres, Duration::from_millis(50))?;
+                locked().first::<i64>(other)
+            });
+            let late = late.unwrap_err();
+            assert_eq!(late.contention(), Some(Contention::Busy), "{late}");
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    assert!(wait_up_to(&mut *other, Dialect::Postgres, PATIENCE).is_err(), "outside of a transaction");
+    // Two that read the same, and both write.
+    other.batch_execute("begin isolation level repeatable read").unwrap();
+    items::table.find(1_i64).select(items::stock).first::<i64>(&mut other).unwrap();
+    diesel::update(items::table.find(1_i64)).set(items::stock.eq(1)).execute(&mut holder).unwrap();
+    let stale = diesel::update(items::table.find(1_i64)).set(items::stock.eq(2)).execute(&mut other).unwrap_err();
+    assert_eq!(stale.contention(), Some(Contention::Stale), "{stale}");
+    assert_eq!(Error::NotFound.contention(), None);
+}
+
+#[test]
+fn a_transaction_that_deadlocks_is_rerun() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let pool = pool(&server);
+    let create = "create table items (id bigint primary key, stock bigint not null); \
+                  insert into items values (1, 0), (2, 0)";
+    pool.get().unwrap().batch_execute(create).unwrap();
+    let both = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let add = |first: i64, second: i64| {
+        let (pool, both) = (pool.clone(), both.clone());
+        std::thread::spawn(move || {
+            let (mut conn, mut met) = (pool.get().unwrap(), false);
+            let done = transaction(&mut conn, &retry(), |conn| {
+                let more = |id: i64| diesel::update(items::table.find(id)).set(items::stock.eq(items::stock + 1));
+                more(first).execute(conn)?;
+                // Only the first time: each then has what the other wants.
+                if !std::mem::replace(&mut met, true) {
+                    both.wait();
+                }
+                more(second).execute(conn)?;
+                Ok::<_, Error>(())
+            });
+            done.unwrap().conflicts
+        })
+    };
+    let (one, other) = (add(1, 2), add(2, 1));
+    assert!(one.join().unwrap() + other.join().unwrap() >= 1, "no deadlock happened");
+    let all: Vec<i64> = items::table.select(items::stock).load(&mut pool.get().unwrap()).unwrap();
+    assert_eq!(all, [2, 2], "each row was counted up by both, once");
+}
+
+#[test]
+fn an_error_that_is_swallowed_is_no_success() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let mut conn = pool(&server).get().unwrap();
+    conn.batch_execute("create table items (id bigint primary key, stock bigint not null)").unwrap();
+    let swallowed = transaction(&mut *conn, &retry(), |conn| {
+        conn.batch_execute("insert into items values (1, 1)")?;
+        // The server gives up the transaction here, and would call its commit a success.
+        let _ = conn.batch_execute("select * from nothing");
+        Ok::<_, Error>(())
+    });
+    assert!(swallowed.is_err());
+    assert_eq!(items::table.count().get_result::<i64>(&mut conn).unwrap(), 0);
+    let nested =
+        conn.transaction(|conn| transaction(conn, &retry(), |_| Ok::<_, Error>(())).map_err(|failed| failed.error));
+    assert!(matches!(nested, Err(Error::AlreadyInTransaction)), "{nested:?}");
+}
+
+#[test]
+fn a_message_that_quotes_another_is_not_taken_for_it() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let mut conn = pool(&server).get().unwrap();
+    conn.batch_execute("create table words (word text primary key); insert into words values ('deadlock detected')")
+        .unwrap();
+    let error = conn.batch_execute("insert into words values ('deadlock detected')").unwrap_err();
+    assert_eq!(error.contention(), None, "{error}");
+}

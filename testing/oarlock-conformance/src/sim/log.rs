@@ -1,0 +1,194 @@
+//! What is written down while the tasks of a world run, and the judgement over it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oarlock_core::clock::{Clock, Moment, TokioClock};
+use oarlock_core::{ClaimId, Fence, LockEvent, LossReason, Step};
+
+use super::connection::lock;
+use super::coverage::{ENGINE, Faults};
+use super::plan::Plan;
+use crate::history::{History, Hold, Rules, Verdict, Violation};
+
+#[derive(Default)]
+pub(super) struct Log {
+    pub(super) history: History,
+    pub(super) complaints: Vec<String>,
+    pub(super) trace: String,
+    /// The claims of the trace, in the order in which they came.
+    claims: HashMap<ClaimId, usize>,
+    /// Claims that were held before: a cohort hands them on.
+    pub(super) held: HashSet<ClaimId>,
+    /// Holds that end by themselves: explicit leases.
+    pub(super) ends_by_itself: HashSet<ClaimId>,
+    /// Holds that went on in another form, with the same fence.
+    pub(super) continued: HashSet<(String, Fence)>,
+    /// How often each slot of each name was run.
+    pub(super) ran: BTreeMap<(String, u64), u32>,
+    /// When the store lost what it had promised.
+    pub(super) upsets: Vec<Upset>,
+    /// For how long all clients were suspended, in all.
+    pub(super) suspended: Duration,
+    pub(super) alarms: u64,
+}
+
+/// Something after which the store does not know all of its holders any more.
+#[derive(Clone, Debug)]
+pub(super) struct Upset {
+    /// The name that it concerns; `None`: all.
+    pub(super) resource: Option<String>,
+    pub(super) from: Moment,
+    pub(super) until: Moment,
+    /// It forgets fences and memos as well.
+    pub(super) forgets: bool,
+}
+
+impl Log {
+    pub(super) fn observe(&mut self, process: u64, now: Moment, event: &LockEvent, faults: &Faults) {
+        let LockEvent { resource, claim, step, .. } = event;
+        let millis = now.as_nanos() / 1_000_000;
+        // A number of its own: ids are never the same twice, also of one seed.
+        let numbered = self.claims.len();
+        let number = *self.claims.entry(*claim).or_insert(numbered);
+        // Writing to a string does not fail.
+        let _ = writeln!(self.trace, "{millis} ms, process {process}: {resource} claim {number} {step:?}");
+        let path = match step {
+            Step::Lost { reason, .. } => {
+                let expected = *reason == LossReason::MaxHold || self.ends_by_itself.contains(claim);
+                self.alarms += u64::from(!expected);
+                match reason {
+                    LossReason::Expired => "expired",
+                    LossReason::Gone => "gone",
+                    LossReason::Broken(_) => "broken",
+                    LossReason::Session => "session",
+                    LossReason::MaxHold => "max hold",
+                    _ => "lost in another way",
+                }
+            }
+            Step::Suspect { .. } => {
+                self.alarms += 1;
+                "suspect"
+            }
+            Step::Recovered => "recovered",
+            Step::Requeued => "requeued",
+            Step::Retrying { .. } => "retrying",
+            Step::Ending { .. } => "ending",
+            _ => return,
+        };
+        faults.note(ENGINE, path);
+    }
+
+    /// What the checker says of the beliefs, without what the upsets of this world excuse.
+    pub(super) fn verdict(&self, plan: &Plan) -> Verdict {
+        let mut verdict = self.history.check(&Rules::default());
+        verdict.violations.retain(|violation| !self.continues(violation));
+        if self.upsets.is_empty() {
+            return verdict;
+        }
+        // Fences must rise all the same; only an answer that the upset overtook may come after its successor's.
+        let forced = self.history.check(&Rules::default().forced());
+        let overlaps =
+            |violation: &Violation| matches!(violation, Violation::Overlap { .. } | Violation::CapacityExceeded { .. });
+        verdict.violations.retain(|violation| overlaps(violation) && !self.is_excused(violation, plan));
+        verdict.violations.extend(forced.violations.into_iter().filter(|violation| !self.continues(violation)));
+        verdict
+    }
+
+    /// A hold that was downgraded or handed over keeps its fence.
+    fn continues(&self, violation: &Violation) -> bool {
+        let Violation::FenceRepeated { first, second } = violation else { return false };
+        first.owner == second.owner && self.continued.contains(&(first.resource.clone(), first.fence))
+    }
+
+    /// Whether one of the holds that overlap was forgotten by the store, and its belief ended in time after that.
+    fn is_excused(&self, violation: &Violation, plan: &Plan) -> bool {
+        let (Violation::Overlap { second, .. } | Violation::CapacityExceeded { second, .. }) = violation else {
+            return false;
+        };
+        let at = second.granted;
+        // A late answer counts from its request; a client's clock may be slow by the drift.
+        let slack = plan.ttl.mul_f64(1.0 + 2.0 * plan.chances.drift) + self.suspended + Duration::from_millis(1);
+        let concerns = |upset: &&Upset| upset.resource.as_ref().is_none_or(|name| *name == second.resource);
+        let there = |hold: &&Hold| hold.resource == second.resource && hold.granted <= at && hold.ended >= at;
+        let mut upsets = self.upsets.iter().filter(concerns).filter(|upset| upset.from <= at);
+        // A belief that the store may have forgotten must end in time, and so must every one from before.
+        let in_time = |hold: &Hold, upset: &Upset| hold.ended <= upset.until + slack;
+        upsets.any(|upset| {
+            let mut from_before = self.history.holds().filter(there).filter(|hold| hold.granted <= upset.from);
+            let mut forgotten = self.history.holds().filter(there).filter(|hold| hold.asked <= upset.until);
+            from_before.all(|hold| in_time(hold, upset)) && forgotten.any(|hold| in_time(hold, upset))
+        })
+    }
+
+    /// A slot runs at most once, unless the store forgets.
+    pub(super) fn check_slots(&mut self) {
+        if self.upsets.iter().any(|upset| upset.forgets) {
+            return;
+        }
+        let again: Vec<_> = self.ran.iter().filter(|(_, times)| **times > 1).collect();
+        for ((name, slot), times) in again {
+            self.complaints.push(format!("slot {slot} of {name} ran {times} times"));
+        }
+    }
+}
+
+/// A hold that is written down when this is dropped: belief ends then.
+pub(super) struct Recorded {
+    pub(super) log: Arc<Mutex<Log>>,
+    pub(super) clock: TokioClock,
+    pub(super) hold: Hold,
+}
+
+impl Recorded {
+    /// A hold that goes on after `hold` in another form, with the same fence.
+    pub(super) fn continues(log: &Arc<Mutex<Log>>, clock: TokioClock, hold: Hold) -> Self {
+        lock(log).continued.insert((hold.resource.clone(), hold.fence));
+        Self { log: log.clone(), clock, hold: Hold { granted: clock.now(), ..hold } }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.hold.ended = self.clock.now();
+        lock(&self.log).history.hold(self.hold.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::Weight;
+
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::ZERO + Duration::from_millis(millis)
+    }
+
+    fn hold(fence: u64, granted: u64, ended: u64) -> Hold {
+        let (resource, weight, capacity, fence) = ("r0".to_owned(), Weight::All, None, Fence::new(fence));
+        let (owner, asked, queued) = (fence.get(), at(granted), None);
+        Hold { resource, owner, weight, capacity, fence, asked, granted: at(granted), ended: at(ended), queued }
+    }
+
+    /// Two holds, of which the second was granted after the store had fallen back at 1000 ms.
+    fn is_ok(first_ends: u64, upset_of: Option<&str>) -> bool {
+        let mut log = Log::default();
+        log.history.hold(hold(1, 500, first_ends));
+        log.history.hold(hold(2, 1200, 9000));
+        let upset = Upset { resource: upset_of.map(str::to_owned), from: at(1000), until: at(1100), forgets: true };
+        log.upsets.push(upset);
+        let plan = Plan { ttl: Duration::from_millis(400), ..Plan::draw(1).calmed() };
+        log.verdict(&plan).is_ok()
+    }
+
+    #[test]
+    fn a_fall_back_excuses_a_belief_that_ends_in_time() {
+        assert!(is_ok(1400, None) && is_ok(1400, Some("r0")));
+        assert!(!is_ok(1600, None), "longer than a lease after it");
+        assert!(!is_ok(8000, None), "it never ends");
+        assert!(!is_ok(1400, Some("r1")), "another name");
+    }
+}

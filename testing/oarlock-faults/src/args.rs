@@ -1,0 +1,168 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use crate::deployments::Topology;
+
+pub(crate) const HELP: &str = "\
+cargo xtask faults [--resume] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
+
+    --resume       keep the runs of target/faults/runs.jsonl, and do not repeat them
+    --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
+    --only load    instead: many claims in one queue, many held locks, and churn
+    --for TIME     how long the churn takes, such as 90s, 10m or 1h; by default 10m
+    --fault FAULT  this fault only; may be repeated
+    --runs N       so many runs of each case, with the seeds 1 to N; by default 1
+    --seconds S    how long a run takes; by default 15
+    --dry          write neither the file of runs nor the table; so do --only and --fault without --resume
+    --also PROGRAM another build of oarlock, for the case two-builds
+    --within S     start no run after so many seconds
+    --jobs J       so many at a time, on different servers; by default 1
+
+Writes the table in docs/reliability.md from all runs of the file.
+";
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    Run(Options),
+    /// Instead of faults: many claims, many locks, and churn for so many seconds.
+    Load(u64),
+    /// One process of a load.
+    LoadWorker(Vec<String>),
+    /// Ask the run behind this socket to break its servers: the fault command of `oarlock torture`.
+    Break(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) resume: bool,
+    /// Write no file and no table.
+    pub(crate) dry: bool,
+    pub(crate) only: Vec<String>,
+    pub(crate) faults: Vec<String>,
+    pub(crate) runs: u64,
+    pub(crate) seconds: u64,
+    pub(crate) jobs: u64,
+    /// Another build, for cases with two.
+    pub(crate) also: Option<PathBuf>,
+    /// No run starts after so many seconds.
+    pub(crate) within: u64,
+}
+
+impl Options {
+    /// A part of the cases alone must not take the place of all.
+    pub(crate) fn is_dry(&self) -> bool {
+        let is_whole = self.only.is_empty() && self.faults.is_empty();
+        self.dry || !(self.resume || is_whole)
+    }
+
+    pub(crate) fn selects(&self, topology: &Topology) -> bool {
+        let named = |name: &String| *name == topology.store || *name == format!("{}/{}", topology.store, topology.name);
+        self.only.is_empty() || self.only.iter().any(named)
+    }
+
+    pub(crate) fn selects_fault(&self, name: &str) -> bool {
+        self.faults.is_empty() || self.faults.iter().any(|fault| fault == name)
+    }
+}
+
+/// The hidden first word of [`Command::Break`].
+pub(crate) const BREAK: &str = "__break";
+
+/// The hidden first word of [`Command::LoadWorker`].
+pub(crate) const LOAD_WORKER: &str = "__load";
+
+/// The name of the loads for `--only`.
+const LOAD: &str = "load";
+
+/// # Errors
+/// A sentence that says which argument is wrong.
+pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, String> {
+    let mut options = Options {
+        resume: false,
+        dry: false,
+        only: Vec::new(),
+        faults: Vec::new(),
+        runs: 1,
+        seconds: 15,
+        jobs: 1,
+        also: None,
+        within: u64::MAX,
+    };
+    let mut churn = 600;
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help),
+            BREAK => return Ok(Command::Break(value()?.into())),
+            LOAD_WORKER => return Ok(Command::LoadWorker(args.collect())),
+            "--for" => churn = seconds(&value()?)?,
+            "--dry" => options.dry = true,
+            "--resume" => options.resume = true,
+            "--only" => options.only.push(value()?),
+            "--fault" => options.faults.push(value()?),
+            "--runs" => options.runs = number(&arg, &value()?, 1..=10_000)?,
+            "--seconds" => options.seconds = number(&arg, &value()?, 3..=3600)?,
+            "--also" => options.also = Some(value()?.into()),
+            "--within" => options.within = number(&arg, &value()?, 1..=1_000_000)?,
+            "--jobs" => options.jobs = number(&arg, &value()?, 1..=32)?,
+            other => return Err(format!("faults does not know `{other}`")),
+        }
+    }
+    if options.only == [LOAD] {
+        return Ok(Command::Load(churn));
+    }
+    Ok(Command::Run(options))
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text[..text.len() - unit.len()].parse().ok();
+    let scale = [("s", 1), ("m", 60), ("h", 3600)].into_iter().find(|(name, _)| *name == unit).map(|(_, scale)| scale);
+    let span = number.zip(scale).map(|(number, scale): (u64, u64)| number.saturating_mul(scale));
+    span.filter(|span| (10..=86_400).contains(span)).ok_or_else(|| format!("--for is 10s to 24h, and not `{text}`"))
+}
+
+fn number(flag: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{flag} is a number from {} to {}, and not `{text}`", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn options_are_read() {
+        let Ok(Command::Run(options)) = parsed("--resume --only redis --runs 3 --seconds 20 --jobs 2") else {
+            panic!("these options are known")
+        };
+        assert!(options.resume);
+        assert_eq!((options.runs, options.seconds, options.jobs), (3, 20, 2));
+        let selected: Vec<_> = crate::deployments::ALL.iter().filter(|topology| options.selects(topology)).collect();
+        assert!(!selected.is_empty() && selected.iter().all(|topology| topology.store == "redis"));
+        assert_eq!(parsed("--help"), Ok(Command::Help));
+        assert_eq!(parsed("--only load --for 2m"), Ok(Command::Load(120)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, word) in [
+            ("--run 3", "--run"),
+            ("--runs", "--runs"),
+            ("--jobs many", "many"),
+            ("--seconds 1", "3 to"),
+            ("--for 9y", "9y"),
+        ] {
+            let why = parsed(line).expect_err(line);
+            assert!(why.contains(word), "{line}: {why}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The stores and their topologies: how they are started, reached and broken.
+
+mod cluster;
+mod local;
+mod sentinel;
+mod single;
+mod sql;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use oarlock_testbed::{Etcd, MariaDb, MariaDbClock, MySql, Postgres, PostgresClock, Redis, RedisClock, ZooKeeper};
+use serde_json::Value;
+
+use crate::cases::Fault;
+use crate::run::program;
+
+/// Longer than servers need to agree on a busy machine.
+const BOUND: Duration = Duration::from_secs(40);
+
+/// What is done to servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerFault {
+    /// Killed (SIGKILL), and started again with the data it had.
+    Kill,
+    /// Stopped (SIGSTOP) for longer than the lease.
+    Freeze,
+    /// Ended in good order and started again; of several servers one after the other.
+    Restart,
+    /// The wall clock of the server is moved by some leases, and back.
+    Clock,
+    /// The disk is full for a while.
+    DiskFull,
+    /// The master, the primary or the leader is killed, and another server takes over.
+    Failover,
+    /// It is stopped for so long that another server takes over, and goes on.
+    FreezeLeader,
+    /// It is cut off from the other servers, and not from its clients.
+    CutLeader,
+    /// The master dies with grants that no replica has.
+    LostFailover,
+    /// The server is killed and has lost everything when it is back.
+    Forget,
+}
+
+impl ServerFault {
+    /// Its name in the table.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "server-kill",
+            Self::Freeze => "server-freeze",
+            Self::Restart => "server-restart",
+            Self::Clock => "server-clock",
+            Self::DiskFull => "disk-full",
+            Self::Failover => "failover",
+            Self::FreezeLeader => "leader-freeze",
+            Self::CutLeader => "leader-cut",
+            Self::LostFailover => "lost-failover",
+            Self::Forget => "server-forgets",
+        }
+    }
+}
+
+/// Servers that run.
+pub(crate) trait Deployment {
+    /// How clients reach them.
+    fn url(&self) -> String;
+
+    /// Further words for `oarlock torture`: servers that others announce.
+    fn flags(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What a fault needs before the run begins.
+    fn prepare(&mut self, fault: ServerFault) -> anyhow::Result<()> {
+        let _ = fault;
+        Ok(())
+    }
+
+    /// Breaks them, and returns when they serve again.
+    fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()>;
+
+    /// The version of the first server.
+    fn version(&self) -> String {
+        version(&self.url()).unwrap_or_default()
+    }
+}
+
+/// A store, and how its servers are put together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Topology {
+    pub(crate) store: &'static str,
+    pub(crate) name: &'static str,
+    /// Whether there are connections to break.
+    pub(crate) connected: bool,
+    /// Whether only faults of servers are tried: those of clients are tried on another topology of this store.
+    pub(crate) servers_only: bool,
+    /// Whether each run needs new servers.
+    pub(crate) fresh: bool,
+    /// Whether faults of its servers may give a lock to two holders, by what the page of the store says.
+    pub(crate) may_overlap: bool,
+    /// Whether a reset of all connections of a process ends its locks before it knows.
+    pub(crate) ends_with_connections: bool,
+    /// The lease of its runs.
+    pub(crate) ttl_ms: u64,
+    pub(crate) faults: &'static [ServerFault],
+    pub(crate) start: fn() -> anyhow::Result<Box<dyn Deployment>>,
+}
+
+impl Topology {
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.store, self.name)
+    }
+
+    /// The lease of a run. Where a holder must still believe when another server has taken over, it is longer than that
+    /// takes.
+    pub(crate) fn lease_of(&self, fault: Fault) -> Duration {
+        match fault {
+            Fault::Server(ServerFault::LostFailover) => Duration::from_secs(12),
+            _ => Duration::from_millis(self.ttl_ms),
+        }
+    }
+}
+
+const SINGLE: &[ServerFault] = &[ServerFault::Kill, ServerFault::Freeze, ServerFault::Restart];
+const ETCD_LED: &[ServerFault] =
+    &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::CutLeader, ServerFault::Restart];
+const CLUSTER: &[ServerFault] = &[ServerFault::Failover, ServerFault::Restart];
+const LED: &[ServerFault] = &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::Restart];
+
+type Start = fn() -> anyhow::Result<Box<dyn Deployment>>;
+
+const fn topology(
+    store: &'static str,
+    name: &'static str,
+    ttl_ms: u64,
+    faults: &'static [ServerFault],
+    start: Start,
+) -> Topology {
+    Topology {
+        store,
+        name,
+        connected: true,
+        servers_only: false,
+        fresh: false,
+        may_overlap: false,
+        ends_with_connections: false,
+        ttl_ms,
+        faults,
+        start,
+    }
+}
+
+const fn database(store: &'static str, start: Start) -> Topology {
+    Topology { ends_with_connections: true, ..topology(store, "one server", 1000, SINGLE, start) }
+}
+
+const fn servers_only(topology: Topology) -> Topology {
+    Topology { servers_only: true, ..topology }
+}
+
+/// Servers of which one takes over, and may lack what the other had granted.
+const fn asynchronous(
+    store: &'static str,
+    name: &'static str,
+    faults: &'static [ServerFault],
+    start: Start,
+) -> Topology {
+    Topology { fresh: true, may_overlap: true, ..servers_only(topology(store, name, 2000, faults, start)) }
+}
+
+const fn moved_clock(store: &'static str, start: Start) -> Topology {
+    const CLOCK: &[ServerFault] = &[ServerFault::Clock];
+    Topology { may_overlap: true, ..servers_only(topology(store, "moved clock", 1000, CLOCK, start)) }
+}
+
+/// Everything that is tried, the stores that most people have first.
+pub(crate) static ALL: &[Topology] = &[
+    topology("redis", "one server", 1000, SINGLE, || single::start(Redis::start_with, &[])),
+    database("postgres", || single::start(Postgres::start_with, &[])),
+    topology("etcd", "one server", 2000, SINGLE, || single::start(Etcd::start_with, &[])),
+    Topology { connected: false, ..topology("local", "one folder", 1000, &[], local::start) },
+    servers_only(topology("local", "small tmpfs", 1000, &[ServerFault::DiskFull], local::start_small)),
+    database("mariadb", || single::start(MariaDb::start_with, &[])),
+    database("mysql", || single::start(MySql::start_with, &[])),
+    topology("zookeeper", "one server", 2000, SINGLE, || single::start(ZooKeeper::start_with, &[])),
+    servers_only(topology("redis", "without persistence", 2000, &[ServerFault::Forget], || {
+        single::start(Redis::start_with, &[("appendonly", "no")])
+    })),
+    moved_clock("redis", || single::start_clocked(RedisClock::start_with)),
+    moved_clock("postgres", || single::start_clocked(PostgresClock::start_with)),
+    moved_clock("mariadb", || single::start_clocked(MariaDbClock::start_with)),
+    topology("etcd", "three members", 2000, ETCD_LED, cluster::etcd),
+    topology("zookeeper", "three members", 2000, LED, cluster::zookeeper),
+    topology("redlock", "three masters", 1000, SINGLE, cluster::redlock),
+    Topology { may_overlap: true, ..topology("redis", "cluster", 1000, CLUSTER, cluster::redis) },
+    topology("redis", "sentinel, min_replicas=2", 2000, LED, || sentinel::start(2)),
+    asynchronous("redis", "sentinel", &[ServerFault::Failover, ServerFault::LostFailover], || sentinel::start(0)),
+    asynchronous("postgres", "primary and standby", &[ServerFault::Failover], sql::postgres),
+    asynchronous("mariadb", "primary and replica", &[ServerFault::Failover], sql::mariadb),
+    asynchronous("mysql", "primary and replica", &[ServerFault::Failover], sql::mysql),
+    Topology {
+        may_overlap: true,
+        ..servers_only(topology("postgres", "mode=session", 2000, SINGLE, || {
+            single::start_with_query(Postgres::start_with, "mode=session")
+        }))
+    },
+];
+
+/// The names that `--only` takes.
+pub(crate) fn names() -> String {
+    let mut names: Vec<_> = ALL.iter().map(|topology| topology.store).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
+/// Waits for a part of the lease.
+fn wait(lease: Duration, least: f64, most: f64, random: &mut fastrand::Rng) {
+    std::thread::sleep(lease.mul_f64(least + random.f64() * (most - least)));
+}
+
+/// Waits until `is` says so: an election, a failover or a replica that catches up.
+fn until(what: &str, mut is: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let give_up = Instant::now() + BOUND;
+    loop {
+        match is() {
+            Ok(true) => return Ok(()),
+            Ok(false) | Err(_) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(50)),
+            Ok(false) => bail!("timed out waiting for {what}"),
+            Err(error) => return Err(error).with_context(|| format!("timed out waiting for {what}")),
+        }
+    }
+}
+
+/// Creates what a store needs before its first lock.
+fn init(url: &str) -> anyhow::Result<()> {
+    let done = Command::new(program()?).args(["init", "-u", url]).env_remove("OARLOCK_URL").output()?;
+    ensure!(done.status.success(), "oarlock init: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
+}
+
+/// The version of the first server, as `oarlock doctor` reads it.
+pub(crate) fn version(url: &str) -> anyhow::Result<String> {
+    let done = Command::new(program()?).args(["doctor", "-o", "json", "-u", url]).env_remove("OARLOCK_URL").output()?;
+    let found: Value = serde_json::from_slice(&done.stdout)?;
+    let facts = found["facts"].as_array().into_iter().flatten();
+    let mut versions = facts.filter(|fact| fact["what"].as_str().is_some_and(|what| what.contains("version")));
+    Ok(versions.next().and_then(|fact| fact["value"].as_str()).unwrap_or_default().to_owned())
+}

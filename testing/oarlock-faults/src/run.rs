@@ -1,0 +1,219 @@
+//! One run: a process of `oarlock torture`, which asks for its server faults over a socket.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use oarlock_torture::judge::{LEFT_OUT, UNUSED};
+use serde_json::Value;
+
+use crate::args::{BREAK, Options};
+use crate::cases::{Case, Fault};
+use crate::deployments::Deployment;
+use crate::report::injected;
+use crate::runs::{Done, folder};
+
+/// What the servers answer to a fault that was injected.
+const BROKEN: u8 = b'+';
+
+/// Runs a case.
+pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options: &Options) -> anyhow::Result<Done> {
+    let seconds = options.seconds;
+    let dir = tempfile::tempdir()?;
+    let [history, output, errors, socket] = ["history", "output", "errors", "socket"].map(|name| dir.path().join(name));
+    let url = servers.url();
+    let ttl = case.topology.lease_of(case.fault);
+    // It ends with this process, however that ends.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program()?).args([
+        "torture",
+        "-u",
+        &url,
+        "-o",
+        "json",
+        "--rate",
+        "200",
+        "--duration",
+        &format!("{seconds}s"),
+    ]);
+    command.args(["--ttl", &format!("{}ms", ttl.as_millis()), "--seed", &seed.to_string()]);
+    command.arg("--history").arg(&history).args(servers.flags());
+    if let Some(kinds) = case.kinds() {
+        command.args(["--faults", kinds]);
+    }
+    if let (Fault::TwoBuilds, Some(also)) = (case.fault, &options.also) {
+        command.arg("--also").arg(also);
+    }
+    let listener = UnixListener::bind(&socket)?;
+    listener.set_nonblocking(true)?;
+    if let Fault::Server(fault) = case.fault {
+        let here = std::env::current_exe()?;
+        command.arg("--fault-cmd").arg(format!("exec '{}' {BREAK} '{}'", here.display(), socket.display()));
+        servers.prepare(fault)?;
+    }
+    command
+        .env_remove("OARLOCK_URL")
+        .stdin(Stdio::null())
+        .stdout(File::create(&output)?)
+        .stderr(File::create(&errors)?);
+    let mut child = KillOnDrop(command.spawn().context("cannot start oarlock")?);
+    let bound = Instant::now() + Duration::from_secs(seconds * 4 + 180);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut failure = None;
+    let status = loop {
+        if let Some(status) = child.0.try_wait()? {
+            break status;
+        }
+        ensure!(Instant::now() < bound, "the run did not end in time");
+        match (listener.accept(), case.fault) {
+            (Ok((asked, _)), Fault::Server(fault)) => {
+                let broken = servers.inject(fault, ttl, &mut random);
+                answer(asked, broken.is_ok());
+                failure = failure.or(broken.err());
+            }
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if let Some(failure) = failure {
+        return Err(failure.context("a server fault failed"));
+    }
+    let found = std::fs::read_to_string(&output)?;
+    let Ok(found) = serde_json::from_str::<Value>(&found) else {
+        bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
+    };
+    let judged = judged(case, seed, seconds, &found).context("the answer of oarlock torture")?;
+    let done = Done { version: servers.version(), commit: commit(), ..judged };
+    if !done.violations.is_empty() {
+        let name = format!("{}-{}-{}-{seed}.jsonl", done.store, done.topology, done.fault).replace([' ', ','], "-");
+        std::fs::copy(&history, folder()?.join(name))?;
+    }
+    Ok(done)
+}
+
+/// The commit of this tree, for the table; `dirty` if its code was changed since.
+fn commit() -> String {
+    let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
+    let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
+    let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+    let code = ["diff", "--quiet", "HEAD", "--", "../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
+    let clean = git(&code).is_ok_and(|done| done.status.success());
+    if clean { commit } else { format!("{commit}-dirty") }
+}
+
+/// What it says. A field that is missing is no zero.
+fn judged(case: &Case, seed: u64, seconds: u64, found: &Value) -> anyhow::Result<Done> {
+    let number = |value: &Value| value.as_u64().context("a number is missing");
+    let figures = &found["figures"];
+    let verdict = found["verdict"].as_str().context("there is no verdict")?;
+    let findings = found["findings"].as_array().context("there are no findings")?;
+    let counts = figures["faults"].as_object().context("no faults are counted")?;
+    let mut done = Done {
+        faults: counts.iter().map(|(kind, count)| Ok((kind.clone(), number(count)?))).collect::<anyhow::Result<_>>()?,
+        grants: number(&figures["holds"])?,
+        losses: number(&figures["losses"])?,
+        least_margin_ms: figures["least_margin_ms"].as_f64(),
+        stale_refused: number(&found["stale_writes_refused"])?,
+        lost_without_fence: number(&found["lost_without_fence"])?,
+        ..Done::of(case, seed, seconds)
+    };
+    let mut unused = Vec::new();
+    for finding in findings {
+        let name = finding["name"].as_str().context("a finding without a name")?;
+        let text = format!("{name}: {}", finding["what"].as_str().context("a finding without words")?);
+        match finding["ruling"].as_str().context("a finding without a ruling")? {
+            "VIOLATION" => done.violations.push(text),
+            "RISK SEEN" => done.risks.push(text),
+            // A run of one fault leaves the others out.
+            _ if name == LEFT_OUT => {}
+            _ if name == UNUSED => unused.push(text),
+            _ if name == "Stuck" || name == "Unseen" => done.stuck.push(text),
+            _ => done.untried.push(text),
+        }
+    }
+    // Of several servers a few names need some. If none was used, the workers went past the proxies.
+    if found["servers"].as_u64().context("the number of servers is missing")? == unused.len() as u64 {
+        done.untried.append(&mut unused);
+    }
+    if injected(case, &done) == 0 {
+        done.untried.push("Untried: the fault was never injected".to_owned());
+    }
+    let seen = (verdict == "VIOLATION", verdict == "RISK SEEN");
+    let told = (!done.violations.is_empty(), done.violations.is_empty() && !done.risks.is_empty());
+    ensure!(seen == told, "the verdict {verdict} does not fit its findings");
+    Ok(done)
+}
+
+/// A process that is killed when it is dropped.
+pub(crate) struct KillOnDrop(pub(crate) Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn answer(mut asked: UnixStream, done: bool) {
+    // The process that asked may have been killed meanwhile; the run notices that by itself.
+    let _ = asked.write_all(&[if done { BROKEN } else { b'-' }]);
+}
+
+/// The fault command: asks the run to break its servers, and waits until it has.
+pub(crate) fn ask(socket: &Path) -> anyhow::Result<()> {
+    let mut answer = [0];
+    UnixStream::connect(socket)?.read_exact(&mut answer)?;
+    ensure!(answer == [BROKEN], "the servers could not be broken");
+    Ok(())
+}
+
+/// `oarlock`, beside this program.
+pub(crate) fn program() -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("oarlock");
+    ensure!(path.is_file(), "there is no {}: cargo build -p oarlock-cli", path.display());
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> anyhow::Result<Done> {
+        let case = Case::named("redis", "one server", "delay").expect("a case");
+        judged(&case, 1, 15, &serde_json::from_str(text).expect("JSON"))
+    }
+
+    fn answer(verdict: &str, findings: &str) -> String {
+        format!(
+            r#"{{"verdict":"{verdict}","findings":[{findings}],"servers":1,"stale_writes_refused":0,"lost_without_fence":0,
+            "figures":{{"faults":{{"delay":3}},"holds":30,"losses":0,"least_margin_ms":null}}}}"#
+        )
+    }
+
+    #[test]
+    fn what_is_missing_is_not_taken_for_nothing() {
+        let good = answer("OK", "");
+        let done = of(&good).expect("a judgement");
+        assert_eq!((done.grants, done.complaint()), (30, None));
+        assert!(of("{}").is_err());
+        for key in ["verdict", "findings", "servers", "holds", "losses", "faults"] {
+            assert!(of(&good.replace(key, "renamed")).is_err(), "{key}");
+        }
+        assert!(of(&answer("VIOLATION", "")).is_err() && of(&answer("RISK SEEN", "")).is_err());
+    }
+
+    #[test]
+    fn a_fault_that_was_not_injected_or_went_past_is_untried() {
+        assert!(!of(&answer("OK", "").replace("delay", "cut")).expect("a judgement").untried.is_empty());
+        let unused = r#"{"name":"Unused","ruling":"INCONCLUSIVE","what":"no request"}"#;
+        assert!(!of(&answer("INCONCLUSIVE", unused)).expect("a judgement").untried.is_empty());
+        let two = answer("INCONCLUSIVE", unused).replace(r#""servers":1"#, r#""servers":2"#);
+        assert!(of(&two).expect("a judgement").untried.is_empty());
+        let left_out = r#"{"name":"LeftOut","ruling":"INCONCLUSIVE","what":"another fault"}"#;
+        assert!(of(&answer("INCONCLUSIVE", left_out)).expect("a judgement").untried.is_empty());
+    }
+}

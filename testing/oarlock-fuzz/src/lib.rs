@@ -1,0 +1,203 @@
+//! Feeds hostile bytes to a reader, on stable Rust.
+//!
+//! A target is a test that calls [`fuzz`] with a corpus of real inputs and a function that reads bytes. It replays the
+//! corpus, and then changes what it has for a second, or for `OARLOCK_FUZZ_SECONDS`. The function returns a [`Seen`]:
+//! what came of the bytes, as a number. An input with a new outcome joins the corpus of this run, so that later changes
+//! start from what got far. That is coverage by outcomes, not by branches, which stable Rust cannot see.
+//!
+//! A reader must not panic and must not hang. The input that did is printed as a Rust literal: put it into the corpus.
+//! Whether a reader makes much of little, its target has to check.
+
+mod mutate;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An input that takes longer hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+/// The most bytes of an input.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// So many inputs are read however busy the machine is.
+const LEAST_INPUTS: u64 = 20_000;
+
+/// The most inputs that are kept.
+const MOST_KEPT: usize = 5_000;
+
+/// What came of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(u64);
+
+impl Seen {
+    /// An outcome that differs from others by this.
+    #[must_use]
+    pub fn of(outcome: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        outcome.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    /// The outcome of a reader: whether it failed, and the words of its answer without numbers and quoted parts, which
+    /// only repeat the input.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        let mut quoted = false;
+        let words: String = text
+            .chars()
+            .filter(|c| {
+                quoted ^= matches!(c, '"' | '`' | '\'');
+                !quoted && !c.is_ascii_digit()
+            })
+            .take(200)
+            .collect();
+        Self::of(words)
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many inputs were read.
+    pub inputs: u64,
+    /// How many outcomes there were.
+    pub outcomes: usize,
+}
+
+/// Reads the corpus and changes it, for as long as it is asked for.
+///
+/// `corpus` is the folder `fuzz/<name>` beside the manifest of the calling crate; `more` are inputs that the caller
+/// makes. `words` are what the format is made of.
+///
+/// # Panics
+/// With the input, when `read` panics; when there is no corpus at all, because that tests nothing.
+pub fn fuzz(name: &str, corpus: &Path, more: &[Vec<u8>], words: &[&str], read: impl Fn(&[u8]) -> Seen) -> Report {
+    let mut kept = files(corpus);
+    kept.extend_from_slice(more);
+    assert!(!kept.is_empty(), "{name}: no corpus in {}", corpus.display());
+    let watched = Watched::start(name);
+    let run = |input: &[u8]| {
+        watched.begins(input);
+        let seen = catch_unwind(AssertUnwindSafe(|| read(input)));
+        watched.ends();
+        seen.unwrap_or_else(|panic| {
+            eprintln!("{name}: this input panics: b\"{}\"", input.escape_ascii());
+            resume_unwind(panic)
+        })
+    };
+    let mut seen: HashSet<u64> = kept.iter().map(|input| run(input).0).collect();
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let (started, budget, mut inputs) = (Instant::now(), budget(), kept.len() as u64);
+    while inputs < LEAST_INPUTS || inputs % 64 != 0 || started.elapsed() < budget {
+        let mut input = kept[rng.usize(..kept.len())].clone();
+        let other = rng.usize(..kept.len());
+        mutate::change(&mut input, &kept[other], words, &mut rng);
+        input.truncate(MOST_BYTES);
+        if seen.insert(run(&input).0) && kept.len() < MOST_KEPT {
+            kept.push(input);
+        }
+        inputs += 1;
+    }
+    println!("{name}: {inputs} inputs in {:.1} s, {} outcomes", started.elapsed().as_secs_f64(), seen.len());
+    Report { inputs, outcomes: seen.len() }
+}
+
+fn files(folder: &Path) -> Vec<Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths.iter().filter_map(|path| std::fs::read(path).ok()).collect()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn budget() -> Duration {
+    Duration::from_secs(number("OARLOCK_FUZZ_SECONDS").unwrap_or(1))
+}
+
+/// The same changes in every ordinary run; others in a long one.
+fn seed() -> u64 {
+    number("OARLOCK_FUZZ_SEED").unwrap_or(number("OARLOCK_FUZZ_SECONDS").map_or(1, |_| fastrand::u64(..)))
+}
+
+/// A thread that ends the process when an input hangs, with its name: a test that never ends says nothing.
+struct Watched {
+    current: Arc<Mutex<(Vec<u8>, bool)>>,
+    began: Arc<AtomicU64>,
+    origin: Instant,
+}
+
+impl Watched {
+    fn start(name: &str) -> Self {
+        let watched = Self { current: Arc::default(), began: Arc::default(), origin: Instant::now() };
+        let (current, began, origin, name) =
+            (Arc::downgrade(&watched.current), watched.began.clone(), watched.origin, name.to_owned());
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                let Some(current) = current.upgrade() else { return };
+                let since = origin.elapsed().saturating_sub(Duration::from_millis(began.load(Ordering::Relaxed)));
+                let (input, reads) = &*current.lock().unwrap_or_else(PoisonError::into_inner);
+                if *reads && since > HANGS_AFTER {
+                    eprintln!("{name}: this input hangs: b\"{}\"", input.escape_ascii());
+                    std::process::abort();
+                }
+            }
+        });
+        watched
+    }
+
+    fn begins(&self, input: &[u8]) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.0.clear();
+        current.0.extend_from_slice(input);
+        current.1 = true;
+        let now = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.began.store(now, Ordering::Relaxed);
+    }
+
+    fn ends(&self) {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).1 = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(read: impl Fn(&[u8]) -> Seen) -> Report {
+        fuzz("tests", Path::new("nowhere"), &[b"lock 12 {}".to_vec()], &["deep", "lock"], read)
+    }
+
+    #[test]
+    fn what_is_guarded_by_three_bytes_is_found() {
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            run(|input| {
+                let depth = b"lo!".iter().zip(input).take_while(|(a, b)| a == b).count();
+                assert!(depth < 3, "found");
+                Seen::of(depth)
+            })
+        }));
+        assert!(panics.is_err(), "three bytes were not found");
+    }
+
+    #[test]
+    fn a_reader_that_works_is_only_counted() {
+        let report = run(|input| Seen::of(input.first()));
+        assert!(report.inputs > 1000 && report.outcomes > 50, "{report:?}");
+    }
+
+    #[test]
+    fn an_outcome_is_without_what_was_read() {
+        assert_eq!(Seen::text("no number: `17`, byte 3"), Seen::text("no number: `x`, byte 40"));
+        assert_ne!(Seen::text("too long"), Seen::text("too short"));
+    }
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask fuzz`: every reader of foreign bytes, for minutes each, in release.
+
+use crate::simulate::number;
+use crate::workspace::{Failure, Workspace, stream};
+
+/// The programs that have targets, as arguments of `cargo test`. Each target is a test with `fuzz` in its name.
+const PROGRAMS: &[&[&str]] = &[
+    &["-p", "oarlock-core", "--lib"],
+    &["-p", "oarlock", "--test", "fuzz"],
+    &["-p", "oarlock-local", "--lib"],
+    &["-p", "oarlock-redis", "--lib"],
+    &["-p", "oarlock-etcd", "--lib"],
+    &["-p", "oarlock-zookeeper", "--lib"],
+    &["-p", "oarlock-sql", "--lib", "--all-features"],
+    &["-p", "oarlock-cli", "--bin", "oarlock"],
+];
+
+/// Every target.
+const TARGETS: &[&str] = &[
+    "fuzz_children",
+    "fuzz_children_of_other_programs",
+    "fuzz_configuration",
+    "fuzz_datagram",
+    "fuzz_duration",
+    "fuzz_label",
+    "fuzz_memo_of_once",
+    "fuzz_notice_and_memo",
+    "fuzz_notification",
+    "fuzz_numbers_of_a_handed_grant",
+    "fuzz_payload",
+    "fuzz_queue",
+    "fuzz_records",
+    "fuzz_reply",
+    "fuzz_row",
+    "fuzz_slot",
+    "fuzz_state_file",
+    "fuzz_state_in_binary",
+    "fuzz_state_in_json",
+    "fuzz_ticket",
+    "fuzz_url",
+    "fuzz_written_ticket",
+];
+
+/// The options of `cargo xtask fuzz`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FuzzOptions {
+    /// How long each target.
+    pub(crate) minutes: u64,
+    /// Targets whose name begins with this only, after `fuzz_`.
+    pub(crate) only: Option<String>,
+}
+
+/// Reads the arguments that follow `fuzz`; `None` asks for help.
+pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<FuzzOptions>, String> {
+    let mut options = FuzzOptions { minutes: 10, only: None };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(None),
+            "--minutes" => options.minutes = number(&arg, &value()?)?,
+            "--only" => options.only = Some(value()?),
+            other => return Err(format!("fuzz does not know `{other}`")),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Runs every target.
+///
+/// # Errors
+/// When a build fails, or a target finds something.
+pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<(), Failure> {
+    // All targets are named so; a name that is none would run nothing, and pass.
+    let name = format!("fuzz_{}", options.only.as_deref().unwrap_or_default());
+    if !TARGETS.iter().any(|target| target.starts_with(&*name)) {
+        return Err(Failure::new(format!("there is no target `{name}`; the targets are {}", TARGETS.join(", "))));
+    }
+    let seconds = options.minutes.saturating_mul(60).to_string();
+    for program in PROGRAMS {
+        let mut command = workspace.cargo(["test", "--release", "--locked"]);
+        command.args(*program).args([&*name, "--", "--nocapture", "--test-threads", "2"]);
+        stream(command.env("OARLOCK_FUZZ_SECONDS", &seconds))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_minutes_and_a_name() {
+        let parsed = |line: &str| parse(line.split_whitespace().map(String::from));
+        let options = FuzzOptions { minutes: 2, only: Some("url".into()) };
+        assert_eq!(parsed("--minutes 2 --only url").unwrap(), Some(options));
+        assert_eq!(parsed("").unwrap(), Some(FuzzOptions { minutes: 10, only: None }));
+        assert_eq!(parsed("-h").unwrap(), None);
+        assert!(parsed("--minutes x").is_err() && parsed("--only").is_err() && parsed("all").is_err());
+    }
+}

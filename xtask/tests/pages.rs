@@ -1,0 +1,296 @@
+//! Checks the pages of the documentation: links, the table of contents, programs, the catalogue of errors.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Component, Path, PathBuf};
+
+mod pages {
+    mod book;
+    mod manifests;
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every page, by its path in the repository: those of the root, and all below `docs`.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let mut pages = BTreeMap::new();
+    let mut folders = vec![root().join("docs")];
+    let mut add = |path: PathBuf| {
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let page = path.strip_prefix(root()).expect("below the root").to_owned();
+            pages.insert(page.clone(), read(page));
+        }
+    };
+    std::fs::read_dir(root()).expect("the root").for_each(|entry| add(entry.expect("an entry").path()));
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of docs") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() { folders.push(path) } else { add(path) }
+        }
+    }
+    pages
+}
+
+/// The lines outside of code blocks, without inline code.
+fn prose(page: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut lines = Vec::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            lines.push(line.split('`').step_by(2).collect::<Vec<_>>().join("x"));
+        }
+    }
+    lines
+}
+
+/// The targets of links and pictures. A link may go over the end of a line, its target does not.
+fn links(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(page) {
+        for rest in line.split("](").skip(1) {
+            if let Some((target, _)) = rest.split_once(')') {
+                found.push(target.split_whitespace().next().unwrap_or_default().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The anchors of a page, as GitHub and mdBook make them from headings, and those that are written as `<a id="…">`.
+fn anchors(page: &str) -> HashSet<String> {
+    let mut found = HashSet::new();
+    let mut inside = false;
+    for line in page.lines() {
+        inside ^= line.trim_start().starts_with("```");
+        if inside {
+            continue;
+        }
+        let heading = line.trim_start_matches('#');
+        if heading.len() < line.len() && heading.starts_with(' ') {
+            let kept = heading.trim().to_lowercase();
+            let slug: String = kept
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect();
+            let again = (1..).map(|n| format!("{slug}-{n}")).find(|slug| !found.contains(slug));
+            found.insert(if found.contains(&slug) { again.unwrap_or_default() } else { slug });
+        }
+        for rest in line.split("<a id=\"").skip(1) {
+            found.extend(rest.split('"').next().map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// `page` and `target` joined, without `..`.
+fn resolve(page: &Path, target: &str) -> PathBuf {
+    let mut path = PathBuf::new();
+    for part in page.parent().expect("a page has a folder").join(target).components() {
+        match part {
+            Component::ParentDir => _ = path.pop(),
+            part => path.push(part),
+        }
+    }
+    path
+}
+
+fn dead_links(pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let mut dead = Vec::new();
+    for (page, text) in pages {
+        for link in links(text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let path = if file.is_empty() { page.clone() } else { resolve(page, file) };
+            let known = pages.get(&path).is_none_or(|text| anchor.is_empty() || anchors(text).contains(anchor));
+            if !known || !(pages.contains_key(&path) || root().join(&path).exists()) {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    dead
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let pages = pages();
+    assert!(pages.len() > 50, "only {} pages were found", pages.len());
+    let dead = dead_links(&pages);
+    assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+}
+
+#[test]
+fn a_dead_link_is_found() {
+    let text = "# One heading\n[a](#one-heading) [b](#two) [c](README.md) [d](no.md) `[e](no)`\n```\n[f](no)\n```\n";
+    let page = BTreeMap::from([(PathBuf::from("page.md"), text.to_owned())]);
+    assert_eq!(dead_links(&page), ["page.md: #two", "page.md: no.md"]);
+}
+
+/// The README leads to each question, and each answer leads on: two clicks from the front page.
+#[test]
+fn the_readme_leads_to_every_answer() {
+    let page = read("docs/guide/questions.md");
+    let answers: Vec<_> = page.split("\n## ").skip(1).collect();
+    assert!(answers.len() > 10, "only {} questions", answers.len());
+    for answer in &answers {
+        let leads_on = links(answer).iter().any(|link| !link.starts_with('#'));
+        assert!(leads_on, "an answer without a link to a page: {answer}");
+    }
+    for name in ["README.md", "README.zh.md"] {
+        let readme = read(name);
+        let asked = links(&readme).into_iter().filter(|link| link.starts_with("docs/guide/questions.md#"));
+        assert_eq!(asked.collect::<BTreeSet<_>>().len(), 5, "{name} has the five first questions");
+    }
+}
+
+#[test]
+fn the_book_has_every_page_once() {
+    let summary = read("docs/SUMMARY.md");
+    let listed = links(&summary);
+    // A group without a page of its own has no target.
+    let listed = listed.iter().filter(|link| !link.is_empty());
+    let listed: Vec<_> = listed.map(|link| resolve(Path::new("docs/SUMMARY.md"), link)).collect();
+    let mut once: BTreeSet<_> = listed.iter().cloned().collect();
+    assert_eq!(once.len(), listed.len(), "docs/SUMMARY.md lists a page twice");
+    once.insert("docs/SUMMARY.md".into());
+    let pages: BTreeSet<_> = pages().into_keys().filter(|page| page.starts_with("docs")).collect();
+    let missing: Vec<_> = pages.symmetric_difference(&once).collect();
+    assert!(missing.is_empty(), "in docs/ or in docs/SUMMARY.md, but not in both: {missing:?}");
+    assert!(read("docs/book.toml").contains("src = \".\""), "the book is made of docs/ itself");
+}
+
+/// A fenced block: the line before it, its language, its lines.
+fn blocks(page: &str) -> Vec<(String, String, Vec<&str>)> {
+    let (mut found, mut open, mut before) = (Vec::new(), None::<(String, String, Vec<_>)>, "");
+    for line in page.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => found.extend(open.take()),
+            (Some(language), None) => open = Some((before.to_owned(), language.to_owned(), Vec::new())),
+            (None, Some(block)) => block.2.push(line),
+            (None, None) => {}
+        }
+        if !line.trim().is_empty() {
+            before = line;
+        }
+    }
+    found
+}
+
+/// A program on a page of the guide either is a doctest of a crate, or is a part of a file that is built: the line before
+/// it is `<!-- from FILE -->` then.
+#[test]
+fn every_program_of_the_guide_is_compiled() {
+    let doctests = read("crates/oarlock/src/lib.rs") + &read("crates/oarlock-stock/src/lib.rs");
+    let mut programs = 0;
+    for (page, text) in pages() {
+        let in_guide = page.starts_with("docs/guide") || page.starts_with("docs/kinds");
+        for (before, language, lines) in blocks(&text) {
+            if !in_guide || !language.starts_with("rust") {
+                continue;
+            }
+            programs += 1;
+            let what = format!("{}: the program that begins with {:?}", page.display(), lines.first());
+            if let Some(file) = before.strip_prefix("<!-- from ").and_then(|rest| rest.strip_suffix(" -->")) {
+                assert_eq!(language, "rust,ignore", "{what} would be a doctest as well");
+                let source: Vec<_> = read(file).lines().map(|line| line.trim().to_owned()).collect();
+                let shown: Vec<_> = lines.iter().map(|line| line.trim()).collect();
+                assert!(source.windows(shown.len()).any(|part| part == shown), "{what} is not in {file}");
+            } else {
+                assert!(matches!(&*language, "rust" | "rust,no_run"), "{what} is not compiled: {language}");
+                let included = format!("include_str!(\"../../../{}\")", page.display());
+                assert!(doctests.contains(&included), "{what}: no lib.rs has {included}");
+            }
+        }
+    }
+    assert!(programs > 10, "only {programs} programs were found");
+}
+
+/// The README in Chinese has the commands and programs of the README, in the same order.
+#[test]
+fn both_readmes_have_the_same_commands() {
+    let same = |page| {
+        let mut blocks = blocks(page).into_iter().map(|(_, language, lines)| (language, lines)).collect::<Vec<_>>();
+        blocks.retain(|(language, _)| language != "console"); // their comments are translated
+        blocks
+    };
+    let (english, chinese) = (read("README.md"), read("README.zh.md"));
+    assert!(same(&english).len() > 2);
+    assert_eq!(same(&english), same(&chinese));
+}
+
+/// The page for users of Redisson in Chinese has the methods of the English one, in the same order.
+#[test]
+fn both_pages_for_redisson_have_the_same_methods() {
+    let methods = |page: &str| -> Vec<Vec<String>> {
+        let rows = page.lines().filter(|line| line.starts_with("| "));
+        let first = rows.filter_map(|row| row.split(" | ").next()).filter(|cell| cell.contains('`'));
+        first.map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()).collect()
+    };
+    let (english, chinese) = (read("docs/guide/migrate/redisson.md"), read("docs/guide/migrate/redisson.zh.md"));
+    let (english, chinese) = (methods(&english), methods(&chinese));
+    assert!(english.len() > 25, "{english:?}");
+    let lease = |row: &Vec<String>| !row.iter().any(|code| code == "ttl"); // its table of words
+    assert_eq!(english, chinese.into_iter().filter(lease).collect::<Vec<_>>());
+}
+
+/// The rows of the first table of a page, each with its cells.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    let table = page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
+    table.skip(2).map(cells).collect()
+}
+
+/// `docs/errors.md` has a row for each kind of error, with the exit code of the command line.
+#[test]
+fn the_catalogue_has_every_kind_of_error_with_its_exit_code() -> Outcome {
+    let kinds = read("crates/oarlock-core/src/error.rs");
+    let kinds = between(&kinds, "pub enum ErrorKind {\n", "\n}").ok_or("no ErrorKind")?;
+    let kinds = kinds.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+    let kinds: BTreeSet<_> = kinds.filter_map(|line| line.strip_suffix(',')).collect();
+    assert!(kinds.contains("Busy") && kinds.contains("Internal") && kinds.len() > 15, "{kinds:?}");
+
+    let exit = read("crates/oarlock-cli/src/exit.rs");
+    let numbers = between(&exit, "enum Code {\n", "\n}").ok_or("no Code")?;
+    let numbers: BTreeMap<_, _> =
+        numbers.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(" = ")).collect();
+    let arms = between(&exit, "match kind {\n", "_ => Self::Internal").ok_or("no match over the kinds")?;
+    let mut codes = BTreeMap::new();
+    for arm in arms.split_inclusive("=> Self::").collect::<Vec<_>>().windows(2) {
+        let code = arm[1].split(',').next().ok_or("an arm without a code")?;
+        for kind in arm[0].split("ErrorKind::").skip(1) {
+            codes.insert(kind.split(|c: char| !c.is_alphanumeric()).next().ok_or("no kind")?, numbers[code]);
+        }
+    }
+    assert_eq!(codes.get("Lost"), Some(&"76"));
+
+    let page = read("docs/errors.md");
+    let mut listed = BTreeMap::new();
+    for row in rows(&page) {
+        assert_eq!(row.len(), 4, "kind, exit code, cause, what to do: {row:?}");
+        assert!(row.iter().all(|cell| !cell.is_empty()), "an empty cell: {row:?}");
+        listed.insert(row[0].trim_matches('`').to_owned(), row[1].clone());
+    }
+    let expected: BTreeMap<_, _> = kinds
+        .into_iter()
+        .map(|kind| (kind.to_owned(), (*codes.get(kind).unwrap_or(&numbers["Internal"])).to_owned()))
+        .collect();
+    assert_eq!(listed, expected, "docs/errors.md differs from ErrorKind and the exit codes");
+    Ok(())
+}
+
+fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    Some(text.split_once(start)?.1.split_once(end)?.0)
+}
