@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use oarlock_core::capabilities::Liveness;
 use oarlock_core::clock::{BootClock, Clock, Moment};
-use oarlock_core::driver::{Attempt, Grant, Info, Pending};
+use oarlock_core::driver::{Attempt, End, Grant, Info, Pending, Released};
 use oarlock_core::event::{LockEvent, Step};
 use oarlock_core::model::TURN_TTL;
 use oarlock_core::state::ResourceState;
 use oarlock_core::{Claim, ClaimId, DynDriver, Label, Lifetime, Locks, ResourceName};
 use tokio::sync::Notify;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, ensure_eq};
 use crate::fixture::{Connection, Fixture, Pace};
 
 /// The context of one case.
@@ -246,5 +246,13 @@ impl Raw {
         end: oarlock_core::driver::End,
     ) -> oarlock_core::Result<oarlock_core::driver::Release> {
         self.driver.clone().release(name.clone(), id, end).await
+    }
+
+    /// Ends the hold of another client, which is not told. `End::Withdrawn` would not do: a client withdraws its own
+    /// claims only, and Redlock finds the later rounds of other clients for the other ends alone.
+    pub(crate) async fn take_away(&self, name: &ResourceName, id: ClaimId) -> Outcome {
+        let release = self.release(name, id, End::Done { memo: None }).await?;
+        ensure_eq!(release.outcome, Released::Released, "taking the lock away");
+        Ok(())
     }
 }

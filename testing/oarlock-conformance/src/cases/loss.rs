@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oarlock_core::driver::{End, Released};
+use oarlock_core::driver::Released;
 use oarlock_core::event::Step;
 use oarlock_core::{Belief, ErrorKind, LossReason};
 
@@ -23,8 +23,7 @@ async fn the_holder_learns_of_its_loss(context: Arc<TestContext>) -> Outcome {
     let guard = peer.mutex(name.as_str()).lock().await?;
     ensure_eq!(guard.belief(), Belief::Held, "belief at first");
     ensure!(guard.time_left() <= context.ttl(), "more time left than was leased: {:?}", guard.time_left());
-    let taken = stranger.release(&name, guard.id(), End::Withdrawn).await?;
-    ensure_eq!(taken.outcome, Released::Released, "taking it away");
+    stranger.take_away(&name, guard.id()).await?;
     let reason = within(context.lease_ends_within(), "the loss", guard.lost()).await?;
     ensure!(matches!(reason, LossReason::Gone | LossReason::Session), "the reason is {reason:?}");
     ensure!(
@@ -40,11 +39,11 @@ async fn the_holder_learns_of_its_loss(context: Arc<TestContext>) -> Outcome {
 async fn work_under_the_lock_is_dropped(context: Arc<TestContext>) -> Outcome {
     let (peer, stranger, name) = (context.peer().await?, context.raw().await?, context.name()?);
     let guard = peer.mutex(name.as_str()).lock().await?;
-    let work = guard.with(|held| async move {
-        stranger.release(&name, held.id(), End::Withdrawn).await?;
-        std::future::pending::<oarlock_core::Result<()>>().await
-    });
-    let Err(error) = within(context.lease_ends_within(), "the end of the work", work).await? else {
+    let id = guard.id();
+    let work = within(context.lease_ends_within(), "the end of the work", guard.with(|_| std::future::pending()));
+    let (work, taken): (Outcome<oarlock_core::Result<()>>, _) = tokio::join!(work, stranger.take_away(&name, id));
+    taken?;
+    let Err(error) = work? else {
         return Err(Failure::new("work that never ends has ended"));
     };
     ensure_eq!(error.kind(), ErrorKind::Lost, "the error of the work");

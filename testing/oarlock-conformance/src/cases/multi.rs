@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::driver::{End, Released};
+use oarlock_core::driver::Released;
 use oarlock_core::state::{Ending, ResourceState};
 use oarlock_core::{Error, ErrorKind, Held, Locks, LossReason, Memory, Multi, ResourceName, Weight};
 
@@ -211,7 +211,7 @@ async fn lost_if_any_is_lost(context: Arc<TestContext>) -> Outcome {
     let Some(victim) = guard.iter().find(|held| *held.resource() == names[1]) else {
         return Err(Failure::new("it is not in hand"));
     };
-    stranger.release(&names[1], victim.id(), End::Withdrawn).await?;
+    stranger.take_away(&names[1], victim.id()).await?;
     let work = guard.with(|_| std::future::pending::<oarlock_core::Result<()>>());
     let error = within(context.lease_ends_within(), "the end of the work", work).await?.err();
     ensure_eq!(error.as_ref().map(Error::kind), Some(ErrorKind::Lost), "the error of the work");
@@ -248,7 +248,7 @@ async fn one_lost_while_another_is_waited_for(context: Arc<TestContext>) -> Outc
     peer.waits(&names[1], 1).await?;
     let first = rival.inspect(&names[0]).await?.holders.first().map(|holder| holder.id);
     let first = first.ok_or_else(|| Failure::new("the first in order is not held while the second is waited for"))?;
-    stranger.release(&names[0], first, End::Withdrawn).await?;
+    stranger.take_away(&names[0], first).await?;
     let anew = |state: &ResourceState| state.holders.first().is_some_and(|holder| holder.id != first);
     let poll = async {
         while !anew(&rival.inspect(&names[0]).await?) {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use oarlock_core::driver::End;
 use oarlock_core::memory::Verb;
 use oarlock_core::state::Ending;
 use oarlock_core::{Error, ErrorKind, Result, Slot};
@@ -244,7 +243,7 @@ async fn a_lost_lock_ends_the_work(context: Arc<TestContext>) -> Outcome {
         let running = running_for_ever!(context, kind(peer.once(name.as_str())), "7");
         let holder = other.inspect(&name).await?.holders.first().map(|holder| holder.id);
         let holder = holder.ok_or_else(|| Failure::new("work runs, but the lock has no holder"))?;
-        stranger.release(&name, holder, End::Withdrawn).await?;
+        stranger.take_away(&name, holder).await?;
         let ended = within(context.lease_ends_within(), "the end of the work", running).await??;
         ensure_eq!(ended.err().map(|error| error.kind()), Some(ErrorKind::Lost), "the error");
         let again = kind(other.once(name.as_str())).run("7", |_| starts.clone().work()).await?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oarlock_core::driver::{End, Released};
+use oarlock_core::driver::Released;
 use oarlock_core::event::Step;
 use oarlock_core::state::Ending;
 use oarlock_core::{ErrorKind, LossReason, Owner, ResourceName};
@@ -142,7 +142,7 @@ async fn lost_for_one_is_lost_for_all(context: Arc<TestContext>) -> Outcome {
     let name = context.name()?;
     let lock = peer.mutex(name.as_str()).reentrant(&Owner::new());
     let (one, two) = (lock.lock().await?, lock.lock().await?);
-    stranger.release(&name, one.id(), End::Withdrawn).await?;
+    stranger.take_away(&name, one.id()).await?;
     for guard in [&one, &two] {
         let reason = within(context.lease_ends_within(), "the loss", guard.lost()).await?;
         ensure!(matches!(reason, LossReason::Gone | LossReason::Session), "the reason is {reason:?}");
