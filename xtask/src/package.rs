@@ -58,7 +58,9 @@ fn lacks(each: &Value) -> Vec<String> {
     check("[package.metadata.docs.rs]", each["metadata"]["docs"]["rs"].is_object());
     let folder = each["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
     for licence in LICENCES {
-        check(licence, folder.is_some_and(|folder| folder.join(licence).is_file()));
+        // The text itself: a link that a checkout has turned into a file with a path in it is no licence.
+        let has_text = |folder: &Path| std::fs::read_to_string(folder.join(licence)).is_ok_and(|text| text.len() > 500);
+        check(licence, folder.is_some_and(has_text));
     }
     lacking
 }
