@@ -64,6 +64,8 @@ async fn hear(config: Config, mailbox: Mailbox, failed: Arc<AtomicBool>) {
     match tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
         Ok(Ok(mut conn)) => {
             failed.store(false, Ordering::Release);
+            // The server may have restarted before this connection was open: holders ask once.
+            mailbox.notify();
             let _ = conn.query_drop(WAIT).await;
         }
         // The server may have gone before this task waited. If it only refuses connections, one notification is enough:

@@ -9,6 +9,8 @@ use oarlock_core::driver::{Attempt, Driver as _};
 use oarlock_core::{ErrorKind, Guard, Locks, LossReason, Mutex};
 use oarlock_sql::mysql::{Config, Keys, MySqlSession, Named};
 use oarlock_testbed::Flavour;
+use oarlock_testbed::proxy::Proxy;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::store::{Server, claim, config, start, until};
@@ -192,10 +194,34 @@ async fn a_holder_hears_at_once_that_the_server_went_down(on: Flavour) {
     again.release().await.unwrap();
 }
 
+/// The connection that waits for the end of the server is opened to the server that came after it.
+async fn a_restart_before_the_watch_of_the_server_begins_is_noticed(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
+    let (proxy, late) = (Proxy::start(server.addr()).unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let mut config = raw(&server);
+    (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
+    let long = Duration::from_secs(300);
+    (config.session_ttl, config.connect_timeout) = (long, BOUND);
+    let client = Locks::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
+    // New connections reach the server when it has restarted.
+    proxy.aim(late.local_addr().unwrap());
+    let guard = client.mutex("1").lock().await.unwrap();
+    let (mut waiting, _) = tokio::time::timeout(BOUND, late.accept()).await.unwrap().unwrap();
+    let server = tokio::task::spawn_blocking(move || {
+        server.restart().unwrap();
+        server
+    });
+    let server = server.await.unwrap();
+    let mut upstream = TcpStream::connect(server.addr()).await.unwrap();
+    let forward = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut waiting, &mut upstream).await });
+    assert_eq!(tokio::time::timeout(BOUND, guard.lost()).await.unwrap(), LossReason::Session);
+    forward.abort();
+}
+
 /// A process that is stopped or cut off does not hold for ever.
 async fn the_server_ends_a_silent_session_and_not_before_its_lease(on: Flavour) {
     let Some((server, _root)) = start(on).await else { return };
-    let proxy = oarlock_testbed::proxy::Proxy::start(server.addr()).unwrap();
+    let proxy = Proxy::start(server.addr()).unwrap();
     let mut config = raw(&server);
     (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
     config.session_ttl = Duration::from_secs(2);
@@ -259,6 +285,7 @@ on_both!(
     one_connection_holds_many_and_only_waiters_get_their_own,
     the_end_of_a_connection_is_the_loss_of_what_it_held,
     a_holder_hears_at_once_that_the_server_went_down,
+    a_restart_before_the_watch_of_the_server_begins_is_noticed,
     the_server_ends_a_silent_session_and_not_before_its_lease,
     a_name_that_is_refused_costs_no_other,
     a_client_that_goes_does_not_go_on_waiting,
