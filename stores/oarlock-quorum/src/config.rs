@@ -76,7 +76,8 @@ pub async fn redlock(servers: impl IntoIterator<Item = Config>) -> Result<Quorum
     Quorum::open(servers.into_iter().map(node).collect()).await
 }
 
-fn node(config: Config) -> Later {
+fn node(mut config: Config) -> Later {
+    config.queue = false;
     Later::new(config.address.to_string(), move || -> BoxFuture<Result<Arc<dyn DynDriver>>> {
         let config = config.clone();
         Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })

@@ -166,6 +166,23 @@ async fn one_node_down_and_one_stopped_of_five_cost_nothing() {
     until("the others", async || fence(&quorum, &claim(101, "five")).await.is_some()).await;
 }
 
+/// A Redlock has no order: its nodes do not look for waiters.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_costs_no_command_of_a_queue() {
+    let servers = servers!(3);
+    let quorum = quorum(&servers).await;
+    pairs(&quorum, "pairs", 1..21).await;
+    let mine = claim(30, "pairs");
+    fence(&quorum, &mine).await.unwrap();
+    assert_eq!(fence(&quorum, &claim(31, "pairs")).await, None);
+    quorum.release(&mine.resource, claim(31, "pairs").id, &End::Withdrawn).await.unwrap();
+    for server in &servers {
+        let stats: String = ask(server, &["INFO", "commandstats"]).await;
+        assert!(stats.contains("cmdstat_evalsha"), "{stats}");
+        assert!(!stats.contains("cmdstat_z"), "a command of a sorted set: {stats}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_forgot_votes_again_at_the_next_renewal() {
     let servers = servers!(3);

@@ -177,6 +177,9 @@ pub struct Config {
     /// Whether mutexes are fenced locks of Redisson, whose programs read the fence as their token. A lock that has a
     /// token already keeps it in any case. For [`Layout::Redisson`] only.
     pub tokens: bool,
+    /// Whether the claims of this client that wait stand in a queue beside the lock. A quorum has no order and does
+    /// without: each release then saves a command. For [`Layout::Plain`] only.
+    pub queue: bool,
     /// How many replicas must have a grant or a renewal before it counts.
     pub min_replicas: u32,
     /// Whether a server that may throw keys away to make room is good enough.
@@ -209,6 +212,7 @@ impl Config {
             prefix: "oarlock:".to_owned(),
             layout: Layout::Native,
             tokens: false,
+            queue: true,
             min_replicas: 0,
             allow_eviction: false,
             detours: HashMap::new(),

@@ -38,10 +38,14 @@ pub(crate) fn check_claim(claim: &Claim) -> Result<()> {
 }
 
 impl Redis {
-    /// Whether this claim may wait in the queue beside the lock. A quorum has a fence of its own for each attempt, and no
-    /// order. In a cluster a mailbox is not in the slot of the lock.
+    /// Whether claims may wait in a queue beside the lock. In a cluster a mailbox is not in the slot of the lock.
+    fn has_plain_queue(&self) -> bool {
+        self.pool.config.queue && !self.pool.is_cluster()
+    }
+
+    /// Whether this claim may wait in the queue beside the lock.
     pub(crate) fn queues_plain(&self, claim: &Claim) -> bool {
-        claim.wait && claim.least_fence.is_none() && !self.pool.is_cluster()
+        claim.wait && self.has_plain_queue()
     }
 
     /// A claim as the queue keeps it: its id, and the channel on which it hears of its turn.
@@ -77,7 +81,7 @@ impl Redis {
             End::Done { memo: None } => command,
             End::Done { memo: Some(memo) } => command.arg("memo").arg(&**memo),
             End::Withdrawn => {
-                command.arg("withdrawn").arg(if self.pool.is_cluster() { Vec::new() } else { self.plain_waiter(id) })
+                command.arg("withdrawn").arg(if self.has_plain_queue() { self.plain_waiter(id) } else { Vec::new() })
             }
             End::Broken { ending, grace } => {
                 let mail = self.pool.mail(&self.pool.keys(name));

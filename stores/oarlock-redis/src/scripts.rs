@@ -88,14 +88,15 @@ impl Scripts {
             }
             Layout::Plain => {
                 let queue = parts!("plain": "queue");
-                let release = parts!("plain": "queue.next", "release.done", "load", "release");
-                let both = [queue, &function("release", release), parts!("plain": "joint")];
+                let wake_next = if config.queue { parts!("plain": "queue.next") } else { parts!("plain": "queue.none") };
+                let release = [wake_next, parts!("plain": "release.done", "load", "release")].concat();
+                let both = [queue, &function("release", &release), parts!("plain": "joint")];
                 Self {
                     attempt: script(parts!(
                         "plain": "queue", "attempt.free", "load", "beside", "queue.join", "attempt"
                     )),
                     renew: script(parts!("plain": "load", "beside", "renew")),
-                    release: script(&[queue, release].concat()),
+                    release: script(&[queue, &release].concat()),
                     inspect: script(parts!("plain": "load", "beside", "inspect")),
                     joint: Some(script(&both.concat())),
                     observe: Some(script(parts!("plain": "observe"))),
