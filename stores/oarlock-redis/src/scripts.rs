@@ -88,7 +88,8 @@ impl Scripts {
             }
             Layout::Plain => {
                 let queue = parts!("plain": "queue");
-                let wake_next = if config.queue { parts!("plain": "queue.next") } else { parts!("plain": "queue.none") };
+                let wake_next =
+                    if config.queue { parts!("plain": "queue.next") } else { parts!("plain": "queue.none") };
                 let release = [wake_next, parts!("plain": "release.done", "load", "release")].concat();
                 let both = [queue, &function("release", &release), parts!("plain": "joint")];
                 Self {
