@@ -212,7 +212,7 @@ fn sql_clients(workspace: &Workspace) -> Result<(), Failure> {
 }
 
 /// The same command at the lowest priority.
-fn nice(command: &Command) -> Command {
+pub(crate) fn nice(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
     if let Some(folder) = command.get_current_dir() {

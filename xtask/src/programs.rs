@@ -1,27 +1,29 @@
-//! The part `tests`: builds every test program once, then runs several of them at a time. Other parts that mostly wait,
-//! or that may take whatever processor time is left, run beside them.
+//! The part `tests`: builds every test program once, and runs several of them at a time. The longest ones are built
+//! first, and run while the others are built. Other parts that mostly wait, or that may take whatever processor time is
+//! left, run beside them.
 
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::lanes::Lanes;
-use crate::parts::Part;
+use crate::lanes::{Lane, Lanes};
+use crate::parts::{Part, nice};
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
 /// Programs that take half a minute and more, the longest first. They start first, so that none of them runs alone at
-/// the end.
+/// the end, and all but [`CLI`] are built before the others.
 const LONG_ONES: &[&str] = &[
     "conformance",
     "failures",
     "redlock",
-    "cli",
+    CLI,
     "mysql_failures",
     "postgres_failures",
     "mysql_conformance",
@@ -37,6 +39,9 @@ const LONG_ONES: &[&str] = &[
     "mariadb_session",
     "postgres_session",
 ];
+
+/// Needs the command line, which is built last.
+const CLI: &str = "cli";
 
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
@@ -72,19 +77,120 @@ pub(crate) type Done = (Part, Duration, Result<(), Failure>);
 /// When something does not build, or with the names of all programs that failed. The parts beside have results of their
 /// own.
 pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result<(), Failure>, Vec<Done>) {
-    match build(workspace) {
+    let first: Vec<_> = LONG_ONES.iter().filter(|name| **name != CLI).flat_map(|name| ["--test", name]).collect();
+    let programs = match build(test(workspace, &first)).and_then(|messages| tests_of(&messages)) {
         // The other parts run by themselves then.
-        Err(failure) => (Err(failure), Vec::new()),
-        Ok((mut programs, interop)) => {
-            programs.extend(others.iter().filter_map(|part| {
-                let command = part.beside_tests(workspace, long, interop.as_deref())?;
-                Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
-            }));
-            let (mut failures, done) = run_all(programs, long);
-            let mut examples = workspace.cargo(["test", "--workspace", "--locked", "--doc"]);
-            failures.extend(stream(tier(&mut examples, long)).err());
-            (all(&failures), done)
+        Err(failure) => return (Err(failure), Vec::new()),
+        Ok(programs) => programs,
+    };
+    let queue = Queue::default();
+    let started: HashSet<_> = programs.iter().map(|program| program.command.get_program().to_owned()).collect();
+    queue.add(programs);
+    // Not the examples: the linter compiles them, and linking them takes as long as a tenth of the tests.
+    let all_tests = nice(&test(workspace, &["--lib", "--bins", "--tests"]));
+    let mut doc_tests = nice(&workspace.cargo(["test", "--workspace", "--locked", "--doc"]));
+    tier(&mut doc_tests, long);
+    let build_the_rest = || -> Result<(), Failure> {
+        let messages = build(all_tests)?;
+        let is_new = |program: &Program| !started.contains(program.command.get_program());
+        let interop = messages.lines().find_map(built_interop);
+        queue.add(tests_of(&messages)?.into_iter().filter(is_new));
+        queue.add(others.iter().filter(|part| !part.gives_way()).filter_map(|part| {
+            let command = part.beside_tests(workspace, long, interop.as_deref())?;
+            Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
+        }));
+        Ok(())
+    };
+    let giving_way = others.iter().filter(|part| part.gives_way()).filter_map(|part| {
+        let command = part.beside_tests(workspace, long, None)?;
+        Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
+    });
+    let results = Results { long, ..Results::default() };
+    let lanes = Lanes::default();
+    let lane = || {
+        while let Some((_lane, program)) = queue.next(&lanes) {
+            results.run(program);
         }
+    };
+    std::thread::scope(|scope| {
+        let mut running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        // One after the other: they build in the same folder.
+        running.push(scope.spawn(|| {
+            let built = build_the_rest();
+            queue.close();
+            results.add(built);
+            giving_way.for_each(|program| results.run(program));
+            results.add(stream(&mut doc_tests));
+        }));
+        for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
+            if ended.is_err() {
+                results.add(Err(Failure::new("a lane of tests ended in a panic")));
+            }
+        }
+    });
+    (all(&into_inner(results.failures)), into_inner(results.done))
+}
+
+/// The programs that wait for a lane, the longest first. More may come until it is closed.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<(VecDeque<Program>, bool)>,
+    changed: Condvar,
+}
+
+impl Queue {
+    fn add(&self, programs: impl IntoIterator<Item = Program>) {
+        let mut state = locked(&self.state);
+        state.0.extend(programs);
+        state.0.make_contiguous().sort_by_key(Program::order);
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        locked(&self.state).1 = true;
+        self.changed.notify_all();
+    }
+
+    /// The next program, and the lane in which it runs.
+    fn next<'a>(&self, lanes: &'a Lanes) -> Option<(Lane<'a>, Program)> {
+        loop {
+            let mut state = locked(&self.state);
+            while state.0.is_empty() {
+                if state.1 {
+                    return None;
+                }
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(state);
+            let lane = lanes.enter();
+            // Another lane may have been faster.
+            if let Some(program) = locked(&self.state).0.pop_front() {
+                return Some((lane, program));
+            }
+        }
+    }
+}
+
+/// What became of the programs.
+#[derive(Default)]
+struct Results {
+    long: bool,
+    failures: Mutex<Vec<Failure>>,
+    done: Mutex<Vec<Done>>,
+}
+
+impl Results {
+    fn run(&self, program: Program) {
+        let (part, start) = (program.part, Instant::now());
+        let result = run_one(program, self.long);
+        match part {
+            Some(part) => locked(&self.done).push((part, start.elapsed(), result)),
+            None => self.add(result),
+        }
+    }
+
+    fn add(&self, result: Result<(), Failure>) {
+        locked(&self.failures).extend(result.err());
     }
 }
 
@@ -104,24 +210,29 @@ fn tier(command: &mut Command, long: bool) -> &mut Command {
     command
 }
 
-/// The tests, and the program for other languages.
-fn build(workspace: &Workspace) -> Result<(Vec<Program>, Option<PathBuf>), Failure> {
-    // Not the examples: the linter compiles them, and linking them takes as long as a tenth of the tests.
-    let mut command = workspace.cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"]);
-    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+/// The command that builds these tests of all crates. The features are those of the whole workspace, whichever tests
+/// are built, so that nothing is built twice.
+fn test(workspace: &Workspace, targets: &[&str]) -> Command {
+    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
+    command.args(targets).arg("--message-format=json-render-diagnostics");
+    command
+}
+
+/// What cargo says of the programs that it built.
+fn build(mut command: Command) -> Result<String, Failure> {
     let line = shown(&command);
     println!("$ {line}");
     let start = Instant::now();
-    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{line}`"))?;
     succeeded(output.status, &line)?;
     println!("built in {:.1} s", start.elapsed().as_secs_f64());
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let mut programs: Vec<_> = messages.lines().filter_map(built).map(Program::from).collect();
-    if programs.is_empty() {
-        return Err(Failure::new(format!("`{line}` built no test")));
-    }
-    programs.sort_by_key(Program::order);
-    Ok((programs, messages.lines().find_map(built_interop)))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The test programs that cargo built.
+fn tests_of(messages: &str) -> Result<Vec<Program>, Failure> {
+    let programs: Vec<_> = messages.lines().filter_map(built).map(Program::from).collect();
+    if programs.is_empty() { Err(Failure::new("cargo built no test")) } else { Ok(programs) }
 }
 
 fn built_interop(message: &str) -> Option<PathBuf> {
@@ -161,45 +272,6 @@ pub(crate) fn built(message: &str) -> Option<Built> {
         package: package.to_owned(),
         name: format!("{folder} {kind} {target}"),
     })
-}
-
-/// Runs them all, several at a time, and prints the output of each when it has ended.
-fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) {
-    programs.sort_by_key(Program::order);
-    let (giving_way, programs): (Vec<_>, Vec<_>) =
-        programs.into_iter().partition(|program| program.part.is_some_and(Part::gives_way));
-    let (left, failures, done) =
-        (Mutex::new(programs.into_iter()), Mutex::new(Vec::new()), Mutex::new(Vec::<Done>::new()));
-    let lanes = Lanes::default();
-    // A function, so that the list is not locked while a program runs.
-    let next = || {
-        let lane = lanes.enter();
-        locked(&left).next().map(|program| (lane, program))
-    };
-    let run = |program: Program| {
-        let (part, start) = (program.part, Instant::now());
-        let result = run_one(program, long);
-        match part {
-            Some(part) => locked(&done).push((part, start.elapsed(), result)),
-            None => locked(&failures).extend(result.err()),
-        }
-    };
-    let lane = || {
-        while let Some((_lane, program)) = next() {
-            run(program);
-        }
-    };
-    std::thread::scope(|scope| {
-        let mut running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
-        // One after the other: they build in the same folder.
-        running.push(scope.spawn(|| giving_way.into_iter().for_each(run)));
-        for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
-            if ended.is_err() {
-                locked(&failures).push(Failure::new("a lane of tests ended in a panic"));
-            }
-        }
-    });
-    (into_inner(failures), into_inner(done))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

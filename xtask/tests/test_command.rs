@@ -117,13 +117,13 @@ fn every_part_runs_in_order() {
     }
     let log = scene.calls("cargo");
     let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
-    let (parts, examples) = first_words.split_at(8);
-    assert_eq!(parts, ["fmt", "run", "tree", "check", "test", "clippy", "doc", "test"]);
+    let (parts, examples) = first_words.split_at(9);
+    assert_eq!(parts, ["fmt", "run", "tree", "check", "test", "test", "clippy", "doc", "test"]);
     assert!(!examples.is_empty() && examples.iter().all(|word| *word == "run"), "{examples:?}");
     assert!(log[1].ends_with("long= url= doc="), "{}", log[1]);
-    assert!(log[6].ends_with("doc=-D warnings"), "{}", log[6]);
-    assert!(log[7].starts_with("test --workspace --locked --doc "), "{}", log[7]);
-    assert!(log[7].ends_with("long= url= doc="), "{}", log[7]);
+    assert!(log[7].ends_with("doc=-D warnings"), "{}", log[7]);
+    assert!(log[8].starts_with("test --workspace --locked --doc "), "{}", log[8]);
+    assert!(log[8].ends_with("long= url= doc="), "{}", log[8]);
     // A scene has no programs of other languages.
     let interop = scene.calls("interop").concat();
     assert!(interop.contains("--without python --without node --without go --without java long="), "{interop}");
@@ -139,7 +139,7 @@ fn a_program_that_was_replaced_meanwhile_still_meets_other_languages() {
         r#"case "$name $1" in
             "cargo tree") echo 'oarlock v0.1.0';;
             "cargo run") echo 'one at a time';;
-            "cargo test") case "$*" in *--no-run*) built; rm "$INSTALLED/own";; esac;;
+            "cargo test") case "$*" in *--no-run*) built; rm -f "$INSTALLED/own";; esac;;
         esac"#,
     );
     let own = scene.folder.join("installed/own");
@@ -215,9 +215,9 @@ fn only_and_all_are_obeyed() {
     assert!(output.status.success(), "{}", stdout(&output));
     assert!(row(&stdout(&output), "docs").ends_with("not asked for"));
     let log = scene.calls("cargo");
-    assert_eq!(log.len(), 3, "{log:?}");
+    assert_eq!(log.len(), 4, "{log:?}");
     assert!(log[0].starts_with("fmt --all --check "), "{log:?}");
-    assert!(log[2].contains(" long=1 "), "{log:?}");
+    assert!(log[3].contains(" long=1 "), "{log:?}");
     assert_eq!(scene.calls("program"), [" long=1 url= doc="]);
 }
 
@@ -232,7 +232,23 @@ fn a_failing_test_fails_the_part_and_hides_no_other() {
     let text = stdout(&output);
     assert_eq!(text.matches("it broke").count(), 3, "{text}");
     assert!(row(&text, "tests").ends_with("FAILED, exit code 7"), "{text}");
-    assert!(scene.calls("cargo")[1].contains(" --doc "), "the examples of the documentation run, too");
+    assert!(scene.calls("cargo")[2].contains(" --doc "), "the examples of the documentation run, too");
+}
+
+#[test]
+fn what_is_built_later_runs_once_and_a_build_that_fails_later_is_a_failure() {
+    let scene = Scene::new(
+        "built_later",
+        r#"case "$name $*" in *--lib*) built; built | sed 's,/program,/id,';; *--no-run*) built;; esac"#,
+    );
+    let output = scene.run(&["test", "--only", "tests"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    assert_eq!(scene.calls("program").len(), 1);
+    assert_eq!(scene.calls("id").iter().filter(|call| call.starts_with(" long=")).count(), 1);
+    let scene = Scene::new("fails_later", r#"case "$name $*" in *--lib*) exit 101;; *--no-run*) built;; esac"#);
+    let output = scene.run(&["test", "--only", "tests"]);
+    assert_eq!(output.status.code(), Some(101), "{}", stdout(&output));
+    assert_eq!(scene.calls("program").len(), 1);
 }
 
 #[test]
