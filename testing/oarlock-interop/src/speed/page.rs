@@ -91,15 +91,21 @@ fn machine() -> Result<String> {
     let model =
         cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("?", |(_, it)| it);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (date, kernel) = (said("date", &["-u", "+%F"])?, said("uname", &["-sr"])?);
-    let servers: Vec<_> =
-        [("redis-server", &["--version"][..]), ("etcd", &["--version"]), ("mariadbd", &["--version"])]
-            .iter()
-            .filter_map(|(program, args)| said(program, args).ok()?.lines().next().map(|line| format!("`{line}`")))
-            .collect();
+    // Without what a distribution adds to the name of a kernel.
+    let kernel = said("uname", &["-sr"])?.split('-').next().unwrap_or_default().to_owned();
+    let (date, commit) = (said("date", &["-u", "+%F"])?, said("git", &["describe", "--always", "--dirty"])?);
+    let lines = [
+        ("redis-server", &["--version"][..]),
+        ("etcd", &["--version"]),
+        ("mariadbd", &["--version"]),
+        ("dpkg-query", &["-W", "-f", "PostgreSQL ${Version}", "postgresql-15"]),
+        ("dpkg-query", &["-W", "-f", "ZooKeeper ${Version}", "libzookeeper-java"]),
+    ];
+    let servers = lines.iter().filter_map(|(program, args)| said(program, args).ok());
+    let servers: Vec<_> = servers.filter_map(|said| said.lines().next().map(|line| format!("`{line}`"))).collect();
     Ok(format!(
-        "Measured on {date} by `cargo xtask bench --peers`: {cores} cores ({model}), {kernel}, servers and clients on the \
-         same machine.\nServers: {}; PostgreSQL, ZooKeeper: as Debian has them.\n",
+        "Measured on {date} at {commit} by `cargo xtask bench --peers`: {cores} cores ({model}), {kernel}, servers and \
+         clients on the same machine.\nServers: {}.\n",
         servers.join(", ")
     ))
 }
