@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::packages;
 use crate::workspace::{Failure, Workspace, stream};
 
-/// Where a tool is: installed, or built once for this.
+/// Where a tool is: installed, or built once for this, in the newest version that is compatible with `version`.
 pub(crate) fn installed(workspace: &Workspace, tool: &str, version: &str) -> Result<PathBuf, Failure> {
     let tools = workspace.target().join("tools");
     let mut folders = packages::search_path();
@@ -13,7 +13,8 @@ pub(crate) fn installed(workspace: &Workspace, tool: &str, version: &str) -> Res
     if let Some(folder) = folders.iter().find(|folder| folder.join(tool).is_file()) {
         return Ok(folder.join(tool));
     }
-    let install = ["install", "--quiet", "--locked", tool, "--version", version, "--root"];
+    let version = format!("^{version}");
+    let install = ["install", "--quiet", "--locked", tool, "--version", &version, "--root"];
     stream(workspace.cargo(install).arg(&tools))?;
     Ok(tools.join("bin").join(tool))
 }
