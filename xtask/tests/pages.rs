@@ -189,16 +189,16 @@ fn blocks(page: &str) -> Vec<(String, String, Vec<&str>)> {
     found
 }
 
-/// A program on a page of the guide either is a doctest of a crate, or is a part of a file that is built: the line before
+/// A program on a page either is a doctest of a crate, or is a part of a file that is built: the line before
 /// it is `<!-- from FILE -->` then.
 #[test]
-fn every_program_of_the_guide_is_compiled() {
-    let doctests = read("crates/oarlock/src/lib.rs") + &read("crates/oarlock-stock/src/lib.rs");
+fn every_program_of_every_page_is_compiled() {
+    let crates = ["oarlock", "oarlock-rows", "oarlock-stock"];
+    let doctests: String = crates.iter().map(|name| read(format!("crates/{name}/src/lib.rs"))).collect();
     let mut programs = 0;
     for (page, text) in pages() {
-        let in_guide = page.starts_with("docs/guide") || page.starts_with("docs/kinds");
         for (before, language, lines) in blocks(&text) {
-            if !in_guide || !language.starts_with("rust") {
+            if !language.starts_with("rust") {
                 continue;
             }
             programs += 1;
@@ -215,7 +215,7 @@ fn every_program_of_the_guide_is_compiled() {
             }
         }
     }
-    assert!(programs > 10, "only {programs} programs were found");
+    assert!(programs > 40, "only {programs} programs were found");
 }
 
 /// The README in Chinese has the commands and programs of the README, in the same order.
@@ -229,6 +229,28 @@ fn both_readmes_have_the_same_commands() {
     let (english, chinese) = (read("README.md"), read("README.zh.md"));
     assert!(same(&english).len() > 2);
     assert_eq!(same(&english), same(&chinese));
+}
+
+/// The tables of a page: for each row the number of its cells, the code in them and the targets of their links.
+fn tables(page: &str) -> Vec<(usize, Vec<String>, Vec<String>)> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let code = |row: &str| row.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    rows.map(|row| (row.split('|').count(), code(row), links(row))).collect()
+}
+
+/// The README in Chinese has the tables of the README: the same rows, with the same commands and links in them.
+#[test]
+fn both_readmes_have_the_same_tables() {
+    let (english, chinese) = (tables(&read("README.md")), tables(&read("README.zh.md")));
+    assert!(english.len() > 40, "only {} rows", english.len());
+    for (english, chinese) in english.iter().zip(&chinese) {
+        // One row of the last table leads to a page that is there in Chinese as well.
+        let translated = chinese.2.iter().any(|link| link.ends_with(".zh.md"));
+        let links: Vec<_> = chinese.2.iter().filter(|link| !link.ends_with(".zh.md")).collect();
+        assert_eq!((english.0, english.2.iter().collect()), (chinese.0, links), "{english:?}");
+        assert!(translated || english.1 == chinese.1, "{english:?} and {chinese:?}");
+    }
+    assert_eq!(english.len(), chinese.len());
 }
 
 /// The page for users of Redisson in Chinese has the methods of the English one, in the same order.
