@@ -123,7 +123,8 @@ async fn units_go_back_with_the_transaction() {
 
 /// The program of `docs/rows.md`.
 async fn move_one(pool: &PgPool) -> Result<(), Boxed> {
-    let moved = transaction(pool, &Retry::default(), |mut tx| async move {
+    let retry = Retry::default();
+    let moved = transaction(pool, &retry, |mut tx| async move {
         let items = Locked::new("items", "id");
         items.lock(&mut tx, [1_i64, 2], Mode::Update, Wait::No).await?;
         sqlx::query("update items set stock = stock - 1 where id = 1").execute(&mut *tx).await?;
