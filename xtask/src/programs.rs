@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::lanes::Lanes;
+use crate::limiter::Limiter;
 use crate::parts::Part;
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
@@ -170,11 +170,11 @@ fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) 
         programs.into_iter().partition(|program| program.part.is_some_and(Part::gives_way));
     let (left, failures, done) =
         (Mutex::new(programs.into_iter()), Mutex::new(Vec::new()), Mutex::new(Vec::<Done>::new()));
-    let lanes = Lanes::default();
+    let limiter = Limiter::default();
     // A function, so that the list is not locked while a program runs.
     let next = || {
-        let lane = lanes.enter();
-        locked(&left).next().map(|program| (lane, program))
+        let permit = limiter.enter();
+        locked(&left).next().map(|program| (permit, program))
     };
     let run = |program: Program| {
         let (part, start) = (program.part, Instant::now());
@@ -184,18 +184,18 @@ fn run_all(mut programs: Vec<Program>, long: bool) -> (Vec<Failure>, Vec<Done>) 
             None => locked(&failures).extend(result.err()),
         }
     };
-    let lane = || {
-        while let Some((_lane, program)) = next() {
+    let worker = || {
+        while let Some((_permit, program)) = next() {
             run(program);
         }
     };
     std::thread::scope(|scope| {
-        let mut running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        let mut running: Vec<_> = (0..Limiter::MOST).map(|_| scope.spawn(worker)).collect();
         // One after the other: they build in the same folder.
         running.push(scope.spawn(|| giving_way.into_iter().for_each(run)));
         for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
             if ended.is_err() {
-                locked(&failures).push(Failure::new("a lane of tests ended in a panic"));
+                locked(&failures).push(Failure::new("a worker of the tests ended in a panic"));
             }
         }
     });
