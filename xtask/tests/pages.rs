@@ -268,6 +268,64 @@ fn both_pages_for_redisson_have_the_same_methods() {
     assert_eq!(english, chinese.into_iter().filter(lease).collect::<Vec<_>>());
 }
 
+/// A span as the pages write it.
+fn span(milliseconds: u64) -> String {
+    match milliseconds {
+        ms if ms % 86_400_000 == 0 => format!("{} d", ms / 86_400_000),
+        ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 && ms > 60_000 => format!("{} min", ms / 60_000),
+        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
+        ms if ms > 1000 => format!("{} s", ms as f64 / 1000.0),
+        ms => format!("{ms} ms"),
+    }
+}
+
+/// The constants of a source file that are spans of time, without those of its tests.
+fn spans(source: &str) -> Vec<(&str, String)> {
+    let code = source.split("\nmod tests {").next().unwrap_or_default();
+    let constants =
+        code.lines().filter_map(|line| line.split_once("const ")?.1.split_once(": Duration = Duration::from_"));
+    let found = constants.filter_map(|(name, value)| {
+        let (unit, number) = value.trim_end_matches(");").split_once('(')?;
+        let number: u64 = number.split(" * ").map(|factor| factor.parse::<u64>().ok()).product::<Option<_>>()?;
+        Some((name, span(number * if unit == "secs" { 1000 } else { 1 })))
+    });
+    found.collect()
+}
+
+/// The page about the architecture lists each time-out and pause that a driver decides, with its value.
+#[test]
+fn every_time_out_of_a_driver_is_listed() {
+    let page = read("docs/architecture.md");
+    let (mut folders, mut found, mut missing) = (vec![root().join("stores")], 0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of stores") {
+            let path = entry.expect("an entry").path();
+            let inside = path.strip_prefix(root().join("stores")).expect("below stores").to_owned();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            // CRATE/src/FILE
+            let mut parts = inside.components();
+            let is_source = parts.nth(1).is_some_and(|part| part.as_os_str() == "src");
+            let file = parts.as_path().display().to_string();
+            if !is_source || !file.ends_with(".rs") || file.ends_with("tests.rs") {
+                continue;
+            }
+            for (name, value) in spans(&read(&path)) {
+                found += 1;
+                let row = format!("| `{file}` `{name}` | {value} |");
+                if !page.contains(&row) {
+                    missing.push(row);
+                }
+            }
+        }
+    }
+    assert!(found > 30, "only {found} constants were found");
+    assert!(missing.is_empty(), "not in the table of docs/architecture.md:\n{}", missing.join("\n"));
+}
+
 /// The rows of the first table of a page, each with its cells.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let table = page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
