@@ -278,7 +278,9 @@ async fn a_transaction_changes_nothing_while_a_session_holds_its_lock() {
     let (mut theirs, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     theirs.batch_execute("SET lock_timeout = '50ms'").await.unwrap();
-    let guard = connect(config(server.addr())).await.mutex("balance/7").lock().await.unwrap();
+    let mut prefixed = config(server.addr());
+    prefixed.prefix = "oarlock:".into();
+    let guard = connect(prefixed).await.mutex("balance/7").lock().await.unwrap();
     change(&mut theirs).await.unwrap_err();
     guard.release().await.unwrap();
     change(&mut theirs).await.unwrap();
