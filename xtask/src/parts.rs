@@ -6,22 +6,7 @@ use std::process::Command;
 use crate::args::TestOptions;
 use crate::interop::{self, InteropOptions};
 use crate::workspace::{Failure, Workspace, stream};
-use crate::{audit, dist, features, package, programs, python, readme, versions};
-
-/// Programs that fail if what they show is not so.
-const EXAMPLES: &[&str] = &[
-    "cache_rebuild",
-    "cron_once",
-    "fence_sqlite",
-    "leader_worker",
-    "migration",
-    "paused_holder",
-    "queue_worker",
-    "rate_limited_api",
-    "redlock_flaws",
-    "stop_on_loss",
-    "web_service",
-];
+use crate::{audit, dist, examples, features, package, programs, python, readme, versions};
 
 /// One part of the test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +140,7 @@ impl Part {
         }
     }
 
-    /// Whether it runs at the lowest priority beside the tests. It needs no lane then.
+    /// Whether it runs at the lowest priority beside the tests. It needs no permit then.
     pub(crate) fn gives_way(self) -> bool {
         matches!(self, Self::Clippy | Self::Docs)
     }
@@ -169,10 +154,7 @@ impl Part {
             Self::Tests => programs::run(workspace, options.long, &[]).0,
             Self::Docs => stream(&mut docs(workspace)),
             Self::Readme => readme::run(workspace),
-            // Not by package: other features would build half of the workspace again.
-            Self::Examples => EXAMPLES.iter().try_for_each(|example| {
-                stream(&mut workspace.cargo(["run", "--quiet", "--locked", "--example", example]))
-            }),
+            Self::Examples => examples::run(workspace),
             Self::Versions => versions::run(workspace, &options.servers),
             Self::Python => python::run(workspace),
             Self::SqlClients => sql_clients(workspace),
@@ -237,17 +219,6 @@ mod tests {
             assert_eq!(Part::named(part.name()), Some(*part));
         }
         assert_eq!(Part::named("nothing"), None);
-    }
-
-    #[test]
-    fn every_example_of_the_library_runs_or_only_measures() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/oarlock/examples");
-        for entry in std::fs::read_dir(folder).expect("the examples") {
-            let path = entry.expect("an example").path();
-            let name = path.file_stem().and_then(std::ffi::OsStr::to_str).expect("a name");
-            let known = path.is_dir() || name == "cohort" || EXAMPLES.contains(&name);
-            assert!(known, "no part of the tests runs the example {name}");
-        }
     }
 
     #[test]

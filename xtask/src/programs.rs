@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::lanes::{Lane, Lanes};
+use crate::limiter::{Limiter, Permit};
 use crate::parts::{Part, nice};
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
@@ -106,14 +106,14 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
         Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
     });
     let results = Results { long, ..Results::default() };
-    let lanes = Lanes::default();
-    let lane = || {
-        while let Some((_lane, program)) = queue.next(&lanes) {
+    let limiter = Limiter::default();
+    let worker = || {
+        while let Some((_permit, program)) = queue.next(&limiter) {
             results.run(program);
         }
     };
     std::thread::scope(|scope| {
-        let mut running: Vec<_> = (0..Lanes::MOST).map(|_| scope.spawn(lane)).collect();
+        let mut running: Vec<_> = (0..Limiter::MOST).map(|_| scope.spawn(worker)).collect();
         // One after the other: they build in the same folder.
         running.push(scope.spawn(|| {
             let built = build_the_rest();
@@ -124,14 +124,14 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
         }));
         for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
             if ended.is_err() {
-                results.add(Err(Failure::new("a lane of tests ended in a panic")));
+                results.add(Err(Failure::new("a worker of the tests ended in a panic")));
             }
         }
     });
     (all(&into_inner(results.failures)), into_inner(results.done))
 }
 
-/// The programs that wait for a lane, the longest first. More may come until it is closed.
+/// The programs that wait to run, the longest first. More may come until it is closed.
 #[derive(Default)]
 struct Queue {
     state: Mutex<(VecDeque<Program>, bool)>,
@@ -151,8 +151,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next program, and the lane in which it runs.
-    fn next<'a>(&self, lanes: &'a Lanes) -> Option<(Lane<'a>, Program)> {
+    /// The next program, and the permit to run it.
+    fn next<'a>(&self, limiter: &'a Limiter) -> Option<(Permit<'a>, Program)> {
         loop {
             let mut state = locked(&self.state);
             while state.0.is_empty() {
@@ -162,10 +162,10 @@ impl Queue {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             drop(state);
-            let lane = lanes.enter();
-            // Another lane may have been faster.
+            let permit = limiter.enter();
+            // Another worker may have been faster.
             if let Some(program) = locked(&self.state).0.pop_front() {
-                return Some((lane, program));
+                return Some((permit, program));
             }
         }
     }

@@ -189,16 +189,16 @@ fn blocks(page: &str) -> Vec<(String, String, Vec<&str>)> {
     found
 }
 
-/// A program on a page of the guide either is a doctest of a crate, or is a part of a file that is built: the line before
+/// A program on a page either is a doctest of a crate, or is a part of a file that is built: the line before
 /// it is `<!-- from FILE -->` then.
 #[test]
-fn every_program_of_the_guide_is_compiled() {
-    let doctests = read("crates/oarlock/src/lib.rs") + &read("crates/oarlock-stock/src/lib.rs");
+fn every_program_of_every_page_is_compiled() {
+    let crates = ["oarlock", "oarlock-rows", "oarlock-stock"];
+    let doctests: String = crates.iter().map(|name| read(format!("crates/{name}/src/lib.rs"))).collect();
     let mut programs = 0;
     for (page, text) in pages() {
-        let in_guide = page.starts_with("docs/guide") || page.starts_with("docs/kinds");
         for (before, language, lines) in blocks(&text) {
-            if !in_guide || !language.starts_with("rust") {
+            if !language.starts_with("rust") {
                 continue;
             }
             programs += 1;
@@ -215,7 +215,7 @@ fn every_program_of_the_guide_is_compiled() {
             }
         }
     }
-    assert!(programs > 10, "only {programs} programs were found");
+    assert!(programs > 40, "only {programs} programs were found");
 }
 
 /// The README in Chinese has the commands and programs of the README, in the same order.
@@ -231,6 +231,28 @@ fn both_readmes_have_the_same_commands() {
     assert_eq!(same(&english), same(&chinese));
 }
 
+/// The tables of a page: for each row the number of its cells, the code in them and the targets of their links.
+fn tables(page: &str) -> Vec<(usize, Vec<String>, Vec<String>)> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let code = |row: &str| row.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    rows.map(|row| (row.split('|').count(), code(row), links(row))).collect()
+}
+
+/// The README in Chinese has the tables of the README: the same rows, with the same commands and links in them.
+#[test]
+fn both_readmes_have_the_same_tables() {
+    let (english, chinese) = (tables(&read("README.md")), tables(&read("README.zh.md")));
+    assert!(english.len() > 40, "only {} rows", english.len());
+    for (english, chinese) in english.iter().zip(&chinese) {
+        // One row of the last table leads to a page that is there in Chinese as well.
+        let translated = chinese.2.iter().any(|link| link.ends_with(".zh.md"));
+        let links: Vec<_> = chinese.2.iter().filter(|link| !link.ends_with(".zh.md")).collect();
+        assert_eq!((english.0, english.2.iter().collect()), (chinese.0, links), "{english:?}");
+        assert!(translated || english.1 == chinese.1, "{english:?} and {chinese:?}");
+    }
+    assert_eq!(english.len(), chinese.len());
+}
+
 /// The page for users of Redisson in Chinese has the methods of the English one, in the same order.
 #[test]
 fn both_pages_for_redisson_have_the_same_methods() {
@@ -244,6 +266,64 @@ fn both_pages_for_redisson_have_the_same_methods() {
     assert!(english.len() > 25, "{english:?}");
     let lease = |row: &Vec<String>| !row.iter().any(|code| code == "ttl"); // its table of words
     assert_eq!(english, chinese.into_iter().filter(lease).collect::<Vec<_>>());
+}
+
+/// A span as the pages write it.
+fn span(milliseconds: u64) -> String {
+    match milliseconds {
+        ms if ms % 86_400_000 == 0 => format!("{} d", ms / 86_400_000),
+        ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 && ms > 60_000 => format!("{} min", ms / 60_000),
+        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
+        ms if ms > 1000 => format!("{} s", ms as f64 / 1000.0),
+        ms => format!("{ms} ms"),
+    }
+}
+
+/// The constants of a source file that are spans of time, without those of its tests.
+fn spans(source: &str) -> Vec<(&str, String)> {
+    let code = source.split("\nmod tests {").next().unwrap_or_default();
+    let constants =
+        code.lines().filter_map(|line| line.split_once("const ")?.1.split_once(": Duration = Duration::from_"));
+    let found = constants.filter_map(|(name, value)| {
+        let (unit, number) = value.trim_end_matches(");").split_once('(')?;
+        let number: u64 = number.split(" * ").map(|factor| factor.parse::<u64>().ok()).product::<Option<_>>()?;
+        Some((name, span(number * if unit == "secs" { 1000 } else { 1 })))
+    });
+    found.collect()
+}
+
+/// The page about the architecture lists each time-out and pause that a driver decides, with its value.
+#[test]
+fn every_time_out_of_a_driver_is_listed() {
+    let page = read("docs/architecture.md");
+    let (mut folders, mut found, mut missing) = (vec![root().join("stores")], 0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of stores") {
+            let path = entry.expect("an entry").path();
+            let inside = path.strip_prefix(root().join("stores")).expect("below stores").to_owned();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            // CRATE/src/FILE
+            let mut parts = inside.components();
+            let is_source = parts.nth(1).is_some_and(|part| part.as_os_str() == "src");
+            let file = parts.as_path().display().to_string();
+            if !is_source || !file.ends_with(".rs") || file.ends_with("tests.rs") {
+                continue;
+            }
+            for (name, value) in spans(&read(&path)) {
+                found += 1;
+                let row = format!("| `{file}` `{name}` | {value} |");
+                if !page.contains(&row) {
+                    missing.push(row);
+                }
+            }
+        }
+    }
+    assert!(found > 30, "only {found} constants were found");
+    assert!(missing.is_empty(), "not in the table of docs/architecture.md:\n{}", missing.join("\n"));
 }
 
 /// The rows of the first table of a page, each with its cells.

@@ -5,6 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::claim::Fence;
 
+/// The SQLSTATE of the error with which `oarlock.check` (`PostgreSQL`) and `oarlock_check` (`MySQL`, `MariaDB`) refuse a
+/// fence: a holder with a larger one has written since. Roll the transaction back, and stop as after a loss.
+pub const TOO_LATE_SQLSTATE: &str = "OAR02";
+
 /// Data that only the newest holder of a lock may change.
 ///
 /// A lock alone cannot stop a holder that was paused (a long GC pause), wakes up after its lease, and writes before it

@@ -74,7 +74,8 @@ pub struct Entry {
     /// When it ends without renewal.
     pub expires: Moment,
     /// Whether it holds or waits.
-    pub standing: Standing,
+    #[serde(rename = "standing")]
+    pub state: EntryState,
     /// Its end was asked for: renewals no longer extend it.
     pub ending: Option<Ending>,
     /// Whether it may be given its turn [with the grant](Resource::take_turn).
@@ -88,7 +89,7 @@ pub struct Entry {
 /// Holder or waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum EntryState {
     /// Holds, with this fence.
     Held(#[serde(with = "fence_number")] Fence),
     /// Waits; if its turn has come, until this moment.
@@ -142,7 +143,7 @@ impl Resource {
         self.use_at(now);
         let known = self.position(claim.id);
         if let Some(at) = known
-            && let Standing::Held(fence) = self.entries[at].standing
+            && let EntryState::Held(fence) = self.entries[at].state
         {
             return self.reattempt(at, fence, claim, now, notified);
         }
@@ -175,7 +176,7 @@ impl Resource {
             self.notify(now, notified);
             return Ok(Attempt::Pending(self.pending(at, now)));
         };
-        entry.standing = Standing::Held(fence);
+        entry.state = EntryState::Held(fence);
         entry.since = now.boot;
         self.last_fence = fence.get();
         let mut grant = Grant::new(fence, Lease::of(entry.expires.since(now.boot)));
@@ -217,7 +218,7 @@ impl Resource {
             return Ok(Renewed::Gone(grave.map_or(Gone::Unknown, |grave| Gone::Broken(grave.ending.clone()))));
         };
         self.use_at(now);
-        if let Standing::Held(fence) = self.entries[at].standing {
+        if let EntryState::Held(fence) = self.entries[at].state {
             if self.entries[at].untaken && !turn::takes(renewal) {
                 // As for a turn without a grant: a renewal as a waiter does not take the turn.
                 let lease = Lease::of(self.entries[at].ends().since(now.boot));
@@ -231,7 +232,7 @@ impl Resource {
             };
             // A reserved block belongs to the claim, but the claim keeps the fence of its grant.
             if let Fences::AtLeast(_) = renewal.fences {
-                self.entries[at].standing = Standing::Held(fence);
+                self.entries[at].state = EntryState::Held(fence);
             }
             if let Some(memo) = renewal.memo.as_ref().filter(|memo| !is_late(memo, self.memo.as_ref())) {
                 self.memo = Some(memo.clone());
@@ -270,7 +271,7 @@ impl Resource {
         self.use_at(now);
         match end {
             End::Done { memo } => {
-                if let (Standing::Held(_), Some(memo)) = (self.entries[at].standing, memo) {
+                if let (EntryState::Held(_), Some(memo)) = (self.entries[at].state, memo) {
                     self.memo = Some(memo.clone());
                 }
             }
@@ -309,11 +310,11 @@ impl Resource {
         self.quiet_until = Quiet::default();
         for entry in &mut self.entries {
             entry.since = now.boot;
-            entry.expires = match entry.standing {
-                Standing::Held(_) => now.boot + entry.ttl,
-                Standing::Waits(_) => now.boot + entry.ttl.min(Claim::MAX_WAITER_TTL),
+            entry.expires = match entry.state {
+                EntryState::Held(_) => now.boot + entry.ttl,
+                EntryState::Waits(_) => now.boot + entry.ttl.min(Claim::MAX_WAITER_TTL),
             };
-            if let Standing::Waits(turn) = &mut entry.standing {
+            if let EntryState::Waits(turn) = &mut entry.state {
                 *turn = None;
             }
         }
@@ -363,7 +364,7 @@ impl Resource {
         let mut load: Load = self.entries.iter().filter(|entry| entry.is_held()).map(|entry| entry.weight).collect();
         let mut blocked = false;
         for entry in &mut self.entries {
-            let Standing::Waits(turn) = &mut entry.standing else { continue };
+            let EntryState::Waits(turn) = &mut entry.state else { continue };
             if !blocked && load.bears(entry.weight, limit) {
                 load.add(entry.weight);
                 if turn.is_none() {
@@ -497,7 +498,7 @@ impl Entry {
             value: claim.value.clone(),
             since: now.boot,
             expires: now.boot + claim.waiter_ttl(),
-            standing: Standing::Waits(None),
+            state: EntryState::Waits(None),
             ending: None,
             awaits_grant: false,
             untaken: false,
@@ -507,20 +508,20 @@ impl Entry {
     /// Whether it holds.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        matches!(self.standing, Standing::Held(_))
+        matches!(self.state, EntryState::Held(_))
     }
 
     /// When it ends without renewal.
     #[must_use]
     pub fn ends(&self) -> Moment {
-        match self.standing {
-            Standing::Waits(Some(turn)) => turn.min(self.expires),
-            Standing::Waits(None) | Standing::Held(_) => self.expires,
+        match self.state {
+            EntryState::Waits(Some(turn)) => turn.min(self.expires),
+            EntryState::Waits(None) | EntryState::Held(_) => self.expires,
         }
     }
 
     fn as_holder(&self, now: Now) -> Option<HolderState> {
-        let Standing::Held(fence) = self.standing else { return None };
+        let EntryState::Held(fence) = self.state else { return None };
         Some(HolderState {
             fence: Some(fence),
             label: self.label.clone(),

@@ -11,17 +11,17 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use redis::{FromRedisValue, Script};
 
-use self::keys::Place;
+use self::keys::Location;
 use self::map::{MAPS, Map, patience};
-use self::moves::{Seen, Standing, anything};
+use self::moves::{MapState, Seen, anything};
 use crate::even::evenly;
 use crate::{Count, Error, Order, Reservation, Shelf, State, Step};
 
-/// How often a taker looks through all places because units were moved meanwhile, and the longest pause in between, in
+/// How often a taker looks through all locations because units were moved meanwhile, and the longest pause in between, in
 /// milliseconds: without one, two takers may carry the same units to and fro.
 const ROUNDS: u32 = 64;
 const LONGEST: u64 = 32;
-/// How many reservations of one place one sweep gives back, and how many ended ones it forgets.
+/// How many reservations of one location one sweep gives back, and how many ended ones it forgets.
 const SWEPT: u32 = 500;
 /// For how long ids are remembered unless another time is chosen, and for how long at most.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -37,7 +37,7 @@ macro_rules! scripts {
     };
 }
 
-scripts!(take, look, settle, sweep, debit, credit, clear, forget, open, close, stale, clock, raise, remap, deliver);
+scripts!(take, peek, settle, sweep, debit, credit, clear, forget, open, close, stale, clock, raise, remap, deliver);
 
 /// Stock on Redis, over a connection of the crate `redis`: a `MultiplexedConnection`, or a `ClusterConnection`, where
 /// the segments lie on different masters.
@@ -60,8 +60,8 @@ pub struct Redis<C> {
     conn: C,
     remembered: Duration,
     maps: HashMap<String, Map>,
-    /// The standing at which all places were empty.
-    empty: HashMap<String, Standing>,
+    /// The state of the map at which all locations were empty.
+    empty: HashMap<String, MapState>,
 }
 
 impl<C> std::fmt::Debug for Redis<C> {
@@ -105,8 +105,8 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         invocation.invoke_async(&mut self.conn).await.map_err(Error::store)
     }
 
-    async fn units(&mut self, sku: &str, place: Place) -> Result<[u64; 3], Error> {
-        let [key, ..] = place.keys(sku);
+    async fn units(&mut self, sku: &str, location: Location) -> Result<[u64; 3], Error> {
+        let [key, ..] = location.keys(sku);
         let mut command = redis::cmd("HMGET");
         command.arg(key).arg(&["n", "h", "s"]);
         let units: [Option<u64>; 3] = command.query_async(&mut self.conn).await.map_err(Error::store)?;
@@ -137,7 +137,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
             if let Some(known) = self.known_elsewhere(order, &map).await? {
                 return Ok((map, AtHome::Done(Step::Known(known))));
             }
-            let home = map.homes(&order.id).next().unwrap_or(Place::Room);
+            let home = map.homes(&order.id).next().unwrap_or(Location::Room);
             let hold = order.hold.map_or(-1, |hold| i64::try_from(hold.as_millis()).unwrap_or(i64::MAX).min(1 << 45));
             let said: Vec<String> =
                 self.run(&take, &home.keys(&order.sku), &[&map.generation, &order.id, &order.quantity, &hold]).await?;
@@ -161,7 +161,7 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
 /// What came of a take at home.
 enum AtHome {
     Done(Step),
-    Short { home: Place },
+    Short { home: Location },
 }
 
 impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
@@ -178,7 +178,7 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
         let [key, ..] = keys::map(sku);
         let generation = self.run(&clock, &[key], &[]).await?;
         if !self.remap(sku, None, Map { generation, segments, past: Vec::new() }).await? {
-            // Another has made it meanwhile, and its places may be ahead of its map.
+            // Another has made it meanwhile, and its locations may be ahead of its map.
             let map = self.read(sku).await?;
             self.remap(sku, Some(&map), map.next(map.segments)).await?;
         }
@@ -195,21 +195,21 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
                 let longest = LONGEST.min(1 << round.min(16));
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(..=longest))).await;
             }
-            let before = self.standing(&order.sku).await?;
+            let before = self.map_state(&order.sku).await?;
             if self.empty.get(&order.sku) == Some(&before) {
                 return Ok(Step::Short { left: 0 });
             }
             let seen = self.look_around(&order.sku, &map).await?;
-            let left = seen.iter().map(|place| place.units + place.under_way).sum();
+            let left = seen.iter().map(|location| location.units + location.under_way).sum();
             // Only where there is enough: an order that cannot be served must not take units away from those that can.
             if left >= order.quantity {
                 self.gather(order, &map, home, &seen).await?;
                 continue;
             }
             // Where something is coming in all the time, a second look tells whether anything came since the first.
-            let came = |seen: &[Seen]| seen.iter().map(|place| place.came).collect::<Vec<_>>();
+            let came = |seen: &[Seen]| seen.iter().map(|location| location.came).collect::<Vec<_>>();
             let nothing_came = before.coming > 0 && came(&self.look_around(&order.sku, &map).await?) == came(&seen);
-            let after = self.standing(&order.sku).await?;
+            let after = self.map_state(&order.sku).await?;
             let quiet = before.coming == 0 && before == after;
             // Nothing came in since the first look, so there was no more than it saw.
             if map.generation == after.generation && (quiet || nothing_came) {
@@ -250,15 +250,15 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
         let (coming, remembered) = (anything(), self.remembered_ms());
         self.open(sku, &coming).await?;
         let mut back = 0;
-        for place in map.places().collect::<Vec<_>>() {
-            back += self.run::<u64>(&sweep, &place.keys(sku), &[&SWEPT, &remembered]).await?;
+        for location in map.locations().collect::<Vec<_>>() {
+            back += self.run::<u64>(&sweep, &location.keys(sku), &[&SWEPT, &remembered]).await?;
         }
         self.close(sku, &coming).await?;
         Ok(back)
     }
 
     async fn restock(&mut self, sku: &str, delivery: &str, quantity: u64) -> Result<(), Error> {
-        let mut keys = Place::Room.keys(sku).to_vec();
+        let mut keys = Location::Room.keys(sku).to_vec();
         keys.extend(keys::map(sku));
         let brought: Option<u64> = self.run(&deliver, &keys, &[&delivery, &quantity]).await?;
         match brought {
@@ -267,10 +267,10 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             Some(_) => {}
         }
         let map = self.read(sku).await?;
-        let [in_room, ..] = self.units(sku, Place::Room).await?;
+        let [in_room, ..] = self.units(sku, Location::Room).await?;
         for (segment, units) in evenly(in_room, map.segments) {
             if units > 0 {
-                self.bring(sku, Place::Room, Place::Segment(segment), units).await?;
+                self.bring(sku, Location::Room, Location::Segment(segment), units).await?;
             }
         }
         Ok(())
@@ -293,8 +293,8 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
             map => map?,
         };
         // The map last: a client that is stopped half-way can still find the rest.
-        for place in map.places() {
-            redis::cmd("DEL").arg(&place.keys(sku)).exec_async(&mut self.conn).await.map_err(Error::store)?;
+        for location in map.locations() {
+            redis::cmd("DEL").arg(&location.keys(sku)).exec_async(&mut self.conn).await.map_err(Error::store)?;
         }
         self.maps.remove(sku);
         self.empty.remove(sku);
@@ -308,11 +308,11 @@ impl<C: ConnectionLike + Send + 'static> Shelf for Redis<C> {
         let delivered: Option<u64> =
             redis::cmd("HGET").arg(key).arg("delivered").query_async(&mut self.conn).await.map_err(Error::store)?;
         let mut count = Count { delivered: delivered.unwrap_or(0), ..Count::default() };
-        for place in map.places().collect::<Vec<_>>() {
-            let [available, held, sold] = self.units(sku, place).await?;
+        for location in map.locations().collect::<Vec<_>>() {
+            let [available, held, sold] = self.units(sku, location).await?;
             (count.available, count.held, count.sold) =
                 (count.available + available, count.held + held, count.sold + sold);
-            if matches!(place, Place::Segment(segment) if segment < map.segments) {
+            if matches!(location, Location::Segment(segment) if segment < map.segments) {
                 count.segments.push(available);
             }
         }

@@ -1,7 +1,7 @@
 //! Measures what a cohort gains and what it costs other clients: 128 tasks of one client and one other client take one
 //! lock, with and without a cohort, in turns, in one run.
 //!
-//! `cargo run --release -p oarlock --features redis --example cohort -- [URL] [seconds]`
+//! `cargo run --release -p oarlock --features redis --example cohort -- [--url URL]`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,14 @@ use std::time::{Duration, Instant};
 
 use oarlock::{Fenced, Mutex};
 
+#[path = "support/url.rs"]
+mod url;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const TASKS: usize = 128;
+/// How long a round takes.
+const SECONDS: u64 = 1;
 const HAND_OFFS: u32 = 64;
 const SPAN: Duration = Duration::from_millis(20);
 
@@ -24,16 +29,15 @@ struct Tally {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "mem:".to_owned());
-    let seconds = std::env::args().nth(2).map_or(Ok(1), |seconds| seconds.parse())?;
+    let url = url::from_args()?;
     let (us, them) = (oarlock::connect(&url).await?, oarlock::connect(&url).await?);
     let name = format!("cohort/{}", std::process::id());
     let (with, without) = (Tally::default(), Tally::default());
     for _ in 0..3 {
-        round(us.mutex(&name), them.mutex(&name), seconds, &without).await?;
-        round(us.mutex(&name).cohort(HAND_OFFS, SPAN), them.mutex(&name), seconds, &with).await?;
+        round(us.mutex(&name), them.mutex(&name), &without).await?;
+        round(us.mutex(&name).cohort(HAND_OFFS, SPAN), them.mutex(&name), &with).await?;
     }
-    let per_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / (3 * seconds) as f64;
+    let per_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / (3 * SECONDS) as f64;
     for (what, tally) in [("without", &without), ("with", &with)] {
         let wait = tally.longest_wait_us.load(Ordering::Relaxed) as f64 / 1000.0;
         let (ours, theirs) = (per_second(&tally.taken), per_second(&tally.theirs));
@@ -43,10 +47,10 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// All clients take turns for some seconds; the data that they change refuses a smaller fence.
-async fn round(ours: Mutex, theirs: Mutex, seconds: u64, tally: &Tally) -> Result<(), Failure> {
+/// All clients take turns for a second; the data that they change refuses a smaller fence.
+async fn round(ours: Mutex, theirs: Mutex, tally: &Tally) -> Result<(), Failure> {
     let data = Arc::new(Fenced::new(0_u64));
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let until = Instant::now() + Duration::from_secs(SECONDS);
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let (lock, data) = (ours.clone(), data.clone());

@@ -1,10 +1,10 @@
 //! A holder is stopped for longer than its lease, wakes up, and writes before it looks. The lock cannot stop it: it was
 //! granted to another meanwhile. What it writes to can: it has seen a larger fence.
 //!
-//! `cargo run -p oarlock --example paused_holder`. Two real processes, a real SIGSTOP, the embedded store.
+//! `cargo run -p oarlock --example paused_holder -- [--url URL]`. Two real processes, a real SIGSTOP; without a URL the
+//! embedded store, in a folder of its own.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,22 @@ type Failure = Box<dyn std::error::Error>;
 const LEASE: Duration = Duration::from_secs(1);
 
 fn main() -> Result<(), Failure> {
-    match std::env::args().nth(1) {
-        Some(folder) => holder(Path::new(&folder)),
-        None => scene(),
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {
+            let folder = tempfile::tempdir()?;
+            scene(&format!("local:{}", folder.path().display()))
+        }
+        ["--url", url] => scene(url),
+        ["holder", url] => holder(url),
+        _ => Err(format!("usage: [--url URL], not {args:?}").into()),
     }
 }
 
 /// The process that will be stopped. It takes the lock, does its reading, and writes when told to, without looking
 /// back.
-fn holder(folder: &Path) -> Result<(), Failure> {
-    let locks = oarlock::blocking::connect(format!("local:{}", folder.display()))?;
+fn holder(url: &str) -> Result<(), Failure> {
+    let locks = oarlock::blocking::connect(url)?;
     let guard = locks.mutex("stock").ttl(LEASE).lock()?;
     println!("{}", guard.fence());
     std::io::stdin().lock().lines().next().transpose()?;
@@ -36,16 +42,15 @@ fn holder(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Everything else: the data that is protected, the rival, and the one who stops and wakes the holder.
-fn scene() -> Result<(), Failure> {
-    let folder = tempfile::tempdir()?;
+fn scene(url: &str) -> Result<(), Failure> {
     let stock = Fenced::new(3);
-    let (mut sleeper, mut says) = start_holder(folder.path())?;
+    let (mut sleeper, mut says) = start_holder(url)?;
     let first = fence_in(&mut says)?;
     println!("process {} holds the lock with fence {first}, and has read: 3 left", sleeper.id());
 
     signal(&sleeper, "-STOP")?;
     println!("it is stopped, as by a long GC pause or a suspended machine");
-    let locks = oarlock::blocking::connect(format!("local:{}", folder.path().display()))?;
+    let locks = oarlock::blocking::connect(url)?;
     let started = Instant::now();
     let rival = locks.mutex("stock").ttl(LEASE).lock()?;
     println!(
@@ -78,9 +83,12 @@ fn scene() -> Result<(), Failure> {
     Ok(())
 }
 
-fn start_holder(folder: &Path) -> Result<(Child, Lines<BufReader<ChildStdout>>), Failure> {
-    let mut holder =
-        Command::new(std::env::current_exe()?).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+fn start_holder(url: &str) -> Result<(Child, Lines<BufReader<ChildStdout>>), Failure> {
+    let mut holder = Command::new(std::env::current_exe()?)
+        .args(["holder", url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
     let says = holder.stdout.take().ok_or("no line from the holder")?;
     Ok((holder, BufReader::new(says).lines()))
 }

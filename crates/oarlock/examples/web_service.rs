@@ -1,6 +1,6 @@
 //! A web service that locks while it serves a request. The program has what is the same in every framework: one client
 //! for the process, a wait that is shorter than the request may take, the status of each outcome, a write that checks the
-//! fence, and an orderly end. Requests are plain calls here; `docs/guide/cookbook.md` says where they go in axum and sqlx.
+//! fence, and an orderly end. Requests are plain calls here; `interop/sql/examples` has the same with axum and sqlx.
 //!
 //! `cargo run -p oarlock --example web_service -- [--url URL]`
 

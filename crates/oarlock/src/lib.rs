@@ -87,6 +87,22 @@ struct ReadmeInChinese;
 /// Runs the programs of the pages.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../../../docs/backends/etcd.md")]
+    struct BackendEtcd;
+    #[doc = include_str!("../../../docs/backends/local.md")]
+    struct BackendLocal;
+    #[doc = include_str!("../../../docs/backends/mysql.md")]
+    struct BackendMysql;
+    #[doc = include_str!("../../../docs/backends/postgres.md")]
+    struct BackendPostgres;
+    #[doc = include_str!("../../../docs/backends/redis.md")]
+    struct BackendRedis;
+    #[doc = include_str!("../../../docs/backends/redisson.md")]
+    struct BackendRedisson;
+    #[doc = include_str!("../../../docs/backends/redlock.md")]
+    struct BackendRedlock;
+    #[doc = include_str!("../../../docs/backends/zookeeper.md")]
+    struct BackendZooKeeper;
     #[doc = include_str!("../../../docs/blocking.md")]
     struct Blocking;
     #[doc = include_str!("../../../docs/errors.md")]

@@ -7,6 +7,7 @@
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
+use oarlock::fenced::TOO_LATE_SQLSTATE;
 use oarlock_testbed::server::{EtcdProgram, MariaDbProgram, PostgresProgram, RedisProgram, Server, redis_command};
 use rusqlite::Connection;
 
@@ -100,7 +101,7 @@ async fn postgres() {
     assert!(written.status.success() && text(&written).contains("UPDATE 1"), "{}", text(&written));
     psql("SELECT oarlock.check('balance/7', 1794758298817435);");
     let late = psql(block("SELECT oarlock.check"));
-    assert!(!late.status.success() && text(&late).contains("OAR02"), "{}", text(&late));
+    assert!(!late.status.success() && text(&late).contains(TOO_LATE_SQLSTATE), "{}", text(&late));
 }
 
 #[tokio::test]
@@ -123,5 +124,5 @@ async fn mariadb() {
     assert!(written.status.success(), "{}", text(&written));
     sql("CALL oarlock_check('balance/7', 1794758298817435);");
     let late = sql(block("CALL oarlock_check"));
-    assert!(!late.status.success() && text(&late).contains("OAR02"), "{}", text(&late));
+    assert!(!late.status.success() && text(&late).contains(TOO_LATE_SQLSTATE), "{}", text(&late));
 }

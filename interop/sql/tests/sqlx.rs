@@ -121,6 +121,19 @@ async fn units_go_back_with_the_transaction() {
     assert_eq!(stock.count("ticket").await.unwrap().held, 3);
 }
 
+/// The program of `docs/rows.md`.
+async fn move_one(pool: &PgPool) -> Result<(), Boxed> {
+    let retry = Retry::default();
+    let moved = transaction(pool, &retry, |mut tx| async move {
+        let items = Locked::new("items", "id");
+        items.lock(&mut tx, [1_i64, 2], Mode::Update, Wait::No).await?;
+        sqlx::query("update items set stock = stock - 1 where id = 1").execute(&mut *tx).await?;
+        sqlx::query("update items set stock = stock + 1 where id = 2").execute(&mut *tx).await?;
+        Ok::<_, Boxed>((tx, ()))
+    });
+    moved.await.map(|done| done.value).map_err(|failed| failed.error)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_locked_and_errors_classified() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
@@ -134,6 +147,7 @@ async fn rows_are_locked_and_errors_classified() {
     let busy = items.lock(&mut other, [1_i64], Mode::Update, Wait::No).await.unwrap_err();
     assert_eq!(busy.contention(), Some(Contention::Busy), "{busy}");
     other.rollback().await.unwrap();
+    move_one(&pool).await.unwrap_err();
     let mut third = pool.begin().await.unwrap();
     let free = items.lock(&mut third, [1_i64, 2], Mode::Update, Wait::Skip).await.unwrap();
     assert_eq!(free.len(), 1, "the row that is not locked");
@@ -141,6 +155,9 @@ async fn rows_are_locked_and_errors_classified() {
     let refused = items.lock(&mut pool.acquire().await.unwrap(), [1_i64], Mode::Update, Wait::No).await.unwrap_err();
     assert!(matches!(refused, Error::Refused(_)), "{refused}");
     holder.rollback().await.unwrap();
+    move_one(&pool).await.unwrap();
+    let stocks: Vec<i32> = sqlx::query_scalar("select stock from items order by id").fetch_all(&pool).await.unwrap();
+    assert_eq!(stocks, [4, 6]);
     let versions = Versioned::new("items", "id", Version::integer("version"));
     let mut conn = pool.acquire().await.unwrap();
     let done = versions.modify(&mut conn, 2_i64, &RETRY, |_| Change::set("stock", 4_i64)).await.unwrap();

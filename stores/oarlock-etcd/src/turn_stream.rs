@@ -148,7 +148,7 @@ fn gone() -> Error {
 
 /// The task that serves a stream. However it ends, its watches end with it.
 struct Serving {
-    /// Weak: the stream ends when nobody can send any more.
+    /// Weak: the stream ends when no task can send any more.
     requests: mpsc::WeakUnboundedSender<WatchRequest>,
     watches: Arc<Mutex<Watches>>,
 }
@@ -211,7 +211,7 @@ impl Drop for Serving {
     }
 }
 
-/// What is sent, until there is nobody who could send.
+/// What is sent, until no task can send any more.
 struct Requests(mpsc::UnboundedReceiver<WatchRequest>);
 
 impl Stream for Requests {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::Moment;
 use oarlock_core::driver::{Grant, Lease};
-use oarlock_core::model::{Entry, Notified, Now, Resource, Session, Standing, TURN_TTL};
+use oarlock_core::model::{Entry, EntryState, Notified, Now, Resource, Session, TURN_TTL};
 use oarlock_core::state::{MAX_MEMO_BYTES, Memo};
 use oarlock_core::{Claim, ClaimId, Fence};
 
@@ -102,7 +102,7 @@ pub(crate) fn hand(
         handed.push(Handed { claim: *claim, session: *session, grant });
         false
     });
-    let waits = |entry: &&Entry| entry.standing == Standing::Waits(None);
+    let waits = |entry: &&Entry| entry.state == EntryState::Waits(None);
     if doubtful
         && resource.entries().iter().filter(waits).count() <= FEW
         && let Some(next) = resource.entries().iter().find(waits)

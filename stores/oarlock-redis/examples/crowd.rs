@@ -51,13 +51,13 @@ async fn main() -> Result<(), Failure> {
 }
 
 /// A server, and a store on it.
-struct Bed {
+struct TestContext {
     addr: SocketAddr,
     store: Redis,
     _server: oarlock_testbed::Redis,
 }
 
-impl Bed {
+impl TestContext {
     async fn start() -> Result<Self, Failure> {
         let server = oarlock_testbed::Redis::start_with(&[
             ("appendonly", "no"),
@@ -141,8 +141,8 @@ async fn show(store: &Redis, name: &ResourceName) -> Result<(), Failure> {
 
 /// One waiter stays, and others give up.
 async fn ended(waits: u64) -> Result<(), Failure> {
-    let bed = Bed::start().await?;
-    let store = &bed.store;
+    let context = TestContext::start().await?;
+    let store = &context.store;
     let (holder, stays) = (claim(1, "deploy")?, claim(2, "deploy")?);
     store.attempt(&holder).await?;
     store.attempt(&stays).await?;
@@ -150,9 +150,9 @@ async fn ended(waits: u64) -> Result<(), Failure> {
         store.attempt(&claim(id, "deploy")?).await?;
         store.release(&holder.resource, ClaimId::from_bits(u128::from(id)), &End::Withdrawn).await?;
     }
-    let holders = bed.least(async || repeat(async || renew(store, &holder, true).await).await).await?;
-    let waiters = bed.least(async || repeat(async || renew(store, &stays, false).await).await).await?;
-    let looks = bed.least(async || repeat(async || look(store, &stays).await).await).await?;
+    let holders = context.least(async || repeat(async || renew(store, &holder, true).await).await).await?;
+    let waiters = context.least(async || repeat(async || renew(store, &stays, false).await).await).await?;
+    let looks = context.least(async || repeat(async || look(store, &stays).await).await).await?;
     println!(
         "{waits} ended waits, one that stays: renewal of the holder {holders} µs, of the waiter {waiters} µs, another look {looks} µs"
     );
@@ -168,8 +168,8 @@ async fn repeat(mut run: impl AsyncFnMut() -> Result<(), Failure>) -> Result<(),
 
 /// So many tasks of one client wait for a fair lock, and are kept alive by it.
 async fn alive(waiters: u64) -> Result<(), Failure> {
-    let bed = Bed::start().await?;
-    let (first, second) = (Locks::over(open(bed.addr).await?)?, Locks::over(open(bed.addr).await?)?);
+    let context = TestContext::start().await?;
+    let (first, second) = (Locks::over(open(context.addr).await?)?, Locks::over(open(context.addr).await?)?);
     let guard = first.mutex("deploy").fair().lock().await?;
     let tasks: Vec<_> = (0..waiters)
         .map(|_| {
@@ -181,10 +181,10 @@ async fn alive(waiters: u64) -> Result<(), Failure> {
     while first.inspect(&name).await?.waiters.count() != usize::try_from(waiters).ok() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    redis_command(bed.addr, &["CONFIG", "RESETSTAT"])?;
+    redis_command(context.addr, &["CONFIG", "RESETSTAT"])?;
     let start = Instant::now();
     tokio::time::sleep(SPAN).await;
-    let ((calls, time), span) = (bed.scripts()?, start.elapsed().as_secs_f64());
+    let ((calls, time), span) = (context.scripts()?, start.elapsed().as_secs_f64());
     println!(
         "{waiters} waiters kept alive for {span:.0} s: {calls} scripts, {:.1} µs each, {:.2} % of the server",
         time / calls,
@@ -200,8 +200,8 @@ async fn alive(waiters: u64) -> Result<(), Failure> {
 
 /// What each step costs where so many wait.
 async fn steps(waiters: u64) -> Result<(), Failure> {
-    let bed = Bed::start().await?;
-    let store = &bed.store;
+    let context = TestContext::start().await?;
+    let store = &context.store;
     let _mailbox = store.watch(&Interest::Mailbox).await?;
     let mut told = vec![waiters.to_string()];
     for of in [claim, permit] {
@@ -217,31 +217,31 @@ async fn steps(waiters: u64) -> Result<(), Failure> {
         let resource = ResourceName::new(name)?;
         let (middle, next) = (of(2 + waiters / 2, name)?, 2 + waiters);
         let holder = of(1, name)?;
-        told.push(bed.least(async || repeat(async || renew(store, &holder, true).await).await).await?.to_string());
-        told.push(bed.least(async || repeat(async || renew(store, &middle, false).await).await).await?.to_string());
-        told.push(bed.least(async || repeat(async || look(store, &middle).await).await).await?.to_string());
-        let come = bed.least(async || {
+        told.push(context.least(async || repeat(async || renew(store, &holder, true).await).await).await?.to_string());
+        told.push(context.least(async || repeat(async || renew(store, &middle, false).await).await).await?.to_string());
+        told.push(context.least(async || repeat(async || look(store, &middle).await).await).await?.to_string());
+        let come = context.least(async || {
             for id in next..next + 5 {
                 store.attempt(&of(id, name)?).await?;
             }
             Ok(())
         });
         told.push(come.await?.to_string());
-        let give_up = bed.least(async || {
+        let give_up = context.least(async || {
             for id in next..next + 5 {
                 store.release(&resource, ClaimId::from_bits(u128::from(id)), &End::Withdrawn).await?;
             }
             Ok(())
         });
         told.push(give_up.await?.to_string());
-        let hand = bed.least(async || {
+        let hand = context.least(async || {
             for id in 1..6 {
                 store.release(&resource, ClaimId::from_bits(id), &DONE).await?;
             }
             Ok(())
         });
         told.push(hand.await?.to_string());
-        let shown = bed.least(async || repeat(async || show(store, &resource).await).await);
+        let shown = context.least(async || repeat(async || show(store, &resource).await).await);
         told.push(shown.await?.to_string());
     }
     println!("| {} |", told.join(" | "));
@@ -250,16 +250,16 @@ async fn steps(waiters: u64) -> Result<(), Failure> {
 
 /// What a pair and a renewal cost beside so many names that are held.
 async fn names(names: u64) -> Result<(), Failure> {
-    let bed = Bed::start().await?;
-    let store = &bed.store;
+    let context = TestContext::start().await?;
+    let store = &context.store;
     for id in 10..10 + names {
         store.attempt(&claim(id, &format!("job/{id}"))?).await?;
     }
     let one = claim(1, "deploy")?;
     store.attempt(&one).await?;
-    let renewal = bed.least(async || repeat(async || renew(store, &one, true).await).await).await?;
+    let renewal = context.least(async || repeat(async || renew(store, &one, true).await).await).await?;
     store.release(&one.resource, one.id, &DONE).await?;
-    let pair = bed.least(async || {
+    let pair = context.least(async || {
         repeat(async || {
             store.attempt(&one).await?;
             store.release(&one.resource, one.id, &DONE).await?;
@@ -278,16 +278,16 @@ async fn names(names: u64) -> Result<(), Failure> {
 
 /// What a pair costs beside so many idle clients that listen for news of their own.
 async fn clients(count: u64) -> Result<(), Failure> {
-    let bed = Bed::start().await?;
-    let store = &bed.store;
+    let context = TestContext::start().await?;
+    let store = &context.store;
     let mut idle = Vec::new();
     for _ in 0..count {
-        let store = open(bed.addr).await?;
+        let store = open(context.addr).await?;
         let mailbox = store.watch(&Interest::Mailbox).await?;
         idle.push((store, mailbox));
     }
     let one = claim(1, "deploy")?;
-    let pair = bed.least(async || {
+    let pair = context.least(async || {
         repeat(async || {
             store.attempt(&one).await?;
             store.release(&one.resource, one.id, &DONE).await?;

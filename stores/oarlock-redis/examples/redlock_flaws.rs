@@ -78,7 +78,10 @@ async fn paused(nodes: &[RedisClock], data: SocketAddr) -> Result<(), Failure> {
     if next(&mut says)? != "false" {
         return Err("the late write got through".into());
     }
-    println!("the paused holder continues, writes \"2 left\", and is refused; then it is told: {}", next(&mut says)?);
+    println!(
+        "the paused holder continues, writes \"2 left\", and is refused; then it learns of its loss: {}",
+        next(&mut says)?
+    );
     sleeper.wait()?;
     kept(&stock, "stock", rival.fence(), b"1 left").await?;
     rival.release().await?;

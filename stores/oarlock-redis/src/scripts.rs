@@ -67,11 +67,11 @@ impl Scripts {
         match config.layout {
             Layout::Native => {
                 let attempt = parts!(
-                    "native": "load", "attempt.free", "attempt.behind", "store", "keep", "place", "attempt.again", "hand",
+                    "native": "load", "attempt.free", "attempt.behind", "store", "keep", "position", "attempt.again", "hand",
                     "rule", "attempt"
                 );
                 let release = parts!(
-                    "native": "load", "release.alone", "release.next", "store", "keep", "place", "release.place", "hand",
+                    "native": "load", "release.alone", "release.next", "store", "keep", "position", "release.position", "hand",
                     "rule", "release"
                 );
                 let (release_of, attempt_of) = (function("release", release), function("attempt", attempt));
@@ -79,7 +79,7 @@ impl Scripts {
                     [parts!("native": "load", "joint.short"), &release_of, &attempt_of, parts!("native": "joint")];
                 Self {
                     attempt: script(attempt),
-                    renew: script(parts!("native": "load", "keep", "place", "renew.alone", "hand", "rule", "renew")),
+                    renew: script(parts!("native": "load", "keep", "position", "renew.alone", "hand", "rule", "renew")),
                     release: script(release),
                     inspect: script(parts!("native": "load", "keep", "hand", "rule", "inspect")),
                     joint: Some(script(&both.concat())),

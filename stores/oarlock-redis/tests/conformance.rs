@@ -286,18 +286,18 @@ fn tls() -> Result<bool, Failure> {
 }
 
 fn sentinel() -> Result<bool, Failure> {
-    let Some(bed) = RedisSentinel::start_or_skip()? else { return Ok(true) };
+    let Some(context) = RedisSentinel::start_or_skip()? else { return Ok(true) };
     // A busy machine must not look like a dead server: a failover forgets, and has tests of its own.
-    for sentinel in &bed.sentinels {
+    for sentinel in &context.sentinels {
         redis_command(sentinel.addr(), &["SENTINEL", "SET", MASTER, "down-after-milliseconds", "60000"])?;
     }
-    let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
+    let hosts = context.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let mut config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
     let user = User::of(&mut config)?;
-    for machine in &bed.machines {
+    for machine in &context.machines {
         user.join(machine.server.addr())?;
     }
-    let addrs = bed.machines.iter().map(|machine| machine.proxy.addr()).collect();
+    let addrs = context.machines.iter().map(|machine| machine.proxy.addr()).collect();
     let (remembered, used) = (Arc::default(), Arc::default());
     let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered, used };
     Ok(run_without(store, THE_SAME_ANYWHERE))
@@ -334,14 +334,14 @@ fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     if server_version()?.is_some_and(|(major, _)| major < 7) {
         return refused();
     }
-    let Some(bed) = RedisCluster::start_or_skip()? else { return Ok(true) };
+    let Some(context) = RedisCluster::start_or_skip()? else { return Ok(true) };
     // A replica is named first, as after a failover: it knows where the slots are.
-    let nodes = bed.replicas.iter().take(1).chain(&bed.masters);
+    let nodes = context.replicas.iter().take(1).chain(&context.masters);
     let addrs: Vec<_> = nodes.map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;
     let user = User::of(&mut config)?;
-    for node in bed.masters.iter().chain(&bed.replicas) {
+    for node in context.masters.iter().chain(&context.replicas) {
         redis_command(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
         user.join(node.addr())?;
     }

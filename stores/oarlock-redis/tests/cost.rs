@@ -25,25 +25,25 @@ const MANY: u128 = 3000;
 /// How much dearer a script may be for many than for a few: what grows with them is dearer by hundreds.
 const RATIO: u64 = 5;
 
-struct Bed {
+struct TestContext {
     _server: oarlock_testbed::Redis,
     raw: MultiplexedConnection,
     store: Redis,
 }
 
-impl Bed {
+impl TestContext {
     async fn start() -> Option<Self> {
         let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
         let mut raw = patient::connect(&server.url()).await;
         let config = Config::new(Address::Tcp(server.addr().ip().to_string(), server.addr().port()));
         redis::cmd("CONFIG").arg(&["SET", "slowlog-log-slower-than", "0"]).exec_async(&mut raw).await.unwrap();
-        let bed = Self { _server: server, raw, store: Redis::open(config).await.unwrap() };
+        let context = Self { _server: server, raw, store: Redis::open(config).await.unwrap() };
         // The server learns the scripts, so that each is called once for each step.
-        bed.store.attempt(&waiting(1)).await.unwrap();
-        bed.renew(1, true).await;
-        bed.store.inspect(&Query::name(deploy())).await.unwrap();
-        bed.give_up(2).await;
-        Some(bed)
+        context.store.attempt(&waiting(1)).await.unwrap();
+        context.renew(1, true).await;
+        context.store.inspect(&Query::name(deploy())).await.unwrap();
+        context.give_up(2).await;
+        Some(context)
     }
 
     /// The least time, in microseconds, that the server took for a script while this ran.
@@ -89,10 +89,10 @@ fn waiting(id: u128) -> Claim {
     claim
 }
 
-macro_rules! bed {
+macro_rules! context {
     () => {
-        match Bed::start().await {
-            Some(bed) => bed,
+        match TestContext::start().await {
+            Some(context) => context,
             None => return,
         }
     };
@@ -103,17 +103,17 @@ macro_rules! bed {
 #[tokio::test]
 async fn a_name_does_not_get_slower_with_waits_that_ended() {
     for overlap in [0, 1] {
-        let bed = bed!();
-        bed.wait(2).await;
+        let context = context!();
+        context.wait(2).await;
         let (mut costs, mut next) = (Vec::new(), 10);
         for ended in [FEW, MANY] {
             while next < 10 + ended {
-                bed.wait(next).await;
+                context.wait(next).await;
                 if next >= 10 + overlap {
-                    bed.give_up(next - overlap).await;
+                    context.give_up(next - overlap).await;
                 }
                 if next.is_multiple_of(100) {
-                    bed.renew(2, false).await;
+                    context.renew(2, false).await;
                 }
                 next += 1;
             }
@@ -121,16 +121,16 @@ async fn a_name_does_not_get_slower_with_waits_that_ended() {
             for _ in 0..8 {
                 let name = Query::name(deploy());
                 let steps = [
-                    bed.cost(async || bed.renew(1, true).await).await,
-                    bed.cost(async || bed.renew(2, false).await).await,
-                    bed.cost(async || bed.wait(2).await).await,
-                    bed.cost(async || drop(bed.store.inspect(&name).await.unwrap())).await,
+                    context.cost(async || context.renew(1, true).await).await,
+                    context.cost(async || context.renew(2, false).await).await,
+                    context.cost(async || context.wait(2).await).await,
+                    context.cost(async || drop(context.store.inspect(&name).await.unwrap())).await,
                 ];
                 cost.iter_mut().zip(steps).for_each(|(least, step)| *least = step.min(*least));
             }
             costs.push(cost);
         }
-        let seen = bed.store.inspect(&Query::name(deploy())).await.unwrap();
+        let seen = context.store.inspect(&Query::name(deploy())).await.unwrap();
         assert_eq!(seen.resources[0].waiters.count(), Some(if overlap == 0 { 1 } else { 2 }));
         for (few, many) in costs[0].iter().zip(&costs[1]) {
             assert!(*many <= RATIO * few, "renewals, a look, inspect: {costs:?} µs after {FEW} and {MANY} waits");
@@ -140,21 +140,21 @@ async fn a_name_does_not_get_slower_with_waits_that_ended() {
 
 #[tokio::test]
 async fn renewals_polls_and_giving_up_cost_the_same_however_many_wait() {
-    let bed = bed!();
+    let context = context!();
     let mut costs = Vec::new();
     let mut last = 1;
     for waiters in [40, MANY] {
         while last <= waiters {
             last += 1;
-            bed.wait(last).await;
+            context.wait(last).await;
         }
         let mut cost = [u64::MAX; 4];
         for id in last - 8..last {
             let steps = [
-                bed.cost(async || bed.renew(1, true).await).await,
-                bed.cost(async || bed.renew(id, false).await).await,
-                bed.cost(async || bed.wait(id).await).await,
-                bed.cost(async || bed.give_up(id).await).await,
+                context.cost(async || context.renew(1, true).await).await,
+                context.cost(async || context.renew(id, false).await).await,
+                context.cost(async || context.wait(id).await).await,
+                context.cost(async || context.give_up(id).await).await,
             ];
             cost.iter_mut().zip(steps).for_each(|(least, step)| *least = step.min(*least));
         }
@@ -169,19 +169,22 @@ async fn renewals_polls_and_giving_up_cost_the_same_however_many_wait() {
 }
 
 /// The client of these waiters does not listen, so that a release calls the first of them, which has to ask. Until then
-/// nobody holds.
+/// no claim holds.
 #[tokio::test]
 async fn a_crowd_costs_the_same_while_the_first_in_line_takes_its_turn() {
     let mut costs = Vec::new();
     for waiters in [40, 1000] {
-        let bed = bed!();
+        let context = context!();
         for id in 2..=waiters {
-            bed.wait(id).await;
+            context.wait(id).await;
         }
-        bed.store.release(&deploy(), ClaimId::from_bits(1), &End::Done { memo: None }).await.unwrap();
+        context.store.release(&deploy(), ClaimId::from_bits(1), &End::Done { memo: None }).await.unwrap();
         let mut cost = [u64::MAX; 2];
         for id in waiters + 1..waiters + 9 {
-            let steps = [bed.cost(async || bed.wait(id).await).await, bed.cost(async || bed.wait(id).await).await];
+            let steps = [
+                context.cost(async || context.wait(id).await).await,
+                context.cost(async || context.wait(id).await).await,
+            ];
             cost.iter_mut().zip(steps).for_each(|(least, step)| *least = step.min(*least));
         }
         costs.push(cost);
@@ -194,34 +197,34 @@ async fn a_crowd_costs_the_same_while_the_first_in_line_takes_its_turn() {
 /// The order and the count of those who stay are right after many gave up in any order.
 #[tokio::test]
 async fn a_waiter_that_gives_up_leaves_the_others_as_they_were() {
-    let bed = bed!();
+    let context = context!();
     for id in 2..=401 {
-        bed.wait(id).await;
+        context.wait(id).await;
     }
     let stays = |id: &u128| id.is_multiple_of(37);
     // From both ends to the middle.
     for (up, down) in (2..=201).zip((202..=401).rev()) {
         for id in [up, down] {
             if !stays(&id) {
-                bed.give_up(id).await;
+                context.give_up(id).await;
             }
         }
     }
     for id in (2..=401).filter(stays) {
-        bed.renew(id, false).await;
+        context.renew(id, false).await;
     }
-    let seen = bed.store.inspect(&Query::name(deploy())).await.unwrap();
+    let seen = context.store.inspect(&Query::name(deploy())).await.unwrap();
     let oarlock_core::state::Waiters::Listed(waiters) = &seen.resources[0].waiters else { panic!("not listed") };
     let left: Vec<_> = waiters.iter().map(|waiter| waiter.id).collect();
     assert_eq!(left, (2..=401).filter(stays).map(ClaimId::from_bits).collect::<Vec<_>>());
     let mut holder = 1;
     for next in (2..=401).filter(stays) {
-        bed.store.release(&deploy(), ClaimId::from_bits(holder), &End::Done { memo: None }).await.unwrap();
-        assert!(matches!(bed.store.attempt(&waiting(next)).await.unwrap(), Attempt::Granted(_)), "{next} is next");
+        context.store.release(&deploy(), ClaimId::from_bits(holder), &End::Done { memo: None }).await.unwrap();
+        assert!(matches!(context.store.attempt(&waiting(next)).await.unwrap(), Attempt::Granted(_)), "{next} is next");
         holder = next;
     }
-    bed.store.release(&deploy(), ClaimId::from_bits(holder), &End::Done { memo: None }).await.unwrap();
-    assert!(bed.store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());
+    context.store.release(&deploy(), ClaimId::from_bits(holder), &End::Done { memo: None }).await.unwrap();
+    assert!(context.store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());
 }
 
 /// One of two permits of a pool.
@@ -236,17 +239,17 @@ fn permit(id: u128) -> Claim {
 /// Those who wait for shares look again without reading the others.
 #[tokio::test]
 async fn another_poll_for_a_share_costs_the_same_however_many_wait() {
-    let bed = bed!();
+    let context = context!();
     let (mut costs, mut last) = (Vec::new(), 0);
     for waiters in [40, 600] {
         while last < waiters {
             last += 1;
-            bed.store.attempt(&permit(last)).await.unwrap();
+            context.store.attempt(&permit(last)).await.unwrap();
         }
         let mut cost = u64::MAX;
         for id in last - 8..last {
-            let look = async || assert!(matches!(bed.store.attempt(&permit(id)).await, Ok(Attempt::Pending(_))));
-            cost = cost.min(bed.cost(look).await);
+            let look = async || assert!(matches!(context.store.attempt(&permit(id)).await, Ok(Attempt::Pending(_))));
+            cost = cost.min(context.cost(look).await);
         }
         costs.push(cost);
     }
@@ -257,11 +260,11 @@ async fn another_poll_for_a_share_costs_the_same_however_many_wait() {
 /// its next request.
 #[tokio::test]
 async fn shares_pass_through_a_crowd() {
-    let bed = bed!();
+    let context = context!();
     let (all, mut held) = (60, Vec::new());
     let mut open: Vec<u128> = Vec::new();
     for id in 1..=all {
-        match bed.store.attempt(&permit(id)).await.unwrap() {
+        match context.store.attempt(&permit(id)).await.unwrap() {
             Attempt::Granted(_) => held.push(id),
             Attempt::Pending(_) => open.push(id),
         }
@@ -269,10 +272,10 @@ async fn shares_pass_through_a_crowd() {
     assert_eq!(held, [1, 2]);
     while let Some(done) = held.pop() {
         let name = permit(done).resource;
-        bed.store.release(&name, ClaimId::from_bits(done), &End::Done { memo: None }).await.unwrap();
+        context.store.release(&name, ClaimId::from_bits(done), &End::Done { memo: None }).await.unwrap();
         let mut left = Vec::new();
         for id in open {
-            match bed.store.attempt(&permit(id)).await.unwrap() {
+            match context.store.attempt(&permit(id)).await.unwrap() {
                 Attempt::Granted(_) => held.push(id),
                 Attempt::Pending(_) => left.push(id),
             }

@@ -4,8 +4,6 @@
 
 #[path = "failures/alone.rs"]
 mod alone;
-#[path = "failures/bed.rs"]
-mod bed;
 #[path = "failures/checked.rs"]
 mod checked;
 #[path = "failures/clock.rs"]
@@ -14,6 +12,8 @@ mod clock;
 mod cluster;
 #[path = "failures/confirmed.rs"]
 mod confirmed;
+#[path = "failures/context.rs"]
+mod context;
 #[path = "failures/hung.rs"]
 mod hung;
 #[path = "shared/patient.rs"]

@@ -22,18 +22,18 @@ const KEY: &str = "oarlock:{b6}:deploy";
 const INDEX: &str = "oarlock:{b6}";
 
 /// A server of one's own, and a plain connection to it.
-struct Bed {
+struct TestContext {
     server: oarlock_testbed::Redis,
     raw: MultiplexedConnection,
 }
 
-impl Bed {
+impl TestContext {
     async fn start() -> Option<Self> {
         let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
         let raw = patient::connect(&server.url()).await;
-        let bed = Self { server, raw };
-        bed.load_scripts().await;
-        Some(bed)
+        let context = Self { server, raw };
+        context.load_scripts().await;
+        Some(context)
     }
 
     /// Loads the scripts into the server, so that the next reply on a connection is that of a script.
@@ -77,10 +77,10 @@ impl Bed {
     }
 }
 
-macro_rules! bed {
+macro_rules! context {
     () => {
-        match Bed::start().await {
-            Some(bed) => bed,
+        match TestContext::start().await {
+            Some(context) => context,
             None => return,
         }
     };
@@ -105,8 +105,8 @@ const DONE: End = End::Done { memo: None };
 
 #[tokio::test]
 async fn a_lost_reply_is_unknown_and_the_repeated_attempt_has_the_same_fence() {
-    let bed = bed!();
-    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let context = context!();
+    let (store, proxy) = context.through_proxy(Duration::from_secs(20)).await;
     let dropped = proxy.drop_next_reply(Then::Close);
     let error = store.attempt(&claim(1)).await.unwrap_err();
     assert!(dropped.wait().await.is_some());
@@ -114,7 +114,7 @@ async fn a_lost_reply_is_unknown_and_the_repeated_attempt_has_the_same_fence() {
         (error.kind(), error.applied(), error.retry()),
         (ErrorKind::Unreachable, Applied::Unknown, Retry::Later)
     );
-    let seen = bed.open().await.inspect(&Query::name(deploy())).await.unwrap();
+    let seen = context.open().await.inspect(&Query::name(deploy())).await.unwrap();
     let granted = seen.resources[0].holders[0].fence.unwrap().get();
     assert_eq!(fence(&store, &claim(1)).await, Some(granted), "a new connection, the same place");
     store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
@@ -122,8 +122,8 @@ async fn a_lost_reply_is_unknown_and_the_repeated_attempt_has_the_same_fence() {
 
 #[tokio::test]
 async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
-    let bed = bed!();
-    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let context = context!();
+    let (store, proxy) = context.through_proxy(Duration::from_secs(20)).await;
     let first = fence(&store, &claim(1)).await;
     proxy.drop_next_reply(Then::Close);
     let renewal = Renewal::of(Arc::new(claim(1)));
@@ -138,8 +138,8 @@ async fn a_lost_reply_of_a_release_or_a_renewal_can_be_repeated() {
 
 #[tokio::test]
 async fn an_engine_rides_over_lost_replies_and_resets() {
-    let bed = bed!();
-    let (store, proxy) = bed.through_proxy(Duration::from_secs(20)).await;
+    let context = context!();
+    let (store, proxy) = context.through_proxy(Duration::from_secs(20)).await;
     let client = Locks::builder(store).ttl(Duration::from_secs(5)).op_timeout(Duration::from_secs(1)).build().unwrap();
     proxy.drop_next_reply(Then::Close);
     let guard = client.mutex("deploy").lock().await.unwrap();
@@ -157,12 +157,12 @@ async fn an_engine_rides_over_lost_replies_and_resets() {
 fn a_connection_made_anew_lives_where_the_engine_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut bed = bed!();
-        let (runtime, config) = (Runtime::own_thread().unwrap(), bed.config());
+        let mut context = context!();
+        let (runtime, config) = (Runtime::own_thread().unwrap(), context.config());
         let store = runtime.run(Redis::open(config)).await.unwrap().unwrap();
         let ttl = Duration::from_secs(2);
         let client = Locks::builder(store).runtime(runtime).ttl(ttl).build().unwrap();
-        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        let _: Value = context.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
         let guard = client.mutex("deploy").lock().await.unwrap();
         std::thread::sleep(ttl * 3);
         assert!(guard.is_held(), "{:?}", guard.loss());
@@ -172,8 +172,8 @@ fn a_connection_made_anew_lives_where_the_engine_does() {
 
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
-    let bed = bed!();
-    let (store, proxy) = bed.through_proxy(Duration::from_secs(2)).await;
+    let context = context!();
+    let (store, proxy) = context.through_proxy(Duration::from_secs(2)).await;
     let _watch = store.watch(&Interest::Mailbox).await.unwrap();
     let dropped = proxy.drop_next_reply(Then::Silence);
     let error = store.attempt(&claim(1)).await.unwrap_err();
@@ -185,11 +185,11 @@ async fn a_silent_connection_is_replaced() {
 
 #[tokio::test]
 async fn a_connection_that_ended_while_idle_costs_no_request() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut watch = store.watch(&Interest::Mailbox).await.unwrap();
     for _ in 0..2 {
-        let _: Value = bed.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        let _: Value = context.ask(&["CLIENT", "KILL", "SKIPME", "yes"]).await;
         while watch.changed().await.is_some() {}
         assert!(fence(&store, &claim(1)).await.is_some());
         watch = store.watch(&Interest::Mailbox).await.unwrap();
@@ -198,11 +198,11 @@ async fn a_connection_that_ended_while_idle_costs_no_request() {
 
 #[tokio::test]
 async fn watches_end_with_their_connection_and_are_armed_anew() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
     let mut turn = store.watch(&Interest::Turn(Arc::new(claim(1)), Cursor::default())).await.unwrap();
-    let _: Value = bed.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    let _: Value = context.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     assert_eq!((mailbox.changed().await, turn.changed().await), (None, None), "watches end with their connection");
     let mut again = store.watch(&Interest::Mailbox).await.unwrap();
     fence(&store, &claim(1)).await;
@@ -215,64 +215,64 @@ async fn watches_end_with_their_connection_and_are_armed_anew() {
 
 #[tokio::test]
 async fn requests_fail_while_the_server_is_away_and_work_when_it_is_back() {
-    let bed = bed!();
-    let store = bed.open().await;
+    let context = context!();
+    let store = context.open().await;
     let first = fence(&store, &claim(1)).await;
-    bed.server.kill().unwrap();
+    context.server.kill().unwrap();
     while store.attempt(&claim(1)).await.is_err_and(|error| error.applied() == Applied::Unknown) {}
     let error = store.attempt(&claim(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
-    bed.server.restart().unwrap();
+    context.server.restart().unwrap();
     assert_eq!(fence(&store, &claim(1)).await, first);
 }
 
 #[tokio::test]
 async fn one_connection_however_many_locks() {
-    let mut bed = bed!();
-    let client = Locks::over(bed.open().await).unwrap();
+    let mut context = context!();
+    let client = Locks::over(context.open().await).unwrap();
     let mut guards = Vec::new();
     for number in 0..50 {
         guards.push(client.mutex(format!("job/{number}")).lock().await.unwrap());
     }
     let _watch = client.watch(&deploy()).await.unwrap();
-    assert_eq!(bed.connections().await, 1, "for requests and news");
+    assert_eq!(context.connections().await, 1, "for requests and news");
     client.shutdown(Duration::from_secs(1)).await.unwrap();
     drop((guards, client));
-    while bed.connections().await > 0 {
+    while context.connections().await > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
 async fn channels_without_a_watch_are_unsubscribed() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     drop(store.watch(&Interest::Resource(deploy())).await.unwrap());
     let _mail = store.watch(&Interest::Mailbox).await.unwrap();
-    let channels: Vec<String> = bed.ask(&["PUBSUB", "CHANNELS"]).await;
+    let channels: Vec<String> = context.ask(&["PUBSUB", "CHANNELS"]).await;
     assert!(channels.len() == 1 && channels[0].starts_with("oarlock:mail:"), "{channels:?}");
 }
 
 #[tokio::test]
 async fn scripts_are_loaded_again_into_a_server_that_forgot_them() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut batch = Vec::new();
     for number in 0..20 {
         let claim = Claim::new(ClaimId::from_bits(number), ResourceName::new(format!("job/{number}")).unwrap());
         store.attempt(&claim).await.unwrap();
         batch.push(Renewal::of(Arc::new(claim)));
     }
-    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = context.ask(&["SCRIPT", "FLUSH"]).await;
     assert!(store.renew(&batch).await.iter().all(Result::is_ok));
-    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = context.ask(&["SCRIPT", "FLUSH"]).await;
     assert!(fence(&store, &claim(1)).await.is_some());
 }
 
 #[tokio::test]
 async fn what_belongs_to_others_is_refused_and_left_alone() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     // As long as a state is, and longer.
     let (torn, long) = ("t".repeat(101), "torn".repeat(40));
     // A state of another version that is as long.
@@ -293,9 +293,9 @@ async fn what_belongs_to_others_is_refused_and_left_alone() {
         [&["HSET", KEY, "format", "5", "state", "of tomorrow"], &["HSET", KEY, "format", "5", "state", &tomorrow]];
     let cases = foreign.into_iter().map(|words| (words, ErrorKind::Foreign));
     for (words, kind) in cases.chain(newer.into_iter().map(|words| (words, ErrorKind::NewerFormat))) {
-        let _: Value = bed.ask(&["DEL", KEY]).await;
-        let _: Value = bed.ask(words).await;
-        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let _: Value = context.ask(&["DEL", KEY]).await;
+        let _: Value = context.ask(words).await;
+        let before: Vec<u8> = context.ask(&["DUMP", KEY]).await;
         let error = store.attempt(&claim(1)).await.unwrap_err();
         assert_eq!(
             (error.kind(), error.applied(), error.retry()),
@@ -306,23 +306,23 @@ async fn what_belongs_to_others_is_refused_and_left_alone() {
         assert_eq!(store.renew(&[renewal]).await[0].as_ref().unwrap_err().kind(), kind);
         assert_eq!(store.release(&deploy(), claim(1).id, &DONE).await.unwrap_err().kind(), kind);
         assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), kind);
-        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before);
+        assert_eq!(context.ask::<Vec<u8>>(&["DUMP", KEY]).await, before);
     }
 }
 
 /// Numbers that no script of ours writes are neither counted to, which would block the server, nor granted.
 #[tokio::test]
 async fn numbers_of_another_program_are_refused_and_left_alone() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     assert!(fence(&store, &claim(1)).await.is_some());
     let mut waits = claim(2);
     waits.wait = true;
     assert_eq!(fence(&store, &waits).await, None);
     let key = |field: &'static str| [KEY, field];
-    let state: Vec<u8> = bed.ask(&[&["HGET"], &key("state")[..]].concat()).await;
-    let waiter: Vec<u8> = bed.ask(&[&["HGET"], &key("w2")[..]].concat()).await;
-    let holder: Vec<u8> = bed.ask(&[&["HGET"], &key("w1")[..]].concat()).await;
+    let state: Vec<u8> = context.ask(&[&["HGET"], &key("state")[..]].concat()).await;
+    let waiter: Vec<u8> = context.ask(&[&["HGET"], &key("w2")[..]].concat()).await;
+    let holder: Vec<u8> = context.ask(&[&["HGET"], &key("w1")[..]].concat()).await;
     let with = |bytes: &[u8], at: usize, number: u64| {
         let mut bytes = bytes.to_vec();
         bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
@@ -360,34 +360,34 @@ async fn numbers_of_another_program_are_refused_and_left_alone() {
     cases.extend([("w2", [&waiter[..], b"x"].concat()), ("w2", waiter[..waiter.len() - 1].to_vec())]);
     for (field, bytes) in cases {
         for (field, bytes) in [("state", &state), ("w1", &holder), ("w2", &waiter), (field, &bytes)] {
-            let set = redis::cmd("HSET").arg(&key(field)).arg(bytes.as_slice()).exec_async(&mut bed.raw).await;
+            let set = redis::cmd("HSET").arg(&key(field)).arg(bytes.as_slice()).exec_async(&mut context.raw).await;
             set.unwrap();
         }
-        let before: Vec<u8> = bed.ask(&["DUMP", KEY]).await;
+        let before: Vec<u8> = context.ask(&["DUMP", KEY]).await;
         let error = store.attempt(&claim(3)).await.expect_err("no grant, and no place").kind();
         assert_eq!(error, ErrorKind::Foreign, "{field}: {bytes:?}");
         assert_eq!(store.inspect(&Query::name(deploy())).await.unwrap_err().kind(), ErrorKind::Foreign);
-        assert_eq!(bed.ask::<Vec<u8>>(&["DUMP", KEY]).await, before, "{field}: {bytes:?}");
+        assert_eq!(context.ask::<Vec<u8>>(&["DUMP", KEY]).await, before, "{field}: {bytes:?}");
     }
 }
 
 /// A call, then the script and the call again: two round trips.
 #[tokio::test]
 async fn scripts_are_loaded_in_two_round_trips() {
-    let mut bed = bed!();
-    let store = bed.open().await;
-    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
-    let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
+    let mut context = context!();
+    let store = context.open().await;
+    let _: Value = context.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = context.ask(&["CONFIG", "RESETSTAT"]).await;
     assert!(fence(&store, &claim(1)).await.is_some());
-    let told: String = bed.ask(&["INFO", "commandstats"]).await;
+    let told: String = context.ask(&["INFO", "commandstats"]).await;
     let line = told.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
     assert!(line.starts_with("cmdstat_evalsha:calls=2,"), "{line}");
 }
 
 #[tokio::test]
 async fn every_key_ends_by_itself() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut long = claim(1);
     long.ttl = Duration::from_secs(3600);
     store.attempt(&long).await.unwrap();
@@ -397,61 +397,61 @@ async fn every_key_ends_by_itself() {
     let (lease, day) = (3_600_000_i64, 86_400_000_i64);
     // An hour more, so that not every step has to tell it.
     let kept = |left: i64| left > lease + day && left <= lease + day + 3_600_001;
-    let left: i64 = bed.ask(&["PTTL", KEY]).await;
+    let left: i64 = context.ask(&["PTTL", KEY]).await;
     assert!(kept(left), "{left} ms");
-    let left: i64 = bed.ask(&["PTTL", INDEX]).await;
+    let left: i64 = context.ask(&["PTTL", INDEX]).await;
     assert!(left > 31 * day, "an index ends, but not before the longest lease: {left} ms");
     for id in [1, 2] {
         store.release(&deploy(), ClaimId::from_bits(id), &DONE).await.unwrap();
     }
-    let left: i64 = bed.ask(&["PTTL", KEY]).await;
+    let left: i64 = context.ask(&["PTTL", KEY]).await;
     assert!(left > day && kept(left), "{left} ms");
-    let mut fields: Vec<String> = bed.ask(&["HKEYS", KEY]).await;
+    let mut fields: Vec<String> = context.ask(&["HKEYS", KEY]).await;
     fields.sort_unstable();
     assert_eq!(fields, ["format", "state"], "claims go with their labels");
-    assert_eq!(bed.ask::<Vec<String>>(&["KEYS", "*deploy*"]).await, [KEY]);
-    assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0);
+    assert_eq!(context.ask::<Vec<String>>(&["KEYS", "*deploy*"]).await, [KEY]);
+    assert_eq!(context.ask::<usize>(&["EXISTS", INDEX]).await, 0);
 }
 
 /// A name that is taken again and again stays in the index while it is free, and is not listed then; its index entry lasts
 /// for longer than any of its claims, and a pause removes it.
 #[tokio::test]
 async fn a_name_that_is_taken_often_stays_in_the_index_for_longer_than_its_claims() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut short = claim(1);
     (short.ttl, short.label) = (Duration::from_secs(1), Arc::new(Label::of_this_process().reason("release 2.3")));
     for pair in 0..40 {
         assert!(fence(&store, &short).await.is_some());
         store.release(&deploy(), short.id, &DONE).await.unwrap();
         if pair == 0 {
-            assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0, "a name that is used once leaves at once");
+            assert_eq!(context.ask::<usize>(&["EXISTS", INDEX]).await, 0, "a name that is used once leaves at once");
         }
     }
-    assert_eq!(bed.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
+    assert_eq!(context.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
     assert!(store.inspect(&Query::live()).await.unwrap().resources.is_empty(), "it is free");
-    let values: Vec<Vec<u8>> = bed.ask(&["HVALS", KEY]).await;
+    let values: Vec<Vec<u8>> = context.ask(&["HVALS", KEY]).await;
     assert!(!values.iter().any(|value| String::from_utf8_lossy(value).contains("2.3")), "its label is gone");
 
     let mut long = claim(2);
     long.ttl = Duration::from_secs(3600);
     assert!(fence(&store, &long).await.is_some());
-    let ended: u128 = bed.ask(&["ZSCORE", INDEX, KEY]).await;
-    let seconds: u128 = bed.ask::<Vec<u128>>(&["TIME"]).await[0];
+    let ended: u128 = context.ask(&["ZSCORE", INDEX, KEY]).await;
+    let seconds: u128 = context.ask::<Vec<u128>>(&["TIME"]).await[0];
     assert!(ended >= (seconds + 3600) * 1000, "the index knows when the last claim ends: {ended}");
     assert_eq!(store.inspect(&Query::live()).await.unwrap().resources.len(), 1);
     store.release(&deploy(), long.id, &DONE).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1010)).await;
     assert!(fence(&store, &claim(3)).await.is_some());
     store.release(&deploy(), claim(3).id, &DONE).await.unwrap();
-    assert_eq!(bed.ask::<usize>(&["EXISTS", INDEX]).await, 0, "after a pause it leaves at once");
+    assert_eq!(context.ask::<usize>(&["EXISTS", INDEX]).await, 0, "after a pause it leaves at once");
 }
 
 /// Scripts publish changes only while a client listens, and that may begin at any time.
 #[tokio::test]
 async fn an_observer_is_told_also_where_no_client_listened_before() {
-    let mut bed = bed!();
-    let (store, other) = (bed.open().await, bed.open().await);
+    let mut context = context!();
+    let (store, other) = (context.open().await, context.open().await);
     for _ in 0..2 {
         fence(&store, &claim(1)).await;
         let mut watch = other.watch(&Interest::Resource(deploy())).await.unwrap();
@@ -467,21 +467,21 @@ async fn an_observer_is_told_also_where_no_client_listened_before() {
         drop(watch);
         // Another watch lets the client notice that the first one is gone.
         let _mailbox = other.watch(&Interest::Mailbox).await.unwrap();
-        let publish = async |bed: &mut Bed| {
+        let publish = async |context: &mut TestContext| {
             fence(&store, &claim(1)).await;
             store.release(&deploy(), claim(1).id, &DONE).await.unwrap();
-            bed.ask::<String>(&["INFO", "commandstats"]).await
+            context.ask::<String>(&["INFO", "commandstats"]).await
         };
-        publish(&mut bed).await;
-        let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
-        assert!(!publish(&mut bed).await.contains("cmdstat_publish"), "no client listens");
+        publish(&mut context).await;
+        let _: Value = context.ask(&["CONFIG", "RESETSTAT"]).await;
+        assert!(!publish(&mut context).await.contains("cmdstat_publish"), "no client listens");
     }
 }
 
 #[tokio::test]
 async fn a_waiter_that_is_back_in_the_queue_has_its_label() {
-    let bed = bed!();
-    let store = bed.open().await;
+    let context = context!();
+    let store = context.open().await;
     store.attempt(&claim(1)).await.unwrap();
     let mut waits = claim(2);
     (waits.wait, waits.ttl) = (true, Duration::from_millis(50));
@@ -497,20 +497,21 @@ async fn a_waiter_that_is_back_in_the_queue_has_its_label() {
 
 #[tokio::test]
 async fn a_user_that_may_not_load_scripts_is_told_so() {
-    let mut bed = bed!();
-    let _: Value = bed.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
-    let mut config = bed.config();
+    let mut context = context!();
+    let _: Value =
+        context.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
+    let mut config = context.config();
     (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
     let store = Redis::open(config).await.unwrap();
     assert!(fence(&store, &claim(1)).await.is_some());
-    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = context.ask(&["SCRIPT", "FLUSH"]).await;
     let error = store.attempt(&claim(1)).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.applied(), error.retry()),
         (ErrorKind::Denied, Applied::No, Retry::Never),
         "{error}"
     );
-    bed.load_scripts().await;
+    context.load_scripts().await;
     assert!(fence(&store, &claim(1)).await.is_some());
 }
 
@@ -518,54 +519,57 @@ async fn a_user_that_may_not_load_scripts_is_told_so() {
 /// though loading failed.
 #[tokio::test]
 async fn a_failed_script_load_hides_no_reply() {
-    let mut bed = bed!();
-    let _: Value = bed.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
-    let proxy = Proxy::start(bed.server.addr()).unwrap();
-    let mut config = bed.config();
+    let mut context = context!();
+    let _: Value =
+        context.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all", "-script|load"]).await;
+    let proxy = Proxy::start(context.server.addr()).unwrap();
+    let mut config = context.config();
     config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
     (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
     let store = Redis::open(config).await.unwrap();
-    let _: Value = bed.ask(&["SCRIPT", "FLUSH"]).await;
-    let _: Value = bed.ask(&["CONFIG", "RESETSTAT"]).await;
-    let failed = async |bed: &mut Bed| bed.ask::<String>(&["INFO", "errorstats"]).await.contains("NOSCRIPT:count=1");
+    let _: Value = context.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: Value = context.ask(&["CONFIG", "RESETSTAT"]).await;
+    let failed = async |context: &mut TestContext| {
+        context.ask::<String>(&["INFO", "errorstats"]).await.contains("NOSCRIPT:count=1")
+    };
     proxy.delay(Direction::ToClient, Duration::from_secs(1));
     let attempt = tokio::spawn(async move { store.attempt(&claim(1)).await });
-    while !failed(&mut bed).await {
+    while !failed(&mut context).await {
         tokio::task::yield_now().await;
     }
-    bed.load_scripts().await;
+    context.load_scripts().await;
     assert!(matches!(attempt.await.unwrap(), Ok(Attempt::Granted(_))));
 }
 
 #[tokio::test]
 async fn names_that_ran_out_leave_the_index_when_it_is_used() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let mut short = claim(1);
     short.ttl = Duration::from_millis(50);
     store.attempt(&short).await.unwrap();
-    let _: Value = bed.ask(&["ZADD", INDEX, "1", "oarlock:{b6}:long ago"]).await;
+    let _: Value = context.ask(&["ZADD", INDEX, "1", "oarlock:{b6}:long ago"]).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert!(store.inspect(&Query::live()).await.unwrap().resources.is_empty(), "not shown");
     store.attempt(&claim(2)).await.unwrap();
     assert!(store.renew(&[Renewal::of(Arc::new(claim(2)))]).await[0].is_ok());
-    assert_eq!(bed.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
+    assert_eq!(context.ask::<Vec<String>>(&["ZRANGE", INDEX, "0", "-1"]).await, [KEY]);
 }
 
 /// The suite runs with exactly these. Here one of them is taken away.
 #[tokio::test]
 async fn a_right_that_is_missing_is_named() {
-    let mut bed = bed!();
-    let mut config = bed.config();
+    let mut context = context!();
+    let mut config = context.config();
     (config.user, config.password, config.database) = (Some("app".into()), Some("swordfish".into()), 3);
     let rights = oarlock_redis::rights(&config, "app").unwrap();
     let grant: Vec<_> = rights.split_whitespace().chain([">swordfish"]).collect();
-    let _: Value = bed.ask(&grant).await;
+    let _: Value = context.ask(&grant).await;
     let client = Locks::over(Redis::open(config.clone()).await.unwrap()).unwrap();
     client.mutex("deploy").lock().await.unwrap().release().await.unwrap();
     let _watch = client.watch(&deploy()).await.unwrap();
     for right in ["evalsha", "hset", "publish", "zadd"] {
-        let _: Value = bed.ask(&["ACL", "SETUSER", "app", &format!("-{right}")]).await;
+        let _: Value = context.ask(&["ACL", "SETUSER", "app", &format!("-{right}")]).await;
         let error = Redis::open(config.clone()).await.unwrap().attempt(&claim(1)).await.unwrap_err();
         assert_eq!((error.kind(), error.retry()), (ErrorKind::Denied, Retry::Never), "{error}");
         let text = error.to_string();
@@ -573,15 +577,15 @@ async fn a_right_that_is_missing_is_named() {
         let named =
             text.contains(&format!("'{right}' command")) || text.contains("can't run this command or subcommand");
         assert!(named && text.contains("oarlock init --print"), "{right}: {text}");
-        let _: Value = bed.ask(&["ACL", "SETUSER", "app", &format!("+{right}")]).await;
+        let _: Value = context.ask(&["ACL", "SETUSER", "app", &format!("+{right}")]).await;
     }
 }
 
 #[tokio::test]
 async fn a_user_that_is_refused_is_told_so() {
-    let mut bed = bed!();
-    let mut config = bed.config();
-    let _: Value = bed.ask(&["ACL", "SETUSER", "reader", "on", ">swordfish", "~*", "&*", "+@read", "+hello"]).await;
+    let mut context = context!();
+    let mut config = context.config();
+    let _: Value = context.ask(&["ACL", "SETUSER", "reader", "on", ">swordfish", "~*", "&*", "+@read", "+hello"]).await;
     config.user = Some("reader".into());
     config.password = Some("sesame".into());
     let error = Redis::open(config.clone()).await.unwrap_err();
@@ -629,8 +633,8 @@ async fn commands_that_were_disabled_are_missed_by_none_but_scripts() {
 /// A release needs no memory, whether the name is used rarely or often, alone or by several.
 #[tokio::test]
 async fn a_full_server_lets_holders_go() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     let memo = End::Done { memo: Some((*b"up to line 4711").into()) };
     for (pairs, end) in [(0, &DONE), (40, &DONE), (0, &memo), (40, &memo)] {
         for _ in 0..pairs {
@@ -644,12 +648,12 @@ async fn a_full_server_lets_holders_go() {
                 waits.wait = true;
                 assert_eq!(fence(&store, &waits).await, None);
             }
-            let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+            let _: Value = context.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
             for id in 1..2 + waiters {
                 let released = store.release(&deploy(), ClaimId::from_bits(id), end).await.unwrap();
                 assert_eq!(released.outcome, Released::Released, "{pairs} pairs, {waiters} waiters, {end:?}");
             }
-            let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+            let _: Value = context.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
             assert!(store.inspect(&Query::name(deploy())).await.unwrap().resources[0].is_free());
         }
     }
@@ -657,20 +661,20 @@ async fn a_full_server_lets_holders_go() {
 
 #[tokio::test]
 async fn a_full_server_refuses_in_words_and_recovers() {
-    let mut bed = bed!();
-    let store = bed.open().await;
-    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let mut context = context!();
+    let store = context.open().await;
+    let _: Value = context.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = store.attempt(&claim(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.applied(), error.retry()), (ErrorKind::Unreachable, Applied::No, Retry::Later));
-    let _: Value = bed.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let _: Value = context.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
     assert!(fence(&store, &claim(1)).await.is_some());
 }
 
 /// A weekly slot that was forgotten after a day would run twice.
 #[tokio::test]
 async fn a_memo_is_remembered_for_as_long_as_its_writer_asked() {
-    let mut bed = bed!();
-    let store = bed.open().await;
+    let mut context = context!();
+    let store = context.open().await;
     for id in [1, 2] {
         let claim = Arc::new(claim(id));
         assert!(fence(&store, &claim).await.is_some());
@@ -682,7 +686,7 @@ async fn a_memo_is_remembered_for_as_long_as_its_writer_asked() {
         assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Alive { .. }));
         store.release(&claim.resource, claim.id, &DONE).await.unwrap();
         // A later use does not shorten it.
-        let left: i64 = bed.ask(&["PTTL", KEY]).await;
+        let left: i64 = context.ask(&["PTTL", KEY]).await;
         assert!(left > 8 * 86_400_000 - 60_000 && left <= 8 * 86_400_000 + 3_600_000, "{left} ms after use {id}");
     }
     let Attempt::Granted(grant) = store.attempt(&claim(3)).await.unwrap() else { panic!("it is free") };

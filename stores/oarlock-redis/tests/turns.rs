@@ -22,12 +22,12 @@ const DONE: End = End::Done { memo: None };
 /// How long a turn may go untaken.
 const TURN: Duration = Duration::from_secs(2);
 
-struct Bed {
+struct TestContext {
     server: oarlock_testbed::Redis,
     raw: MultiplexedConnection,
 }
 
-impl Bed {
+impl TestContext {
     async fn start() -> Option<Self> {
         let server = oarlock_testbed::Redis::start_or_skip().unwrap()?;
         let raw = patient::connect(&server.url()).await;
@@ -70,10 +70,10 @@ impl Bed {
     }
 }
 
-macro_rules! bed {
+macro_rules! context {
     () => {
-        match Bed::start().await {
-            Some(bed) => bed,
+        match TestContext::start().await {
+            Some(context) => context,
             None => return,
         }
     };
@@ -116,10 +116,10 @@ async fn release(store: &Redis, claim: &Claim) {
 
 #[tokio::test]
 async fn a_lock_costs_two_requests_however_many_wait() {
-    let mut bed = bed!();
-    let client = bed.client().await;
+    let mut context = context!();
+    let client = context.client().await;
     for tasks in [2_u64, 16, 64] {
-        let (rounds, before) = (400 / tasks, bed.calls().await);
+        let (rounds, before) = (400 / tasks, context.calls().await);
         let work = (0..tasks).map(|_| {
             let lock = client.mutex("deploy");
             tokio::spawn(async move {
@@ -131,7 +131,7 @@ async fn a_lock_costs_two_requests_however_many_wait() {
         for task in work.collect::<Vec<_>>() {
             task.await.unwrap();
         }
-        let (calls, grants) = (bed.calls().await - before, rounds * tasks);
+        let (calls, grants) = (context.calls().await - before, rounds * tasks);
         println!("{tasks} tasks: {calls} requests for {grants} grants");
         // A claim that queues before the mailbox is subscribed polls once more, and so does a claim that waited for
         // long.
@@ -141,22 +141,22 @@ async fn a_lock_costs_two_requests_however_many_wait() {
 
 #[tokio::test]
 async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
-    let mut bed = bed!();
-    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    let mut context = context!();
+    let (one, (two, mut mailbox)) = (context.open().await, context.listening().await);
     let first = granted(&one, &claim(1)).await;
     assert!(pending(&two, &claim(2)).await.watched);
     one.release(&name(), claim(1).id, &End::Done { memo: Some(b"a b"[..].into()) }).await.unwrap();
     assert_eq!(told(&mut mailbox).await, Some(claim(2).id));
     let shown = one.inspect(&Query::name(name())).await.unwrap().resources.remove(0);
-    let before = bed.calls().await;
+    let before = context.calls().await;
     let handed = granted(&two, &claim(2)).await;
-    assert_eq!(bed.calls().await, before, "it was not asked for");
+    assert_eq!(context.calls().await, before, "it was not asked for");
     assert!(handed.fence > first.fence);
     assert_eq!(handed.memo.as_deref(), Some(&b"a b"[..]));
     assert_eq!((shown.holders[0].id, shown.holders[0].fence), (claim(2).id, Some(handed.fence)));
     assert!(handed.lease.ttl <= TURN && handed.lease.from.is_some(), "{:?}", handed.lease);
     let asked = granted(&two, &claim(2)).await;
-    assert_eq!(bed.calls().await, before + 1, "a second attempt asks the store");
+    assert_eq!(context.calls().await, before + 1, "a second attempt asks the store");
     assert_eq!((asked.fence, asked.lease.ttl), (handed.fence, claim(2).ttl));
     release(&two, &claim(2)).await;
 }
@@ -164,10 +164,10 @@ async fn a_turn_comes_with_its_grant_which_is_the_one_in_the_store() {
 /// A client may have a clock of its own, and believes by that.
 #[tokio::test]
 async fn a_turn_counts_by_the_clock_of_the_client() {
-    let bed = bed!();
-    let one = bed.open().await;
+    let context = context!();
+    let one = context.open().await;
     let clock = Arc::new(TokioClock::new());
-    let mut config = bed.config();
+    let mut config = context.config();
     config.clock = clock.clone();
     let two = Redis::open(config).await.unwrap();
     let _mailbox = two.watch(&Interest::Mailbox).await.unwrap();
@@ -185,8 +185,8 @@ async fn a_turn_counts_by_the_clock_of_the_client() {
 
 #[tokio::test]
 async fn a_turn_that_is_not_taken_passes_on_though_its_place_is_kept() {
-    let bed = bed!();
-    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, _mailbox)) = (context.open().await, context.listening().await);
     granted(&one, &claim(1)).await;
     pending(&two, &claim(2)).await;
     release(&one, &claim(1)).await;
@@ -207,8 +207,8 @@ async fn a_turn_that_is_not_taken_passes_on_though_its_place_is_kept() {
 
 #[tokio::test]
 async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
-    let bed = bed!();
-    let (one, (two, mut mailbox)) = (bed.open().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, mut mailbox)) = (context.open().await, context.listening().await);
     granted(&one, &claim(1)).await;
     pending(&two, &claim(2)).await;
     release(&one, &claim(1)).await;
@@ -227,8 +227,8 @@ async fn a_turn_that_is_taken_is_kept_by_the_first_renewal() {
 /// A claim that was handed the lock holds it, also before it has asked again.
 #[tokio::test]
 async fn no_claim_passes_one_that_was_handed_the_lock() {
-    let bed = bed!();
-    let (one, (two, _mailbox)) = (bed.open().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, _mailbox)) = (context.open().await, context.listening().await);
     granted(&one, &claim(1)).await;
     pending(&two, &claim(2)).await;
     release(&one, &claim(1)).await;
@@ -242,20 +242,20 @@ async fn no_claim_passes_one_that_was_handed_the_lock() {
 /// As after the end of a process: the server sees its connections end, and knows that no client listens.
 #[tokio::test]
 async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back() {
-    let bed = bed!();
-    let (one, (three, mut word)) = (bed.open().await, bed.listening().await);
+    let context = context!();
+    let (one, (three, mut word)) = (context.open().await, context.listening().await);
     let mut whole = claim(3);
     whole.renews = false;
     // The first would be handed its turn, the second would have to ask for it.
     for dead in [claim(2), whole] {
-        let (two, mailbox) = bed.listening().await;
+        let (two, mailbox) = context.listening().await;
         granted(&one, &claim(1)).await;
         assert!(pending(&two, &dead).await.watched);
         assert!(pending(&three, &claim(4)).await.watched);
         drop(mailbox);
         two.close().await.unwrap();
         drop(two);
-        while bed.listeners().await > 1 {
+        while context.listeners().await > 1 {
             tokio::task::yield_now().await;
         }
         let released = one.release(&name(), claim(1).id, &DONE).await.unwrap();
@@ -274,17 +274,17 @@ async fn the_dead_are_passed_over_at_once_but_keep_their_place_if_they_come_back
     }
 }
 
-/// Nobody holds, and the only one in line cannot be notified.
+/// No claim holds, and the only one in line cannot be notified.
 #[tokio::test]
 async fn a_dead_waiter_is_in_the_way_of_no_other() {
-    let bed = bed!();
-    let (one, (two, mailbox)) = (bed.open().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, mailbox)) = (context.open().await, context.listening().await);
     granted(&one, &claim(1)).await;
     assert!(pending(&two, &claim(2)).await.watched);
     drop(mailbox);
     two.close().await.unwrap();
     drop(two);
-    while bed.listeners().await > 0 {
+    while context.listeners().await > 0 {
         tokio::task::yield_now().await;
     }
     release(&one, &claim(1)).await;
@@ -295,8 +295,9 @@ async fn a_dead_waiter_is_in_the_way_of_no_other() {
 /// that turn is over.
 #[tokio::test]
 async fn the_one_behind_a_silent_waiter_knows_when_its_turn_is_over() {
-    let bed = bed!();
-    let (one, (two, _two), (three, mut word)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, _two), (three, mut word)) =
+        (context.open().await, context.listening().await, context.listening().await);
     granted(&one, &claim(1)).await;
     pending(&two, &claim(2)).await;
     // Longer than a waiter is silent for a lock that goes round quickly.
@@ -315,8 +316,9 @@ async fn the_one_behind_a_silent_waiter_knows_when_its_turn_is_over() {
 /// A claim that has just asked is not suspected: no other claim is woken.
 #[tokio::test]
 async fn only_the_next_in_line_is_told_where_the_lock_goes_round_quickly() {
-    let bed = bed!();
-    let (one, (two, mut first), (three, mut second)) = (bed.open().await, bed.listening().await, bed.listening().await);
+    let context = context!();
+    let (one, (two, mut first), (three, mut second)) =
+        (context.open().await, context.listening().await, context.listening().await);
     loop {
         granted(&one, &claim(1)).await;
         let asked = BootClock.now();
@@ -340,8 +342,8 @@ async fn only_the_next_in_line_is_told_where_the_lock_goes_round_quickly() {
 
 #[tokio::test]
 async fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
-    let bed = bed!();
-    let (one, two) = (bed.open().await, bed.open().await);
+    let context = context!();
+    let (one, two) = (context.open().await, context.open().await);
     let grace = Duration::from_secs(5);
     let ending = Ending::new("ops", "to drain");
     granted(&one, &claim(1)).await;
@@ -368,8 +370,8 @@ async fn a_waiter_that_was_asked_to_end_is_given_no_more_than_its_grace() {
 
 #[tokio::test]
 async fn a_claim_that_is_not_renewed_or_outlives_the_process_gets_the_whole_lease() {
-    let bed = bed!();
-    let (one, two) = (bed.client().await, bed.client().await);
+    let context = context!();
+    let (one, two) = (context.client().await, context.client().await);
     let ttl = Duration::from_secs(20);
     let lock = || two.mutex("deploy").ttl(ttl);
     let mut left = Vec::new();
@@ -395,8 +397,8 @@ async fn a_claim_that_is_not_renewed_or_outlives_the_process_gets_the_whole_leas
 
 /// What the holder of a lock that it was handed sees after its thread was blocked for five seconds right after the
 /// grant.
-async fn after_a_blocked_thread(bed: &Bed, whole: bool) -> (Duration, Option<LossReason>) {
-    let (one, two) = (bed.client().await, bed.client().await);
+async fn after_a_blocked_thread(context: &TestContext, whole: bool) -> (Duration, Option<LossReason>) {
+    let (one, two) = (context.client().await, context.client().await);
     let lock = || two.mutex("deploy");
     // With its first waiter the client subscribes to its mailbox.
     for round in 0..2 {
@@ -427,9 +429,9 @@ async fn after_a_blocked_thread(bed: &Bed, whole: bool) -> (Duration, Option<Los
 /// The client renews on another thread of the runtime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handed_lock_bears_a_blocked_thread() {
-    let bed = bed!();
+    let context = context!();
     // It may be renewed before its thread is blocked: the test of one thread shows that it is handed the lock.
-    let (_, loss) = after_a_blocked_thread(&bed, false).await;
+    let (_, loss) = after_a_blocked_thread(&context, false).await;
     assert_eq!(loss, None);
 }
 
@@ -437,11 +439,11 @@ async fn a_handed_lock_bears_a_blocked_thread() {
 /// else. With its whole lease from the start the lock bears that, too.
 #[tokio::test]
 async fn a_handed_lock_on_a_runtime_of_one_thread_that_blocks_is_told_lost() {
-    let bed = bed!();
-    let (begun, loss) = after_a_blocked_thread(&bed, false).await;
+    let context = context!();
+    let (begun, loss) = after_a_blocked_thread(&context, false).await;
     assert!(begun <= TURN, "it was handed the lock: {begun:?}");
     assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
-    let (begun, loss) = after_a_blocked_thread(&bed, true).await;
+    let (begun, loss) = after_a_blocked_thread(&context, true).await;
     assert!(begun > TURN, "it has its whole lease: {begun:?}");
     assert_eq!(loss, None);
 }
@@ -449,13 +451,13 @@ async fn a_handed_lock_on_a_runtime_of_one_thread_that_blocks_is_told_lost() {
 /// A well-formed notification grants the lock to a claim that may be handed it, and to no other claim.
 #[tokio::test]
 async fn a_claim_that_must_ask_takes_no_grant_from_a_notification() {
-    let bed = bed!();
-    let one = bed.open().await;
+    let context = context!();
+    let one = context.open().await;
     let fence = granted(&one, &claim(1)).await.fence;
-    let (two, mut mailbox) = bed.listening().await;
+    let (two, mut mailbox) = context.listening().await;
     let mut channels = redis::cmd("PUBSUB");
     let channels: Vec<String> =
-        channels.arg("CHANNELS").arg("oarlock:mail:*").query_async(&mut bed.raw.clone()).await.unwrap();
+        channels.arg("CHANNELS").arg("oarlock:mail:*").query_async(&mut context.raw.clone()).await.unwrap();
     let mut without_renewal = claim(2);
     without_renewal.renews = false;
     let mut outliving = claim(3);
@@ -466,7 +468,7 @@ async fn a_claim_that_must_ask_takes_no_grant_from_a_notification() {
         let mut publish = redis::cmd("PUBLISH");
         let numbers = [fence.get(), sent, 2_000_000].map(u64::to_be_bytes).concat();
         publish.arg(&channels[0]).arg([&claim.id.bits().to_be_bytes()[..], &numbers].concat());
-        publish.exec_async(&mut bed.raw.clone()).await.unwrap();
+        publish.exec_async(&mut context.raw.clone()).await.unwrap();
         assert_eq!(told(&mut mailbox).await, Some(claim.id));
         match claim.may_be_handed() {
             true => drop(granted(&two, claim).await),
@@ -479,10 +481,10 @@ async fn a_claim_that_must_ask_takes_no_grant_from_a_notification() {
 /// believing before the server grants it to the next waiter.
 #[tokio::test]
 async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() {
-    let bed = bed!();
-    let (one, three) = (bed.client().await, bed.client().await);
-    let proxy = Proxy::start(bed.server.addr()).unwrap();
-    let mut config = bed.config();
+    let context = context!();
+    let (one, three) = (context.client().await, context.client().await);
+    let proxy = Proxy::start(context.server.addr()).unwrap();
+    let mut config = context.config();
     config.address = Address::Tcp(proxy.addr().ip().to_string(), proxy.addr().port());
     let two = Locks::over(Redis::open(config).await.unwrap()).unwrap();
     let waits = |client: &Locks| {
@@ -540,9 +542,9 @@ async fn belief_in_a_turn_ends_before_the_next_grant_however_late_it_was_told() 
 /// The first waiter missed its turn and gave up, so that the holder's own number follows those that are free.
 #[tokio::test]
 async fn the_holder_is_not_next_in_its_own_line() {
-    let bed = bed!();
-    let (first, gone) = (bed.open().await, bed.listening().await);
-    let (others, mut mailbox) = bed.listening().await;
+    let context = context!();
+    let (first, gone) = (context.open().await, context.listening().await);
+    let (others, mut mailbox) = context.listening().await;
     granted(&first, &claim(1)).await;
     pending(&gone.0, &claim(2)).await;
     for id in 3..6 {
@@ -550,14 +552,14 @@ async fn the_holder_is_not_next_in_its_own_line() {
     }
     drop(gone);
     let ended = async {
-        while bed.listeners().await > 1 {
+        while context.listeners().await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the server to see the end of its connection");
     first.release(&name(), claim(1).id, &DONE).await.unwrap();
     assert_eq!(told(&mut mailbox).await, Some(claim(3).id), "the first one does not listen");
-    let (back, _mailbox) = bed.listening().await;
+    let (back, _mailbox) = context.listening().await;
     pending(&back, &claim(2)).await;
     back.release(&name(), claim(2).id, &End::Withdrawn).await.unwrap();
     others.release(&name(), claim(3).id, &DONE).await.unwrap();
@@ -571,8 +573,8 @@ async fn the_holder_is_not_next_in_its_own_line() {
 /// A process whose next task waits already sends both as one request.
 #[tokio::test]
 async fn a_release_carries_the_next_claim() {
-    let mut bed = bed!();
-    let ((one, _one), (other, mut mailbox)) = (bed.listening().await, bed.listening().await);
+    let mut context = context!();
+    let ((one, _one), (other, mut mailbox)) = (context.listening().await, context.listening().await);
     let carry = async |id: u128, next: u128| {
         let (released, attempt) = one.release_and_attempt(&name(), ClaimId::from_bits(id), &DONE, &claim(next)).await;
         (released.unwrap().outcome, attempt.unwrap())
@@ -588,9 +590,9 @@ async fn a_release_carries_the_next_claim() {
     // No claim waits: it is granted in the same step. The server learns the script by the first call.
     let (released, Attempt::Granted(second)) = carry(1, 2).await else { panic!("the lock is free") };
     assert!(released == Released::Released && second.fence > first.fence);
-    let before = bed.calls().await;
+    let before = context.calls().await;
     let (released, Attempt::Granted(third)) = carry(2, 3).await else { panic!("the lock is free") };
-    assert_eq!((released, bed.calls().await - before), (Released::Released, 1));
+    assert_eq!((released, context.calls().await - before), (Released::Released, 1));
     assert!(third.fence > second.fence && third.lease.ttl == claim(3).ttl);
     assert_eq!(shown().await, [3]);
     // Repeated, because the answer may have been lost: nothing changes.
@@ -628,21 +630,21 @@ async fn a_release_carries_the_next_claim() {
 /// What the short way of such a request does not know goes the long way.
 #[tokio::test]
 async fn a_release_that_carries_a_claim_leaves_memos_and_passes_dead_waiters_over() {
-    let bed = bed!();
-    let ((one, _one), (dead, mailbox)) = (bed.listening().await, bed.listening().await);
+    let context = context!();
+    let ((one, _one), (dead, mailbox)) = (context.listening().await, context.listening().await);
     granted(&one, &claim(1)).await;
     let memo = End::Done { memo: Some(b"up to 7"[..].into()) };
     let (released, attempt) = one.release_and_attempt(&name(), claim(1).id, &memo, &claim(2)).await;
     let Attempt::Granted(grant) = attempt.unwrap() else { panic!("the lock is free") };
     assert_eq!((released.unwrap().outcome, grant.memo.as_deref()), (Released::Released, Some(&b"up to 7"[..])));
-    let (other, _other) = bed.listening().await;
+    let (other, _other) = context.listening().await;
     granted(&other, &elsewhere(1)).await;
     assert!(dead.attempt(&elsewhere(2)).await.is_ok());
-    let listeners = bed.listeners().await;
+    let listeners = context.listeners().await;
     dead.close().await.unwrap();
     drop((dead, mailbox));
     let closed = async {
-        while bed.listeners().await == listeners {
+        while context.listeners().await == listeners {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

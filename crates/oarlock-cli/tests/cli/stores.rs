@@ -15,7 +15,7 @@ use super::job::Terminal;
 use super::support::{Done, PATIENCE, Running, TestContext, finish, is_alive};
 
 /// A store, and what it cannot do.
-struct Bed<'a> {
+struct StoreUnderTest<'a> {
     context: &'a TestContext,
     url: String,
     /// Whether a lock can outlive its process.
@@ -33,7 +33,7 @@ fn subcommands(context: &TestContext) -> BTreeSet<String> {
     names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-impl<'a> Bed<'a> {
+impl<'a> StoreUnderTest<'a> {
     fn new(context: &'a TestContext, url: String, tickets: bool) -> Self {
         Self { context, url, tickets, used: RefCell::default() }
     }
@@ -158,7 +158,7 @@ impl<'a> Bed<'a> {
     /// "In a partition the old holder's child lived 90 s longer than the lock, so two ran at once" (consul 9788, 1843).
     fn cut_off(&self, server: SocketAddr) {
         let proxy = Proxy::start(server).unwrap();
-        let behind = Bed::new(self.context, proxy.url(&self.url, server), self.tickets);
+        let behind = StoreUnderTest::new(self.context, proxy.url(&self.url, server), self.tickets);
         let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
         let cases: [(&str, &[&str]); 3] = [
             ("run", &["run", "cut/run", "-t", "4s", "-k", "500ms", "-c", script]),
@@ -224,7 +224,7 @@ fn every_subcommand_that_runs_a_command_is_cut_off() {
 #[test]
 fn local() {
     let context = TestContext::new();
-    Bed::new(&context, context.url(), true).every_subcommand();
+    StoreUnderTest::new(&context, context.url(), true).every_subcommand();
 }
 
 macro_rules! on {
@@ -233,9 +233,9 @@ macro_rules! on {
         fn $name() {
             let context = TestContext::new();
             let Some(server) = $server::start_or_skip().unwrap() else { return };
-            let bed = Bed::new(&context, server.url(), $tickets);
-            bed.every_subcommand();
-            bed.cut_off(server.addr());
+            let store = StoreUnderTest::new(&context, server.url(), $tickets);
+            store.every_subcommand();
+            store.cut_off(server.addr());
         }
     )+};
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Grave, Resource, Standing};
+use super::{Entry, EntryState, Grave, Resource};
 use crate::claim::{ClaimId, Fence, Kind, Label, Lifetime, Limit, Weight};
 use crate::clock::Moment;
 use crate::state::Ending;
@@ -72,7 +72,7 @@ impl Entry {
             value,
             since,
             expires,
-            standing,
+            state,
             ending,
             awaits_grant,
             untaken,
@@ -104,10 +104,10 @@ impl Entry {
         put_number(out, ttl.subsec_nanos());
         out.extend_from_slice(&since.as_nanos().to_le_bytes());
         out.extend_from_slice(&expires.as_nanos().to_le_bytes());
-        let (tag, number) = match standing {
-            Standing::Held(fence) => (0, fence.get()),
-            Standing::Waits(None) => (1, 0),
-            Standing::Waits(Some(turn)) => (2, turn.as_nanos()),
+        let (tag, number) = match state {
+            EntryState::Held(fence) => (0, fence.get()),
+            EntryState::Waits(None) => (1, 0),
+            EntryState::Waits(Some(turn)) => (2, turn.as_nanos()),
         };
         out.push(tag);
         out.extend_from_slice(&number.to_le_bytes());
@@ -251,10 +251,10 @@ impl<'a> Input<'a> {
         // More nanoseconds than a second has would be carried over, and can overflow.
         let ttl = (ttl.1 < 1_000_000_000).then(|| Duration::new(ttl.0, ttl.1))?;
         let (since, expires) = (self.moment()?, self.moment()?);
-        let standing = match (self.byte()?, self.long()?) {
-            (0, fence) => Standing::Held(Fence::new(fence)),
-            (1, 0) => Standing::Waits(None),
-            (2, turn) => Standing::Waits(Some(Moment::from_nanos(turn))),
+        let state = match (self.byte()?, self.long()?) {
+            (0, fence) => EntryState::Held(Fence::new(fence)),
+            (1, 0) => EntryState::Waits(None),
+            (2, turn) => EntryState::Waits(Some(Moment::from_nanos(turn))),
             _ => return None,
         };
         let label = Arc::new(self.label()?);
@@ -272,7 +272,7 @@ impl<'a> Input<'a> {
             value,
             since,
             expires,
-            standing,
+            state,
             ending,
             awaits_grant,
             untaken,
@@ -307,10 +307,10 @@ mod tests {
                 value: rng.bool().then(|| text(rng).into()),
                 since: Moment::from_nanos(rng.u64(..)),
                 expires: Moment::from_nanos(rng.u64(..)),
-                standing: match rng.u8(..3) {
-                    0 => Standing::Held(Fence::new(rng.u64(..))),
-                    1 => Standing::Waits(None),
-                    _ => Standing::Waits(Some(Moment::from_nanos(rng.u64(..)))),
+                state: match rng.u8(..3) {
+                    0 => EntryState::Held(Fence::new(rng.u64(..))),
+                    1 => EntryState::Waits(None),
+                    _ => EntryState::Waits(Some(Moment::from_nanos(rng.u64(..)))),
                 },
                 ending: rng.bool().then(|| ending(rng)),
                 awaits_grant: rng.bool(),

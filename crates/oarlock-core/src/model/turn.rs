@@ -1,7 +1,7 @@
 //! A turn that comes with its grant: the step that frees the resource also grants, so that the waiter saves a round
 //! trip.
 
-use super::{Entry, Now, Quiet, Resource, Standing, TURN_TTL};
+use super::{Entry, EntryState, Now, Quiet, Resource, TURN_TTL};
 use crate::claim::{Claim, ClaimId, Lifetime};
 use crate::driver::{Fences, Grant, Lease, Renewal};
 
@@ -27,7 +27,7 @@ impl Resource {
         let fence = self.next_fence(None, now).ok()?;
         let entry = &mut self.entries[at];
         let ttl = entry.ttl.min(TURN_TTL);
-        (entry.standing, entry.untaken) = (Standing::Held(fence), true);
+        (entry.state, entry.untaken) = (EntryState::Held(fence), true);
         (entry.since, entry.expires) = (now.boot, now.boot + ttl);
         self.quiet_until = Quiet::default();
         self.last_fence = fence.get();
@@ -40,7 +40,7 @@ impl Resource {
 
 impl Entry {
     fn may_take_turn(&self, now: Now) -> bool {
-        let called = matches!(self.standing, Standing::Waits(Some(_))) && self.ends() > now.boot;
+        let called = matches!(self.state, EntryState::Waits(Some(_))) && self.ends() > now.boot;
         called && self.awaits_grant && self.ending.is_none()
     }
 }

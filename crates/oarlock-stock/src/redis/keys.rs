@@ -1,17 +1,17 @@
-//! Where things lie: the keys of one place are in one slot, those of different places in different ones.
+//! Where things lie: the keys of one location are in one slot, those of different locations in different ones.
 
 use std::fmt;
 
 /// Where units lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// Where deliveries come in.
     Room,
     /// A segment.
     Segment(u32),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Room => f.write_str("room"),
@@ -20,8 +20,8 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
-    /// The place that [`fmt::Display`] wrote.
+impl Location {
+    /// The location that [`fmt::Display`] wrote.
     pub(super) fn read(text: &str) -> Option<Self> {
         if text == "room" { Some(Self::Room) } else { text.parse().ok().map(Self::Segment) }
     }
@@ -59,18 +59,18 @@ mod tests {
 
     #[test]
     fn no_two_places_are_one() {
-        assert_eq!(Place::Room.keys("a")[1], "oarlock:stock:{a}:r");
-        assert_eq!(Place::Segment(3).keys("a")[0], "oarlock:stock:{a#3}");
-        assert_ne!(Place::Room.keys("a#3"), Place::Segment(3).keys("a"));
-        assert_ne!(Place::Room.keys("a%233"), Place::Segment(3).keys("a"));
-        assert!(!Place::Room.keys("}{")[0].contains("{}"));
+        assert_eq!(Location::Room.keys("a")[1], "oarlock:stock:{a}:r");
+        assert_eq!(Location::Segment(3).keys("a")[0], "oarlock:stock:{a#3}");
+        assert_ne!(Location::Room.keys("a#3"), Location::Segment(3).keys("a"));
+        assert_ne!(Location::Room.keys("a%233"), Location::Segment(3).keys("a"));
+        assert!(!Location::Room.keys("}{")[0].contains("{}"));
     }
 
     #[test]
     fn a_place_is_read_as_it_was_written() {
-        for place in [Place::Room, Place::Segment(0), Place::Segment(77)] {
-            assert_eq!(Place::read(&place.to_string()), Some(place));
+        for location in [Location::Room, Location::Segment(0), Location::Segment(77)] {
+            assert_eq!(Location::read(&location.to_string()), Some(location));
         }
-        assert_eq!(Place::read("kitchen"), None);
+        assert_eq!(Location::read("kitchen"), None);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
-use super::keys::{self, Place};
+use super::keys::{self, Location};
 use super::{Redis, raise, remap};
 use crate::Error;
 use crate::stock::MOST_SEGMENTS;
@@ -28,17 +28,17 @@ impl Map {
         Self { generation: self.generation + 1, segments, past: self.past.clone() }
     }
 
-    /// All places that may have units.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+    /// All locations that may have units.
+    pub(super) fn locations(&self) -> impl Iterator<Item = Location> {
         let most = self.past.iter().copied().max().unwrap_or(0).max(self.segments);
-        std::iter::once(Place::Room).chain((0..most).map(Place::Segment))
+        std::iter::once(Location::Room).chain((0..most).map(Location::Segment))
     }
 
     /// Where this id is at home, now and at other times.
-    pub(super) fn homes(&self, id: &str) -> impl Iterator<Item = Place> {
+    pub(super) fn homes(&self, id: &str) -> impl Iterator<Item = Location> {
         let hash = hash(id);
         let home = move |segments: &u32| u32::try_from(hash % u64::from((*segments).max(1))).unwrap_or(0);
-        std::iter::once(&self.segments).chain(&self.past).map(home).map(Place::Segment)
+        std::iter::once(&self.segments).chain(&self.past).map(home).map(Location::Segment)
     }
 }
 
@@ -52,7 +52,7 @@ fn hash(id: &str) -> u64 {
 
 /// How many pauses a client that changes the map may take, before others finish it.
 pub(super) fn patience(map: &Map) -> usize {
-    MAPS / 2 + map.places().count()
+    MAPS / 2 + map.locations().count()
 }
 
 impl<C: ConnectionLike + Send + 'static> Redis<C> {
@@ -91,17 +91,17 @@ impl<C: ConnectionLike + Send + 'static> Redis<C> {
         self.read(sku).await
     }
 
-    /// Changes the map from `before` to `after`, if it is still that one. The places first: an order by the old map
+    /// Changes the map from `before` to `after`, if it is still that one. The locations first: an order by the old map
     /// that is still on its way must not find them open.
     pub(super) async fn remap(&mut self, sku: &str, before: Option<&Map>, after: Map) -> Result<bool, Error> {
         let all = Map { segments: before.map_or(0, |map| map.segments).max(after.segments), ..after };
-        let places: Vec<_> = all.places().collect();
+        let locations: Vec<_> = all.locations().collect();
         let (old, mut next) = (before.map_or(0, |map| map.generation), after.generation);
         // Some may be ahead, where another began this and did not end it: all must have the same.
         for _ in 0..MAPS {
             let mut most = next;
-            for place in &places {
-                most = most.max(self.run(&raise, &place.keys(sku), &[&next]).await?);
+            for location in &locations {
+                most = most.max(self.run(&raise, &location.keys(sku), &[&next]).await?);
             }
             if most == next {
                 let [key, ..] = keys::map(sku);

@@ -511,7 +511,7 @@ async fn a_predecessor_that_gave_up_is_not_the_last_holder() {
     }
 }
 
-/// A name that nobody uses now may still have a memo, and a fence that was raised.
+/// A name that no client uses now may still have a memo, and a fence that was raised.
 #[tokio::test]
 async fn a_free_name_keeps_its_memo_and_its_fence() {
     let Some(context) = context().await else { return };

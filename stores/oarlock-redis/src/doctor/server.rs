@@ -76,11 +76,11 @@ async fn look(
         // A setting that is denied is missing below.
         answers.merge(server.pairs(&["CONFIG", "GET", setting]).await.unwrap_or_default());
     }
-    let facts = ServerInfo(answers);
-    facts.judge(config, surroundings, on);
+    let server_info = ServerInfo(answers);
+    server_info.judge(config, surroundings, on);
     Ok(Seen {
-        run_id: facts.0.text("run_id").to_owned(),
-        replication_id: facts.0.text("master_replid").to_owned(),
+        run_id: server_info.0.text("run_id").to_owned(),
+        replication_id: server_info.0.text("master_replid").to_owned(),
         clock_ahead,
     })
 }

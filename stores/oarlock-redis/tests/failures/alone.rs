@@ -9,7 +9,7 @@ use oarlock_redis::{Persistence, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
 
-use crate::bed::{DONE, Raw, claim, client, config, fence, name, started, until};
+use crate::context::{DONE, Raw, claim, client, config, fence, name, started, until};
 
 const TTL: Duration = Duration::from_secs(4);
 /// Where the key of `deploy` is.

@@ -5,7 +5,7 @@ use oarlock_redis::{Address, Checked, Config, Written};
 use oarlock_testbed::{Redis as Server, RedisCluster};
 use redis::Value;
 
-use crate::bed::{Raw, config, host, started};
+use crate::context::{Raw, config, host, started};
 
 #[tokio::test]
 async fn a_smaller_fence_is_refused_and_an_equal_one_is_not() {
@@ -37,8 +37,8 @@ async fn a_smaller_fence_is_refused_and_an_equal_one_is_not() {
 
 #[tokio::test]
 async fn values_are_found_in_a_cluster() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let values = Checked::open(Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]))).await.unwrap();
+    let context = started!(RedisCluster::start_or_skip());
+    let values = Checked::open(Config::new(Address::Cluster(vec![host(context.masters[0].addr())]))).await.unwrap();
     for number in 0..20 {
         let key = format!("balance/{number}");
         assert_eq!(values.set(&key, Fence::new(2), b"1").await.unwrap(), Written::Stored);

@@ -10,7 +10,7 @@ use oarlock_redis::{Layout, Redis};
 use oarlock_testbed::RedisClock;
 use redis::Value;
 
-use crate::bed::{DONE, Raw, claim, client, config, fence, name, started};
+use crate::context::{DONE, Raw, claim, client, config, fence, name, started};
 
 const TTL: Duration = Duration::from_millis(1500);
 const HOUR: i64 = 3600;

@@ -12,15 +12,15 @@ use oarlock_testbed::RedisCluster;
 use oarlock_testbed::proxy::{Held, Proxy};
 use redis::Value;
 
-use crate::bed::{DONE, Raw, claim, client, fence, host, name, started, until};
+use crate::context::{DONE, Raw, claim, client, fence, host, name, started, until};
 
-fn config(bed: &RedisCluster) -> Config {
-    Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]))
+fn config(context: &RedisCluster) -> Config {
+    Config::new(Address::Cluster(vec![host(context.masters[0].addr())]))
 }
 
 /// Which of the masters serves this key.
-async fn serves(bed: &RedisCluster, key: &str) -> (usize, String) {
-    let slot: u16 = Raw::to(bed.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", key]).await;
+async fn serves(context: &RedisCluster, key: &str) -> (usize, String) {
+    let slot: u16 = Raw::to(context.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", key]).await;
     (usize::from(slot / 5461).min(2), slot.to_string())
 }
 
@@ -30,12 +30,12 @@ async fn id(addr: SocketAddr) -> String {
 
 #[tokio::test]
 async fn a_node_that_cannot_load_scripts_spoils_no_reply_of_the_others() {
-    let bed = started!(RedisCluster::start_or_skip());
-    for node in &bed.masters {
+    let context = started!(RedisCluster::start_or_skip());
+    for node in &context.masters {
         let mut raw = Raw::to(node.addr()).await;
         let _: Value = raw.ask(&["ACL", "SETUSER", "pupil", "on", ">swordfish", "~*", "&*", "+@all"]).await;
     }
-    let mut config = config(&bed);
+    let mut config = config(&context);
     (config.user, config.password) = (Some("pupil".into()), Some("swordfish".into()));
     let store = Redis::open(config).await.unwrap();
     let mut batch = Vec::new();
@@ -45,7 +45,7 @@ async fn a_node_that_cannot_load_scripts_spoils_no_reply_of_the_others() {
         batch.push(Renewal::of(Arc::new(claim)));
     }
     assert!(store.renew(&batch).await.iter().all(Result::is_ok));
-    let mut raw = Raw::to(bed.masters[1].addr()).await;
+    let mut raw = Raw::to(context.masters[1].addr()).await;
     let _: Value = raw.ask(&["ACL", "SETUSER", "pupil", "-script|load"]).await;
     let _: Value = raw.ask(&["SCRIPT", "FLUSH"]).await;
     let renewed = store.renew(&batch).await;
@@ -58,13 +58,13 @@ async fn a_node_that_cannot_load_scripts_spoils_no_reply_of_the_others() {
 
 #[tokio::test]
 async fn a_lock_stays_while_its_slot_moves() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let (from, slot) = serves(&bed, key).await;
+    let (from, slot) = serves(&context, key).await;
     let to = (from + 1) % 3;
-    let (source, target) = (bed.masters[from].addr(), bed.masters[to].addr());
-    let ours = client(config(&bed), Duration::from_secs(2)).await;
-    let store = Redis::open(config(&bed)).await.unwrap();
+    let (source, target) = (context.masters[from].addr(), context.masters[to].addr());
+    let ours = client(config(&context), Duration::from_secs(2)).await;
+    let store = Redis::open(config(&context)).await.unwrap();
     let guard = ours.mutex("deploy").lock().await.unwrap();
     let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
     let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
@@ -78,7 +78,7 @@ async fn a_lock_stays_while_its_slot_moves() {
     assert_eq!(error.applied(), Applied::No, "{error}");
     let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
     assert_eq!(fence(&store, &claim(1, "deploy")).await, None, "the old node names the new one");
-    for node in &bed.masters {
+    for node in &context.masters {
         let new_id = id(target).await;
         let _: Value = Raw::to(node.addr()).await.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &new_id]).await;
     }
@@ -95,9 +95,9 @@ async fn a_lock_stays_while_its_slot_moves() {
 }
 
 /// Gives the slot of the lock to another node, with both of its keys.
-async fn move_slot(bed: &RedisCluster, key: &str, index: &str) {
-    let (from, slot) = serves(bed, key).await;
-    let (source, target) = (bed.masters[from].addr(), bed.masters[(from + 1) % 3].addr());
+async fn move_slot(context: &RedisCluster, key: &str, index: &str) {
+    let (from, slot) = serves(context, key).await;
+    let (source, target) = (context.masters[from].addr(), context.masters[(from + 1) % 3].addr());
     let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
     let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
     let _: Value = old.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await]).await;
@@ -105,7 +105,7 @@ async fn move_slot(bed: &RedisCluster, key: &str, index: &str) {
     let _: Value = old.ask(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", key, index]).await;
     let owner = id(target).await;
     // The new node first, as it is done, so that there is always one who serves it.
-    for node in [target, source, bed.masters[(from + 2) % 3].addr()] {
+    for node in [target, source, context.masters[(from + 2) % 3].addr()] {
         let _: Value = Raw::to(node).await.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &owner]).await;
     }
 }
@@ -113,11 +113,11 @@ async fn move_slot(bed: &RedisCluster, key: &str, index: &str) {
 /// A node that is asked once (`ASK`), and does not know the script, gets the script and the call again in the same way.
 #[tokio::test]
 async fn a_slot_on_its_way_to_a_node_without_scripts_is_found_there() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let (from, slot) = serves(&bed, key).await;
-    let (source, target) = (bed.masters[from].addr(), bed.masters[(from + 1) % 3].addr());
-    let store = Redis::open(config(&bed)).await.unwrap();
+    let (from, slot) = serves(&context, key).await;
+    let (source, target) = (context.masters[from].addr(), context.masters[(from + 1) % 3].addr());
+    let store = Redis::open(config(&context)).await.unwrap();
     assert!(fence(&store, &claim(1, "deploy")).await.is_some());
     let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
     let _: Value = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await]).await;
@@ -134,16 +134,16 @@ async fn a_slot_on_its_way_to_a_node_without_scripts_is_found_there() {
 /// Others may come to a cluster one of whose masters is dead, until another takes its slots.
 #[tokio::test]
 async fn a_dead_master_blocks_no_request_to_the_others() {
-    let bed = started!(RedisCluster::start_or_skip());
-    for node in bed.masters.iter().chain(&bed.replicas) {
+    let context = started!(RedisCluster::start_or_skip());
+    for node in context.masters.iter().chain(&context.replicas) {
         let mut raw = Raw::to(node.addr()).await;
         let _: Value = raw.ask(&["CONFIG", "SET", "cluster-node-timeout", "60000"]).await;
         let _: Value = raw.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
     }
-    let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
-    bed.masters[dead].kill().unwrap();
-    let mut config = config(&bed);
-    config.address = Address::Cluster(bed.masters.iter().map(|node| host(node.addr())).collect());
+    let (dead, _) = serves(&context, "oarlock:{b6}:deploy").await;
+    context.masters[dead].kill().unwrap();
+    let mut config = config(&context);
+    config.address = Address::Cluster(context.masters.iter().map(|node| host(node.addr())).collect());
     let store = Redis::open(config).await.unwrap();
     let mut granted = 0;
     for number in 0..20 {
@@ -157,11 +157,11 @@ async fn a_dead_master_blocks_no_request_to_the_others() {
 /// answered, though who serves what is learnt anew meanwhile.
 #[tokio::test]
 async fn a_node_that_is_being_filled_is_not_left() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     let empty = oarlock_testbed::Redis::start_with(&[("cluster-enabled", "yes"), ("appendonly", "no")]).unwrap();
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let (from, slot) = serves(&bed, key).await;
-    let (source, target, other) = (bed.masters[from].addr(), empty.addr(), bed.masters[(from + 1) % 3].addr());
+    let (from, slot) = serves(&context, key).await;
+    let (source, target, other) = (context.masters[from].addr(), empty.addr(), context.masters[(from + 1) % 3].addr());
     let (mut old, mut new) = (Raw::to(source).await, Raw::to(target).await);
     let port = target.port().to_string();
     let _: Value = old.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
@@ -177,7 +177,7 @@ async fn a_node_that_is_being_filled_is_not_left() {
     })
     .await;
     let (proxy, way) = (Proxy::start(target).unwrap(), Proxy::start(other).unwrap());
-    let mut config = config(&bed);
+    let mut config = config(&context);
     config.detours = [(host(target), host(proxy.addr())), (host(other), host(way.addr()))].into();
     let store = Arc::new(Redis::open(config).await.unwrap());
     assert!(fence(&store, &claim(1, "deploy")).await.is_some());
@@ -216,13 +216,13 @@ async fn a_node_that_is_being_filled_is_not_left() {
 /// lock is handed to a claim that is not notified, and that loses its place.
 #[tokio::test]
 async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let holder = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let holder = Locks::over(Redis::open(config(&context)).await.unwrap()).unwrap();
     let guard = holder.mutex("deploy").lock().await.unwrap();
     let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 1..=3 {
-        let waiter = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
+        let waiter = Locks::over(Redis::open(config(&context)).await.unwrap()).unwrap();
         let granted = granted.clone();
         tokio::spawn(async move {
             let guard = waiter.mutex("deploy").wait_forever().lock().await.unwrap();
@@ -232,9 +232,9 @@ async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
         until("its place", async || holder.inspect(&name("deploy")).await.unwrap().waiters.count() == Some(number))
             .await;
     }
-    move_slot(&bed, key, index).await;
-    let (from, _) = serves(&bed, key).await;
-    let mut raw = Raw::to(bed.masters[(from + 1) % 3].addr()).await;
+    move_slot(&context, key, index).await;
+    let (from, _) = serves(&context, key).await;
+    let mut raw = Raw::to(context.masters[(from + 1) % 3].addr()).await;
     until("those who wait, to listen where the slot is now", async || {
         let heard: Vec<String> = raw.ask(&["PUBSUB", "SHARDCHANNELS", "oarlock:mail:*"]).await;
         heard.len() >= 3
@@ -255,17 +255,17 @@ async fn waiters_follow_a_slot_that_moves_and_keep_their_order() {
 /// A holder hears that it was broken, at the latest with the renewal after that.
 #[tokio::test]
 async fn a_mailbox_follows_a_slot_that_moves() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     let (key, index) = ("oarlock:{b6}:deploy", "oarlock:{b6}");
-    let store = Redis::open(config(&bed)).await.unwrap();
+    let store = Redis::open(config(&context)).await.unwrap();
     let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
     let held = claim(1, "deploy");
     assert!(fence(&store, &held).await.is_some());
     let renewal = Renewal::of(Arc::new(held.clone()));
     assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_ok());
-    move_slot(&bed, key, index).await;
+    move_slot(&context, key, index).await;
     // The first finds the slot, and the mailbox with it, unless the old node has not said yet that it is gone.
-    let other = Redis::open(config(&bed)).await.unwrap();
+    let other = Redis::open(config(&context)).await.unwrap();
     let ending = Ending::new("ops", "");
     until("word of the break", async || {
         assert!(store.renew(std::slice::from_ref(&renewal)).await[0].is_ok());
@@ -279,11 +279,11 @@ async fn a_mailbox_follows_a_slot_that_moves() {
 
 #[tokio::test]
 async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
-    let bed = started!(RedisCluster::start_or_skip());
+    let context = started!(RedisCluster::start_or_skip());
     // Longer than two elections: the first may fail.
     let ttl = Duration::from_secs(12);
-    let ours = client(config(&bed), ttl).await;
-    let (dead, _) = serves(&bed, "oarlock:{b6}:deploy").await;
+    let ours = client(config(&context), ttl).await;
+    let (dead, _) = serves(&context, "oarlock:{b6}:deploy").await;
     let deploy = ours.mutex("deploy").lock().await.unwrap();
     let mut others = Vec::new();
     for number in 0..20 {
@@ -291,12 +291,12 @@ async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
     }
     // Until the replica has them: what it has not is what a failover forgets.
     until("the replica", async || {
-        let keys: usize = Raw::to(bed.replicas[dead].addr()).await.ask(&["DBSIZE"]).await;
-        let there: usize = Raw::to(bed.masters[dead].addr()).await.ask(&["DBSIZE"]).await;
+        let keys: usize = Raw::to(context.replicas[dead].addr()).await.ask(&["DBSIZE"]).await;
+        let there: usize = Raw::to(context.masters[dead].addr()).await.ask(&["DBSIZE"]).await;
         keys == there
     })
     .await;
-    bed.masters[dead].kill().unwrap();
+    context.masters[dead].kill().unwrap();
     tokio::time::sleep(ttl + Duration::from_millis(500)).await;
     assert!(deploy.is_held(), "the replica had it: {:?}", deploy.loss());
     assert!(others.iter().all(|guard| guard.is_held()));
@@ -308,13 +308,13 @@ async fn a_dead_node_is_replaced_and_the_others_do_not_notice() {
 
 #[tokio::test]
 async fn two_connections_to_each_node_however_many_locks() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let client = Locks::over(Redis::open(config(&bed)).await.unwrap()).unwrap();
+    let context = started!(RedisCluster::start_or_skip());
+    let client = Locks::over(Redis::open(config(&context)).await.unwrap()).unwrap();
     let mut guards = Vec::new();
     for number in 0..300 {
         guards.push(client.mutex(format!("job/{number}")).lock().await.unwrap());
     }
-    for node in &bed.masters {
+    for node in &context.masters {
         let list: String = Raw::to(node.addr()).await.ask(&["CLIENT", "LIST"]).await;
         let ours = list
             .lines()
@@ -329,8 +329,8 @@ async fn two_connections_to_each_node_however_many_locks() {
 
 #[tokio::test]
 async fn plain_locks_of_any_name_work_in_a_cluster() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let mut config = config(&bed);
+    let context = started!(RedisCluster::start_or_skip());
+    let mut config = config(&context);
     (config.layout, config.prefix) = (oarlock_redis::Layout::Plain, String::new());
     let store = Redis::open(config).await.unwrap();
     for (number, text) in

@@ -10,7 +10,7 @@ use oarlock_redis::Redis;
 use oarlock_testbed::Redis as Server;
 use redis::Value;
 
-use crate::bed::{Raw, claim, config, fence, started, until};
+use crate::context::{Raw, claim, config, fence, started, until};
 
 /// A master with a replica, and a store that wants it to confirm.
 async fn pair(master: &Server, replica: &Server) -> Arc<Redis> {

@@ -10,38 +10,38 @@ use oarlock_redis::{Address, Config, Redis};
 use oarlock_testbed::RedisCluster;
 use redis::Value;
 
-use crate::bed::{Raw, claim, fence, host, started, until};
+use crate::context::{Raw, claim, fence, host, started, until};
 
 /// Which master hangs.
 const HUNG: usize = 1;
 
-fn config(bed: &RedisCluster) -> Config {
-    Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]))
+fn config(context: &RedisCluster) -> Config {
+    Config::new(Address::Cluster(vec![host(context.masters[0].addr())]))
 }
 
 /// A cluster whose nodes go on with their slots when one is gone.
-async fn go_on(bed: &RedisCluster) {
-    for node in &bed.masters {
+async fn go_on(context: &RedisCluster) {
+    for node in &context.masters {
         let set = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
         let _: Value = Raw::to(node.addr()).await.ask(&set).await;
     }
 }
 
 /// No replica is promoted.
-async fn leave_alone(bed: &RedisCluster) {
-    for node in &bed.replicas {
+async fn leave_alone(context: &RedisCluster) {
+    for node in &context.replicas {
         let set = ["CONFIG", "SET", "cluster-replica-no-failover", "yes"];
         let _: Value = Raw::to(node.addr()).await.ask(&set).await;
     }
 }
 
 /// Thirty claims that are held: those on the node that will hang, and the others.
-async fn held(bed: &RedisCluster, store: &Redis) -> (Vec<Claim>, Vec<Claim>) {
+async fn held(context: &RedisCluster, store: &Redis) -> (Vec<Claim>, Vec<Claim>) {
     let claims: Vec<_> = (0..30).map(|number| claim(number, &format!("job/{number}"))).collect();
     for claim in &claims {
         assert!(fence(store, claim).await.is_some());
     }
-    let there: Vec<String> = Raw::to(bed.masters[HUNG].addr()).await.ask(&["KEYS", "*:job/*"]).await;
+    let there: Vec<String> = Raw::to(context.masters[HUNG].addr()).await.ask(&["KEYS", "*:job/*"]).await;
     let is_there = |claim: &Claim| there.iter().any(|key| key.ends_with(&format!(":{}", claim.resource)));
     let (there, elsewhere): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_there);
     assert!(!there.is_empty() && !elsewhere.is_empty());
@@ -49,9 +49,9 @@ async fn held(bed: &RedisCluster, store: &Redis) -> (Vec<Claim>, Vec<Claim>) {
 }
 
 /// Whether the others know the replica of the node that hangs as a master.
-async fn is_replaced(bed: &RedisCluster) -> bool {
-    let replica = format!(":{}@", bed.replicas[HUNG].addr().port());
-    for node in bed.masters.iter().enumerate().filter(|(at, _)| *at != HUNG).map(|(_, node)| node) {
+async fn is_replaced(context: &RedisCluster) -> bool {
+    let replica = format!(":{}@", context.replicas[HUNG].addr().port());
+    for node in context.masters.iter().enumerate().filter(|(at, _)| *at != HUNG).map(|(_, node)| node) {
         let nodes: String = Raw::to(node.addr()).await.ask(&["CLUSTER", "NODES"]).await;
         if !nodes.lines().any(|line| line.contains(&replica) && line.contains("master")) {
             return false;
@@ -63,19 +63,19 @@ async fn is_replaced(bed: &RedisCluster) -> bool {
 /// What is known of the cluster is in doubt after every failure there: it is learnt from those who answer.
 #[tokio::test]
 async fn a_node_that_hangs_delays_no_request_to_the_others() {
-    let bed = started!(RedisCluster::start_or_skip());
-    go_on(&bed).await;
-    leave_alone(&bed).await;
-    let mut config = config(&bed);
+    let context = started!(RedisCluster::start_or_skip());
+    go_on(&context).await;
+    leave_alone(&context).await;
+    let mut config = config(&context);
     (config.silence_timeout, config.connect_timeout) = (Duration::from_secs(1), Duration::from_secs(20));
-    let (there, elsewhere) = held(&bed, &Redis::open(config.clone()).await.unwrap()).await;
+    let (there, elsewhere) = held(&context, &Redis::open(config.clone()).await.unwrap()).await;
     // Several, since each has its own order in which nodes come to its mind.
     let stores = join_all((0..8).map(|_| Redis::open(config.clone()))).await;
     let stores: Vec<_> = stores.into_iter().map(|store| Arc::new(store.unwrap())).collect();
     for store in &stores {
         assert!(fence(store, &elsewhere[0]).await.is_some());
     }
-    bed.masters[HUNG].pause().unwrap();
+    context.masters[HUNG].pause().unwrap();
     join_all(stores.iter().map(async |store| {
         store.attempt(&there[0]).await.unwrap_err();
         // It is tried again, and does not answer for long.
@@ -89,18 +89,18 @@ async fn a_node_that_hangs_delays_no_request_to_the_others() {
         assert!(!again.is_finished());
     }))
     .await;
-    bed.masters[HUNG].resume().unwrap();
+    context.masters[HUNG].resume().unwrap();
 }
 
 /// What the others say is known in time, and who took its place is found, though nothing but renewals is sent there.
 #[tokio::test]
 async fn a_node_that_hangs_takes_no_renewal_of_the_others_with_it() {
-    let bed = started!(RedisCluster::start_or_skip());
-    go_on(&bed).await;
-    let mut config = config(&bed);
+    let context = started!(RedisCluster::start_or_skip());
+    go_on(&context).await;
+    let mut config = config(&context);
     (config.silence_timeout, config.connect_timeout) = (Duration::from_secs(12), Duration::from_secs(2));
     let store = Redis::open(config).await.unwrap();
-    let (there, elsewhere) = held(&bed, &store).await;
+    let (there, elsewhere) = held(&context, &store).await;
     let short = |mut claim: Claim| {
         claim.ttl = Duration::from_secs(12);
         Renewal::of(Arc::new(claim))
@@ -110,10 +110,10 @@ async fn a_node_that_hangs_takes_no_renewal_of_the_others_with_it() {
     let others = batch.len();
     batch.extend(there);
     assert!(store.renew(&batch).await.iter().all(Result::is_ok));
-    bed.masters[HUNG].pause().unwrap();
+    context.masters[HUNG].pause().unwrap();
     let mut late = 0;
     until("the node that took its place", async || {
-        let replaced = is_replaced(&bed).await;
+        let replaced = is_replaced(&context).await;
         let asked = Instant::now();
         let renewed = store.renew(&batch).await;
         assert!(asked.elapsed() < Duration::from_secs(9), "{:?}", asked.elapsed());
@@ -127,5 +127,5 @@ async fn a_node_that_hangs_takes_no_renewal_of_the_others_with_it() {
     })
     .await;
     assert!(late > 0);
-    bed.masters[HUNG].resume().unwrap();
+    context.masters[HUNG].resume().unwrap();
 }

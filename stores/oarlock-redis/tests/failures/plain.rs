@@ -10,7 +10,7 @@ use oarlock_redis::{Config, Layout, Redis};
 use oarlock_testbed::Redis as Server;
 use redis::Value;
 
-use crate::bed::{DONE, Raw, claim, config, fence, name, started};
+use crate::context::{DONE, Raw, claim, config, fence, name, started};
 
 /// How redis-py, redsync and node-redlock free a lock: if it is still theirs.
 const FREE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";

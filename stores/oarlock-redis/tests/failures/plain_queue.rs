@@ -8,7 +8,7 @@ use oarlock_core::{Claim, ClaimId};
 use oarlock_redis::{Config, Layout, Redis};
 use oarlock_testbed::Redis as Server;
 
-use crate::bed::{DONE, Raw, claim, config, fence, name, started};
+use crate::context::{DONE, Raw, claim, config, fence, name, started};
 
 /// How long a turn may go untaken.
 const TURN: Duration = Duration::from_millis(250);
@@ -144,7 +144,7 @@ async fn a_claim_that_is_gone_or_gives_up_is_passed_over() {
     d.close().await.unwrap();
     drop((d, mailbox));
     let mut raw = Raw::to(server.addr()).await;
-    crate::bed::until("the end of a connection", async || {
+    crate::context::until("the end of a connection", async || {
         raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "mail:*"]).await.len() == 3
     })
     .await;
@@ -171,13 +171,13 @@ async fn nothing_stays_in_the_queue_when_a_connection_broke_in_between() {
         assert_eq!(raw.ask::<usize>(&["ZCARD", "oarlock:beside:queue:{deploy}"]).await, 1);
         raw.ask::<usize>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         // Gone is the client that would be told, so no turn is given.
-        crate::bed::until("the end of the connections", async || {
+        crate::context::until("the end of the connections", async || {
             raw.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "mail:*"]).await.is_empty()
         })
         .await;
         if is_granted {
             assert_eq!(raw.ask::<usize>(&["DEL", "deploy"]).await, 1);
-            crate::bed::until("the grant", async || fence(&b, &waiting(2)).await.is_some()).await;
+            crate::context::until("the grant", async || fence(&b, &waiting(2)).await.is_some()).await;
         } else {
             assert_eq!(release(&b, 2, &End::Withdrawn).await, Released::NotHeld);
         }

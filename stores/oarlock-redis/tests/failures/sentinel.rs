@@ -14,14 +14,14 @@ use oarlock_testbed::RedisSentinel;
 use oarlock_testbed::proxy::Proxy;
 use oarlock_testbed::server::{MASTER, redis_command};
 
-use crate::bed::{claim, client, host, started, until};
+use crate::context::{claim, client, host, started, until};
 
 const TTL: Duration = Duration::from_secs(5);
 /// No renewal of such a lease is due while a test runs: what is noticed was told.
 const LONG: Duration = Duration::from_secs(90);
 
-fn config(bed: &RedisSentinel) -> Config {
-    let hosts = bed.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
+fn config(context: &RedisSentinel) -> Config {
+    let hosts = context.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() })
 }
 
@@ -32,12 +32,12 @@ fn runs() -> usize {
 
 #[tokio::test]
 async fn a_master_that_hands_over_costs_no_lock() {
-    let bed = started!(RedisSentinel::start_or_skip());
-    let ours = client(config(&bed), TTL).await;
+    let context = started!(RedisSentinel::start_or_skip());
+    let ours = client(config(&context), TTL).await;
     let guard = ours.mutex("deploy").lock().await.unwrap();
-    let before = bed.master().unwrap();
-    redis_command(bed.sentinels[1].addr(), &["SENTINEL", "FAILOVER", MASTER]).unwrap();
-    until("another master", async || bed.master().is_ok_and(|master| master != before)).await;
+    let before = context.master().unwrap();
+    redis_command(context.sentinels[1].addr(), &["SENTINEL", "FAILOVER", MASTER]).unwrap();
+    until("another master", async || context.master().is_ok_and(|master| master != before)).await;
     // Longer than it could be believed in without the new master.
     tokio::time::sleep(TTL + Duration::from_millis(500)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
@@ -49,8 +49,8 @@ async fn a_master_that_hands_over_costs_no_lock() {
 
 #[tokio::test]
 async fn a_wrong_name_is_refused_in_words() {
-    let bed = started!(RedisSentinel::start_or_skip());
-    let mut config = config(&bed);
+    let context = started!(RedisSentinel::start_or_skip());
+    let mut config = config(&context);
     if let Address::Sentinel { master, .. } = &mut config.address {
         "other".clone_into(master);
     }
@@ -61,23 +61,23 @@ async fn a_wrong_name_is_refused_in_words() {
 
 #[tokio::test]
 async fn servers_and_sentinels_may_want_a_password() {
-    let bed = started!(RedisSentinel::start_or_skip());
+    let context = started!(RedisSentinel::start_or_skip());
     let pass = "sesame";
-    for sentinel in &bed.sentinels {
+    for sentinel in &context.sentinels {
         redis_command(sentinel.addr(), &["SENTINEL", "SET", MASTER, "auth-pass", pass]).unwrap();
         redis_command(sentinel.addr(), &["SENTINEL", "CONFIG", "SET", "sentinel-pass", pass]).unwrap();
     }
-    for machine in &bed.machines {
+    for machine in &context.machines {
         redis_command(machine.server.addr(), &["CONFIG", "SET", "masterauth", pass, "requirepass", pass]).unwrap();
     }
     let with = |password: Option<&str>| {
-        let mut config = config(&bed);
+        let mut config = config(&context);
         config.password = password.map(str::to_owned);
         config
     };
     // Sentinels that want none are asked without one.
     Redis::open(with(Some(pass))).await.unwrap();
-    for sentinel in &bed.sentinels {
+    for sentinel in &context.sentinels {
         redis_command(sentinel.addr(), &["ACL", "SETUSER", "default", "resetpass", &format!(">{pass}")]).unwrap();
     }
     for password in [None, Some("swordfish")] {
@@ -86,7 +86,7 @@ async fn servers_and_sentinels_may_want_a_password() {
     }
     let ours = client(with(Some(pass)), TTL).await;
     let guard = ours.mutex("deploy").lock().await.unwrap();
-    let mut raw = crate::patient::connect(&format!("redis://:{pass}@{}", bed.sentinels[1].addr())).await;
+    let mut raw = crate::patient::connect(&format!("redis://:{pass}@{}", context.sentinels[1].addr())).await;
     let master = async |raw: &mut redis::aio::MultiplexedConnection| -> (String, u16) {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER).query_async(raw).await.unwrap()
@@ -108,19 +108,19 @@ async fn servers_and_sentinels_may_want_a_password() {
 /// others.
 #[tokio::test]
 async fn a_lighter_hold_that_replicas_do_not_confirm_is_not_withdrawn() {
-    let bed = started!(RedisSentinel::start_or_skip());
-    let mut config = config(&bed);
+    let context = started!(RedisSentinel::start_or_skip());
+    let mut config = config(&context);
     config.min_replicas = 1;
     let store = Redis::open(config).await.unwrap();
     let mut held = claim(1, "deploy");
     (held.ttl, held.capacity) = (Duration::from_secs(60), Capacity::Fixed(Limit::Unlimited));
     let Attempt::Granted(grant) = store.attempt(&held).await.unwrap() else { panic!("it is free") };
-    for machine in &bed.machines[1..] {
+    for machine in &context.machines[1..] {
         machine.server.pause().unwrap();
     }
     held.weight = Weight::ONE;
     let error = store.attempt(&held).await.unwrap_err();
-    for machine in &bed.machines[1..] {
+    for machine in &context.machines[1..] {
         machine.server.resume().unwrap();
     }
     assert_eq!(error.applied(), Applied::Unknown, "{error}");
@@ -137,18 +137,19 @@ struct Holder {
 }
 
 impl Holder {
-    async fn new(bed: &RedisSentinel, min_replicas: u32, ttl: Duration) -> Self {
-        let ways: Vec<_> = bed.machines.iter().map(|machine| Proxy::start(machine.server.addr()).unwrap()).collect();
-        let mut config = config(bed);
+    async fn new(context: &RedisSentinel, min_replicas: u32, ttl: Duration) -> Self {
+        let ways: Vec<_> =
+            context.machines.iter().map(|machine| Proxy::start(machine.server.addr()).unwrap()).collect();
+        let mut config = config(context);
         config.min_replicas = min_replicas;
-        let there = bed.machines.iter().map(|machine| host(machine.proxy.addr()));
+        let there = context.machines.iter().map(|machine| host(machine.proxy.addr()));
         config.detours = there.zip(ways.iter().map(|way| host(way.addr()))).collect();
         Self { client: client(config.clone(), ttl).await, config, ways }
     }
 }
 
-async fn rival(bed: &RedisSentinel, min_replicas: u32) -> Locks {
-    let mut config = config(bed);
+async fn rival(context: &RedisSentinel, min_replicas: u32) -> Locks {
+    let mut config = config(context);
     config.min_replicas = min_replicas;
     client(config, TTL).await
 }
@@ -165,24 +166,24 @@ fn end_of(guard: &Guard) -> tokio::task::JoinHandle<Moment> {
     tokio::task::spawn_blocking(move || end_of_belief(&held))
 }
 
-fn crash(bed: &RedisSentinel) {
-    bed.machines[0].proxy.cut();
-    bed.machines[0].server.kill().unwrap();
+fn crash(context: &RedisSentinel) {
+    context.machines[0].proxy.cut();
+    context.machines[0].server.kill().unwrap();
 }
 
 /// The holder is cut off too: it must stop believing before another client is granted what the replicas have.
 #[tokio::test]
 async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
     for run in 0..runs() {
-        let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
+        let context = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&context, 1, TTL).await, rival(&context, 1).await);
         let guard = holder.client.mutex("deploy").lock().await.unwrap();
         let end = end_of(&guard);
         for way in &holder.ways {
             way.cut();
         }
         let began = BootClock.now();
-        crash(&bed);
+        crash(&context);
         let (theirs, at) = granted(&rival).await;
         let ended = end.await.unwrap();
         assert!(theirs.fence() > guard.fence(), "run {run}: {} after {}", theirs.fence(), guard.fence());
@@ -199,18 +200,18 @@ async fn a_crash_of_the_master_gives_nothing_away_that_replicas_confirmed() {
 #[tokio::test]
 async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
     for run in 0..runs() {
-        let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 1, TTL).await, rival(&bed, 1).await);
+        let context = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&context, 1, TTL).await, rival(&context, 1).await);
         let store = Redis::open(holder.config.clone()).await.unwrap();
         let patient = Locks::builder(Redis::open(holder.config).await.unwrap()).op_timeout(LONG).build().unwrap();
         let lock = patient.mutex("deploy").ttl(Duration::from_secs(60));
-        bed.machines[0].proxy.cut();
+        context.machines[0].proxy.cut();
         let error = lock.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "run {run}: {error}");
         assert!(error.to_string().contains("0 of 1 required replicas"), "{error}");
         let query = Query::name(claim(1, "deploy").resource);
         until("it is given back", async || store.inspect(&query).await.unwrap().resources[0].holders.is_empty()).await;
-        bed.machines[0].server.kill().unwrap();
+        context.machines[0].server.kill().unwrap();
         let (theirs, _) = granted(&rival).await;
         theirs.release().await.unwrap();
     }
@@ -221,13 +222,13 @@ async fn a_grant_that_no_replica_has_is_refused_where_replicas_must_confirm() {
 #[tokio::test]
 async fn a_grant_that_is_forgotten_is_told_and_has_the_smaller_fence() {
     for run in 0..runs() {
-        let bed = started!(RedisSentinel::start_or_skip());
-        let (holder, rival) = (Holder::new(&bed, 0, LONG).await, rival(&bed, 0).await);
-        bed.machines[0].proxy.cut();
+        let context = started!(RedisSentinel::start_or_skip());
+        let (holder, rival) = (Holder::new(&context, 0, LONG).await, rival(&context, 0).await);
+        context.machines[0].proxy.cut();
         let guard = holder.client.mutex("deploy").lock().await.unwrap();
         let end = end_of(&guard);
         let began = BootClock.now();
-        bed.machines[0].server.kill().unwrap();
+        context.machines[0].server.kill().unwrap();
         let (theirs, at) = granted(&rival).await;
         let ended = tokio::time::timeout(TTL, end).await.expect("told when the Sentinels named another").unwrap();
         assert!(theirs.fence() > guard.fence(), "run {run}: {} after {}", theirs.fence(), guard.fence());

@@ -4,7 +4,7 @@ use oarlock_core::{ErrorKind, Locks, Retry};
 use oarlock_redis::{Redis, Tls};
 use oarlock_testbed::RedisTls;
 
-use crate::bed::{config, started};
+use crate::context::{config, started};
 
 #[tokio::test]
 async fn only_a_trusted_server_is_accepted() {

@@ -11,7 +11,7 @@ use oarlock_testbed::proxy::{Direction, Held, Proxy};
 use oarlock_testbed::{Redis as Server, RedisCluster};
 use redis::Value;
 
-use crate::bed::{Raw, claim, config, fence, host, name, started, until};
+use crate::context::{Raw, claim, config, fence, host, name, started, until};
 
 /// How late every answer is.
 const LATE: Duration = Duration::from_secs(1);
@@ -93,10 +93,10 @@ async fn a_watch_is_not_delayed_by_a_future_that_is_not_polled() {
 
 #[tokio::test]
 async fn the_map_of_a_cluster_is_not_delayed_by_a_future_that_is_not_polled() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let mut config = Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]));
-    let proxies: Vec<_> = bed.masters.iter().map(|node| Proxy::start(node.addr()).unwrap()).collect();
-    for (node, proxy) in bed.masters.iter().zip(&proxies) {
+    let context = started!(RedisCluster::start_or_skip());
+    let mut config = Config::new(Address::Cluster(vec![host(context.masters[0].addr())]));
+    let proxies: Vec<_> = context.masters.iter().map(|node| Proxy::start(node.addr()).unwrap()).collect();
+    for (node, proxy) in context.masters.iter().zip(&proxies) {
         config.detours.insert(host(node.addr()), host(proxy.addr()));
     }
     let store = Redis::open(config).await.unwrap();

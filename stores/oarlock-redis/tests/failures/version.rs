@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use oarlock_core::ErrorKind;
 use oarlock_redis::{Address, Config, Redis};
 
-use super::bed::host;
+use super::context::host;
 
 /// Answers like a server of this version to a user who may say `HELLO` and nothing else; without a version like one that
 /// does not know `HELLO`. It ends with the test.

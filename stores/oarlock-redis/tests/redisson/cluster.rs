@@ -12,27 +12,27 @@ use oarlock_testbed::RedisCluster;
 use redis::Value;
 
 use super::listener::{JAVA, Listener};
-use crate::bed::{Raw, claim, fence, host, name, started};
+use crate::context::{Raw, claim, fence, host, name, started};
 
-async fn open(bed: &RedisCluster) -> Redis {
-    let mut config = Config::new(Address::Cluster(vec![host(bed.masters[0].addr())]));
+async fn open(context: &RedisCluster) -> Redis {
+    let mut config = Config::new(Address::Cluster(vec![host(context.masters[0].addr())]));
     (config.layout, config.prefix) = (Layout::Redisson, String::new());
     Redis::open(config).await.unwrap()
 }
 
 /// The node that has the slot of this name.
-async fn home(bed: &RedisCluster, name: &str) -> SocketAddr {
-    let slot: u16 = Raw::to(bed.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", name]).await;
-    bed.masters[usize::from(slot / 5461).min(2)].addr()
+async fn home(context: &RedisCluster, name: &str) -> SocketAddr {
+    let slot: u16 = Raw::to(context.masters[0].addr()).await.ask(&["CLUSTER", "KEYSLOT", name]).await;
+    context.masters[usize::from(slot / 5461).min(2)].addr()
 }
 
 #[tokio::test]
 async fn notifications_reach_the_subscribers_and_names_that_leave_their_slot_are_refused() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let store = open(&bed).await;
+    let context = started!(RedisCluster::start_or_skip());
+    let store = open(&context).await;
 
     for good in ["deploy", "{a}b", "x{y}z"] {
-        let home = home(&bed, good).await;
+        let home = home(&context, good).await;
         let braced = if good.contains('{') { good.to_owned() } else { format!("{{{good}}}") };
         let channel = format!("redisson_lock__channel:{braced}");
         // From version 3.22 on they listen to the first, before that to the second.
@@ -53,8 +53,8 @@ async fn notifications_reach_the_subscribers_and_names_that_leave_their_slot_are
 /// Versions before 3.22 publish to the whole cluster, which we do not listen to.
 #[tokio::test]
 async fn who_may_not_hear_of_their_release_looks_often() {
-    let bed = started!(RedisCluster::start_or_skip());
-    let store = open(&bed).await;
+    let context = started!(RedisCluster::start_or_skip());
+    let store = open(&context).await;
     let shares = |id, resource: &str, kind, weight, limit| {
         let mut claim = claim(id, resource);
         (claim.kind, claim.weight, claim.capacity) = (kind, weight, Capacity::Fixed(limit));
@@ -70,12 +70,12 @@ async fn who_may_not_hear_of_their_release_looks_often() {
 
     assert!(fence(&store, &reader(1, "deploy")).await.is_some());
     assert!(look(&writer(2, "deploy")).await > Duration::from_secs(5), "we notify all waiters");
-    let mut raw = Raw::to(home(&bed, "deploy").await).await;
+    let mut raw = Raw::to(home(&context, "deploy").await).await;
     let _: Value = raw.ask(&["HSET", "deploy", JAVA, "1"]).await;
     assert_eq!(look(&writer(2, "deploy")).await, often, "one of the readers is theirs");
 
     // They have all permits, which have no owner.
-    let mut raw = Raw::to(home(&bed, "permits").await).await;
+    let mut raw = Raw::to(home(&context, "permits").await).await;
     let _: Value = raw.ask(&["SET", "permits", "0"]).await;
     let limit = Limit::Units(NonZeroU32::new(2).unwrap());
     assert_eq!(look(&shares(1, "permits", Kind::Semaphore, Weight::ONE, limit)).await, often);

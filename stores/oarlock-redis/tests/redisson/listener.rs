@@ -7,7 +7,7 @@ use oarlock_redis::{Config, Layout, Redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::bed::{Raw, config};
+use crate::context::{Raw, config};
 
 /// A client of theirs, thread 57.
 pub(crate) const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:57";

@@ -12,7 +12,7 @@ use oarlock_testbed::proxy::{Proxy, Then};
 use redis::Value;
 
 use super::listener::{JAVA, Listener, open, owner, redisson};
-use crate::bed::{DONE, claim, client, fence, name, started};
+use crate::context::{DONE, claim, client, fence, name, started};
 
 const BESIDE: &str = "oarlock:beside:{deploy}";
 const TOKEN: &str = "redisson_lock_token:{deploy}";

@@ -11,7 +11,7 @@ use oarlock_testbed::Redis as Server;
 use redis::Value;
 
 use super::listener::{JAVA, Listener, open, owner};
-use crate::bed::{DONE, claim, fence, name, started, until};
+use crate::context::{DONE, claim, fence, name, started, until};
 
 const RW: &str = "redisson_rwlock:{deploy}";
 const HELD: &str = "{deploy}:timeout";

@@ -117,17 +117,17 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     let took = sent.elapsed();
     on.latency(took);
     on.clock(micros.unwrap_or_default(), took);
-    let mut facts = ServerInfo::default();
+    let mut server_info = ServerInfo::default();
     for sql in [VARIABLES, STATUS] {
         let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
-        facts.0.merge(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect());
+        server_info.0.merge(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect());
     }
-    facts.judge(&mut on);
-    replication(conn, &facts, &mut on).await;
+    server_info.judge(&mut on);
+    replication(conn, &server_info, &mut on).await;
     if is_session(url) {
         return Ok(());
     }
-    if facts.is_cluster() {
+    if server_info.is_cluster() {
         report.guarantees = Some("mysql-pooled");
     }
     let mut on = report.on(&address);
@@ -145,7 +145,7 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
         return Ok(());
     }
     let (is_alone, flavour) = probe(conn).await?;
-    if !is_alone && !facts.is_on("wsrep_on") {
+    if !is_alone && !server_info.is_on("wsrep_on") {
         on.find(&POOLER, "a pooler is in between: a dead holder is noticed by its lease only");
     }
     if !is_alone {
@@ -230,12 +230,12 @@ impl ServerInfo {
 }
 
 /// Whether it has replicas, and whether it is one. Both questions need rights that locks do not.
-async fn replication(conn: &mut Conn, facts: &ServerInfo, on: &mut OnServer<'_>) {
+async fn replication(conn: &mut Conn, server_info: &ServerInfo, on: &mut OnServer<'_>) {
     let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     // Without this right a server shows only the threads of the same user, and says nothing.
     let sees_all = matches!(conn.query_first::<u64, _>(PROCESS).await, Ok(Some(rights)) if rights > 0);
     match conn.query_first::<u64, _>(dumps).await {
-        Ok(Some(replicas)) if replicas > 0 && !facts.is_semi_synchronous() => {
+        Ok(Some(replicas)) if replicas > 0 && !server_info.is_semi_synchronous() => {
             let reason = format!("{replicas} replicas follow asynchronously: a failover forgets grants that they lack");
             on.find(&FAILOVER, reason);
         }

@@ -77,7 +77,7 @@ static UNLOGGED: Check = Check {
 };
 
 /// Read with the other settings of this session, as the user and the database have them.
-const FACTS: &str = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes',
+const SERVER_INFO: &str = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes',
     'synchronous_commit', 'synchronous_standby_names', 'default_transaction_read_only',
     'default_transaction_isolation', 'max_connections', 'superuser_reserved_connections', 'server_version')
 UNION ALL SELECT 'standby', pg_is_in_recovery()::text
@@ -100,13 +100,13 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
     let client = raw::connect(&config).await?;
     let sent = Instant::now();
-    let facts = ServerInfo(ask(&client, FACTS).await?);
+    let server_info = ServerInfo(ask(&client, SERVER_INFO).await?);
     let took = sent.elapsed();
     let address = Shown(config.route().current()).to_string();
     let mut on = report.on(&address);
     on.latency(took);
-    on.clock(facts.number("micros"), took);
-    facts.judge(&mut on);
+    on.clock(server_info.number("micros"), took);
+    server_info.judge(&mut on);
     if !is_our_own(&client).await? {
         let reason =
             "a pooler of transactions is in between: a dead holder is noticed by its lease only, and waiters poll";
@@ -116,14 +116,14 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     if is_session(url) {
         return Ok(());
     }
-    if facts.text("tables") == "true" {
-        if facts.rights(&client, &mut report.on(&address)).await? {
+    if server_info.text("tables") == "true" {
+        if server_info.rights(&client, &mut report.on(&address)).await? {
             report.locks = list(async |query| page(&client, &config.prefix, &query).await).await?;
         }
     } else {
         let mut on = report.on(&address);
         on.fact("tables", "none; the first client creates them, or oarlock init");
-        if facts.text("may_create") != "true" {
+        if server_info.text("may_create") != "true" {
             let reason = "the tables are missing, and this user may not create a schema: run oarlock init --grant";
             on.find(&DENIED, reason);
         }
@@ -280,9 +280,10 @@ mod tests {
         let ids = |queue: &str| {
             let told =
                 [("queue", queue), ("default_transaction_isolation", "read committed"), ("max_connections", "100")];
-            let facts = ServerInfo(told.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect());
+            let server_info =
+                ServerInfo(told.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect());
             let mut report = Report::default();
-            facts.judge(&mut report.on("db:5432"));
+            server_info.judge(&mut report.on("db:5432"));
             report.findings.iter().map(|finding| finding.check.id).collect::<Vec<_>>()
         };
         assert_eq!(ids("49"), [""; 0]);

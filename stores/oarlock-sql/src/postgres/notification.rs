@@ -52,13 +52,13 @@ const TICKETS: usize = 8;
 /// A ticket is a random number that the server stores with the claim and repeats when it grants. Other roles of the
 /// database can send notifications, but not one with a ticket.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct WaiterData {
     pub(crate) handed: Option<Handed>,
     /// Each with the time at which its request left, in microseconds.
     tickets: Vec<(i64, u64)>,
 }
 
-impl Kept {
+impl WaiterData {
     /// A ticket for a request that leaves now.
     pub(crate) fn ticket(&mut self, random: impl FnOnce() -> Result<i64>) -> Option<i64> {
         let (sent, ticket) = (BootClock.now().as_nanos() / 1000, random().ok()?);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_grant_needs_a_ticket_that_was_not_used() {
-        let mut kept = Kept::default();
+        let mut kept = WaiterData::default();
         let grant = |ticket| Some(Grant { fence: 7, ticket, ttl: 2_000_000, memo: None });
         for ticket in 1..=9 {
             assert_eq!(kept.ticket(|| Ok(ticket)), Some(ticket));

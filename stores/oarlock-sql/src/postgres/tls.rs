@@ -203,15 +203,15 @@ pub(crate) struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
 pub(crate) struct AsIs;
 
 /// What is said on it is not encrypted.
-pub(crate) struct Bare<S>(S);
+pub(crate) struct Unencrypted<S>(S);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsConnect<S> for AsIs {
-    type Stream = Bare<S>;
+    type Stream = Unencrypted<S>;
     type Error = io::Error;
-    type Future = Ready<io::Result<Bare<S>>>;
+    type Future = Ready<io::Result<Unencrypted<S>>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        ready(Ok(Bare(stream)))
+        ready(Ok(Unencrypted(stream)))
     }
 }
 
@@ -249,4 +249,4 @@ macro_rules! passes_on {
     };
 }
 passes_on!(Encrypted);
-passes_on!(Bare);
+passes_on!(Unencrypted);

@@ -2,10 +2,10 @@
 
 use oarlock_core::driver::Waiters;
 
-use crate::postgres::notification::{Kept, Notification};
+use crate::postgres::notification::{Notification, WaiterData};
 
 /// The watches of one session, which end with it, and the grants that were handed to its claims.
-pub(crate) type Hub = Waiters<Kept>;
+pub(crate) type Hub = Waiters<WaiterData>;
 
 /// Passes on what the server sent: news of a claim, or `r` and a name in hexadecimal.
 pub(crate) fn tell(hub: &Hub, news: &str) {

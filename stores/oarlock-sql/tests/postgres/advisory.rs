@@ -259,6 +259,35 @@ async fn what_they_cannot_do_is_refused() {
     unsupported(behind.unwrap_err());
 }
 
+/// The program of `docs/backends/postgres.md`.
+async fn change(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+    let lock = TransactionLock::new(Keys::Named, "oarlock:", "balance/7")?;
+    let transaction = client.transaction().await?;
+    transaction.batch_execute(&lock.wait()).await?; // or lock.attempt(): one boolean
+    transaction.execute("UPDATE account SET balance = balance - 1 WHERE id = 7", &[]).await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_changes_nothing_while_a_session_holds_its_lock() {
+    let Some((server, root)) = start().await else { return };
+    root.batch_execute("CREATE TABLE account (id INT, balance INT); INSERT INTO account VALUES (7, 100)")
+        .await
+        .unwrap();
+    let (mut theirs, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    theirs.batch_execute("SET lock_timeout = '50ms'").await.unwrap();
+    let mut prefixed = config(server.addr());
+    prefixed.prefix = "oarlock:".into();
+    let guard = connect(prefixed).await.mutex("balance/7").lock().await.unwrap();
+    change(&mut theirs).await.unwrap_err();
+    guard.release().await.unwrap();
+    change(&mut theirs).await.unwrap();
+    let balance: i32 = root.query_one("SELECT balance FROM account", &[]).await.unwrap().get(0);
+    assert_eq!(balance, 99);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_a_transaction_ends_with_it() {
     let Some((server, root)) = start().await else { return };

@@ -37,11 +37,11 @@ fn cohort(context: &TestContext, peer: &crate::context::Peer, name: &str) -> Out
 #[derive(Default)]
 struct Room {
     occupied: AtomicBool,
-    book: std::sync::Mutex<Book>,
+    tally: std::sync::Mutex<Tally>,
 }
 
 #[derive(Default)]
-struct Book {
+struct Tally {
     visits: u32,
     last: Option<Fence>,
     by_claim: HashMap<ClaimId, u32>,
@@ -51,11 +51,11 @@ impl Room {
     async fn visit(&self, lock: &Mutex) -> Outcome {
         let guard = lock.lock().await?;
         ensure!(!self.occupied.swap(true, Ordering::SeqCst), "two at once");
-        if let Ok(mut book) = self.book.lock() {
-            let last = book.last.replace(guard.fence());
+        if let Ok(mut tally) = self.tally.lock() {
+            let last = tally.last.replace(guard.fence());
             ensure!(last < Some(guard.fence()), "fence {} after {last:?}", guard.fence());
-            book.visits += 1;
-            *book.by_claim.entry(guard.id()).or_default() += 1;
+            tally.visits += 1;
+            *tally.by_claim.entry(guard.id()).or_default() += 1;
         }
         tokio::task::yield_now().await;
         self.occupied.store(false, Ordering::SeqCst);
@@ -82,7 +82,7 @@ async fn every_holder_is_alone_and_has_a_larger_fence(context: Arc<TestContext>)
     for task in tasks {
         task.await??;
     }
-    ensure_eq!(room.book.lock().map(|book| book.visits).ok(), Some(45), "visits");
+    ensure_eq!(room.tally.lock().map(|tally| tally.visits).ok(), Some(45), "visits");
     context.left_clean(&rival, &name).await
 }
 
@@ -99,7 +99,7 @@ async fn longest_cohort(context: &TestContext, hand_offs: u32) -> Outcome<Option
     for visit in visits.collect::<Vec<_>>() {
         visit.await??;
     }
-    Ok(room.book.lock().ok().and_then(|book| book.by_claim.values().max().copied()))
+    Ok(room.tally.lock().ok().and_then(|tally| tally.by_claim.values().max().copied()))
 }
 
 async fn it_is_handed_on_without_the_store(context: Arc<TestContext>) -> Outcome {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use oarlock_core::capabilities::WaiterView;
 use oarlock_core::clock::{Moment, wall_micros};
 use oarlock_core::driver::{Attempt, End, Renewal, Renewed};
-use oarlock_core::model::{Entry, Notified, Now, Resource, Standing};
+use oarlock_core::model::{Entry, EntryState, Notified, Now, Resource};
 use oarlock_core::state::{Query, ResourceState, Waiters};
 use oarlock_core::{Capacity, Claim, ClaimId, Fence, Lifetime, Limit, ResourceName, Weight};
 use tokio::task::JoinSet;
@@ -148,7 +148,7 @@ impl Run {
 
     /// The first whose turn has come, where that turn is not over by itself.
     fn called(&self) -> Option<Claim> {
-        let called = |entry: &&Entry| matches!(entry.standing, Standing::Waits(Some(_)));
+        let called = |entry: &&Entry| matches!(entry.state, EntryState::Waits(Some(_)));
         let called = self.model.entries().iter().find(called).filter(|_| self.deviations.queues)?;
         self.claims.iter().find(|claim| claim.id == called.id).cloned()
     }

@@ -28,19 +28,19 @@ pub(super) const IN_RUST: &[(&str, &str)] = &[
 
 /// Other requests of a client of Redis than scripts.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Asks {
+pub(super) struct ExtraRequests {
     /// It does not set keys by scripts alone.
     pub(super) set: bool,
     /// After each release it deletes a key, besides the one that its script deletes.
     pub(super) del: bool,
 }
 
-const SCRIPTS: Asks = Asks { set: false, del: false };
-const SETS: Asks = Asks { set: true, del: false };
-const DELETES: Asks = Asks { set: false, del: true };
+const SCRIPTS: ExtraRequests = ExtraRequests { set: false, del: false };
+const SETS: ExtraRequests = ExtraRequests { set: true, del: false };
+const DELETES: ExtraRequests = ExtraRequests { set: false, del: true };
 
 /// Another library: its name, as it is shown, its kind of lock, and its other requests.
-type Other = (&'static str, &'static str, &'static str, Asks);
+type Other = (&'static str, &'static str, &'static str, ExtraRequests);
 
 /// One store, and what is measured on it.
 pub(super) struct Arena {
@@ -177,7 +177,7 @@ pub(super) struct Contestant {
     /// The client's kind for acquire and release alone, and for contention; none where it is not asked.
     pub(super) pair: Option<&'static str>,
     pub(super) load: Option<&'static str>,
-    pub(super) asks: Asks,
+    pub(super) extra: ExtraRequests,
     /// What its process says of itself.
     pub(super) version: Option<String>,
     command: Vec<String>,
@@ -187,8 +187,8 @@ pub(super) struct Contestant {
 
 impl Contestant {
     fn new(shown: &'static str, command: Vec<String>, kind: &'static str, url: String) -> Self {
-        let (asks, peers) = (Asks::default(), Vec::new());
-        Self { shown, pair: Some(kind), load: Some(kind), asks, version: None, command, url, peers }
+        let (extra, peers) = (ExtraRequests::default(), Vec::new());
+        Self { shown, pair: Some(kind), load: Some(kind), extra, version: None, command, url, peers }
     }
 
     /// As many processes as asked for, started when first needed.
@@ -240,8 +240,8 @@ impl Arena {
         for (shown, kind, query) in self.ours {
             all.push(Contestant::new(shown, ours("oarlock")?, kind, format!("{url}{query}")));
         }
-        for (command, (_, shown, kind, asks)) in self.others(args)? {
-            all.push(Contestant { asks: *asks, ..Contestant::new(shown, command, kind, theirs.clone()) });
+        for (command, (_, shown, kind, extra)) in self.others(args)? {
+            all.push(Contestant { extra: *extra, ..Contestant::new(shown, command, kind, theirs.clone()) });
         }
         Ok(all)
     }

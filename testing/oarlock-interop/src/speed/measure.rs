@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use oarlock_testbed::server::redis_command;
 
-use super::contestants::{Asks, Contestant};
+use super::contestants::{Contestant, ExtraRequests};
 use super::grants::{Contention, read};
 use super::progress::Progress;
 use super::rate;
@@ -91,7 +91,7 @@ pub(super) async fn loads(
         for (place, contestant) in all.iter_mut().enumerate() {
             progress.step(contestant.shown);
             let (Some(kind), Ok(sum)) = (contestant.load, &mut sums[place]) else { continue };
-            let asks = contestant.asks;
+            let extra = contestant.extra;
             let peers = match contestant.peers(processes).await {
                 Ok(peers) => peers.to_vec(),
                 Err(error) => {
@@ -124,7 +124,7 @@ pub(super) async fn loads(
             }
             let mut requests = None;
             for server in servers.redis() {
-                let count = calls(&redis_command(server, &["INFO", "commandstats"])?, asks, grants.len() as u64);
+                let count = calls(&redis_command(server, &["INFO", "commandstats"])?, extra, grants.len() as u64);
                 requests = Some(requests.unwrap_or(0) + count);
             }
             match trouble {
@@ -138,13 +138,13 @@ pub(super) async fn loads(
 }
 
 /// How many requests a server has had for so many grants, out of its own statistics.
-fn calls(info: &str, asks: Asks, grants: u64) -> u64 {
+fn calls(info: &str, extra: ExtraRequests, grants: u64) -> u64 {
     let count = |line: &str| -> Option<u64> {
         let (name, rest) = line.trim().strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls: u64 = rest.split(',').next()?.parse().ok()?;
         match name {
-            "del" if asks.del => Some(calls.saturating_sub(grants)),
-            "set" if asks.set => Some(calls),
+            "del" if extra.del => Some(calls.saturating_sub(grants)),
+            "set" if extra.set => Some(calls),
             _ => REQUESTS.contains(&name).then_some(calls),
         }
     };
@@ -160,8 +160,8 @@ mod tests {
         let info = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_set:calls=5,usec=1\r\n\
                     cmdstat_hget:calls=9,usec=1\r\ncmdstat_subscribe:calls=2,usec=1\r\n\
                     cmdstat_del:calls=6,usec=1\r\n";
-        assert_eq!(calls(info, Asks::default(), 3), 9);
-        assert_eq!(calls(info, Asks { set: true, del: false }, 3), 14);
-        assert_eq!(calls(info, Asks { set: false, del: true }, 3), 12);
+        assert_eq!(calls(info, ExtraRequests::default(), 3), 9);
+        assert_eq!(calls(info, ExtraRequests { set: true, del: false }, 3), 14);
+        assert_eq!(calls(info, ExtraRequests { set: false, del: true }, 3), 12);
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct Made(Mutex<Weak<TempDir>>);
 
 /// What a server keeps of it while it lives.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Mutex<Option<Arc<TempDir>>>);
+pub(super) struct FolderRef(Mutex<Option<Arc<TempDir>>>);
 
 impl Made {
     pub(super) const fn new() -> Self {
@@ -27,7 +27,7 @@ impl Made {
         &self,
         parts: &[&str],
         folder: &Path,
-        kept: &Kept,
+        folder_ref: &FolderRef,
         make: impl FnOnce() -> anyhow::Result<TempDir>,
     ) -> anyhow::Result<()> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl Made {
         drop(shared);
         let mut copy = Command::new("cp");
         let copied = copy.arg("-a").args(parts.iter().map(|part| made.path().join(part))).arg(folder).status();
-        *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        *folder_ref.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         if !copied.context("cannot start cp")?.success() {
             bail!("the data could not be copied");
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
-use super::made::{Kept, Made};
+use super::made::{FolderRef, Made};
 use super::postgres::user_in;
 use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
 use crate::ports::Port;
@@ -46,7 +46,7 @@ pub struct MariaDbProgram {
     install: PathBuf,
     server: PathBuf,
     user: Option<(u32, u32)>,
-    kept: Kept,
+    folder_ref: FolderRef,
 }
 
 impl Server<MariaDbProgram> {
@@ -102,13 +102,13 @@ impl Program for MariaDbProgram {
         let server = missing::find(Self::NAME, "mariadbd", &folders)?;
         let install = missing::find(Self::NAME, "mariadb-install-db", &folders)?;
         let user = if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
-        Ok(Self { install, server, user, kept: Kept::default() })
+        Ok(Self { install, server, user, folder_ref: FolderRef::default() })
     }
 
     fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
         // Others have to pass through on the way to the folder that is theirs.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
-        MADE.copy(&[DATA, SCRATCH], folder, &self.kept, || self.make())
+        MADE.copy(&[DATA, SCRATCH], folder, &self.folder_ref, || self.make())
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
@@ -224,7 +224,7 @@ mod tests {
             install: PathBuf::new(),
             server: PathBuf::from("mariadbd"),
             user: None,
-            kept: Kept::default(),
+            folder_ref: FolderRef::default(),
         };
         let addr = SocketAddr::from(([127, 0, 0, 1], 3306));
         let command = program.command(Path::new("/own"), addr, &[]).expect("a command");

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::made::{Kept, Made};
+use super::made::{FolderRef, Made};
 use super::{Missing, Program, Server, Settings, dying_with_us, missing, probe};
 
 /// Where Debian keeps the programs of each version.
@@ -28,7 +28,7 @@ static MADE: Made = Made::new();
 pub struct PostgresProgram {
     bin: PathBuf,
     user: Option<(u32, u32)>,
-    kept: Kept,
+    folder_ref: FolderRef,
 }
 
 /// The setting that makes a standby: the address of its primary.
@@ -59,13 +59,13 @@ impl Program for PostgresProgram {
         let mut bin = missing::find(Self::NAME, "postgres", &folders)?;
         bin.pop();
         let user = if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
-        Ok(Self { bin, user, kept: Kept::default() })
+        Ok(Self { bin, user, folder_ref: FolderRef::default() })
     }
 
     fn prepare(&self, folder: &Path) -> anyhow::Result<()> {
         // Others have to pass through on the way to the folder that is theirs.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
-        MADE.copy(&[DATA], folder, &self.kept, || self.make())
+        MADE.copy(&[DATA], folder, &self.folder_ref, || self.make())
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {

@@ -163,12 +163,12 @@ fn independent_servers() {
 
 #[test]
 fn sentinels() {
-    let Some(bed) = RedisSentinel::start_or_skip().unwrap() else { return };
-    set(bed.machines[0].server.addr(), "appendfsync", "always");
-    let url = bed.url();
+    let Some(servers) = RedisSentinel::start_or_skip().unwrap() else { return };
+    set(servers.machines[0].server.addr(), "appendfsync", "always");
+    let url = servers.url();
     let found = doctor(&url);
     assert_eq!((found.code, found.ids), (2, words(&["redis-failover"])), "{:#}", found.report);
-    set(bed.machines[0].server.addr(), "min-replicas-to-write", "1");
+    set(servers.machines[0].server.addr(), "min-replicas-to-write", "1");
     let found = doctor(&url);
     assert_eq!((found.code, found.ids), (1, words(&["redis-replica-lag"])), "{:#}", found.report);
 
@@ -178,20 +178,20 @@ fn sentinels() {
         assert_eq!((found.code, found.ids), (1, words(&[id])), "{:#}", found.report);
     }
     let healthy = Healthy::at(&format!("{url}?min_replicas=2"), &[]);
-    for sentinel in &bed.sentinels {
+    for sentinel in &servers.sentinels {
         tell(sentinel.addr(), &["SENTINEL", "SET", MASTER, "quorum", "1"]);
     }
     healthy.breaks("sentinel-quorum", 1);
-    for sentinel in &bed.sentinels {
+    for sentinel in &servers.sentinels {
         tell(sentinel.addr(), &["SENTINEL", "SET", MASTER, "quorum", "3"]);
     }
-    bed.sentinels[2].kill().unwrap();
-    until(bed.sentinels[0].addr(), &["SENTINEL", "CKQUORUM", MASTER], |said| said.contains("NOQUORUM"));
+    servers.sentinels[2].kill().unwrap();
+    until(servers.sentinels[0].addr(), &["SENTINEL", "CKQUORUM", MASTER], |said| said.contains("NOQUORUM"));
     let found = doctor(&healthy.url);
     assert_eq!((found.code, found.ids), (1, words(&["sentinel-unable", "unreachable"])), "{:#}", found.report);
 
     // Two that forgot the third.
-    let two = &bed.sentinels[..2];
+    let two = &servers.sentinels[..2];
     for sentinel in two {
         tell(sentinel.addr(), &["SENTINEL", "SET", MASTER, "quorum", "2"]);
         tell(sentinel.addr(), &["SENTINEL", "RESET", MASTER]);
@@ -215,29 +215,29 @@ fn sentinels() {
 
 #[test]
 fn a_cluster() {
-    let Some(bed) = RedisCluster::start_or_skip().unwrap() else { return };
-    for node in bed.masters.iter().chain(&bed.replicas) {
+    let Some(servers) = RedisCluster::start_or_skip().unwrap() else { return };
+    for node in servers.masters.iter().chain(&servers.replicas) {
         set(node.addr(), "appendfsync", "always");
     }
-    let found = doctor(&bed.url());
+    let found = doctor(&servers.url());
     assert_eq!((found.code, found.ids), (2, words(&["redis-failover"])), "{:#}", found.report);
-    let healthy = Healthy::at(&format!("{}?min_replicas=1", bed.url()), &[]);
-    bed.replicas[0].kill().unwrap();
-    until(bed.masters[0].addr(), &["CLUSTER", "NODES"], |said| said.contains("slave,fail "));
+    let healthy = Healthy::at(&format!("{}?min_replicas=1", servers.url()), &[]);
+    servers.replicas[0].kill().unwrap();
+    until(servers.masters[0].addr(), &["CLUSTER", "NODES"], |said| said.contains("slave,fail "));
     let found = doctor(&healthy.url);
     assert_eq!(found.ids, words(&["cluster-no-replica", "redis-too-few-replicas"]), "{:#}", found.report);
-    tell(bed.masters[0].addr(), &["CLUSTER", "DELSLOTS", "0"]);
-    until(bed.masters[0].addr(), &["CLUSTER", "INFO"], |said| said.contains("cluster_state:fail"));
+    tell(servers.masters[0].addr(), &["CLUSTER", "DELSLOTS", "0"]);
+    until(servers.masters[0].addr(), &["CLUSTER", "INFO"], |said| said.contains("cluster_state:fail"));
     let found = doctor(&healthy.url);
     assert!(found.ids.contains("cluster-down"), "{:#}", found.report);
 }
 
 #[test]
 fn a_cluster_of_two_masters() {
-    let Some(bed) = RedisCluster::start_of_or_skip(2).unwrap() else { return };
-    for node in bed.masters.iter().chain(&bed.replicas) {
+    let Some(servers) = RedisCluster::start_of_or_skip(2).unwrap() else { return };
+    for node in servers.masters.iter().chain(&servers.replicas) {
         set(node.addr(), "appendfsync", "always");
     }
-    let found = doctor(&format!("{}?min_replicas=1", bed.url()));
+    let found = doctor(&format!("{}?min_replicas=1", servers.url()));
     assert_eq!((found.code, found.ids), (1, words(&["cluster-masters"])), "{:#}", found.report);
 }

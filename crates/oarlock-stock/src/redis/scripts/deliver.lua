@@ -1,4 +1,4 @@
--- Units come into the store room, once for each delivery. KEYS: as those of a place; the map; the deliveries.
+-- Units come into the store room, once for each delivery. KEYS: as those of a location; the map; the deliveries.
 -- ARGV: delivery, how many. Returns how many that delivery brought.
 local units, map, deliveries = KEYS[1], KEYS[6], KEYS[7]
 if redis.call('EXISTS', map) == 0 then return false end

@@ -1,5 +1,5 @@
--- Changes the map, if it is still the one that was read. KEYS: the map. ARGV: generation that was read (0: none), segments,
--- next generation.
+-- Changes the map, if it is still the one that was read. KEYS: the map. ARGV: generation that was read (0: none),
+-- segments, next generation.
 local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
 if generation ~= ARGV[1] then return 0 end
 local before = redis.call('HGET', KEYS[1], 'segments')

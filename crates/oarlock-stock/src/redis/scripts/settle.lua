@@ -1,4 +1,5 @@
--- Ends a hold. ARGV: id, 's' or 'r', for how many milliseconds its id is remembered. Returns what the id stands for then.
+-- Ends a hold. ARGV: id, 's' or 'r', for how many milliseconds its id is remembered. Returns what the id stands for
+-- then.
 local units, reservations, ends = KEYS[1], KEYS[2], KEYS[3]
 local known = redis.call('HGET', reservations, ARGV[1])
 if not known then return false end

@@ -2,8 +2,8 @@
 -- to the end. What it is told is one number, because a list costs the server more: how many are ahead, and the
 -- milliseconds until to look again.
 
--- Where nobody holds, the first in line is in the way of all others once it was told of its turn. A crowd that arrives
--- before it takes that turn must not be read by each of its claims.
+-- Where no claim holds, the first in line is in the way of all others once it was told of its turn. A crowd that
+-- arrives before it takes that turn must not be read by each of its claims.
 local is_called = false
 if not answer and wait and weight == 0 and holders == 0 and count > 0 then
   local first = redis.call('HGET', key, 'w' .. head + 1)

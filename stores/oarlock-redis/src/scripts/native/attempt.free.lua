@@ -1,7 +1,7 @@
--- Takes, keeps or refuses a place. The same id takes one place, and keeps its fence.
+-- Takes, keeps or refuses a position. The same id takes one position, and keeps its fence.
 --
 -- KEYS     see load.lua
--- ARGV[1]  wait (0 or 1), what is said of the capacity (see ANY), weight, capacity, behind, lease, lease of a place,
+-- ARGV[1]  wait (0 or 1), what is said of the capacity (see ANY), weight, capacity, behind, lease, lease of a position,
 --          sent; then what is stored of the claim: see BODY in load.lua
 -- answer   the fence, of a whole lease without a memo | 'granted', fence, lease, memo or nil
 --          | a negative number: see attempt.behind.lua | 'pending', ahead, microseconds until to look again or -1

@@ -13,7 +13,9 @@ local function pending(at)
   for i, e in ipairs(entries) do
     if i ~= at then
       if i < at or e.fence then ahead = ahead + 1 end
-      if (e.fence or (i < at and not e.unheard)) and not (soonest and soonest < ends_at(e)) then soonest = ends_at(e) end
+      if (e.fence or (i < at and not e.unheard)) and not (soonest and soonest < ends_at(e)) then
+        soonest = ends_at(e)
+      end
     end
   end
   return { 'pending', ahead, soonest and soonest - now or -1 }

@@ -3,13 +3,14 @@
 -- which it sent its last request, by its own clock: it believes from there on, and so not for longer than the server
 -- does.
 
--- How many clients have heard it: the id; with a grant also fence, sent and lease, and '=' and the memo if there is one.
+-- Publishes the id; with a grant also fence, sent and lease, and '=' and the memo if there is one. How many clients
+-- received it.
 local function tell(id, mailbox, fence, sent, lease)
-  local word = id
+  local notification = id
   if fence then
-    word = id .. struct.pack('>I8I8I8', fence, sent, lease)
-    if left == 1 then word = word .. '=' .. (redis.call('HGET', key, 'memo') or '') end
+    notification = id .. struct.pack('>I8I8I8', fence, sent, lease)
+    if left == 1 then notification = notification .. '=' .. (redis.call('HGET', key, 'memo') or '') end
   end
-  return redis.call(PUBLISH, mailbox, word)
+  return redis.call(PUBLISH, mailbox, notification)
 end
 

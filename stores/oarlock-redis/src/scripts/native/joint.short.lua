@@ -23,7 +23,7 @@ local released, answer, fields
 local write = redis.call
 
 if is_short and count == 0 then
-  -- It takes the place of the one that ends. A full server refuses that: then the release has to pass alone.
+  -- It takes the position of the one that ends. A full server refuses that: then the release has to pass alone.
   if sole == 1 then write = redis.pcall else redis.call('HDEL', key, 'w' .. sole) end
   local till = now + ttl
   last_fence, soon, last, cap, head, tail, sole, only = fence, till, till, -1, 1, 1, 1, mine
@@ -34,7 +34,8 @@ if is_short and count == 0 then
     struct.pack(ENTRY, till, ttl, fence, 0, 0, 0, now, 1, 0, 0, behind) .. string.sub(ARGV[2], REQUEST_SIZE + 1),
   }
 elseif is_short and not redis.call('HGET', key, mine) then
-  -- The next one is handed the resource, as in release.next.lua, and this one goes to the end, as in attempt.behind.lua.
+  -- The next one is handed the resource, as in release.next.lua, and this one goes to the end, as in
+  -- attempt.behind.lua.
   local next_field = 'w' .. head + 1
   local waits = redis.call('HGET', key, next_field)
   if waits and #waits >= ENTRY_SIZE + 18 then
@@ -42,7 +43,8 @@ elseif is_short and not redis.call('HGET', key, mine) then
       struct.unpack('>I8I8I8I8I8i8I8I8I4BI4c16I2c0', waits)
     local is_silent = now - (till - lease) > SILENT and count <= FEW
     if next ~= id and heard > 0 and heavy == 0 and marks == 0 and seq == head + 1 and not is_silent then
-      -- A write that needs no memory goes first: what comes after it is not refused, and after the word nothing may be.
+      -- A write that needs no memory goes first: what comes after it is not refused, and after the notification
+      -- nothing may be.
       redis.call('HDEL', key, next)
       if lease > TURN then lease = TURN end
       if redis.call(PUBLISH, mailbox, next .. struct.pack('>I8I8I8', fence, heard, lease)) > 0 then

@@ -43,7 +43,8 @@ local NO_CLAIM = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 -- till, lease, fence, turn, handed, sent, since, seq, weight, marks, behind. What is not there is 0.
 -- turn    when the turn that it was told of passes on
 -- handed  when it was handed what it holds, while it has not said that it knows
--- sent    when its last request left, by its own clock, if it hears of its turn; negative if that must not be handed to it
+-- sent    when its last request left, by its own clock, if it hears of its turn; negative if that must not be handed
+--         to it
 -- marks   1 = it could not be notified of its turn, and is passed over until it asks again; 2 = it was asked to end
 local ENTRY, ENTRY_SIZE = '>I8I8I8I8I8i8I8I8I4BI4', 73
 -- What follows in the same field: id, mailbox, kind, value, label; then by and why, if it was asked to end.

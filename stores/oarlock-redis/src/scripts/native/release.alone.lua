@@ -21,8 +21,8 @@ if only == id and count == 0 and how == DONE and soon > now then
     redis.call('ZREM', index, key)
     listed = 0
   end
-  -- The next claim has the number 1 and takes this field. Where it comes soon, to empty it is cheaper than to remove it.
-  -- A memo needs memory: a write that needs none goes before it.
+  -- The next claim has the number 1 and takes this field. Where it comes soon, to empty it is cheaper than to remove
+  -- it. A memo needs memory: a write that needs none goes before it.
   if sole == 1 and streak == OFTEN and not leaves then
     field, entry = 'w1', ''
   else

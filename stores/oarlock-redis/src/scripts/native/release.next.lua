@@ -15,17 +15,18 @@ if waits and #waits >= ENTRY_SIZE + 18 then
   -- Where the first in line gave up, this is the field of the holder itself.
   local is_other = next ~= id
   if is_other and sent > 0 and weight == 0 and marks == 0 and seq == head + 1 and fence < FENCES and not is_silent then
-    -- A write that needs no memory goes first: what comes after it is not refused, and after the word nothing may be.
+    -- A write that needs no memory goes first: what comes after it is not refused, and after the notification nothing
+    -- may be.
     redis.call('HDEL', key, 'w' .. sole, next)
     if lease > TURN then lease = TURN end
     -- As in hand.lua.
-    local word = next .. struct.pack('>I8I8I8', fence, sent, lease)
+    local notification = next .. struct.pack('>I8I8I8', fence, sent, lease)
     if leaves then
       left = 1
       redis.call('HSET', key, 'memo', string.sub(ARGV[1], 19))
     end
-    if left == 1 then word = word .. '=' .. (redis.call('HGET', key, 'memo') or '') end
-    if redis.call(PUBLISH, mailbox, word) > 0 then
+    if left == 1 then notification = notification .. '=' .. (redis.call('HGET', key, 'memo') or '') end
+    if redis.call(PUBLISH, mailbox, notification) > 0 then
       if till > now + TURN then till = now + TURN end
       last_fence, head, sole, only, count = fence, seq, seq, next, count - 1
       if till < soon then soon = till end

@@ -1,7 +1,7 @@
 -- Keeps a claim alive, holder or waiter.
 --
 -- KEYS     see load.lua
--- ARGV[1]  id, behind, lease, lease of a place, what to do with the fences (see KEEP), the least fence or how many,
+-- ARGV[1]  id, behind, lease, lease of a position, what to do with the fences (see KEEP), the least fence or how many,
 --          held: 1 if the client knows that it holds, else 0; sent: see load.lua; value; how long the memo must be
 --          remembered at least, and the memo, or nothing
 -- answer   'alive', lease, largest fence or -1 for a waiter, by and why if it was asked to end
@@ -54,9 +54,9 @@ end
 
 -- The next short way, for a waiter whose turn has not come: nothing changes for the others.
 if not held and how == KEEP and soon > now and only ~= id then
-  local place = place_of(id, redis.call('HGET', key, id))
-  if place then
-    stay(place, behind, waiter_ttl, sent)
+  local position = position_of(id, redis.call('HGET', key, id))
+  if position then
+    stay(position, behind, waiter_ttl, sent)
     return { 'alive', waiter_ttl, -1 }
   end
 end

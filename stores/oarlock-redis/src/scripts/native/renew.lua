@@ -9,7 +9,7 @@ if not me then
   return finish({ 'gone' })
 end
 
--- Its client holds by a grant that this server has forgotten: what is left is the place that it had before.
+-- Its client holds by a grant that this server has forgotten: what is left is the position that it had before.
 if held and not me.fence then
   remove(at)
   return finish({ 'gone' })

@@ -6,7 +6,9 @@ if stored.err then
   return stored
 end
 -- Not 'nan' or 'inf' either, which Lua takes for numbers.
-if stored[1] and not string.find(stored[1], '^%d+$') then return { 'foreign', 'a fence that is no number, in its side key' } end
+if stored[1] and not string.find(stored[1], '^%d+$') then
+  return { 'foreign', 'a fence that is no number, in its side key' }
+end
 local last_fence, memo = tonumber(stored[1] or 0), stored[3]
 
 -- The fence of the holder, if it is the claim of ours that had the lock last; 0 if not.

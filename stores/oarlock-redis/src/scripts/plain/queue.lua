@@ -4,7 +4,7 @@
 --          the channel on which its client hears of its turn
 --
 -- A claim leaves the queue when the lock is released and it is told so. Then it is its turn for a while ('turn' in
--- load.lua), and others of ours that wait do not take the lock. A claim that does not react loses only its place.
+-- load.lua), and others of ours that wait do not take the lock. A claim that does not react loses only its position.
 
 -- How long a turn may go untaken, in microseconds.
 local TURN = 250000

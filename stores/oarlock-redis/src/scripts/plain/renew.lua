@@ -2,7 +2,7 @@
 --
 -- KEYS       see load.lua
 -- ARGV[1]    means nothing here
--- ARGV[2..]  id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
+-- ARGV[2..]  id, behind, lease, lease of a position, what to do with the fences ('keep', 'least' or 'reserve'),
 --            the least fence or how many, value, memo ('' = none, else '=' and the bytes), two that mean nothing
 --            here, how long the memo must be remembered at least
 -- answer     'alive', lease, largest fence, by and why if it was asked to end

@@ -5,7 +5,8 @@
 -- answer         'granted', fence, lease, memo or nil | 'pending', -1, microseconds until to look again or -1
 --                | 'mismatch', stored capacity | 'heavy', capacity | 'upgrade' | 'exhausted'
 
-local id, session, kind, weight, ttl_ms = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), math.floor(tonumber(ARGV[8]) / 1000)
+local id, session, kind, weight = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ttl_ms = math.floor(tonumber(ARGV[8]) / 1000)
 local said, asked, label, value = ARGV[10], tonumber(ARGV[11]), ARGV[12], ARGV[13]
 -- A reader of theirs sets the end of all readers to half a minute at each of its renewals, and may die after one.
 if kind == 'read' then ttl_ms = math.min(ttl_ms, THEIRS_MS) end
@@ -79,7 +80,9 @@ if not fits and not h then
   -- which is nothing that we listen to. Permits of theirs may have no owner.
   local unheard, theirs = PUBLISH == 'SPUBLISH', wanted == 'permits'
   for _, other in ipairs(holders) do theirs = theirs or other.owner ~= owner_of(other.id) end
-  if theirs and (form == 'lock' or unheard or (kind == 'read' and mode == 'write')) then look = math.min(look < 0 and LOOK or look, LOOK) end
+  if theirs and (form == 'lock' or unheard or (kind == 'read' and mode == 'write')) then
+    look = math.min(look < 0 and LOOK or look, LOOK)
+  end
   return finish({ 'pending', -1, look })
 end
 -- A number that was proposed counts if it is within a minute of the clock, else the end of that minute.
@@ -108,8 +111,8 @@ else
 end
 if wanted == 'lock' then raise(fence) else last_fence = fence end
 ours[id] = {
-  fence = fence, session = session, kind = kind, since = now, till = now + ttl_ms * 1000, weight = weight, label = label,
-  value = value ~= '' and string.sub(value, 2) or nil,
+  fence = fence, session = session, kind = kind, since = now, till = now + ttl_ms * 1000, weight = weight,
+  label = label, value = value ~= '' and string.sub(value, 2) or nil,
 }
 dirty = true
 redis.call(PUBLISH, side, '')

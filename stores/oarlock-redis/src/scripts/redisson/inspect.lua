@@ -31,6 +31,7 @@ end
 local missing = form == 'permits' and cap and cap - units - (free or 0) or 0
 if missing > 0 then
   local id = string.sub(redis.sha1hex(key), 1, 32)
-  answer[#answer + 1] = { id, 'semaphore', missing, -1, 0, 0, 0, theirs('permits without a lease', missing), false, false, false }
+  local label = theirs('permits without a lease', missing)
+  answer[#answer + 1] = { id, 'semaphore', missing, -1, 0, 0, 0, label, false, false, false }
 end
 return answer

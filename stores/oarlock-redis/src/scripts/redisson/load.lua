@@ -4,20 +4,20 @@
 -- KEYS[1]  the object, whose type says what it is:
 --            a hash without 'mode'  a lock: one field, its holder, to how often it holds; ends with the lease
 --            a hash with 'mode'     a read-write lock: 'mode' is 'read' or 'write', the other fields are readers, and
---                                   writers with ':write' behind them. A reader has a key for each hold, which ends with
---                                   the lease of that hold; the hash ends with the last of them
+--                                   writers with ':write' behind them. A reader has a key for each hold, which ends
+--                                   with the lease of that hold; the hash ends with the last of them
 --            a string               a semaphore: how many permits can be had
 -- KEYS[2]  what only we keep of it, a hash in the same slot:
 --            format  the version of what we keep
 --            fence   the largest fence given or reserved so far
---            ours    MessagePack: for each claim of ours its fence, session, kind, since, till, weight, label, value, and
---                    by and why if it was asked to end; absent while there are none
+--            ours    MessagePack: for each claim of ours its fence, session, kind, since, till, weight, label, value,
+--                    and by and why if it was asked to end; absent while there are none
 --            graves  MessagePack of { id, by, why } of claims of ours that others ended; absent while there are none
 --            memo    the bytes that a holder left
 --            cap     the capacity of a semaphore that we set up
 -- KEYS[3]  the token of a fenced lock, a string
 -- KEYS[4]  the permits of a semaphore that have a lease, a sorted set: 16 bytes by the millisecond at which each ends
--- KEYS[5]  who waits for a fair lock, a list of theirs; we have no place in it
+-- KEYS[5]  who waits for a fair lock, a list of theirs; we have no position in it
 -- KEYS[6]  until when each of them waits, a sorted set: by the millisecond
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
 -- answer   'foreign', why | 'newer', format: left as it is
@@ -25,7 +25,8 @@
 -- A holder of ours is called by its claim in the form of a UUID, as thread 0, which no program of theirs has. Times are
 -- in microseconds; the objects themselves are kept to the millisecond. 0 stands for everything as a weight.
 
-local key, side, token_key, permits_key, queue, waits, mail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1]
+local key, side, token_key, permits_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local queue, waits, mail = KEYS[5], KEYS[6], ARGV[1]
 local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
 -- More holds of one lock than any program has, and the most permits of one claim.
 local MOST, MOST_PERMITS = 10000, 1000
@@ -50,7 +51,9 @@ if stored[1] and stored[1] ~= FORMAT then return { 'newer', stored[1] } end
 local function whole(text) return string.find(text, '^%-?%d+$') and tonumber(text) or nil end
 
 local last_fence, memo, cap = whole(stored[2] or '0'), stored[5], stored[6] and whole(stored[6])
-if not last_fence or (stored[6] and not cap) then return { 'foreign', 'a side key with a fence or capacity that is no number' } end
+if not last_fence or (stored[6] and not cap) then
+  return { 'foreign', 'a side key with a fence or capacity that is no number' }
+end
 cap = cap or nil
 local function unpacked(packed)
   if not packed then return {} end
@@ -63,7 +66,8 @@ for _, claim in pairs(ours) do
   if type(claim) ~= 'table' then claim = {} end
   local fence, till, weight = claim.fence, claim.till, claim.weight or 0
   local sum = type(fence) == 'number' and type(till) == 'number' and type(weight) == 'number' and fence + till + weight
-  if not (sum and sum < 3 * FENCES and math.min(fence, till, weight) >= 0 and fence % 1 == 0 and weight <= MOST_PERMITS) then
+  local is_whole = sum and sum < 3 * FENCES and math.min(fence, till, weight) >= 0 and fence % 1 == 0
+  if not (is_whole and weight <= MOST_PERMITS) then
     return { 'foreign', 'a side key with numbers that no version of Oarlock writes' }
   end
 end

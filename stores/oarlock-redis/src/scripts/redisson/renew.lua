@@ -1,7 +1,7 @@
 -- Keeps a holder alive.
 --
 -- KEYS, ARGV[1]  see load.lua
--- ARGV[2..]      id, behind, lease, lease of a place, what to do with the fences ('keep', 'least' or 'reserve'),
+-- ARGV[2..]      id, behind, lease, lease of a position, what to do with the fences ('keep', 'least' or 'reserve'),
 --                the least fence or how many, value, memo ('' = none, else '=' and the bytes), two that mean nothing
 --                here, how long the memo must be remembered at least
 -- answer         'alive', lease, largest fence, by and why if it was asked to end

@@ -14,8 +14,8 @@ CREATE PROCEDURE IF NOT EXISTS oarlock_attempt(
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _head, _stated, _arrivals, _last_fence, _stored, _now BIGINT;
-    DECLARE _arrival, _fence, _held, _position, _soonest, _units, _waiting, _ahead, _recheck, _dead, _grace, _last_holder,
-        _last_waiter, _turns BIGINT;
+    DECLARE _arrival, _fence, _held, _position, _soonest, _units, _waiting, _ahead, _recheck, _dead, _grace,
+        _last_holder, _last_waiter, _turns BIGINT;
     DECLARE _whole, _too_long BOOLEAN;
     DECLARE _changed BOOLEAN DEFAULT FALSE;
     DECLARE _memo BLOB;
@@ -36,7 +36,8 @@ BEGIN
     decide: LOOP
         SET _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0, _turns = 0;
         -- A claim that was asked to end is not given more time, waiting or holding.
-        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(expires > _now + lease), FALSE), MAX(IF(id = _id, arrival, NULL)), MAX(IF(id = _id, fence, NULL)),
+        SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(MAX(expires > _now + lease), FALSE),
+            MAX(IF(id = _id, arrival, NULL)), MAX(IF(id = _id, fence, NULL)),
             MAX(IF(id = _id, weight, NULL)), MAX(IF(id = _id AND ending IS NOT NULL, expires - _now, NULL))
         INTO _soonest, _too_long, _arrival, _fence, _held, _grace FROM oarlock_claim WHERE resource = _head;
         IF _too_long THEN
@@ -95,7 +96,8 @@ BEGIN
         END IF;
         -- Something is in the way: only now it matters whether it is alive. The client of a claim that joins the queue
         -- hears of the death of the one before it, which has its lock; and that one looks at those before.
-        IF _arrival IS NULL AND _weight = 0 AND IS_FREE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(COALESCE(_before, 0))))) = 0 THEN
+        IF _arrival IS NULL AND _weight = 0
+            AND IS_FREE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(COALESCE(_before, 0))))) = 0 THEN
             LEAVE decide;
         END IF;
         CALL oarlock_dead(_head, _session, _position, _dead);
@@ -115,7 +117,8 @@ BEGIN
             SET _changed = TRUE, _last_fence = _fence, _stated = COALESCE(_stated, _capacity);
             IF _arrival IS NULL THEN
                 INSERT INTO oarlock_claim (
-                    resource, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease, expires
+                    resource, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since,
+                    lease, expires
                 ) VALUES (
                     _head, _id, _position, _session, _tethered, _kind, _weight, _behind, _label, _value, _fence, _now,
                     _lease, _now + _lease
@@ -123,8 +126,8 @@ BEGIN
             ELSE
                 SET _lease = COALESCE(_grace, _lease);
                 UPDATE oarlock_claim
-                SET session = _session, tethered = _tethered, behind = _behind, fence = _fence, since = _now, turn = NULL,
-                    expires = _now + _lease, lease = IF(ending IS NULL, _lease, lease)
+                SET session = _session, tethered = _tethered, behind = _behind, fence = _fence, since = _now,
+                    turn = NULL, expires = _now + _lease, lease = IF(ending IS NULL, _lease, lease)
                 WHERE resource = _head AND id = _id;
             END IF;
         END IF;
@@ -163,7 +166,8 @@ BEGIN
             CALL oarlock_call(_head, _stated, _now, _called);
         END IF;
         UPDATE oarlock_resource
-        SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence, used = GREATEST(used, _now)
+        SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence,
+            used = GREATEST(used, _now)
         WHERE number = _head;
     END IF;
     COMMIT;

@@ -3,7 +3,8 @@
 -- Arguments: what is protected, the fence of the writer's grant.
 -- Answer: none; an error with the state OAR02 if a larger fence was here before, or may have been: then the writer
 --   has lost its lock, and must roll back.
-CREATE PROCEDURE IF NOT EXISTS oarlock_check(_name VARBINARY(1536), _fence BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE IF NOT EXISTS oarlock_check(_name VARBINARY(1536), _fence BIGINT)
+    MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _largest, _used, _forgotten BIGINT;
     DECLARE _now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));

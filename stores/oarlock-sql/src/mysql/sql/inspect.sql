@@ -21,16 +21,17 @@ BEGIN
                     AND NOT (tethered AND FIND_IN_SET(session, _gone))
             )
         ORDER BY name LIMIT _skipped, 1;
-        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value, fence, ending,
-            _now - since AS age,
+        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value,
+            fence, ending, _now - since AS age,
             -- It may have been renewed a moment later.
             LEAST(expires - _now, COALESCE(turn, expires) - _now, COALESCE(lease, expires - _now)) AS left_over
         FROM oarlock_resource JOIN oarlock_claim ON resource = number
-        WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after) AND (_last IS NULL OR name <= _last)
+        WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after)
+            AND (_last IS NULL OR name <= _last)
             AND LEAST(expires, COALESCE(turn, expires)) > _now AND NOT (tethered AND FIND_IN_SET(session, _gone));
     ELSE
-        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value, fence, ending,
-            _now - since AS age,
+        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value,
+            fence, ending, _now - since AS age,
             -- It may have been renewed a moment later.
             LEAST(expires - _now, COALESCE(turn, expires) - _now, COALESCE(lease, expires - _now)) AS left_over
         FROM oarlock_resource LEFT JOIN oarlock_claim
@@ -41,7 +42,8 @@ BEGIN
 END;
 
 -- Arguments: a name, or null for all. Answer: the sessions of its claims that are over, with commas between.
-CREATE PROCEDURE IF NOT EXISTS oarlock_gone(_name VARBINARY(1536), OUT _gone LONGTEXT) READS SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE IF NOT EXISTS oarlock_gone(_name VARBINARY(1536), OUT _gone LONGTEXT)
+    READS SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _suspect BIGINT;
     DECLARE _over, _done BOOLEAN DEFAULT FALSE;

@@ -25,8 +25,8 @@ BEGIN
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     look: LOOP
         SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(SUM(id <> _id), 0),
-            COALESCE(SUM(id <> _id AND fence IS NULL), 0), COALESCE(MAX(id = _id), FALSE), MAX(IF(id = _id, session, NULL)),
-            MAX(IF(id = _id, fence, NULL))
+            COALESCE(SUM(id <> _id AND fence IS NULL), 0), COALESCE(MAX(id = _id), FALSE),
+            MAX(IF(id = _id, session, NULL)), MAX(IF(id = _id, fence, NULL))
         INTO _soonest, _claims, _waiting, _mine, _session, _fence FROM oarlock_claim WHERE resource = _head;
         IF _soonest IS NULL OR _soonest > _now THEN
             LEAVE look;
@@ -60,7 +60,8 @@ BEGIN
         END IF;
     END IF;
     IF _changed THEN
-        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = GREATEST(used, _now) WHERE number = _head;
+        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = GREATEST(used, _now)
+        WHERE number = _head;
     END IF;
     COMMIT;
     -- Not before the commit: the client that waits for it looks at once.

@@ -31,8 +31,9 @@ BEGIN
     DECLARE asked CURSOR FOR
         SELECT at, UNHEX(name), UNHEX(id), lease, place, behind, value, memo, keep, least, reserve
         FROM JSON_TABLE(_batch, '$[*]' COLUMNS (
-            at BIGINT PATH '$.at', name VARCHAR(3072) PATH '$.name', id CHAR(32) PATH '$.id', lease BIGINT PATH '$.lease',
-            place BIGINT PATH '$.place', behind BIGINT PATH '$.behind', value LONGTEXT PATH '$.value',
+            at BIGINT PATH '$.at', name VARCHAR(3072) PATH '$.name', id CHAR(32) PATH '$.id',
+            lease BIGINT PATH '$.lease', place BIGINT PATH '$.place', behind BIGINT PATH '$.behind',
+            value LONGTEXT PATH '$.value',
             memo LONGTEXT PATH '$.memo', keep BIGINT PATH '$.keep',
             least BIGINT PATH '$.least', reserve BIGINT PATH '$.reserve'
         )) AS batch;
@@ -82,14 +83,16 @@ BEGIN
             SELECT TRUE, IF(tethered, session, _session), fence, ending, LEAST(expires, COALESCE(turn, expires)) - _now
             INTO _found, _tether, _fence, _ending, _left FROM oarlock_claim WHERE resource = _head AND id = _id;
             IF NOT _found THEN
-                SELECT ending INTO _ending FROM oarlock_grave WHERE resource = _head AND id = _id ORDER BY number DESC LIMIT 1;
+                SELECT ending INTO _ending FROM oarlock_grave WHERE resource = _head AND id = _id
+                ORDER BY number DESC LIMIT 1;
                 SET _outcome = IF(_ending IS NULL, 'gone', 'broken');
             ELSEIF _tether <> _session THEN
                 -- It belonged to another session: other clients may see that end.
                 SET _outcome = 'session', _ending = NULL, _fence = NULL;
             ELSEIF _fence IS NULL THEN
                 UPDATE oarlock_claim
-                SET behind = _behind, expires = IF(ending IS NULL, _now + _place, expires), lease = IF(ending IS NULL, _place, lease)
+                SET behind = _behind, expires = IF(ending IS NULL, _now + _place, expires),
+                    lease = IF(ending IS NULL, _place, lease)
                 WHERE resource = _head AND id = _id;
                 -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
                 SELECT LEAST(expires, COALESCE(turn, expires)) - _now INTO _left

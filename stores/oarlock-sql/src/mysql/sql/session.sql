@@ -22,7 +22,8 @@ END;
 -- Arguments: a session that has connections, sixteen random bytes, how many were killed (null: look). Writes it down.
 -- What this run of the server has not seen, or has not seen alive for a day, is forgotten: that can only make others
 -- more patient.
-CREATE PROCEDURE IF NOT EXISTS oarlock_begin(_session BIGINT, _random BINARY(16), _kills BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE IF NOT EXISTS oarlock_begin(_session BIGINT, _random BINARY(16), _kills BIGINT)
+    MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _boot BINARY(16);
     DECLARE _now, _old BIGINT;

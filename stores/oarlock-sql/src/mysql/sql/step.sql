@@ -169,7 +169,8 @@ BEGIN
 END;
 
 -- Arguments: a resource of which claims were removed, its capacity, the time.
-CREATE PROCEDURE IF NOT EXISTS oarlock_settle(_head BIGINT, INOUT _capacity BIGINT, _now BIGINT, INOUT _called MEDIUMTEXT)
+CREATE PROCEDURE IF NOT EXISTS oarlock_settle(_head BIGINT, INOUT _capacity BIGINT, _now BIGINT,
+    INOUT _called MEDIUMTEXT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     IF EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _head) THEN

@@ -139,8 +139,8 @@ BEGIN
         EXIT WHEN outcome = 'granted' OR soonest IS NULL;
         -- Something is in the way: only now it matters whether it is alive. A claim that will wait looks at holders, at
         -- claims whose turn has come and at the nearest claim ahead. So an arrival does not cost more where many wait.
-        -- The quick question for all of them at once: it is the answer nearly always. A CASE, so that the liveness locks
-        -- of no others are tried.
+        -- The quick question for all of them at once: it is the answer nearly always. A CASE, so that the liveness
+        -- locks of no others are tried.
         PERFORM FROM oarlock.claim
         WHERE resource = head.key AND tethered AND session <> _session
             AND CASE WHEN fence IS NOT NULL OR turn IS NOT NULL OR session = nearest

@@ -19,7 +19,8 @@ BEGIN
         used = CASE WHEN used > now - interval '1 day' OR _fence < 1000000000000000 THEN used ELSE now END
     WHERE name = _name RETURNING fence INTO largest;
     IF NOT FOUND THEN
-        INSERT INTO oarlock.fence AS seen (name, fence, used) VALUES (_name, _fence, CASE WHEN _fence >= 1000000000000000 THEN now END)
+        INSERT INTO oarlock.fence AS seen (name, fence, used)
+        VALUES (_name, _fence, CASE WHEN _fence >= 1000000000000000 THEN now END)
         ON CONFLICT (name) DO UPDATE SET fence = greatest(seen.fence, _fence) RETURNING fence INTO largest;
         -- A row that was forgotten before this one was made is seen here. Where all statements of a transaction see the
         -- same picture, the server ends it if the row has changed since.
@@ -29,7 +30,8 @@ BEGIN
             SELECT fence INTO forgotten FROM oarlock.fence WHERE name = '' FOR SHARE;
         END IF;
         IF _fence >= 1000000000000000 AND _fence <= forgotten THEN
-            RAISE EXCEPTION 'this fence is too old to tell whether a larger one was here: take the lock again' USING ERRCODE = 'OAR02';
+            RAISE EXCEPTION 'this fence is too old to tell whether a larger one was here: take the lock again'
+                USING ERRCODE = 'OAR02';
         END IF;
     END IF;
     IF largest > _fence THEN

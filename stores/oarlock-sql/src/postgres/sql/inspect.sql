@@ -22,7 +22,8 @@ WITH backend AS MATERIALIZED (
     ORDER BY name LIMIT $4::bigint
 )
 SELECT page.name, CASE WHEN live.id IS NOT NULL THEN page.capacity END AS capacity, page.last_fence, page.memo,
-    live.id, live.session, live.tethered, live.kind, live.weight, live.behind, live.label, live.value, live.fence, live.ending, oarlock.micros(clock_timestamp() - live.since) AS age,
+    live.id, live.session, live.tethered, live.kind, live.weight, live.behind, live.label, live.value, live.fence,
+    live.ending, oarlock.micros(clock_timestamp() - live.since) AS age,
     oarlock.micros(live.ends - clock_timestamp()) AS left_over, asked.echo
 FROM (SELECT $5::bigint AS echo) AS asked LEFT JOIN page ON true LEFT JOIN live ON live.resource = page.key
 ORDER BY page.name, live.arrival

@@ -45,7 +45,8 @@ BEGIN
         ELSE
             SELECT format INTO form FROM oarlock.resource WHERE name = asked.name FOR UPDATE SKIP LOCKED;
         END IF;
-        IF form > 1 OR (form IS NULL AND NOT _wait AND EXISTS (SELECT FROM oarlock.resource WHERE name = asked.name)) THEN
+        IF form > 1
+            OR (form IS NULL AND NOT _wait AND EXISTS (SELECT FROM oarlock.resource WHERE name = asked.name)) THEN
             outcome := CASE WHEN form > 1 THEN 'newer' ELSE 'busy' END;
             RETURN NEXT;
             CONTINUE;
@@ -65,19 +66,22 @@ BEGIN
             outcome := 'session';
         ELSIF mine.fence IS NULL THEN
             UPDATE oarlock.claim
-            SET behind = asked.behind, ticket = CASE WHEN session = _session THEN asked.ticket END, lease = CASE WHEN ending IS NULL THEN asked.place ELSE lease END,
+            SET behind = asked.behind, ticket = CASE WHEN session = _session THEN asked.ticket END,
+                lease = CASE WHEN ending IS NULL THEN asked.place ELSE lease END,
                 expires = CASE WHEN ending IS NULL THEN now + asked.place * interval '1 microsecond' ELSE expires END
             WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
             outcome := 'alive';
             -- Its turn must be taken by an attempt; staying alive is not enough to sit on it.
             lease := oarlock.micros(mine.ends - now);
-        ELSIF mine.handed AND NOT asked.held AND asked.least IS NULL AND asked.reserve IS NULL AND asked.memo IS NULL THEN
+        ELSIF mine.handed AND NOT asked.held AND asked.least IS NULL AND asked.reserve IS NULL
+            AND asked.memo IS NULL THEN
             -- Its client does not know of the grant: to keep it would let a client sit on a lock that it does not use.
             outcome := 'alive';
             lease := oarlock.micros(mine.ends - now);
         ELSE
             outcome := 'alive';
-            fence := greatest(mine.fence, asked.least, CASE WHEN asked.reserve > 0 THEN head.last_fence + asked.reserve END);
+            fence := greatest(mine.fence, asked.least,
+                CASE WHEN asked.reserve > 0 THEN head.last_fence + asked.reserve END);
             IF fence >= 9007199254740992 THEN
                 outcome := 'exhausted';
             ELSE
@@ -91,7 +95,8 @@ BEGIN
                 UPDATE oarlock.claim
                 SET value = asked.value, handed = false, ticket = NULL, fence = greatest(mine.fence, asked.least),
                     lease = CASE WHEN ending IS NULL THEN asked.lease ELSE lease END,
-                    expires = CASE WHEN ending IS NULL THEN now + asked.lease * interval '1 microsecond' ELSE expires END
+                    expires = CASE WHEN ending IS NULL THEN now + asked.lease * interval '1 microsecond'
+                        ELSE expires END
                 WHERE resource = head.key AND slot = mine.slot RETURNING * INTO mine;
                 lease := oarlock.micros(mine.expires - now);
                 ending := mine.ending;

@@ -80,7 +80,8 @@ END $$;
 -- other connection is gone too. Answer: whether it is over; null if nothing happened for a while. As long as a
 -- statement lasts, nothing is removed that died after its start, in no table of the database: so it must be asked again
 -- and again.
-CREATE OR REPLACE FUNCTION oarlock.await_end(_session bigint) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+CREATE OR REPLACE FUNCTION oarlock.await_end(_session bigint) RETURNS boolean
+    LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
     BEGIN
         PERFORM pg_advisory_xact_lock_shared(_session);

@@ -88,7 +88,8 @@ $$;
 -- ticket. Other waiters are called: each has two seconds to come. If one of them was silent for so long that it may
 -- hang, the next one is told to look, and learns when those two seconds are over; where many wait, one of them looks
 -- soon enough.
-CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION oarlock.call(head oarlock.resource, _now timestamptz) RETURNS oarlock.resource
+    LANGUAGE plpgsql AS $$
 DECLARE
     room bigint := coalesce(head.capacity, 1);
     claims bigint := 0;

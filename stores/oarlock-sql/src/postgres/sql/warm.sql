@@ -6,8 +6,8 @@
 BEGIN;
 SELECT oarlock.attempt(name, name, 0, false, '', NULL, true, 0, true, 0, 1000000, 1000000, '', NULL, NULL, true),
     oarlock.attempt(name, 'second', 1, false, '', NULL, true, 0, true, 0, 1000000, 1000000, '', NULL, 1, true),
-    oarlock.renew(0, true, ARRAY[name], ARRAY[name], '{1000000}', '{1000000}', '{0}', '{NULL}', '{NULL}', '{0}', '{NULL}',
-        '{NULL}', '{false}', '{NULL}'),
+    oarlock.renew(0, true, ARRAY[name], ARRAY[name], '{1000000}', '{1000000}', '{0}', '{NULL}', '{NULL}', '{0}',
+        '{NULL}', '{NULL}', '{false}', '{NULL}'),
     oarlock.release(name, name, NULL, NULL, 0), oarlock.release(name, 'second', NULL, NULL, 0),
     oarlock.attempt(name, name, 0, false, '', NULL, true, 0, true, 0, 1000000, 1000000, '', NULL, NULL, true),
     oarlock.release(name, name, NULL, NULL, 0)

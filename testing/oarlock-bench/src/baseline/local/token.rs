@@ -32,10 +32,10 @@ const JOINED: [u8; 1] = *b"j";
 /// One contender of the ring that a folder of sockets is. It joins with its first `take`.
 pub(super) struct Token {
     folder: PathBuf,
-    seat: Mutex<Option<Arc<Seat>>>,
+    member: Mutex<Option<Arc<Member>>>,
 }
 
-struct Seat {
+struct Member {
     socket: UnixDatagram,
     /// The same socket: the kernel does not tell when the queue of another one has room again.
     sender: std::os::unix::net::UnixDatagram,
@@ -47,14 +47,14 @@ impl Token {
     /// A contender of the ring in this folder; `None` if the path of the folder is too long for a socket.
     pub(super) fn new(folder: PathBuf) -> Option<Self> {
         let longest = folder.join(format!("{:x}", u64::MAX));
-        (longest.as_os_str().len() <= MAX_SOCKET_PATH).then(|| Self { folder, seat: Mutex::default() })
+        (longest.as_os_str().len() <= MAX_SOCKET_PATH).then(|| Self { folder, member: Mutex::default() })
     }
 
-    /// The seat in the ring, and whether the token starts here.
-    fn seat(&self) -> io::Result<(Arc<Seat>, bool)> {
-        let mut seat = lock(&self.seat);
-        if let Some(seat) = &*seat {
-            return Ok((seat.clone(), false));
+    /// This member of the ring, and whether the token starts here.
+    fn member(&self) -> io::Result<(Arc<Member>, bool)> {
+        let mut member = lock(&self.member);
+        if let Some(member) = &*member {
+            return Ok((member.clone(), false));
         }
         std::fs::create_dir_all(&self.folder)?;
         let path = self.folder.join(format!("{:x}", fastrand::u64(..)));
@@ -69,32 +69,32 @@ impl Token {
         }
         let sender = socket.try_clone()?;
         let socket = UnixDatagram::from_std(socket)?;
-        let joined = Arc::new(Seat { socket, sender, next: Mutex::new(path.clone()), path });
+        let joined = Arc::new(Member { socket, sender, next: Mutex::new(path.clone()), path });
         let laid = std::fs::File::create_new(self.folder.join("token.laid"));
-        *seat = Some(joined.clone());
+        *member = Some(joined.clone());
         Ok((joined, laid.is_ok()))
     }
 
     async fn receive(&self) -> io::Result<()> {
-        let (seat, begins) = self.seat()?;
+        let (member, begins) = self.member()?;
         if begins {
             return Ok(());
         }
         loop {
             let mut message = [0];
-            seat.socket.recv(&mut message).await?;
+            member.socket.recv(&mut message).await?;
             if message == TOKEN {
                 return Ok(());
             }
-            seat.look()?;
+            member.look()?;
         }
     }
 
     async fn send(&self) -> io::Result<()> {
-        let (seat, _) = self.seat()?;
-        let next = lock(&seat.next).clone();
+        let (member, _) = self.member()?;
+        let next = lock(&member.next).clone();
         loop {
-            match seat.sender.send_to(&TOKEN, &next) {
+            match member.sender.send_to(&TOKEN, &next) {
                 // Only while many join: the next one has not read yet that they did.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL_PAUSE).await,
                 sent => return sent.map(drop),
@@ -103,7 +103,7 @@ impl Token {
     }
 }
 
-impl Seat {
+impl Member {
     /// Finds the next contender.
     fn look(&self) -> io::Result<()> {
         let ring = ring(self.path.parent().unwrap_or(Path::new(".")))?;
@@ -133,8 +133,8 @@ impl Rival for Token {
     /// The token goes round once more, and stays with the first contender that has left and passed it on.
     fn leave(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
-            // A contender that never took has no seat, and is not missed.
-            if lock(&self.seat).is_none() {
+            // A contender that never took is no member, and is not missed.
+            if lock(&self.member).is_none() {
                 return Ok(());
             }
             match tokio::time::timeout(LEAVE_TIMEOUT, self.receive()).await {

@@ -1,4 +1,4 @@
--- What a place has, what has left it and may not have arrived yet, and how often something came in.
+-- What a location has, what has left it and may not have arrived yet, and how often something came in.
 local units, under_way = KEYS[1], KEYS[4]
 local left = 0
 for _, note in ipairs(redis.call('HVALS', under_way)) do

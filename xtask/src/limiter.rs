@@ -21,7 +21,7 @@ const OBSERVED: Duration = Duration::from_secs(4);
 
 /// Decides when one more program may run.
 #[derive(Default)]
-pub(crate) struct Lanes {
+pub(crate) struct Limiter {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -34,7 +34,7 @@ struct State {
 }
 
 /// A program that runs. Dropping it lets the next one start.
-pub(crate) struct Lane<'a>(&'a Lanes);
+pub(crate) struct Permit<'a>(&'a Limiter);
 
 /// Processor time since the machine started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,12 +43,12 @@ struct Ticks {
     idle: u64,
 }
 
-impl Lanes {
-    /// How many threads can have a lane at once.
+impl Limiter {
+    /// How many threads can have a permit at once.
     pub(crate) const MOST: usize = MOST;
 
     /// Sleeps until one more program may run.
-    pub(crate) fn enter(&self) -> Lane<'_> {
+    pub(crate) fn enter(&self) -> Permit<'_> {
         let mut state = self.state();
         while !state.admits(Instant::now(), Ticks::now) {
             let waited = self.changed.wait_timeout(state, OBSERVED / 4);
@@ -56,7 +56,7 @@ impl Lanes {
         }
         state.running += 1;
         state.before = Ticks::now().map(|ticks| (Instant::now(), ticks));
-        Lane(self)
+        Permit(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -64,7 +64,7 @@ impl Lanes {
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.state().running -= 1;
         self.0.changed.notify_one();
@@ -141,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_ends_lets_the_next_program_start() {
-        let lanes = Lanes::default();
-        let first: Vec<_> = (0..FEWEST).map(|_| lanes.enter()).collect();
-        assert_eq!(lanes.state().running, FEWEST);
+    fn a_program_that_ends_lets_the_next_program_start() {
+        let limiter = Limiter::default();
+        let first: Vec<_> = (0..FEWEST).map(|_| limiter.enter()).collect();
+        assert_eq!(limiter.state().running, FEWEST);
         drop(first);
-        assert_eq!(lanes.state().running, 0);
+        assert_eq!(limiter.state().running, 0);
     }
 }

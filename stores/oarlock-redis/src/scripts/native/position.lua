@@ -1,10 +1,10 @@
--- The place of the claim that asks, found by its number. However many wait, one of them is read.
+-- The position of the claim that asks, found by its number. However many wait, one of them is read.
 
 -- What lasts longer than its lease was written before the clock was set back: then all must be looked at.
 local function is_timely(till, lease) return till <= now + lease end
 
 -- Where it waits, and has neither been told of its turn nor asked to end; nil where all must be looked at.
-local function place_of(id, number)
+local function position_of(id, number)
   if not number or #number > 14 then return end
   local found = redis.call('HMGET', key, 'w' .. number, 'w' .. sole)
   local waits, holds = found[1], found[2]
@@ -16,12 +16,12 @@ local function place_of(id, number)
   return { waits = waits, seq = seq, since = since, weight = weight, holds = holds }
 end
 
--- Keeps it for as long as a place lasts. When the first of all runs out may now be later than is stored: then they are
--- looked at once in vain, which is less than to look at them each time.
-local function stay(place, behind, lease, sent)
-  local till, field = now + lease, 'w' .. place.seq
-  local waits = struct.pack(ENTRY, till, lease, 0, 0, 0, sent, place.since, place.seq, place.weight, 0, behind)
-    .. string.sub(place.waits, ENTRY_SIZE + 1)
+-- Keeps it for as long as a position lasts. When the first of all runs out may now be later than is stored: then they
+-- are looked at once in vain, which is less than to look at them each time.
+local function stay(position, behind, lease, sent)
+  local till, field = now + lease, 'w' .. position.seq
+  local waits = struct.pack(ENTRY, till, lease, 0, 0, 0, sent, position.since, position.seq, position.weight, 0, behind)
+    .. string.sub(position.waits, ENTRY_SIZE + 1)
   if till >= soon and till <= last then
     redis.call('HSET', key, field, waits)
   else

@@ -1,0 +1,104 @@
+//! Runs the examples of the library: programs that fail if what they show is not so.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::workspace::{Failure, Workspace, stream};
+
+/// Those that run without a server.
+const EXAMPLES: &[&str] = &[
+    "cache_rebuild",
+    "cron_once",
+    "fence_sqlite",
+    "leader_worker",
+    "migration",
+    "paused_holder",
+    "queue_worker",
+    "rate_limited_api",
+    "redlock_flaws",
+    "stop_on_loss",
+    "web_service",
+];
+
+/// Those that are run on Redis as well: one with several clients, one with several processes.
+const ON_REDIS: &[&str] = &["cron_once", "paused_holder"];
+
+/// Longer than a server takes to start on a busy machine.
+const START: Duration = Duration::from_secs(30);
+
+/// Runs them.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+    EXAMPLES.iter().try_for_each(|example| stream(&mut command(workspace, example)))?;
+    let folder = tempfile::tempdir().context("cannot make a folder")?;
+    let Some(server) = Server::start(folder.path())? else { return Ok(()) };
+    let done = ON_REDIS.iter().try_for_each(|example| {
+        let url = format!("redis+unix://{}", folder.path().join("redis.sock").display());
+        stream(command(workspace, example).args(["--", "--url", &url]))
+    });
+    drop(server);
+    done
+}
+
+/// Not by package: other features would build half of the workspace again.
+fn command(workspace: &Workspace, example: &str) -> Command {
+    workspace.cargo(["run", "--quiet", "--locked", "--example", example])
+}
+
+/// A Redis server without a port, which ends with this value.
+struct Server(Child);
+
+impl Server {
+    /// Starts it in this folder; `None` where Redis is not installed.
+    fn start(folder: &Path) -> Result<Option<Self>, Failure> {
+        let mut program = Command::new("redis-server");
+        program.args(["--port", "0", "--save", "", "--unixsocket", "redis.sock"]).current_dir(folder);
+        let mut server = match program.stdout(Stdio::null()).spawn() {
+            Ok(child) => Self(child),
+            Err(error) if std::env::var_os("CI").is_none() => {
+                println!("skipped: the examples on Redis: redis-server: {error}");
+                return Ok(None);
+            }
+            Err(error) => return Err(Failure::new(format!("redis-server: {error}"))),
+        };
+        let give_up = Instant::now() + START;
+        while !folder.join("redis.sock").exists() {
+            if let Some(status) = server.0.try_wait().context("redis-server")? {
+                return Err(Failure::new(format!("redis-server ended: {status}")));
+            }
+            if Instant::now() > give_up {
+                return Err(Failure::new(format!("redis-server did not start within {} s", START.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Some(server))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_of_the_library_runs_or_only_measures() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/oarlock/examples");
+        for entry in std::fs::read_dir(folder).expect("the examples") {
+            let path = entry.expect("an example").path();
+            let name = path.file_stem().and_then(std::ffi::OsStr::to_str).expect("a name");
+            let known = path.is_dir() || name == "cohort" || EXAMPLES.contains(&name);
+            assert!(known, "no part of the tests runs the example {name}");
+            let source = if path.is_dir() { String::new() } else { std::fs::read_to_string(&path).expect("its text") };
+            assert!(source.is_empty() || source.contains("--url URL"), "the example {name} takes no `--url`");
+        }
+    }
+}
