@@ -161,3 +161,25 @@ fn a_wait_for_a_store_that_is_away_keeps_to_its_time() {
     assert_eq!(at(&context, "redis://127.0.0.1:1", &["run", "-n", "x", "--", "true"]).0, 69);
     assert!(started.elapsed() < Duration::from_secs(3));
 }
+
+/// The same for one that accepts connections and never answers, as a server that hangs or a firewall does.
+#[test]
+fn a_wait_for_a_silent_store_keeps_to_its_time() {
+    let context = TestContext::new();
+    // The kernel accepts, and nothing ever reads.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = silent.local_addr().unwrap();
+    for scheme in ["redis", "etcd", "zk", "postgres", "mysql"] {
+        let database = if ["postgres", "mysql"].contains(&scheme) { "/locks" } else { "" };
+        for (wait, timeout, least) in [("3", "60s", 3), ("0.2", "60s", 0), ("0", "2s", 2)] {
+            let url = format!("{scheme}://{addr}{database}?connect_timeout={timeout}");
+            let started = Instant::now();
+            let (code, said) = at(&context, &url, &["run", "-w", wait, "x", "--", "true"]);
+            let took = started.elapsed();
+            assert!(code == 69 && said.contains("gave up after") && said.contains("answer"), "{url} {code}: {said}");
+            assert_eq!(said.contains("still trying"), least > 0, "{url}: {said}");
+            assert!(said.contains(&addr.to_string()), "{url}: {said}");
+            assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(20), "{url} -w {wait}: {took:?}");
+        }
+    }
+}
