@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
+use super::job::Terminal;
 use super::support::{Running, TestContext};
 
 /// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
@@ -181,5 +182,22 @@ fn a_wait_for_a_silent_store_keeps_to_its_time() {
             assert!(said.contains(&addr.to_string()), "{url}: {said}");
             assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(20), "{url} -w {wait}: {took:?}");
         }
+    }
+}
+
+/// Whatever takes longer than a second on a terminal says what it does.
+#[test]
+fn a_slow_connection_is_told_on_a_terminal() {
+    let context = TestContext::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("OARLOCK_URL=redis://{}?connect_timeout=20s", silent.local_addr().unwrap());
+    let mut cases = vec![&["ls"][..], &["show", "x"], &["watch"]];
+    if cfg!(feature = "torture") {
+        cases.push(&["torture"]);
+    }
+    for args in cases {
+        let mut terminal =
+            Terminal::with(&context, &[&["env", &*url, env!("CARGO_BIN_EXE_oarlock")][..], args].concat());
+        terminal.expect("connecting to redis://127.0.0.1:");
     }
 }
