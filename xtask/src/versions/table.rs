@@ -127,6 +127,21 @@ refuses it in the next four. In the last one the server accepts a client for its
 | [MariaDB, MySQL](../stores/oarlock-sql/tests/mysql/tls.rs) | `locks_are_taken_over_encrypted_connections` | `a_server_that_cannot_prove_itself_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_server_that_cannot_encrypt_is_refused_where_it_must` | `a_user_may_require_a_certificate` |
 
 Redlock connects to each of its servers as to one server, and has no tests of encryption of its own.
+
+### What these tests cost
+
+Encryption and rights, in a debug build on 2 cores with much other work (load 11), each program alone. `cargo xtask test`
+runs them beside others; the suites on other versions run with `--all` only, and the suites that run as a user with the
+least rights take no longer for it.
+
+| tests | seconds | of that CPU time, with the servers |
+|---|---|---|
+| Redis: `failures tls::` | 19 | 2.4 |
+| Redis: rights, in `protocol` | 1.3 | |
+| PostgreSQL: `postgres_protocol tls:: no_right few_rights` | 24 | 9.7 |
+| MariaDB and MySQL: `mysql_protocol tls:: no_right few_rights` | 49 | 17.4 |
+
+The tests of etcd (`rights`) were not measured.
 ";
 
 /// The page: the rows of this run, and from the page before it those of suites that did not run.

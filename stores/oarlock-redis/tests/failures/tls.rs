@@ -1,5 +1,7 @@
 //! Certificates.
 
+use std::time::Duration;
+
 use oarlock_core::{ErrorKind, Locks, Retry};
 use oarlock_redis::{Address, Config, Redis, Tls};
 use oarlock_testbed::RedisTls;
@@ -9,6 +11,9 @@ use oarlock_testbed::server::{
 };
 
 use crate::bed::{config, started};
+
+/// A server that does not encrypt waits for the rest of what it takes for a command, and says nothing.
+const SILENCE: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn only_a_trusted_server_is_accepted() {
@@ -49,7 +54,7 @@ async fn a_certificate_that_is_over_or_of_another_host_is_refused() {
 async fn a_server_that_does_not_encrypt_is_refused() {
     let server = started!(oarlock_testbed::Redis::start_or_skip());
     let mut config = config(server.addr());
-    config.tls = Some(Tls::default());
+    (config.tls, config.connect_timeout) = (Some(Tls::default()), SILENCE);
     assert_eq!(Redis::open(config).await.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
@@ -171,7 +176,9 @@ async fn only_trusted_servers(is_cluster: bool) {
 
     let error = Redis::open(servers.config(port, "other-ca.pem")).await.unwrap_err();
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Config, Retry::Never), "wrong authority: {error}");
-    let error = Redis::open(servers.config(servers.plain(), "ca.pem")).await.unwrap_err();
+    let mut plain = servers.config(servers.plain(), "ca.pem");
+    plain.connect_timeout = SILENCE;
+    let error = Redis::open(plain).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "a server that does not encrypt: {error}");
     for certificate in ["expired.pem", "elsewhere.pem"] {
         let Some(servers) = Encrypted::start(is_cluster, certificate) else { return };
