@@ -8,15 +8,17 @@ mod servers;
 mod table;
 
 use std::ffi::OsString;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use self::servers::{Other, SUITES, Suite, VALKEY, ZOOKEEPER};
+use self::servers::{ENCRYPTED, Other, SUITES, Suite, VALKEY};
 use self::table::{Row, Tally};
-use crate::programs::{self, Built};
+use crate::programs::Built;
 use crate::workspace::{Failure, Workspace, shown, stream};
 
 /// Where the table goes.
@@ -49,7 +51,8 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
     let built = build(workspace, &suites)?;
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for suite in &suites {
-        let Some(program) = built.iter().find(|built| built.name == suite.program) else {
+        let built = built.iter().find(|(feature, built)| *feature == feature_of(suite) && built.name == suite.program);
+        let Some((_, program)) = built else {
             return Err(Failure::new(format!("there is no test {}", suite.program)));
         };
         if is_whole(suite) {
@@ -65,10 +68,9 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
             });
         }
     }
-    if suites.iter().any(|suite| suite.name == ZOOKEEPER) {
-        // The other tests are built without this feature, which brings a second cryptography library.
+    if suites.iter().any(|suite| suite.name == ENCRYPTED) {
         let mut encrypted = workspace.cargo(["test", "--locked", "-p", "oarlock-zookeeper", "--features", "tls"]);
-        encrypted.args(["--lib", "--test", "tls", "--test", "conformance"]).env("OARLOCK_ZOOKEEPER", "tls");
+        encrypted.args(["--lib", "--test", "tls"]);
         failures.extend(stream(encrypted.env("OARLOCK_LONG", "1")).err().map(|failure| failure.why));
     }
     failures.extend(rows.iter().filter(|row| row.failed()).map(Row::title));
@@ -81,20 +83,41 @@ pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<(), Failure>
     if failures.is_empty() { Ok(()) } else { Err(Failure::new(format!("failed: {}", failures.join(", ")))) }
 }
 
-fn build(workspace: &Workspace, suites: &[&Suite]) -> Result<Vec<Built>, Failure> {
-    let mut command = workspace.cargo(["test", "--workspace", "--locked", "--no-run"]);
-    let mut targets: Vec<_> = suites.iter().filter_map(|suite| suite.program.rsplit(' ').next()).collect();
-    targets.sort_unstable();
-    targets.dedup();
-    for target in targets {
-        command.args(["--test", target]);
+fn feature_of(suite: &Suite) -> Option<&'static str> {
+    suite.feature.map(|(feature, _)| feature)
+}
+
+/// Builds the programs of these suites, each with its feature.
+fn build(workspace: &Workspace, suites: &[&Suite]) -> Result<Vec<(Option<&'static str>, Built)>, Failure> {
+    let mut features: Vec<_> = suites.iter().map(|suite| feature_of(suite)).collect();
+    features.sort_unstable();
+    features.dedup();
+    let mut all = Vec::new();
+    for feature in features {
+        let mut command = workspace.cargo(["test", "--locked", "--no-run"]);
+        let programs: Vec<_> =
+            suites.iter().filter(|suite| feature_of(suite) == feature).map(|suite| suite.program).collect();
+        match feature {
+            None => _ = command.arg("--workspace"),
+            Some(feature) => {
+                let crates = programs.iter().filter_map(|program| program.split(' ').next());
+                command.args(["--features", feature]).args(crates.flat_map(|name| ["-p", name]));
+            }
+        }
+        let mut targets: Vec<_> = programs.iter().filter_map(|program| program.rsplit(' ').next()).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        command.args(targets.into_iter().flat_map(|target| ["--test", target]));
+        command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+        let line = shown(&command);
+        println!("$ {line}");
+        let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+        crate::workspace::succeeded(output.status, &line)?;
+        let built =
+            String::from_utf8_lossy(&output.stdout).lines().filter_map(crate::programs::built).collect::<Vec<_>>();
+        all.extend(built.into_iter().map(|built| (feature, built)));
     }
-    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    let line = shown(&command);
-    println!("$ {line}");
-    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
-    crate::workspace::succeeded(output.status, &line)?;
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(programs::built).collect())
+    Ok(all)
 }
 
 /// Runs one suite on one server.
@@ -109,22 +132,46 @@ fn on(
     let version = (suite.version)(workspace, &path).unwrap_or_else(|| "not installed".to_owned());
     println!("-- {name} {version}");
     let start = Instant::now();
-    let output = Command::new(&program.executable)
-        .current_dir(&program.package)
-        .env("CARGO_MANIFEST_DIR", &program.package)
-        .env("PATH", &path)
-        .env_remove("OARLOCK_URL")
-        .env_remove("OARLOCK_LONG")
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {}", program.name))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    let tally = Tally::read(&text);
-    if !output.status.success() {
+    let mut command = Command::new(&program.executable);
+    command.current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package).env("PATH", &path);
+    command.env_remove("OARLOCK_URL").env_remove("OARLOCK_LONG");
+    if let Some((_, (variable, part))) = suite.feature {
+        command.env(variable, part).env("OARLOCK_LONG", "1");
+    }
+    let (ended, text) = run_within(&mut command, LONGEST).with_context(|| format!("cannot run {}", program.name))?;
+    let (tally, passed) = (Tally::read(&text), ended == Some(true));
+    if !passed {
         println!("{text}");
     }
+    if ended.is_none() {
+        println!("killed: it took longer than {} min", LONGEST.as_secs() / 60);
+    }
     println!("{} passed, {} failed, {:.1} s", tally.passed, tally.failed, start.elapsed().as_secs_f64());
-    Ok(Row::new(name, version, suite, tally, output.status.success()))
+    Ok(Row::new(name, version, suite, tally, passed))
+}
+
+/// How long a suite may take on one server: the longest takes a few minutes.
+const LONGEST: Duration = Duration::from_secs(30 * 60);
+
+/// Whether a program succeeded, and what it said; `None` if it took too long and was killed, with its children.
+fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<(Option<bool>, String)> {
+    // A file, because a server that outlives the program would hold a pipe open.
+    let mut said = tempfile::tempfile()?;
+    command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?).process_group(0);
+    let (mut child, end) = (command.spawn()?, Instant::now() + limit);
+    let mut ended = None;
+    while ended.is_none() && Instant::now() < end {
+        ended = child.try_wait()?.map(|status| status.success());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if ended.is_none() {
+        Command::new("kill").args(["-9", "--", &format!("-{}", child.id())]).status()?;
+        child.wait()?;
+    }
+    let mut text = Vec::new();
+    said.seek(SeekFrom::Start(0))?;
+    said.read_to_end(&mut text)?;
+    Ok((ended, String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// The search path of programs, with these folders first.
@@ -156,6 +203,19 @@ fn version_of(program: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_suite_that_hangs_is_killed_with_what_it_started() {
+        let shell = |script: &str, limit| {
+            run_within(Command::new("sh").args(["-c", script]), Duration::from_millis(limit)).expect("it starts")
+        };
+        assert_eq!(shell("echo one; echo two >&2", 60_000), (Some(true), "one\ntwo\n".to_owned()));
+        assert_eq!(shell("echo one; exit 1", 60_000), (Some(false), "one\n".to_owned()));
+        let (ended, said) = shell("sleep 1000 & echo $!; wait", 1000);
+        assert_eq!(ended, None);
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", said.trim())).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z"), "{stat}");
+    }
 
     #[test]
     fn a_version_is_found_in_what_servers_say() {

@@ -26,6 +26,9 @@ const MAX_BYTES: usize = 256;
 /// How long before its start a slot is waited for, at most: clocks differ by less.
 const EARLY: Duration = Duration::from_secs(60);
 
+/// How far a fence may be ahead of this machine's clock: clocks that are kept in step differ by less.
+const MAX_AHEAD: Duration = Duration::from_secs(5 * 60);
+
 /// What `--slot` says.
 #[derive(Clone, Debug)]
 pub(crate) enum Slots {
@@ -99,14 +102,30 @@ impl Clock {
         if is_its_time { Self::Store } else { Self::Client }
     }
 
-    /// The time of a grant with this fence.
-    pub(crate) fn at(self, fence: Fence) -> Timestamp {
+    /// The time of a grant with this fence, that was given about `now` by this machine's clock.
+    pub(crate) fn at(self, fence: Fence, now: Timestamp) -> Reading {
         let told = i64::try_from(fence.get()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
-        match self {
-            Self::Store => told.unwrap_or_else(Timestamp::now),
-            Self::Client => Timestamp::now(),
+        let Some(told) = told.filter(|_| self == Self::Store) else { return Reading { now, ahead: None } };
+        // Fences never fall. After a grant by a clock that was ahead they stay there until the time has come, and no
+        // slot before that would run.
+        match ahead(told, now) {
+            Some(span) => Reading { now, ahead: Some(span) },
+            None => Reading { now: told, ahead: None },
         }
     }
+}
+
+/// What the clock that decides shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) now: Timestamp,
+    /// How far the fences of the store are ahead of this machine's clock, if that is too far: then the latter decides.
+    pub(crate) ahead: Option<Duration>,
+}
+
+/// How far `time` is after `now`, if that is more than clocks differ.
+fn ahead(time: Timestamp, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(time.duration_since(now)).ok().filter(|ahead| *ahead > MAX_AHEAD)
 }
 
 impl Slots {
@@ -143,6 +162,11 @@ impl Slots {
         let hours = fields.len().checked_sub(4).and_then(|at| fields.get(at));
         let fixed_hours = hours.is_some_and(|hours| !hours.contains('*'));
         Ok(Self::Cron(Schedule { cron: Box::new(cron), zone, fixed_hours }))
+    }
+
+    /// Whether this slot, as written down, begins so far after `now` that a wrong clock must have named it.
+    pub(crate) fn is_ahead(&self, slot: &str, now: Timestamp) -> bool {
+        !matches!(self, Self::Text(_)) && slot.parse().is_ok_and(|start| ahead(start, now).is_some())
     }
 
     /// How long to remember a slot if the caller asks for `keep`: never shorter than to its end.
@@ -270,6 +294,27 @@ mod tests {
         assert_eq!(next_in("10s", "2026-11-17T02:00:08Z"), None, "a tenth of it at most");
         assert_eq!(next_in("10s", "2026-11-17T02:00:09Z"), Some(Duration::from_secs(1)));
         assert_eq!(next_in("42", "2026-11-17T02:00:09Z"), None);
+    }
+
+    #[test]
+    fn a_fence_that_is_far_ahead_is_not_the_time() {
+        let now: Timestamp = "2026-11-17T12:00:00Z".parse().unwrap();
+        let fence = |seconds: i64| {
+            let time = now.as_microsecond() + seconds * 1_000_000;
+            Fence::new(u64::try_from(time).unwrap())
+        };
+        let at = |seconds: i64| Clock::Store.at(fence(seconds), now);
+        for near in [-86_400, -1, 0, 1, 300] {
+            let told = Timestamp::from_microsecond(now.as_microsecond() + near * 1_000_000).unwrap();
+            assert_eq!(at(near), Reading { now: told, ahead: None }, "the store's clock decides: {near}");
+        }
+        for far in [301, 86_400] {
+            assert_eq!(at(far), Reading { now, ahead: Some(Duration::from_secs(far.unsigned_abs())) });
+        }
+        assert_eq!(Clock::Client.at(fence(86_400), now), Reading { now, ahead: None });
+        let hourly = Slots::parse("1h").unwrap();
+        assert!(!hourly.is_ahead("2026-11-17T12:05:00Z", now) && hourly.is_ahead("2026-11-17T13:00:00Z", now));
+        assert!(!Slots::parse("42").unwrap().is_ahead("2026-11-17T13:00:00Z", now), "a text may be any time");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Which store, and the way to it.
 
 use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use oarlock::url::Url;
-use oarlock::{Error, ErrorKind, Label, Locks, Observer, Runtime};
+use oarlock::{Error, ErrorKind, Locks, Observer, Runtime};
 use oarlock_core::text;
 
 use crate::args::StoreArgs;
@@ -12,7 +13,8 @@ use crate::config::{ConfigFile, Profile};
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::observe::EngineEvents;
-use crate::signals;
+use crate::settings::Asking;
+use crate::{progress, signals};
 
 /// The variable that names the store where the command line does not.
 const VARIABLE: &str = "OARLOCK_URL";
@@ -25,6 +27,12 @@ const PASSWORD_KEY: &str = "password_file";
 
 /// The store that is used where none is named.
 const EMBEDDED: &str = "local:";
+
+/// How long a try to connect may take that begins when the wait is almost over.
+const LAST_TRY: Duration = Duration::from_millis(500);
+
+/// How long a store may be silent before a note says so.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A store, and how to talk about it.
 #[derive(Clone, Debug)]
@@ -108,7 +116,8 @@ impl Store {
 
     /// Connects to inspect locks.
     pub(crate) async fn connect(&self) -> Result<Locks, Failure> {
-        let locks = oarlock::connect(self.url.clone()).await?;
+        let what = format!("connecting to {}", self.url);
+        let locks = progress::during(self.messages, &what, oarlock::connect(self.url.clone())).await?;
         self.say_if_implied();
         Ok(locks)
     }
@@ -116,8 +125,7 @@ impl Store {
     /// Connects to hold locks: renewal on a thread of its own, so that nothing done here holds it up.
     pub(crate) async fn hold(
         &self,
-        label: &Label,
-        ttl: Duration,
+        asking: &Asking,
         until: Option<Instant>,
         observer: impl Observer + Clone,
     ) -> Result<Locks, Failure> {
@@ -128,10 +136,13 @@ impl Store {
         loop {
             let connect = oarlock::builder(self.url.clone().inherit_session(true))
                 .runtime(runtime.clone())
-                .label(label.clone())
-                .ttl(ttl)
+                .label(asking.label.clone())
+                .ttl(asking.ttl)
                 .observer(observer.clone());
-            match connect.connect().await {
+            // Without a wait, `connect_timeout` is the only bound: a store that is slow is asked all the same.
+            let waits = asking.wait.is_some_and(|wait| !wait.is_zero());
+            let give_up = until.filter(|_| waits).map(|until| until.max(Instant::now() + LAST_TRY));
+            match self.answer(connect.connect(), started, give_up, &mut said).await {
                 Ok(locks) => {
                     self.say_if_implied();
                     return Ok(locks);
@@ -158,6 +169,34 @@ impl Store {
                     return Err(Failure::new(Code::Unreachable, message));
                 }
                 Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One try to connect. A store that accepts connections and is silent ends no wait later than one that refuses them.
+    async fn answer(
+        &self,
+        connect: impl Future<Output = oarlock::Result<Locks>>,
+        started: Instant,
+        give_up: Option<Instant>,
+        said: &mut bool,
+    ) -> oarlock::Result<Locks> {
+        let silent = || Error::unreachable(format!("no answer from {}", self.url));
+        let mut connect = pin!(connect);
+        loop {
+            let say_at = if *said { None } else { Some(started + SILENCE) };
+            let next = [say_at, give_up].into_iter().flatten().min();
+            let tried = match next {
+                Some(next) => tokio::time::timeout_at(next.into(), &mut connect).await,
+                None => return connect.await,
+            };
+            match tried {
+                Ok(tried) => return tried,
+                Err(_) if give_up.is_some_and(|give_up| give_up <= Instant::now()) => return Err(silent()),
+                Err(_) => {
+                    *said = true;
+                    self.messages.note(&format!("still trying: {}", silent()));
+                }
             }
         }
     }

@@ -20,6 +20,8 @@ use crate::url::Url;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Severity {
+    /// No promise is in danger by itself; an operator should know it all the same.
+    Note,
     /// It could not be found out, as without a right.
     Unknown,
     /// A promise can be broken by a rare failure, such as a power cut, or a limit is near.

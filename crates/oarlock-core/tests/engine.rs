@@ -8,7 +8,9 @@ use oarlock_core::capabilities::{Liveness, Notify};
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Ending, Page, Query};
-use oarlock_core::{Claim, ClaimId, Driver, Error, ErrorKind, Locks, LossReason, Memory, Owner, ResourceName, Result};
+use oarlock_core::{
+    Claim, ClaimId, Driver, Error, ErrorKind, Locks, LossReason, Memory, Owner, ResourceName, Result, Slot,
+};
 
 /// What is done to the attempts and watches of a driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,10 @@ enum Tamper {
     NoPush,
     /// A store of sessions: what is not released stays. Releases fail this long from the start.
     SessionReleasesFail(Duration),
+    /// Each hold is lost just before its release.
+    LostBeforeRelease,
+    /// The answer to the first release is lost.
+    ReleaseUnanswered,
 }
 
 struct Tampered {
@@ -101,6 +107,11 @@ impl Driver for Tampered {
         {
             return Err(Error::unreachable("away"));
         }
+        match self.tamper {
+            Tamper::LostBeforeRelease => self.inner.kit().lose(resource.as_str())?,
+            Tamper::ReleaseUnanswered => drop(Driver::release(&self.inner, resource, id, end).await?),
+            _ => {}
+        }
         Driver::release(&self.inner, resource, id, end).await
     }
 
@@ -154,6 +165,24 @@ async fn a_grant_that_comes_after_the_shutdown_is_not_believed() {
     assert!(rival.is_some(), "the session has ended");
     let late = late.await.unwrap();
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A slot is forgotten by what the release leaves: a release that finds no hold leaves nothing.
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_not_forgotten_by_a_lock_that_was_lost() {
+    for (tamper, forgotten) in [(Tamper::LostBeforeRelease, false), (Tamper::ReleaseUnanswered, true)] {
+        let world = world(tamper);
+        let ran = world.honest.once("nightly").run("7", |_| async { Ok::<_, Error>(()) }).await.unwrap();
+        assert_eq!(ran, Slot::Ran(()));
+        let (once, seen) = (world.victim.once("nightly"), world.honest.once("nightly"));
+        let last = once.last_with_record().await.unwrap().unwrap();
+        match once.forget(&last).await {
+            Ok(true) => assert!(forgotten, "the lock was lost"),
+            Ok(false) => panic!("it was the last slot"),
+            Err(error) => assert!(!forgotten && error.kind() == ErrorKind::Lost, "{error}"),
+        }
+        assert_eq!(seen.last().await.unwrap().is_none(), forgotten);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
-    checks: &[&NO_LEADER, &LEARNER, &NO_SPACE, &CORRUPT, &VERSION, &EVEN, &SINGLE, &UNLISTED, &TWO_CLUSTERS],
+    checks: &[&NO_LEADER, &LEARNER, &NO_SPACE, &CORRUPT, &VERSION, &EVEN, &SINGLE, &UNLISTED, &TWO_CLUSTERS, &NO_AUTH],
     examine: |url| {
         Box::pin(examined(url, async |url, report| {
             examine(Config::from_url(url)?, patience(url), report).await;
@@ -69,6 +69,12 @@ static UNLISTED: Check = Check {
     severity: Severity::Warning,
     promise: Promise::BoundedWait,
     fix: "name all voting members in the URL of every client",
+};
+static NO_AUTH: Check = Check {
+    id: "etcd-no-auth",
+    severity: Severity::Note,
+    promise: Promise::BeliefEndsFirst,
+    fix: "etcdctl user add root, then the user and the role that docs/backends/etcd.md names, then etcdctl auth enable",
 };
 static TWO_CLUSTERS: Check = Check {
     id: "etcd-two-clusters",
@@ -153,7 +159,7 @@ struct AuthStatus {
 
 async fn examine(config: Config, limit: Duration, report: &mut Report) {
     let (mut clusters, mut alarms) = (BTreeMap::<u64, Vec<&str>>::new(), BTreeSet::new());
-    let (mut voters, mut listed) = (None, BTreeSet::new());
+    let (mut voters, mut listed, mut is_open) = (None, BTreeSet::new(), false);
     for member in &config.members {
         let mut on = report.on(member);
         match within(limit, ask(&config, member, &mut on)).await {
@@ -162,6 +168,7 @@ async fn examine(config: Config, limit: Duration, report: &mut Report) {
                 listed.insert(seen.member);
                 alarms.extend(seen.alarms);
                 voters = voters.or(seen.voters);
+                is_open |= seen.is_open;
             }
             Err(error) => on.failed(&error),
         }
@@ -179,6 +186,9 @@ async fn examine(config: Config, limit: Duration, report: &mut Report) {
         let named: Vec<_> = clusters.values().map(|members| members.join(",")).collect();
         let reason = format!("they are of different clusters: {}. Two clients can hold one lock", named.join(" and "));
         report.find(&TWO_CLUSTERS, reason);
+    }
+    if is_open {
+        report.find(&NO_AUTH, "authentication is off: every client that reaches it may delete every lock");
     }
     for (kind, member) in alarms {
         match kind {
@@ -289,6 +299,8 @@ async fn list_locks(config: Config, report: &mut Report) -> Result<()> {
 }
 
 struct Seen {
+    /// Authentication is off.
+    is_open: bool,
     cluster: u64,
     member: u64,
     voters: Option<Vec<Member>>,
@@ -328,11 +340,23 @@ async fn ask(config: &Config, address: &str, on: &mut OnServer<'_>) -> Result<Se
             on.failed(error);
         }
     }
-    if let Ok(auth) = member.unary::<_, AuthStatus>("/etcdserverpb.Auth/AuthStatus", Empty {}).await {
-        on.fact("authentication", if auth.enabled { "on" } else { "off: every client may delete every lock" });
+    let is_open = is_open(config, &member).await;
+    if let Some(is_open) = is_open {
+        on.fact("authentication", if is_open { "off" } else { "on" });
     }
+    let is_open = is_open == Some(true);
     let alarms = alarms.map(|found| found.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect());
-    Ok(Seen { cluster, member: id, voters: voters.ok(), alarms: alarms.unwrap_or_default() })
+    Ok(Seen { cluster, member: id, voters: voters.ok(), alarms: alarms.unwrap_or_default(), is_open })
+}
+
+/// Whether authentication is off; `None` if that is not to be seen.
+async fn is_open(config: &Config, member: &Connection) -> Option<bool> {
+    if let Ok(auth) = member.unary::<_, AuthStatus>("/etcdserverpb.Auth/AuthStatus", Empty {}).await {
+        return Some(!auth.enabled);
+    }
+    // Before 3.5 there is no such request. A client without a name sees the users only while authentication is off.
+    let listed = member.unary::<_, Empty>("/etcdserverpb.Auth/UserList", Empty {}).await;
+    config.user.is_none().then(|| listed.is_ok())
 }
 
 /// Versions in which a member that was the leader before can expire leases by its own clock.

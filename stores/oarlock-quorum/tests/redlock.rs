@@ -1,4 +1,5 @@
-//! The suite on Redlock, over three, four and five servers; each connection has proxies of its own.
+//! The suite on Redlock, over three, four and five servers; each connection has proxies of its own, and logs in as a
+//! user with no more rights than locks need.
 //!
 //! `OARLOCK_REDLOCK=5` runs it on that many alone.
 
@@ -12,6 +13,7 @@ use oarlock_core::driver::BoxFuture;
 use oarlock_quorum::redlock;
 use oarlock_redis::{Address, Config, Layout};
 use oarlock_testbed::proxied::failed;
+use oarlock_testbed::server::RedisUser;
 use oarlock_testbed::{ProxiedConnection, Proxy, Redis as Server};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -23,7 +25,8 @@ struct Store {
 
 fn config(addr: SocketAddr) -> Config {
     let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
-    (config.layout, config.prefix) = (Layout::Plain, String::new());
+    (config.layout, config.prefix) = (Layout::Plain, "locks:".to_owned());
+    (config.user, config.password) = (Some("app".to_owned()), Some(RedisUser::PASSWORD.to_owned()));
     config
 }
 
@@ -87,6 +90,8 @@ impl Fixture for Store {
 
 fn main() -> Result<(), Failure> {
     let chosen: Option<usize> = std::env::var("OARLOCK_REDLOCK").ok().map(|count| count.parse()).transpose()?;
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let user = RedisUser::new(&oarlock_redis::rights(&config(anywhere), "app")?)?;
     let mut content = true;
     for count in [3, 4, 5] {
         if chosen.is_some_and(|chosen| chosen != count) {
@@ -94,7 +99,7 @@ fn main() -> Result<(), Failure> {
         }
         let mut servers = Vec::new();
         for _ in 0..count {
-            match Server::start_or_skip()? {
+            match Server::start_with_or_skip(&[("aclfile", &user.file())])? {
                 Some(server) => servers.push(server),
                 None => return Ok(()),
             }

@@ -4,9 +4,7 @@
 //! `OARLOCK_REDIS=cluster` runs it on that one alone, and `OARLOCK_LONG=1` all of it everywhere.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +13,7 @@ use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
 use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
 use oarlock_testbed::proxied::{done, failed};
-use oarlock_testbed::server::{MASTER, redis_command};
+use oarlock_testbed::server::{MASTER, RedisUser, redis_command, redis_version};
 use oarlock_testbed::{ProxiedConnection, Proxy, RedisCluster, RedisSentinel, RedisTls};
 
 /// Servers under test.
@@ -217,46 +215,16 @@ fn run_without(store: Store, topics: &[&str]) -> bool {
     !ended.has_failed()
 }
 
-/// A user with the rights that the locks of this configuration need, and no other.
-struct User {
-    rights: String,
-    /// The file in which the server finds it, also after a restart.
-    file: tempfile::NamedTempFile,
-}
-
-impl User {
-    /// Makes the user, and lets `config` log in as it.
-    fn of(config: &mut Config) -> Result<Self, Failure> {
-        (config.user, config.password) = (Some("app".into()), Some("swordfish".into()));
-        let mut rights = oarlock_redis::rights(config, "app")?.trim_end().replacen("ACL SETUSER ", "", 1);
-        let mut all = "~* &* +@all";
-        if server_version()?.is_some_and(|version| version < (6, 2)) {
-            // There are no rights on channels yet.
-            let is_known = |rule: &&str| *rule != "resetchannels" && !rule.starts_with('&');
-            rights = rights.split(' ').filter(is_known).collect::<Vec<_>>().join(" ");
-            all = "~* +@all";
-        }
-        let mut file = tempfile::NamedTempFile::new()?;
-        write!(file, "user default on nopass {all}\nuser {rights} >swordfish\n")?;
-        Ok(Self { rights, file })
-    }
-
-    fn file(&self) -> String {
-        self.file.path().display().to_string()
-    }
-
-    /// Makes the user on a server that runs.
-    fn join(&self, addr: SocketAddr) -> std::io::Result<()> {
-        let words: Vec<_> =
-            ["ACL", "SETUSER"].into_iter().chain(self.rights.split(' ')).chain([">swordfish"]).collect();
-        redis_command(addr, &words).map(|_| ())
-    }
+/// A user with the rights that the locks of this configuration need, and no other; `config` logs in as it.
+fn user(config: &mut Config) -> Result<RedisUser, Failure> {
+    (config.user, config.password) = (Some("app".into()), Some(RedisUser::PASSWORD.into()));
+    Ok(RedisUser::new(&oarlock_redis::rights(config, "app")?)?)
 }
 
 fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let mut config = Config::new(Address::Tcp(String::new(), 0));
     config.layout = layout;
-    let user = User::of(&mut config)?;
+    let user = user(&mut config)?;
     let Some(server) = oarlock_testbed::Redis::start_with_or_skip(&[("aclfile", &user.file())])? else {
         return Ok(true);
     };
@@ -265,7 +233,7 @@ fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let (alone, remembered) = (Some(server.clone()), Arc::default());
     let content = run(Store { name, config, addrs: vec![addr], alone, remembered, used: used.clone() });
     used.note(&server)?;
-    match used.unused(&user.rights) {
+    match used.unused(user.rights()) {
         unused if unused.is_empty() || oarlock_conformance::args().filter.is_some() => Ok(content),
         unused => Err(format!("{name}: no case needs the rights {unused:?}").into()),
     }
@@ -273,7 +241,7 @@ fn alone(name: &'static str, layout: Layout) -> Result<bool, Failure> {
 
 fn tls() -> Result<bool, Failure> {
     let mut config = Config::new(Address::Tcp(String::new(), 0));
-    let user = User::of(&mut config)?;
+    let user = user(&mut config)?;
     let Some(server) = RedisTls::start_with_or_skip(&[("aclfile", &user.file())])? else { return Ok(true) };
     let addr = server.addr();
     config.address = Address::Tcp(addr.ip().to_string(), addr.port());
@@ -293,7 +261,7 @@ fn sentinel() -> Result<bool, Failure> {
     }
     let hosts = context.sentinels.iter().map(|sentinel| host(sentinel.addr())).collect();
     let mut config = Config::new(Address::Sentinel { hosts, master: MASTER.to_owned() });
-    let user = User::of(&mut config)?;
+    let user = user(&mut config)?;
     for machine in &context.machines {
         user.join(machine.server.addr())?;
     }
@@ -301,17 +269,6 @@ fn sentinel() -> Result<bool, Failure> {
     let (remembered, used) = (Arc::default(), Arc::default());
     let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered, used };
     Ok(run_without(store, THE_SAME_ANYWHERE))
-}
-
-/// The version of the server that is installed, as far as it is one of Redis.
-fn server_version() -> Result<Option<(u32, u32)>, Failure> {
-    let said = match Command::new("redis-server").arg("--version").output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        said => said?.stdout,
-    };
-    let said = String::from_utf8(said)?;
-    let mut numbers = said.split_once("v=").map_or("", |(_, version)| version).split('.').map(str::parse);
-    Ok(numbers.next().zip(numbers.next()).and_then(|(major, minor)| major.ok().zip(minor.ok())))
 }
 
 /// A server that is too old for a cluster: a client of one is refused when it connects.
@@ -331,7 +288,7 @@ fn refused() -> Result<bool, Failure> {
 const CLUSTER_NEEDS: &str = "a cluster needs Redis 7: the client refuses an older one when it connects (all its cases)";
 
 fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
-    if server_version()?.is_some_and(|(major, _)| major < 7) {
+    if redis_version()?.is_some_and(|(major, _)| major < 7) {
         return refused();
     }
     let Some(context) = RedisCluster::start_or_skip()? else { return Ok(true) };
@@ -340,7 +297,7 @@ fn cluster(name: &'static str, layout: Layout) -> Result<bool, Failure> {
     let addrs: Vec<_> = nodes.map(oarlock_testbed::server::Server::addr).collect();
     let mut config = Config::new(Address::Cluster(addrs.iter().map(|addr| host(*addr)).collect()));
     config.layout = layout;
-    let user = User::of(&mut config)?;
+    let user = user(&mut config)?;
     for node in context.masters.iter().chain(&context.replicas) {
         redis_command(node.addr(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])?;
         user.join(node.addr())?;

@@ -581,6 +581,29 @@ async fn a_right_that_is_missing_is_named() {
     }
 }
 
+/// As on managed servers, which may deny it to every user: a waiter that listens is notified all the same.
+#[tokio::test]
+async fn a_user_does_not_need_pubsub() {
+    let mut bed = bed!();
+    let mut config = bed.config();
+    (config.user, config.password) = (Some("app".into()), Some("swordfish".into()));
+    let rights = oarlock_redis::rights(&config, "app").unwrap();
+    let grant: Vec<_> = rights.split_whitespace().chain([">swordfish", "-pubsub"]).collect();
+    let _: Value = bed.ask(&grant).await;
+    let open = async || Locks::over(Redis::open(config.clone()).await.unwrap()).unwrap();
+    let (one, two) = (open().await, open().await);
+    let guard = one.mutex("deploy").lock().await.unwrap();
+    let waiting = tokio::spawn(async move { two.mutex("deploy").lock().await.map(|guard| guard.fence()) });
+    let waits = |waiters: &Waiters| matches!(waiters, Waiters::Listed(waiters) if !waiters.is_empty());
+    while !waits(&one.inspect(&deploy()).await.unwrap().waiters) {
+        tokio::task::yield_now().await;
+    }
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("long before its lease");
+    assert!(next.unwrap().unwrap() > fence);
+}
+
 #[tokio::test]
 async fn a_user_that_is_refused_is_told_so() {
     let mut context = context!();

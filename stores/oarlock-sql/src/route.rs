@@ -64,6 +64,12 @@ impl Route {
         self.hosts.len() > 1
     }
 
+    /// Every server but the one that served last.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Host> {
+        let current = self.current();
+        self.hosts.iter().filter(move |host| *host != current)
+    }
+
     /// The place of the server that served last, or of the first.
     fn place(&self) -> usize {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,6 +23,7 @@ mod redis_cluster;
 mod redis_command;
 mod redis_sentinel;
 mod redis_tls;
+mod redis_user;
 mod zookeeper;
 mod zookeeper_tls;
 
@@ -51,9 +52,10 @@ pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
 pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
-pub use self::redis_command::redis_command;
+pub use self::redis_command::{redis_command, until};
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_tls::RedisTlsProgram;
+pub use self::redis_user::{RedisUser, redis_version};
 pub use self::zookeeper::{ZooKeeperEnsemble, ZooKeeperProgram};
 pub use self::zookeeper_tls::ZooKeeperTlsProgram;
 

@@ -21,6 +21,8 @@ pub(super) struct Suite {
     pub(super) store: &'static str,
     /// The crate and the test.
     pub(super) program: &'static str,
+    /// The feature that it is built with, if that is not one of the other tests; and which of its parts then runs.
+    pub(super) feature: Option<(&'static str, (&'static str, &'static str))>,
     /// The version of the server that a search path leads to.
     pub(super) version: fn(&Workspace, &OsStr) -> Option<String>,
     /// Servers beside the one that is installed.
@@ -28,6 +30,11 @@ pub(super) struct Suite {
 }
 
 impl Suite {
+    /// The crate, the test and the feature.
+    pub(super) fn title(&self) -> String {
+        self.feature.map_or_else(|| self.program.to_owned(), |(feature, _)| format!("{}, {feature}", self.program))
+    }
+
     /// What its servers are called in the table, each once.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         let mut names: Vec<_> = std::iter::once(self.store).chain(self.others.iter().map(Other::name)).collect();
@@ -113,8 +120,8 @@ impl Other {
 /// The server that shares the suite of another.
 pub(super) const VALKEY: &str = "valkey";
 
-/// What the suite of ZooKeeper is called.
-pub(super) const ZOOKEEPER: &str = "zookeeper";
+/// What the suite of ZooKeeper with TLS is called.
+pub(super) const ENCRYPTED: &str = "zks";
 
 /// Every suite.
 pub(super) const SUITES: &[Suite] = &[
@@ -122,6 +129,7 @@ pub(super) const SUITES: &[Suite] = &[
         name: "redis",
         store: "Redis",
         program: "oarlock-redis test conformance",
+        feature: None,
         version: |_, path| version_of(&find(path, &[], "redis-server")?),
         others: &[
             Other::new("Redis", Server::new("redis-6", "redis-server", "usr/bin/redis-server").of("bullseye"), BIN),
@@ -140,6 +148,7 @@ pub(super) const SUITES: &[Suite] = &[
         name: "etcd",
         store: "etcd",
         program: "oarlock-etcd test conformance",
+        feature: None,
         version: |_, path| version_of(&find(path, &[], "etcd")?),
         others: &[
             Other::new("etcd", Server::new("etcd", "etcd-server", "usr/bin/etcd"), BIN),
@@ -148,16 +157,27 @@ pub(super) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
-        name: ZOOKEEPER,
+        name: "zookeeper",
         store: "ZooKeeper",
         program: "oarlock-zookeeper test conformance",
+        feature: None,
         version: |_, path| zookeeper_in(find(path, &["/usr/share/java"], "zookeeper.jar")?.parent()?),
         others: &[Other::built("ZooKeeper", Package::ZooKeeper("3.9.4"))],
+    },
+    Suite {
+        name: ENCRYPTED,
+        store: "ZooKeeper with TLS",
+        program: "oarlock-zookeeper test conformance",
+        // It brings a second cryptography library.
+        feature: Some(("tls", ("OARLOCK_ZOOKEEPER", "tls"))),
+        version: |_, path| zookeeper_in(find(path, &["/usr/share/java"], "zookeeper.jar")?.parent()?),
+        others: &[Other::built("ZooKeeper with TLS", Package::ZooKeeper("3.9.4"))],
     },
     Suite {
         name: "postgres",
         store: "PostgreSQL",
         program: "oarlock-sql test postgres_conformance",
+        feature: None,
         version: |_, path| version_of(&postgres(path)?),
         others: &[Other::new(
             "PostgreSQL",
@@ -169,6 +189,7 @@ pub(super) const SUITES: &[Suite] = &[
         name: "pgbouncer",
         store: "PostgreSQL behind PgBouncer",
         program: "oarlock-sql test postgres_pooled",
+        feature: None,
         version: |_, path| {
             let pooler = version_of(&find(path, &["/usr/sbin"], "pgbouncer")?)?;
             Some(format!("{} behind {pooler}", version_of(&postgres(path)?)?))
@@ -183,6 +204,7 @@ pub(super) const SUITES: &[Suite] = &[
         name: "mariadb",
         store: "MariaDB",
         program: "oarlock-sql test mariadb_conformance",
+        feature: None,
         version: |_, path| version_of(&find(path, &["/usr/sbin"], "mariadbd")?),
         others: &[Other::new(
             "MariaDB",
@@ -194,6 +216,7 @@ pub(super) const SUITES: &[Suite] = &[
         name: "mysql",
         store: "MySQL",
         program: "oarlock-sql test mysql_conformance",
+        feature: None,
         version: |workspace, _| {
             let home = MYSQL.home(workspace);
             let loader = Loader::of(&home)?;
@@ -202,6 +225,14 @@ pub(super) const SUITES: &[Suite] = &[
             version_in(&String::from_utf8_lossy(&command.output().ok()?.stdout))
         },
         others: &[],
+    },
+    Suite {
+        name: "redlock",
+        store: "Redlock",
+        program: "oarlock-quorum test redlock",
+        feature: None,
+        version: |_, path| Some(format!("Redis {}", version_of(&find(path, &[], "redis-server")?)?)),
+        others: &[Other::new("Redlock", Server::new("redis", "redis-server", "usr/bin/redis-server"), BIN)],
     },
 ];
 

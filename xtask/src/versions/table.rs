@@ -41,7 +41,7 @@ fn number_before(text: &str, word: &str) -> usize {
 pub(super) struct Row {
     server: &'static str,
     version: String,
-    suite: &'static str,
+    suite: String,
     tally: Tally,
     result: Outcome,
 }
@@ -61,12 +61,12 @@ impl Row {
             (true, _) => Outcome::Passed,
             (false, _) => Outcome::Failed,
         };
-        Self { server, version, suite: suite.program, tally, result }
+        Self { server, version, suite: suite.title(), tally, result }
     }
 
     pub(super) fn missing(server: &'static str, version: &str, suite: &Suite, why: &anyhow::Error) -> Self {
         let result = Outcome::Missing(format!("cannot be had here: {why:#}"));
-        Self { server, version: version.to_owned(), suite: suite.program, tally: Tally::default(), result }
+        Self { server, version: version.to_owned(), suite: suite.title(), tally: Tally::default(), result }
     }
 
     pub(super) fn failed(&self) -> bool {
@@ -109,6 +109,41 @@ const UNTESTED: &str = "
 | managed services | they need an account. What they restrict is tested: [Redis](backends/redis.md#set-up), [PostgreSQL](backends/postgres.md#set-up), [MySQL](backends/mysql.md#set-up); so are names that lead to another address, on every store, and [proxies](backends/etcd.md#behind-a-proxy) |
 ";
 
+/// Which test shows what, for each store. The name of a store leads to the file of its tests.
+const ENCRYPTION: &str = "
+## Encryption
+
+Each cell is a test, with certificates that are made on the spot: the client accepts the server in the first column, and
+refuses it in the next four. In the last one the server accepts a client for its certificate, and no other.
+
+| store | right | wrong authority | expired | another host | plain server | certificate of the client |
+|---|---|---|---|---|---|---|
+| [Redis, Valkey](../stores/oarlock-redis/tests/failures/tls.rs) | `only_a_trusted_server_is_accepted` | `only_a_trusted_server_is_accepted` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_server_that_does_not_encrypt_is_refused` | `a_server_may_ask_for_a_certificate` |
+| [Redis with Sentinel](../stores/oarlock-redis/tests/failures/tls.rs) | `only_a_trusted_sentinel_and_master_are_accepted` | `only_a_trusted_sentinel_and_master_are_accepted` | `only_a_trusted_sentinel_and_master_are_accepted` | `only_a_trusted_sentinel_and_master_are_accepted` | `only_a_trusted_sentinel_and_master_are_accepted` | as with one server |
+| [Redis Cluster](../stores/oarlock-redis/tests/failures/tls.rs) | `only_trusted_nodes_of_a_cluster_are_accepted` | `only_trusted_nodes_of_a_cluster_are_accepted` | `only_trusted_nodes_of_a_cluster_are_accepted` | `only_trusted_nodes_of_a_cluster_are_accepted` | `only_trusted_nodes_of_a_cluster_are_accepted` | as with one server |
+| [etcd](../stores/oarlock-etcd/tests/rights.rs) | `certificates_are_shown_and_checked` | `certificates_are_shown_and_checked` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `certificates_are_shown_and_checked` |
+| [ZooKeeper](../stores/oarlock-zookeeper/tests/tls.rs) | `only_a_trusted_server_is_accepted` | `only_a_trusted_server_is_accepted` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_server_that_does_not_encrypt_is_refused` | `a_server_may_require_a_certificate` |
+| [PostgreSQL](../stores/oarlock-sql/tests/postgres/tls.rs) | `locks_are_taken_over_encrypted_connections` | `a_server_that_cannot_prove_itself_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_server_that_cannot_encrypt_is_refused_where_it_must` | `a_server_may_require_a_certificate` |
+| [MariaDB, MySQL](../stores/oarlock-sql/tests/mysql/tls.rs) | `locks_are_taken_over_encrypted_connections` | `a_server_that_cannot_prove_itself_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_certificate_that_is_over_or_of_another_host_is_refused` | `a_server_that_cannot_encrypt_is_refused_where_it_must` | `a_user_may_require_a_certificate` |
+
+Redlock connects to each of its servers as to one server, and has no tests of encryption of its own.
+
+### What these tests cost
+
+Encryption and rights, in a debug build on 2 cores with much other work (load 11), each program alone. `cargo xtask test`
+runs them beside others; the suites on other versions run with `--all` only, and the suites that run as a user with the
+least rights take no longer for it.
+
+| tests | seconds | of that CPU time, with the servers |
+|---|---|---|
+| Redis: `failures tls::` | 19 | 2.4 |
+| Redis: rights, in `protocol` | 1.3 | |
+| PostgreSQL: `postgres_protocol tls:: no_right few_rights` | 24 | 9.7 |
+| MariaDB and MySQL: `mysql_protocol tls:: no_right few_rights` | 49 | 17.4 |
+
+The tests of etcd (`rights`) were not measured.
+";
+
 /// The page: the rows of this run, and from the page before it those of suites that did not run.
 pub(super) fn page(rows: &[Row], date: &str, before: &str) -> String {
     let mut page = HEAD.to_owned();
@@ -124,11 +159,12 @@ pub(super) fn page(rows: &[Row], date: &str, before: &str) -> String {
             page.extend(lines.into_iter().map(|line| line + "\n"));
         }
     }
+    page.push_str(ENCRYPTION);
     page.push_str(UNTESTED);
     page.push_str("\n## Skipped cases\n\nA case is skipped where the store cannot do what it is about.\n\n");
     page.push_str("| suite | reason | cases |\n|---|---|---|\n");
     for suite in SUITES {
-        let begin = format!("| `{}` |", suite.program);
+        let begin = format!("| `{}` |", suite.title());
         // A server that shares the suite of another has no reasons of its own.
         let lines: Vec<_> = if of(rows, suite).any(|row| row.server == suite.store) {
             reasons(of(rows, suite)).map(|(why, count)| format!("{begin} {why} | {count} |")).collect()
@@ -141,7 +177,8 @@ pub(super) fn page(rows: &[Row], date: &str, before: &str) -> String {
 }
 
 fn of<'a>(rows: &'a [Row], suite: &Suite) -> impl Iterator<Item = &'a Row> {
-    rows.iter().filter(|row| row.suite == suite.program)
+    let title = suite.title();
+    rows.iter().filter(move |row| row.suite == title)
 }
 
 /// Why cases were skipped, and how many at most on one server.
@@ -165,6 +202,22 @@ test order::d                 ... ignored (this store has no queue)
 test result: ok. 205 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 24.44s
 test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
 ";
+
+    #[test]
+    fn every_cell_of_the_table_of_encryption_is_a_test() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut cells = 0;
+        for line in ENCRYPTION.lines().filter(|line| line.starts_with("| [")) {
+            let (_, file) = line.split_once("](../").expect("a link");
+            let (file, rest) = file.split_once(')').expect("its end");
+            let source = std::fs::read_to_string(root.join(file)).expect(file);
+            for test in rest.split('`').skip(1).step_by(2) {
+                assert!(source.contains(&format!("async fn {test}(")), "{file} has no test {test}");
+                cells += 1;
+            }
+        }
+        assert_eq!(cells, 7 * 6 - 2);
+    }
 
     #[test]
     fn runs_are_added_up() {

@@ -46,7 +46,7 @@ pub(crate) fn main(args: AcquireArgs) -> Result<Exit, Failure> {
         let locks = tokio::select! {
             biased;
             signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
-            locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
+            locks = store.hold(&asking, until, events.clone()) => locks?,
         };
         if let Some(nested) = nest::held_by_ancestor(&locks, std::slice::from_ref(&name)).await {
             let (name, fence) = (text::quoted(nested.name.as_str()), nested.fence);

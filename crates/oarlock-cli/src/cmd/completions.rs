@@ -116,7 +116,7 @@ pub(crate) fn names(words: &[OsString]) -> Exit {
         let found = Store::new(&store).and_then(|store| {
             let store = Store { messages: quiet, ..store };
             block_on(async {
-                let listed = async { ls::list(&store, &store.connect().await?, false).await };
+                let listed = async { Ok(ls::in_use(&store.connect().await?).await?) };
                 tokio::time::timeout(PATIENCE, listed).await.unwrap_or_else(|_| Err(Failure::quiet(Code::Unreachable)))
             })
         });

@@ -54,7 +54,7 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<Exit, Failure> {
 
 fn exit(report: &Report) -> Exit {
     match report.worst() {
-        None => Code::Success.into(),
+        None | Some(Severity::Note) => Code::Success.into(),
         Some(Severity::Void) => Exit(2),
         Some(_) => Exit(1),
     }
@@ -64,6 +64,7 @@ fn word(severity: Severity) -> &'static str {
     match severity {
         Severity::Void => "VOID",
         Severity::Warning => "WARNING",
+        Severity::Note => "NOTE",
         _ => "UNKNOWN",
     }
 }
@@ -111,6 +112,7 @@ fn table(report: &Report, url: &str, links: &Links, verbose: bool) -> String {
     }
     lines.push(match report.worst() {
         None => format!("{url} is safe for locks: nothing was found"),
+        Some(Severity::Note) => format!("{url} is safe for locks, with notes"),
         Some(Severity::Void) => format!("{url} is NOT safe for locks: a promise is void"),
         Some(_) => format!("{url} has warnings"),
     });

@@ -91,7 +91,7 @@ pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> 
         let locks = tokio::select! {
             biased;
             signal = wait_for_stop(&mut signals, job) => return Ok(Exit::signal(signal.as_raw())),
-            locks = store.hold(&asking.label, asking.ttl, None, events.clone()) => locks?,
+            locks = store.hold(asking, None, events.clone()) => locks?,
         };
         let mut candidate = Candidate {
             settings: &settings,

@@ -43,7 +43,7 @@ pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
         let locks = tokio::select! {
             biased;
             signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
-            locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
+            locks = store.hold(&asking, until, events.clone()) => locks?,
         };
         let announce = async {
             progress::announce(&locks, &events, store.messages).await;

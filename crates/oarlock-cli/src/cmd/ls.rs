@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock::state::ResourceState;
-use oarlock::{ErrorKind, Locks};
+use oarlock::{Error, ErrorKind, Locks};
 use oarlock_core::pattern::matches;
 use oarlock_core::text::{holder, plain, span};
 use serde_json::Value;
@@ -51,29 +51,39 @@ pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
 /// How long it reads a whole store without having been told to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The locks in use. A layout without an index of them is scanned, where that takes no longer than [`PATIENCE`].
-pub(crate) async fn list(store: &Store, locks: &Locks, scan: bool) -> Result<Vec<ResourceState>, Failure> {
+async fn list(store: &Store, locks: &Locks, scan: bool) -> Result<Vec<ResourceState>, Failure> {
     if scan {
         return Ok(locks.scan().await?);
     }
+    let states = in_use(locks).await.map_err(|error| without_index(error, "show"))?;
+    if !locks.info().capabilities.listing {
+        store.messages.note(EVERY_KEY);
+    }
+    Ok(states)
+}
+
+/// What a listing of a layout without an index costs.
+pub(crate) const EVERY_KEY: &str = "this store has no index of its locks: every key is read, as with ls --scan";
+
+/// The locks in use. A layout without an index of them is scanned, where that takes no longer than [`PATIENCE`].
+pub(crate) async fn in_use(locks: &Locks) -> oarlock::Result<Vec<ResourceState>> {
     if locks.info().capabilities.listing {
-        return Ok(locks.list().await?);
+        return locks.list().await;
     }
-    let refused = |why: &str| {
-        let message = format!("{why}: name a lock instead, as in \"oarlock show NAME\"");
-        Err(Failure::new(Code::Config, message))
-    };
+    let refused = |more| Error::new(ErrorKind::Unsupported, format!("this store has no index of its locks{more}"));
     match tokio::time::timeout(PATIENCE, locks.scan()).await {
-        Ok(Ok(states)) => {
-            store.messages.note("this store has no index of its locks: every key was read, as with --scan");
-            Ok(states)
-        }
-        Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => refused("this store has no index of its locks"),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => refused(
-            "this store has no index of its locks, and to read every key takes longer than 2 s (--scan does it)",
-        ),
+        Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => Err(refused("")),
+        Ok(scanned) => scanned,
+        Err(_) => Err(refused(", and to read every key takes longer than 2 s (ls --scan does it)")),
     }
+}
+
+/// The failure of a listing. `instead` is the subcommand that takes a name, for stores that list none.
+pub(crate) fn without_index(error: Error, instead: &str) -> Failure {
+    if error.kind() != ErrorKind::Unsupported {
+        return error.into();
+    }
+    Failure::new(Code::Config, format!("{error}: name a lock instead, as in \"oarlock {instead} NAME\""))
 }
 
 fn table(states: &[ResourceState]) -> String {

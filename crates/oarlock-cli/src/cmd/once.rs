@@ -21,10 +21,10 @@ use crate::observe::EngineEvents;
 use crate::report::{Outcome, Report};
 use crate::settings::{Asking, Rules, RunSettings, open_report};
 use crate::signals::{FORWARDED, JOB, Signals};
-use crate::slot::{Clock, Current, Slots};
+use crate::slot::{Clock, Current, Reading, Slots};
 use crate::store::{Store, block_on, farewell};
 use crate::{multi, nest, progress};
-use record::{MAX_BY, Record, now, told};
+use record::{MAX_BY, Record, covers, now, told, used_up};
 
 /// Run a command once per slot, on one machine of many: the cron job of a cluster
 #[derive(Debug, clap::Args)]
@@ -171,7 +171,7 @@ impl SlotJob<'_> {
         let locks = tokio::select! {
             biased;
             signal = wait_for_stop(&mut signals, job) => return Ok(stopped(report, signal)),
-            locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
+            locks = store.hold(asking, until, events.clone()) => locks?,
         };
         let result = self.with_locks(job, report, &locks, &events, &mut signals, until).await;
         report.renewals = events.renewals();
@@ -197,7 +197,7 @@ impl SlotJob<'_> {
                 format!("busy: {name} is held by the oarlock that runs this command, fence {}.", nested.fence);
             return busy(self.settings, report, &message);
         }
-        let mut tries = 0;
+        let (mut tries, mut waited) = (0, false);
         loop {
             let once = self.lock(locks, until);
             let locked = tokio::select! {
@@ -221,7 +221,9 @@ impl SlotJob<'_> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let current = self.slots.at(Clock::of(locks).at(guard.fence()))?;
+            let reading = Clock::of(locks).at(guard.fence(), Timestamp::now());
+            self.warn_if_ahead(reading);
+            let current = self.slots.at(reading.now)?;
             report.slot = Some(current.slot.clone());
             let last = LastSlot::known_to(&guard)?;
             if let Some(last) = last.filter(|last| self.is_done(last, &current.slot)) {
@@ -229,7 +231,10 @@ impl SlotJob<'_> {
                 let multi = MultiGuard::from(guard);
                 let _ = multi::release(multi, events).await;
                 // A store whose clock is a little behind that of cron must not cost a whole slot.
-                let Some(soon) = current.next_in else { return Ok(self.done(report, &last, &current.slot)) };
+                // Waited for once: a fence is the store's time only while that is ahead of the fences before it.
+                let Some(soon) = current.next_in.filter(|_| !std::mem::replace(&mut waited, true)) else {
+                    return Ok(self.done(report, &last, &current.slot));
+                };
                 store.messages.note(&format!("the next slot of the store's clock starts in {}", text::span(soon)));
                 tokio::select! {
                     biased;
@@ -262,11 +267,26 @@ impl SlotJob<'_> {
         }
     }
 
+    /// Says why this machine's clock decides, also with -q: until the time of the fences has come, machines whose clocks
+    /// differ can take the beginning of a slot for the one before it.
+    fn warn_if_ahead(&self, reading: Reading) {
+        // A text is the same at any time.
+        if let Some(ahead) = reading.ahead.filter(|_| !matches!(self.slots, Slots::Text(_))) {
+            let name = text::quoted(self.settings.names[0].as_str());
+            self.settings.store.messages.warning(&format!(
+                "the fences of {name} are {} ahead of this machine's clock: the store's clock is or was ahead, or this \
+                 one is behind. This machine's clock decides about the slot; \"oarlock doctor\" compares the clocks",
+                text::span(ahead)
+            ));
+        }
+    }
+
     /// Whether `slot` needs no run. A slot that was started and did not succeed is run again, if that is wanted: it does
     /// not run elsewhere, because we hold the lock.
     fn is_done(&self, last: &LastSlot, slot: &str) -> bool {
         let failed = || Record::of(last).is_some_and(|record| record.code != Some(0));
-        last.covers(slot) && !(self.at_least_once && *last.slot == *slot && failed())
+        let is_used_up = used_up(last).is_some_and(|done| covers(&done, slot));
+        is_used_up && !(self.at_least_once && *last.slot == *slot && failed())
     }
 
     /// A text has no end after which it is not asked for again: it is remembered anew from now on.
@@ -289,7 +309,8 @@ impl SlotJob<'_> {
         let Ok(state) = locks.inspect(&self.settings.names[0]).await else { return Elsewhere::Unknown };
         // The fence of the present holder is the store's time, a moment ago.
         let Some(fence) = state.last_fence else { return Elsewhere::Unknown };
-        let Ok(current) = self.slots.at(Clock::of(locks).at(fence)) else { return Elsewhere::Unknown };
+        let reading = Clock::of(locks).at(fence, Timestamp::now());
+        let Ok(current) = self.slots.at(reading.now) else { return Elsewhere::Unknown };
         let is_running = *last.slot == *current.slot && Record::of(&last).is_some_and(|record| record.code.is_none());
         match (is_running, self.is_done(&last, &current.slot) && current.next_in.is_none()) {
             (true, _) => Elsewhere::Running,
@@ -300,15 +321,22 @@ impl SlotJob<'_> {
 
     fn done(&self, report: &mut Report, last: &LastSlot, slot: &str) -> Exit {
         let name = text::quoted(self.settings.names[0].as_str());
-        let how = Record::of(last).map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
-        let ran = text::plain(&last.slot);
-        let message = if *last.slot == *slot {
+        let record = Record::of(last).filter(|record| !record.again);
+        let how = record.map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
+        let last = used_up(last).unwrap_or_default();
+        let ran = text::plain(&last);
+        let message = if last == slot {
             format!("done: the slot {ran} of {name} ran{how}")
         } else {
             let slot = text::plain(slot);
             format!("done: the slot {slot} of {name} counts as done, because the later slot {ran} ran{how}")
         };
-        if last.slot.len() == slot.len() {
+        if self.slots.is_ahead(&last, Timestamp::now()) {
+            // Also with -q: the job does not run until then, and only an operator can tell which clock was wrong.
+            let hint =
+                format!("{ran} is in the future: if a clock was ahead, oarlock once --forget lets slots run again");
+            self.settings.store.messages.warning(&format!("{message}; {hint}"));
+        } else if last.len() == slot.len() {
             self.settings.store.messages.note(&message);
         } else {
             // Also with -q: after a change of --slot no slot may run any more.
@@ -335,11 +363,15 @@ impl SlotJob<'_> {
         while by.len() > MAX_BY {
             by.pop();
         }
-        let mut record = Record { by, started: now(), ended: None, code: None };
+        let mut record = Record { by, started: now(), ended: None, code: None, again: false, done: None };
         let remember = self.slots.remember(current, self.keep);
         let once = locks.once(self.settings.names[0].as_str()).remember(remember);
         let mut guard = only(multi)?;
-        if !self.at_least_once {
+        if self.at_least_once {
+            let done = LastSlot::known_to(&guard)?.and_then(|last| used_up(&last));
+            record.again = !done.as_ref().is_some_and(|done| covers(done, &current.slot));
+            record.done = done.filter(|_| record.again);
+        } else {
             let text = record.text();
             let written = tokio::select! {
                 biased;
@@ -375,24 +407,24 @@ impl SlotJob<'_> {
             }
         };
         if !attended.lost {
-            self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
-            if self.at_least_once
-                && attended.status == Status::Code(0)
-                && let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await
-            {
-                self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
-                attended.lost = true;
+            if self.at_least_once && attended.status == Status::Code(0) {
+                (record.again, record.done) = (false, None);
+                (record.ended, record.code) = (Some(now()), Some(0));
+                if let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await {
+                    self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
+                    attended.lost = true;
+                }
+            } else {
+                self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
             }
         }
         run::conclude(self.settings, report, events, MultiGuard::from(guard), attended).await
     }
 
-    /// Completes the record. At most once, it is left with the release: the slot is written down already.
+    /// Completes the record, which is left with the release. At most once, the slot is written down already; at least
+    /// once, the record says that it is not used up.
     fn leave(&self, guard: &mut Guard, once: &Once, current: &Current, record: &mut Record, code: u8) {
         (record.ended, record.code) = (Some(now()), Some(code));
-        if self.at_least_once {
-            return;
-        }
         let left = once.memo(&current.slot, &record.text()).and_then(|memo| guard.leave_memo(memo));
         if let Err(error) = left {
             self.settings.store.messages.warning(&format!("the exit code is not recorded: {error}"));

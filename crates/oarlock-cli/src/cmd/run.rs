@@ -93,7 +93,7 @@ async fn run(settings: &RunSettings, job: Option<&Job>, report: &mut Report) -> 
     let locks = tokio::select! {
         biased;
         signal = wait_for_stop(&mut signals, job) => return Ok(stopped(report, signal)),
-        locks = store.hold(&asking.label, asking.ttl, until, events.clone()) => locks?,
+        locks = store.hold(asking, until, events.clone()) => locks?,
     };
     let result = with_locks(settings, job, report, &locks, &events, &mut signals, until).await;
     report.waited_ms = report.waited_ms.max(if report.acquired_at.is_none() { millis(started.elapsed()) } else { 0 });

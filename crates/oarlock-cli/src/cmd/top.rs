@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::args::{StoreArgs, span};
 use crate::cmd::break_::who;
+use crate::cmd::ls::{in_use, without_index};
 use crate::exit::{Code, Exit, Failure};
 use crate::signals::Signals;
 use crate::store::Store;
@@ -59,6 +60,10 @@ enum Answer {
 
 async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
     let locks = store.connect().await?;
+    // Said before the terminal is taken: there is nothing to show.
+    if !locks.info().capabilities.listing {
+        in_use(&locks).await.map_err(|error| without_index(error, "watch"))?;
+    }
     let mut signals = Signals::new([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM])?;
     let (told, mut terminal) = mpsc::unbounded_channel();
     let (answered, mut answers) = mpsc::unbounded_channel();
@@ -76,7 +81,7 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
             (asked, due) = (true, now + args.every);
             let (locks, answered) = (locks.clone(), answered.clone());
             tokio::spawn(async move {
-                let listed = locks.list().await.map(|states| Snapshot::of(states, now));
+                let listed = in_use(&locks).await.map(|states| Snapshot::of(states, now));
                 // The receiver is gone when the program ends.
                 let _ = answered.send(Answer::Listed(listed.map_err(|error| error.to_string())));
             });

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use oarlock::error::Retry;
 use oarlock::state::{ClaimId, ResourceName, ResourceState, Waiters};
-use oarlock::{Error, Locks};
+use oarlock::{Error, ErrorKind, Locks};
 use oarlock_core::{pattern, text};
 use serde_json::{Map, Value, json};
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::ls::{EVERY_KEY, in_use, without_index};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format, millis};
 use crate::signals::{FORWARDED, Signals};
@@ -70,7 +71,7 @@ impl Follower<'_> {
     /// Prints events until printing fails, or the store refuses for good.
     async fn follow(&mut self) -> Result<std::convert::Infallible, Failure> {
         let (mut last_look, mut gap) = (now(), None::<String>);
-        let mut change = None;
+        let (mut change, mut has_looked) = (None, false);
         loop {
             // Armed before looking, so that no change slips through between the two. Where the store sends no
             // notifications, the interval has to do.
@@ -79,6 +80,10 @@ impl Follower<'_> {
             }
             match self.look().await {
                 Ok(states) => {
+                    let is_first = !std::mem::replace(&mut has_looked, true);
+                    if is_first && self.one.is_none() && !self.locks.info().capabilities.listing {
+                        self.store.messages.note(EVERY_KEY);
+                    }
                     let at = now();
                     if let Some(since) = gap.take() {
                         self.print(&at, None, "resumed", &json!({ "since": since }))?;
@@ -88,7 +93,12 @@ impl Follower<'_> {
                     }
                     last_look = at;
                 }
-                Err(error) if error.retry() == Retry::Never => return Err(error.into()),
+                // A store that could list and is slow for once leaves a gap.
+                Err(error)
+                    if error.retry() == Retry::Never && !(has_looked && error.kind() == ErrorKind::Unsupported) =>
+                {
+                    return Err(without_index(error, "watch"));
+                }
                 Err(error) => {
                     if gap.is_none() {
                         let more = json!({ "since": last_look, "error": error.to_string() });
@@ -117,7 +127,7 @@ impl Follower<'_> {
         if let Some(name) = self.one {
             return Ok(vec![self.locks.inspect(name).await?]);
         }
-        let mut states = self.locks.list().await?;
+        let mut states = in_use(self.locks).await?;
         if let Some(pattern) = &self.args.pattern {
             states.retain(|state| pattern::matches(pattern, state.name.as_str()));
         }

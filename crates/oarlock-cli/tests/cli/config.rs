@@ -1,8 +1,11 @@
 //! Where a store is named, and where its password must never be seen.
 
-use oarlock_testbed::Redis;
+use std::time::{Duration, Instant};
 
-use super::support::{Done, TestContext, finish};
+use oarlock_testbed::Redis;
+use rustix::process::Signal;
+
+use super::support::{Done, Running, TestContext, finish};
 
 /// No message, report or variable may contain it.
 const CANARY: &str = "kanarienvogel";
@@ -118,5 +121,81 @@ fn a_password_comes_from_a_file_and_is_shown_nowhere() {
             let scheme = url.split(':').next().unwrap();
             assert!(!said.contains(CANARY), "{args:?} on {scheme}: {said}");
         }
+    }
+}
+
+/// The same for every other subcommand that talks to a store, and for the file that `torture` writes.
+#[test]
+fn no_subcommand_shows_a_password() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_with_or_skip(&[("requirepass", CANARY)]).unwrap() else { return };
+    let addr = server.addr();
+    let right = format!("redis://:{CANARY}@{addr}");
+    let wrong = format!("redis://nobody:{CANARY}@{addr}");
+    let away = format!("redis://:{CANARY}@127.0.0.1:1");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("redis://:{CANARY}@{}", silent.local_addr().unwrap());
+    let ticket = run(&context, &["acquire", "held", "-t", "1h"], &[("OARLOCK_URL", &right)]).out;
+    assert!(!ticket.is_empty() && !ticket.contains(CANARY), "{ticket}");
+    let cases: &[&[&str]] = &[
+        &["elect", "-v", "x", "--value", "me", "--on-elected", "true", "--", "true"],
+        &["elect", "-v", "x", "--observe"],
+        &["hold", "-v", "x"],
+        &["hold", "-v", "held", "-w", "1s"],
+        &["acquire", "-v", "x", "-t", "1s", "-w", "1s"],
+        &["renew", ticket.trim()],
+        &["show", "-v", "held"],
+        &["show", "-v", "held", "-o", "json"],
+        &["wait", "-v", "held", "-w", "1s"],
+        &["watch", "-v"],
+        &["once", "x", "--show"],
+        &["once", "x", "--forget", "7", "--yes"],
+        &["break", "held", "--fence", "1", "--yes"],
+        &["bench", "-v", "--only", "pair", "--duration", "100ms"],
+        &["demo", "oversell"],
+        &["doctor", "-v"],
+        &["doctor", "-v", "-o", "json"],
+        &["completions", "bash"],
+        &["init", "--print"],
+        #[cfg(feature = "serve")]
+        &["serve", "-v", "--listen", "127.0.0.1:0"],
+        #[cfg(feature = "torture")]
+        &["torture", "-v", "--duration", "1s"],
+        #[cfg(feature = "torture")]
+        &["torture", "clean", "--all"],
+    ];
+    // Most of the time is spent waiting for stores that do not answer.
+    std::thread::scope(|scope| {
+        for (store, url) in [("right", &right), ("wrong", &wrong), ("away", &away), ("silent", &silent)] {
+            scope.spawn(|| cases.iter().for_each(|args| shows_no_password(&context, store, url, args)));
+        }
+    });
+}
+
+/// What this subcommand prints, and what it writes to `--history`, does not contain the password.
+fn shows_no_password(context: &TestContext, store: &str, url: &str, args: &[&str]) {
+    let (history, is_torture) =
+        (context.path(&format!("{store}.history")), args == ["torture", "-v", "--duration", "1s"]);
+    let mut command = context.bare(args);
+    if is_torture {
+        command.args(["--history", &history]);
+    }
+    command.env("OARLOCK_URL", url).env("RUST_BACKTRACE", "1");
+    let mut running = Running::start(command);
+    // Some of them go on until they are told to end.
+    let told = Instant::now() + Duration::from_secs(if is_torture { 30 } else { 2 });
+    while running.is_running() && Instant::now() < told {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if running.is_running() {
+        running.signal(Signal::TERM);
+    }
+    let done = running.finish();
+    let written = std::fs::read_to_string(&history).unwrap_or_default();
+    if is_torture && store == "right" {
+        assert!(written.contains("redis"), "the history names its store: {done:?}");
+    }
+    for said in [&done.out, &done.err, &written] {
+        assert!(!said.contains(CANARY), "{args:?} on {store}: {said}");
     }
 }

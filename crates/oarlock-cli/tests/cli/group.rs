@@ -1,10 +1,12 @@
 //! The command's process group.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
-use super::support::{Running, TestContext, await_death, is_alive};
+use super::support::{Running, TestContext, await_death, await_true, is_alive};
 
 #[test]
 fn the_command_leads_a_group_of_its_own() {
@@ -24,6 +26,35 @@ fn killing_us_kills_the_command() {
     running.signal(Signal::KILL);
     await_death(&pid);
     assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0, "and the lock is free");
+}
+
+/// The same when the terminal is closed, as when an ssh connection ends or its window is closed (etcd 10117). `script`
+/// owns the terminal, which is closed when it dies.
+#[test]
+fn closing_the_terminal_ends_the_command_and_releases_the_lock() {
+    let context = TestContext::new();
+    let report = context.path("report");
+    let run = format!(
+        "exec {} run x -t 1h --report {report} -c 'echo pid $$; exec sleep 100'",
+        env!("CARGO_BIN_EXE_oarlock")
+    );
+    let mut command = context.session("script");
+    command.args(["-qfc", &run, "/dev/null"]).env("OARLOCK_URL", context.url()).stdin(Stdio::piped());
+    let mut terminal = Running::start(command);
+    let line = terminal.line();
+    let pid = line.trim().strip_prefix("pid ").unwrap_or_else(|| panic!("{line}")).to_owned();
+    assert_eq!(context.code(&["run", "-n", "x", "--", "true"]), 75);
+    terminal.signal(Signal::KILL);
+    await_death(&pid);
+    assert_eq!(context.code(&["run", "-w", "20", "x", "--", "true"]), 0, "long before its lease of an hour");
+    // Released by us, not by the death of a process: the report is written after that.
+    let mut written = String::new();
+    await_true("the report", || {
+        written = std::fs::read_to_string(&report).unwrap_or_default();
+        !written.is_empty()
+    });
+    let report: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(report["child_status"]["signal"], 1, "{report:#}");
 }
 
 /// "Running under a shell leaks grandchildren" (consul 2090).

@@ -1,6 +1,10 @@
 //! Looking: `ls`, `show`, `wait`.
 
-use super::support::{Running, TestContext};
+use oarlock_testbed::{MariaDb, Postgres, Redis};
+use rustix::process::Signal;
+
+use super::job::Terminal;
+use super::support::{Done, Running, TestContext, finish};
 
 /// "List active locks from the command line" (node-redlock 56).
 #[test]
@@ -94,7 +98,66 @@ fn wait_waits_without_taking() {
     assert_eq!(holder.finish().code, Some(0));
     assert_eq!(until_free.finish().code, Some(0));
     let stopped = Running::start(context.oarlock(["wait", "y", "--held", "-v"]));
-    stopped.await_handler(rustix::process::Signal::INT);
-    stopped.signal(rustix::process::Signal::INT);
+    stopped.await_handler(Signal::INT);
+    stopped.signal(Signal::INT);
     assert_eq!(stopped.finish().code, Some(130));
+}
+
+fn at(context: &TestContext, url: &str, args: &[&str]) -> Done {
+    let mut command = context.bare(args);
+    command.env("OARLOCK_URL", url);
+    finish(command)
+}
+
+fn top(context: &TestContext, url: &str) -> Terminal {
+    let store = format!("OARLOCK_URL={url}");
+    Terminal::with(context, &["env", &store, env!("CARGO_BIN_EXE_oarlock"), "top"])
+}
+
+/// Layouts of other programs have no index of their locks: every key is read instead.
+#[test]
+fn a_layout_without_an_index_is_scanned() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    for layout in ["plain", "redisson"] {
+        let url = format!("{}?layout={layout}&prefix={layout}:", server.url());
+        let mut hold = context.bare(["hold", "job/7"]);
+        hold.env("OARLOCK_URL", &url).stdin(std::process::Stdio::piped());
+        let mut holder = Running::start(hold);
+        assert!(holder.line().starts_with("job/7"), "{layout}");
+        let listed = at(&context, &url, &["ls", "-o", "name"]);
+        assert_eq!((listed.code, listed.out.as_str()), (Some(0), "job/7\n"), "{layout}: {listed:?}");
+        assert!(listed.err.contains("no index"), "{layout}: {listed:?}");
+        let mut watch = context.bare(["watch", "job/*", "-i", "50ms"]);
+        watch.env("OARLOCK_URL", &url);
+        let mut watch = Running::start(watch);
+        assert!(watch.line().contains("\"present\""), "{layout}");
+        let mut screen = top(&context, &url);
+        screen.expect("job/7");
+        screen.press("q");
+        assert_eq!(holder.finish().code, Some(0));
+        assert!(watch.line().contains("\"released\""), "{layout}");
+        watch.signal(Signal::TERM);
+        let watched = watch.finish();
+        assert!(watched.code == Some(143) && watched.err.contains("no index"), "{layout}: {watched:?}");
+    }
+}
+
+/// Where the server keeps no names, one line says what to do instead. It is a failure, because an empty list is not the
+/// answer.
+#[test]
+fn a_store_that_knows_no_names_says_what_to_do() {
+    let context = TestContext::new();
+    let (postgres, mariadb) = (Postgres::start_or_skip().unwrap(), MariaDb::start_or_skip().unwrap());
+    for url in [postgres.as_ref().map(Postgres::url), mariadb.as_ref().map(MariaDb::url)].into_iter().flatten() {
+        let url = format!("{url}{}mode=session", if url.contains('?') { '&' } else { '?' });
+        for (args, instead) in [(&["ls"][..], "oarlock show NAME"), (&["watch"], "oarlock watch NAME")] {
+            let refused = at(&context, &url, args);
+            assert_eq!((refused.code, refused.out.as_str()), (Some(78), ""), "{url} {args:?}: {refused:?}");
+            assert!(refused.err.contains(instead) && refused.err.lines().count() == 1, "{url}: {refused:?}");
+            assert!(!refused.err.contains("another store"), "{url}: {refused:?}");
+        }
+        top(&context, &url).expect("oarlock watch NAME");
+        assert_eq!(at(&context, &url, &["show", "x"]).code, Some(0), "{url}");
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use oarlock_testbed::proxy::Direction;
-use oarlock_testbed::{Proxy, Redis};
+use oarlock_testbed::{Proxy, Redis, RedisClock};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -76,8 +77,22 @@ fn a_failed_slot_is_run_again_if_asked_for() {
     assert!(skipped.code == Some(0) && skipped.out.is_empty() && skipped.err.contains("exit code 3"), "{skipped:?}");
     let failed = once(&context, &["job", "--slot", "7", "--at-least-once", "--", "sh", "-c", "echo again; exit 4"]);
     assert_eq!((failed.code, failed.out.as_str()), (Some(4), "again\n"), "{failed:?}");
+    let seen = shown(&context, "job");
+    assert_eq!((&seen["slot"], &seen["exit_code"]), (&"7".into(), &4.into()), "the last run: {seen}");
+    let used = once(&context, &["job", "--slot", "7", "--", "echo", "again"]);
+    assert!(used.out.is_empty() && used.err.contains("exit code 4"), "it stays used up: {used:?}");
     let failed = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "sh", "-c", "exit 5"]);
     assert_eq!(failed.code, Some(5));
+    // The failure is on record, and uses nothing up.
+    let seen = shown(&context, "job");
+    assert_eq!((&seen["slot"], &seen["exit_code"], &seen["running"]), (&"8".into(), &5.into(), &false.into()));
+    let text = once(&context, &["job", "--show"]);
+    assert!(text.out.contains("exit code 5, to be run again"), "{text:?}");
+    let earlier = once(&context, &["job", "--slot", "7", "--", "echo", "again"]);
+    assert!(earlier.out.is_empty() && earlier.err.contains("done: the slot 7 of \"job\" ran"), "{earlier:?}");
+    assert_eq!(once(&context, &["fresh", "--slot", "8", "--at-least-once", "--", "false"]).code, Some(1));
+    assert_eq!(once(&context, &["fresh", "--slot", "7", "--", "echo", "earlier"]).out, "earlier\n");
+    assert_eq!(once(&context, &["fresh", "--slot", "8", "--", "echo", "and it"]).out, "and it\n");
     let repeated = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "echo", "once more"]);
     assert_eq!((repeated.code, repeated.out.as_str()), (Some(0), "once more\n"), "{repeated:?}");
     let done = once(&context, &["job", "--slot", "8", "--at-least-once", "--", "echo", "too much"]);
@@ -255,4 +270,65 @@ fn no_command_is_started_after_a_stop() {
     // A command that was started is ended by the same signal, and prints nothing either.
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     assert_eq!((&report["outcome"], &report["child_status"]), (&"stopped".into(), &Value::Null), "{report}");
+}
+
+/// A Redis whose clock the test moves, and `once` on it with the options given.
+fn clocked(context: &TestContext) -> Option<(RedisClock, impl Fn(&[&str]) -> Done)> {
+    let server = RedisClock::start_or_skip().unwrap()?;
+    let url = format!("redis://{}", server.addr());
+    let on = move |args: &[&str]| {
+        let mut command = context.bare(["once"]);
+        command.args(args).env("OARLOCK_URL", &url);
+        if !args.iter().any(|arg| ["--show", "--forget"].contains(arg)) {
+            command.args(["--", "sh", "-c", "echo $OARLOCK_SLOT"]);
+        }
+        finish(command)
+    };
+    Some((server, on))
+}
+
+fn seconds_from_now(slot: &str) -> i64 {
+    let slot: Timestamp = slot.trim().parse().unwrap_or_else(|error| panic!("{error}: {slot:?}"));
+    slot.as_second() - Timestamp::now().as_second()
+}
+
+/// Machines whose clocks differ agree on the slot, because none of them decides.
+#[test]
+fn the_clock_of_the_store_decides() {
+    let context = TestContext::new();
+    let Some((server, on)) = clocked(&context) else { return };
+    server.set_clock(-86_400_000_000).unwrap();
+    let behind = on(&["behind", "--slot", "1h"]);
+    let far = seconds_from_now(&behind.out);
+    assert!((-90_100..=-86_300).contains(&far), "{far} s: {behind:?}");
+    server.set_clock(240_000_000).unwrap();
+    let ahead = on(&["ahead", "--slot", "10s"]);
+    let far = seconds_from_now(&ahead.out);
+    assert!((150..=240).contains(&far), "{far} s: {ahead:?}");
+    assert_eq!((behind.err.as_str(), ahead.err.as_str()), ("", ""));
+}
+
+/// Fences never fall: after a grant by a clock that was ahead they are not the time for as long as it was ahead.
+#[test]
+fn a_clock_that_was_ahead_does_not_stop_a_job() {
+    let context = TestContext::new();
+    let Some((server, on)) = clocked(&context) else { return };
+    server.set_clock(2 * 86_400_000_000).unwrap();
+    let ahead = on(&["job", "--slot", "1s", "-q"]);
+    assert!(seconds_from_now(&ahead.out) <= 0, "{ahead:?}");
+    assert!(ahead.err.contains("ahead of this machine's clock") && ahead.err.contains("doctor"), "{ahead:?}");
+    server.set_clock(0).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    let later = on(&["job", "--slot", "1s", "-q"]);
+    assert!(seconds_from_now(&later.out) <= 0 && later.out > ahead.out, "{ahead:?} {later:?}");
+    assert!(later.err.contains("47 h 59 min ahead of this machine's clock"), "until the time has come: {later:?}");
+    let text = on(&["job", "--slot", "3000-01-01T00:00:00Z", "-q"]);
+    assert_eq!((text.out.as_str(), text.err.as_str()), ("3000-01-01T00:00:00Z\n", ""), "a text needs no clock");
+    // A slot that a wrong clock named stops the job: also with -q it says so, and what to do.
+    let stopped = on(&["job", "--slot", "1s", "-q"]);
+    assert_eq!((stopped.code, stopped.out.as_str()), (Some(0), ""), "{stopped:?}");
+    assert!(stopped.err.contains("is in the future") && stopped.err.contains("--forget"), "{stopped:?}");
+    let forgotten = on(&["job", "--forget", "3000-01-01T00:00:00Z", "--yes"]);
+    assert_eq!(forgotten.code, Some(0), "{forgotten:?}");
+    assert!(!on(&["job", "--slot", "1s", "-q"]).out.is_empty());
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_testbed::Redis;
 
+use super::job::Terminal;
 use super::support::{Running, TestContext};
 
 /// Runs it with this URL in the environment, as secrets should be: its exit code and what it said.
@@ -160,4 +161,43 @@ fn a_wait_for_a_store_that_is_away_keeps_to_its_time() {
     let started = Instant::now();
     assert_eq!(at(&context, "redis://127.0.0.1:1", &["run", "-n", "x", "--", "true"]).0, 69);
     assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+/// The same for one that accepts connections and never answers, as a server that hangs or a firewall does.
+#[test]
+fn a_wait_for_a_silent_store_keeps_to_its_time() {
+    let context = TestContext::new();
+    // The kernel accepts, and nothing ever reads.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = silent.local_addr().unwrap();
+    for scheme in ["redis", "etcd", "zk", "postgres", "mysql"] {
+        let database = if ["postgres", "mysql"].contains(&scheme) { "/locks" } else { "" };
+        for (wait, timeout, least) in [("3", "60s", 3), ("0.2", "60s", 0), ("0", "2s", 2)] {
+            let url = format!("{scheme}://{addr}{database}?connect_timeout={timeout}");
+            let started = Instant::now();
+            let (code, said) = at(&context, &url, &["run", "-w", wait, "x", "--", "true"]);
+            let took = started.elapsed();
+            assert!(code == 69 && said.contains("gave up after") && said.contains("answer"), "{url} {code}: {said}");
+            assert_eq!(said.contains("still trying"), least > 0, "{url}: {said}");
+            assert!(said.contains(&addr.to_string()), "{url}: {said}");
+            assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(20), "{url} -w {wait}: {took:?}");
+        }
+    }
+}
+
+/// Whatever takes longer than a second on a terminal says what it does.
+#[test]
+fn a_slow_connection_is_told_on_a_terminal() {
+    let context = TestContext::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("OARLOCK_URL=redis://{}?connect_timeout=20s", silent.local_addr().unwrap());
+    let mut cases = vec![&["ls"][..], &["show", "x"], &["watch"]];
+    if cfg!(feature = "torture") {
+        cases.push(&["torture"]);
+    }
+    for args in cases {
+        let mut terminal =
+            Terminal::with(&context, &[&["env", &*url, env!("CARGO_BIN_EXE_oarlock")][..], args].concat());
+        terminal.expect("connecting to redis://127.0.0.1:");
+    }
 }

@@ -76,6 +76,8 @@ impl<'a> StoreUnderTest<'a> {
         // elect: the leader runs the command, and resigns with it.
         self.expect(&["elect", "day/elect", "--value", "me", "--", "echo", "leads"], 0, "leads");
 
+        self.hand_over();
+
         // hold, ls, show, wait, break: who has it, and how to end that.
         // Every store tells the holder of a break within a third of its lease.
         let mut holder = self.start(&["hold", "day/held", "-t", "6s", "--reason", "lunch"]);
@@ -144,6 +146,41 @@ impl<'a> StoreUnderTest<'a> {
 
         let missing: Vec<_> = subcommands(self.context).difference(&self.used.borrow()).cloned().collect();
         assert!(missing.is_empty(), "not tried on {}: {missing:?}", self.url);
+    }
+
+    /// A leader that resigns is followed at once, long before its lease ends, and an observer sees both.
+    fn hand_over(&self) {
+        let lead = ["--", "sh", "-c", "echo leads; exec sleep 100"];
+        let elect = |value: &str| self.start(&[&["elect", "day/boss", "--value", value], &lead[..]].concat());
+        let mut first = elect("one");
+        assert_eq!(first.line(), "leads", "{}", self.url);
+        let mut observer = self.start(&["elect", "day/boss", "--observe", "-o", "json"]);
+        let mut seen = || {
+            let line = observer.line();
+            let change: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            change["leader"]["value"].clone()
+        };
+        assert_eq!(seen(), "one", "{}", self.url);
+        let mut second = elect("two");
+        let give_up = Instant::now() + PATIENCE;
+        while !self.run(&["show", "day/boss"]).out.contains("waiters   1") {
+            assert!(Instant::now() < give_up, "no candidate waits on {}", self.url);
+        }
+        let asked = Instant::now();
+        first.signal(Signal::TERM);
+        assert_eq!(second.line(), "leads", "{}", self.url);
+        let took = asked.elapsed();
+        println!("| hand-over | {} | {} ms |", self.url.split(':').next().unwrap_or_default(), took.as_millis());
+        assert!(took < Duration::from_secs(10), "the lease is 30 s: {took:?} on {}", self.url);
+        assert_eq!(first.finish().code, Some(143));
+        // Between the two there may have been no leader for a moment.
+        let next = seen();
+        assert_eq!(if next.is_null() { seen() } else { next }, "two", "{}", self.url);
+        second.signal(Signal::TERM);
+        assert_eq!(second.finish().code, Some(143));
+        assert!(seen().is_null(), "it resigned on {}", self.url);
+        observer.signal(Signal::TERM);
+        assert_eq!(observer.finish().code, Some(143));
     }
 
     /// What `top` shows on a terminal.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::options;
 use crate::claim::ResourceName;
+use crate::driver::Released;
 use crate::engine::{LAST_CHANCE, Poller, Request, Wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
@@ -233,7 +234,8 @@ impl Once {
     /// If the future is dropped, the slot may have been forgotten or not.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if the work goes on for longer than [`wait`](Self::wait). Else as [`lock`](Self::lock).
+    /// [`ErrorKind::Busy`] if the work goes on for longer than [`wait`](Self::wait). [`ErrorKind::Lost`] if the lock was
+    /// lost before the slot was forgotten. Else as [`lock`](Self::lock).
     ///
     /// # Examples
     /// ```
@@ -249,13 +251,19 @@ impl Once {
     /// ```
     pub async fn forget(&self, last: &LastSlot) -> Result<bool> {
         let guard = self.lock().await?;
-        let is_last = LastSlot::known_to(&guard)?.is_some_and(|found| found.slot == last.slot);
-        if is_last {
-            guard.release_leaving("").await?;
-        } else {
+        if LastSlot::known_to(&guard)?.is_none_or(|found| found.slot != last.slot) {
             guard.release().await?;
+            return Ok(false);
         }
-        Ok(is_last)
+        // What a release leaves is left only if it ends the hold. Without that, the reply to a release that did may have
+        // been lost, or the lock was lost before.
+        if guard.release_leaving("").await? != Released::NotHeld
+            || self.last().await?.is_none_or(|found| found != last.slot)
+        {
+            return Ok(true);
+        }
+        let message = "the lock was lost before the slot was forgotten";
+        Err(Error::new(ErrorKind::Lost, message).about(&self.request.claim.resource))
     }
 
     /// The memo of a slot with a record, to be left by [`Guard::leave_memo`] when the lock is released.

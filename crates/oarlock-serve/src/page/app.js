@@ -163,7 +163,7 @@ async function showStore() {
   const words = findings.length ? `, ${findings.length} finding${findings.length > 1 ? "s" : ""}` : "";
   $("badge").hidden = false;
   $("badge").textContent = `${store.badge}${words}`;
-  $("badge").className = `badge${isVoid ? " void" : !store.correct || findings.length ? " unsafe" : ""}`;
+  $("badge").className = `badge${isVoid ? " void" : !store.correct || findings.some((finding) => finding.severity !== "note") ? " unsafe" : ""}`;
   const rows = findings.map((finding) => element("div", {},
     element("h2", { class: finding.severity }, `${finding.severity.toUpperCase()} ${finding.id}`, finding.server ? ` on ${plain(finding.server)}` : ""),
     element("p", {}, plain(finding.reason)),

@@ -514,7 +514,7 @@ async fn dial_for(config: &Config, session: &Session) -> Result<Conn> {
 }
 
 /// Whether the server takes no writes of ordinary users.
-async fn is_read_only(conn: &mut Conn) -> mysql_async::Result<bool> {
+pub(crate) async fn is_read_only(conn: &mut Conn) -> mysql_async::Result<bool> {
     let told: Option<String> = conn.query_first("SELECT CAST(@@global.read_only AS CHAR)").await?;
     Ok(told.is_some_and(|told| !matches!(told.as_str(), "0" | "OFF")))
 }

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::config::is_session;
 use crate::inspect;
 use crate::mysql::config::Config;
-use crate::mysql::connection::{dial, probe};
+use crate::mysql::connection::{dial, is_read_only, probe};
 use crate::mysql::driver::INSPECT;
 use crate::mysql::error::failed;
 use crate::mysql::flavour::Flavour;
@@ -25,8 +25,20 @@ use crate::route::Shown;
 use crate::row::Row as _;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
-    checks: &[&LOST_COMMITS, &POWER_LOSS, &READ_ONLY, &REPLICA, &FAILOVER, &CLUSTER, &SPLIT, &ENGINE, &POOLER],
-    examine: |url| Box::pin(examined(url, async |url, report| within(patience(url), examine(url, report)).await)),
+    checks: &[
+        &LOST_COMMITS,
+        &POWER_LOSS,
+        &READ_ONLY,
+        &REPLICA,
+        &FAILOVER,
+        &STATEMENTS,
+        &TWO_PRIMARIES,
+        &CLUSTER,
+        &SPLIT,
+        &ENGINE,
+        &POOLER,
+    ],
+    examine: |url| Box::pin(examined(url, examine)),
 };
 
 static LOST_COMMITS: Check = Check {
@@ -59,6 +71,18 @@ static FAILOVER: Check = Check {
     promise: Promise::BeliefEndsFirst,
     fix: "use semi-synchronous replication with a wait point after_sync, and a time-out that is not reached",
 };
+static STATEMENTS: Check = Check {
+    id: "mysql-statements",
+    severity: Severity::Warning,
+    promise: Promise::BeliefEndsFirst,
+    fix: "SET GLOBAL binlog_format = 'ROW', and in the configuration file",
+};
+static TWO_PRIMARIES: Check = Check {
+    id: "mysql-two-primaries",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "SET GLOBAL read_only = 1 on every server of the URL but the primary, and in their configuration files",
+};
 static CLUSTER: Check = Check {
     id: "mysql-cluster",
     severity: Severity::Warning,
@@ -86,7 +110,7 @@ static ENGINE: Check = Check {
 
 /// Variables of both servers; each has some of them.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog',
-    'log_bin', 'read_only', 'super_read_only', 'max_connections', 'wsrep_on', 'group_replication_group_name',
+    'log_bin', 'binlog_format', 'read_only', 'super_read_only', 'max_connections', 'wsrep_on', 'group_replication_group_name',
     'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'version')";
 
 const STATUS: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size',
@@ -101,11 +125,40 @@ const ENGINES: &str = "SELECT table_name, engine FROM information_schema.tables 
 
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
-    let mut conn = dial(&config).await?;
-    let looked = look(url, &config, &mut conn, report).await;
-    // Otherwise the server's log has a warning of each.
+    let primary = async {
+        let mut conn = dial(&config).await?;
+        let looked = look(url, &config, &mut conn, report).await;
+        // Otherwise the server's log has a warning of each.
+        let _ = conn.disconnect().await;
+        looked
+    };
+    within(patience(url), primary).await?;
+    for host in config.route().others() {
+        let address = Shown(host).to_string();
+        let mut on = report.on(&address);
+        match within(patience(url), stands_by(&config.only(host), &mut on)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let primary = Shown(config.route().current()).to_string();
+                let reason =
+                    format!("it takes writes, as {primary} does: each of them grants what the other has granted");
+                on.find(&TWO_PRIMARIES, reason);
+            }
+            Err(error) => on.failed(&error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a server that is not the primary takes no writes, so that clients pass over it.
+async fn stands_by(config: &Config, on: &mut OnServer<'_>) -> Result<bool> {
+    let mut conn = dial(config).await?;
+    let sent = Instant::now();
+    let read_only = is_read_only(&mut conn).await.map_err(failed);
+    on.latency(sent.elapsed());
     let _ = conn.disconnect().await;
-    looked
+    on.fact("role", if read_only.as_ref().is_ok_and(|is| *is) { "read-only" } else { "takes writes" });
+    read_only
 }
 
 async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<()> {
@@ -202,6 +255,11 @@ impl ServerInfo {
                 &POWER_LOSS,
                 "sync_binlog is not 1: after a power cut a replica can lack grants that the server has",
             );
+        }
+        if self.is_on("log_bin") && self.text("binlog_format") == "STATEMENT" {
+            let reason = "binlog_format is STATEMENT: a replica runs the statements of locks again, and may come to other \
+                          rows than this server; after a failover it can lack grants, or have others";
+            on.find(&STATEMENTS, reason);
         }
         if self.is_on("read_only") || self.is_on("super_read_only") {
             on.find(&READ_ONLY, "read_only is on: the server refuses every grant");

@@ -112,9 +112,11 @@ async fn granted(conn: &mut Conn) -> Vec<(&'static str, String)> {
 fn rights(user: &str) -> Vec<String> {
     let user = user.replace('\\', "\\\\").replace('\'', "''");
     let mut rights = vec![format!("GRANT SELECT ON oarlock_format TO '{user}'")];
-    for table in ["resource", "claim", "grave", "session", "server", "fence"] {
+    for table in ["resource", "claim", "session", "fence"] {
         rights.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON oarlock_{table} TO '{user}'"));
     }
+    rights.push(format!("GRANT SELECT, INSERT, DELETE ON oarlock_grave TO '{user}'"));
+    rights.push(format!("GRANT SELECT, INSERT, UPDATE ON oarlock_server TO '{user}'"));
     rights.extend(procedures().map(|name| format!("GRANT EXECUTE ON PROCEDURE {name} TO '{user}'")));
     rights
 }

@@ -134,6 +134,14 @@ impl Config {
         self
     }
 
+    /// The same configuration for one of its servers alone.
+    pub(crate) fn only(&self, host: &Host) -> Self {
+        let mut config = self.clone();
+        (config.host, config.port) = host.clone();
+        config.others.clear();
+        config
+    }
+
     /// The way to the server.
     pub(crate) fn route(&self) -> Route {
         Route::new((self.host.clone(), self.port), &self.others, self.last.clone())

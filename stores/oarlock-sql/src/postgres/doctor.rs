@@ -23,8 +23,18 @@ use crate::postgres::schema::FORMAT;
 use crate::route::Shown;
 
 pub(crate) const DOCTOR: Doctor = Doctor {
-    checks: &[&FSYNC, &ASYNC_COMMIT, &READ_ONLY, &FAILOVER, &ISOLATION, &POOLER, &NOTIFY_QUEUE, &UNLOGGED],
-    examine: |url| Box::pin(examined(url, async |url, report| within(patience(url), examine(url, report)).await)),
+    checks: &[
+        &FSYNC,
+        &ASYNC_COMMIT,
+        &READ_ONLY,
+        &FAILOVER,
+        &TWO_PRIMARIES,
+        &ISOLATION,
+        &POOLER,
+        &NOTIFY_QUEUE,
+        &UNLOGGED,
+    ],
+    examine: |url| Box::pin(examined(url, examine)),
 };
 
 static FSYNC: Check = Check {
@@ -56,6 +66,12 @@ static ISOLATION: Check = Check {
     severity: Severity::Warning,
     promise: Promise::BoundedWait,
     fix: "ALTER ROLE … SET default_transaction_isolation = 'read committed' for the user of the locks",
+};
+static TWO_PRIMARIES: Check = Check {
+    id: "postgres-two-primaries",
+    severity: Severity::Void,
+    promise: Promise::BeliefEndsFirst,
+    fix: "stop every server of the URL that takes writes but one, and make it a standby of that one (pg_rewind)",
 };
 static POOLER: Check = Check {
     id: "postgres-pooler",
@@ -98,7 +114,38 @@ UNION ALL SELECT 'unlogged', coalesce(string_agg(relname, ', '), '') FROM pg_cla
 
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
-    let client = raw::connect(&config).await?;
+    within(patience(url), primary(url, &config, report)).await?;
+    for host in config.route().others() {
+        let address = Shown(host).to_string();
+        let mut on = report.on(&address);
+        match within(patience(url), stands_by(&config.only(host), &mut on)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let primary = Shown(config.route().current()).to_string();
+                let reason =
+                    format!("it takes writes, as {primary} does: each of them grants what the other has granted");
+                on.find(&TWO_PRIMARIES, reason);
+            }
+            Err(error) => on.failed(&error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a server that is not the primary takes no writes, so that clients pass over it.
+async fn stands_by(config: &Config, on: &mut OnServer<'_>) -> Result<bool> {
+    let client = raw::connect(config).await?;
+    let sent = Instant::now();
+    let answers = ask(&client, "SELECT 'read_only', current_setting('transaction_read_only')").await?;
+    on.latency(sent.elapsed());
+    let read_only = answers.text("read_only") == "on";
+    on.fact("role", if read_only { "read-only" } else { "takes writes" });
+    Ok(read_only)
+}
+
+/// The server that serves the clients.
+async fn primary(url: &Url, config: &Config, report: &mut Report) -> Result<()> {
+    let client = raw::connect(config).await?;
     let sent = Instant::now();
     let server_info = ServerInfo(ask(&client, SERVER_INFO).await?);
     let took = sent.elapsed();

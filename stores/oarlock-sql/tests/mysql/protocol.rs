@@ -9,7 +9,7 @@ use mysql_async::prelude::Queryable as _;
 use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Driver as _, End, Released, Renewal, Renewed};
 use oarlock_core::error::Applied;
-use oarlock_core::state::Query;
+use oarlock_core::state::{Ending, Query};
 use oarlock_core::url::{Stores, Url};
 use oarlock_core::{Capacity, ErrorKind, Limit, Locks, Weight};
 use oarlock_sql::mysql::{Config, MySql};
@@ -180,6 +180,69 @@ async fn few_rights_are_enough_and_missing_ones_are_named(on: Flavour) {
     let mut nowhere = config(server.addr());
     nowhere.database = "nowhere".into();
     assert_eq!(MySql::connect(nowhere).await.unwrap_err().kind(), ErrorKind::Config);
+}
+
+/// Every right that `init` grants is needed: without any one of them, something that clients do is refused.
+async fn no_right_can_be_spared(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    root.query_drop("CREATE USER app").await.unwrap();
+    oarlock_sql::mysql::init(config(server.addr()), Some("app")).await.unwrap();
+    let mut app = config(server.addr());
+    app.user = Some("app".into());
+    let tables = "SELECT CONCAT(privilege_type, ' ON locks.', table_name) FROM information_schema.table_privileges
+        WHERE grantee LIKE '''app''%'";
+    let procedures =
+        "SELECT CONCAT('EXECUTE ON PROCEDURE locks.', routine_name) FROM mysql.procs_priv WHERE user = 'app'";
+    let mut granted: Vec<String> = root.query(tables).await.unwrap();
+    granted.extend(root.query::<String, _>(procedures).await.unwrap());
+    assert!(granted.len() > 1 + 4 * 4 + 2 * 3, "{granted:?}");
+    everything_clients_do(&mut root, &app).await.unwrap();
+    let mut spared = Vec::new();
+    for right in &granted {
+        root.query_drop(format!("REVOKE {right} FROM app")).await.unwrap();
+        match everything_clients_do(&mut root, &app).await {
+            Ok(()) => spared.push(right),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}"),
+        }
+        root.query_drop(format!("GRANT {right} TO app")).await.unwrap();
+    }
+    assert!(spared.is_empty(), "nothing needs these rights: {spared:?}");
+}
+
+/// Locks, a queue, a renewal, a listing, a break, a lease that ends; old rows that are forgotten; and on the protected
+/// side a fence that is checked and one that is forgotten.
+async fn everything_clients_do(root: &mut mysql_async::Conn, app: &Config) -> Result<(), oarlock_core::Error> {
+    let old = "DELETE FROM oarlock_claim; DELETE FROM oarlock_resource; DELETE FROM oarlock_fence WHERE name <> '';
+        INSERT INTO oarlock_resource (name, used) VALUES ('old', 1);
+        REPLACE INTO oarlock_session (number, boot, kills, begun) VALUES (1, '', 0, 1);
+        INSERT INTO oarlock_fence (name, fence, used) VALUES ('old', 1000000000000001, 1)";
+    root.query_drop(old).await.unwrap();
+    let (store, rival) = (MySql::connect(app.clone()).await?, MySql::connect(app.clone()).await?);
+    let (held, mut waits) = (claim(1, "rights"), claim(2, "rights"));
+    waits.wait = true;
+    grant(&store, &held).await?;
+    // The second time it looks whether the session of the holder is over.
+    rival.attempt(&waits).await?;
+    rival.attempt(&waits).await?;
+    renew(&store, &held).await?;
+    store.inspect(&Query::live()).await?;
+    store.release(&held.resource, held.id, &End::Done { memo: None }).await?;
+    grant(&rival, &waits).await?;
+    let broken = End::Broken { ending: Ending::new("ops", "drill"), grace: Duration::ZERO };
+    store.release(&waits.resource, waits.id, &broken).await?;
+    renew(&rival, &waits).await?;
+    let mut short = claim(3, "rights");
+    short.ttl = Duration::from_millis(50);
+    grant(&store, &short).await?;
+    tokio::time::sleep(short.ttl + Duration::from_millis(10)).await;
+    grant(&rival, &claim(4, "rights")).await?;
+    store.close().await?;
+    rival.close().await?;
+    let mut raw = oarlock_sql::mysql::raw::connect(app).await?;
+    for call in ["CALL oarlock_check('row', 1)", "CALL oarlock_check('row', 2)", "CALL oarlock_forget_fences(10)"] {
+        raw.query_drop(call).await.map_err(oarlock_sql::mysql::raw::failed)?;
+    }
+    raw.disconnect().await.map_err(oarlock_sql::mysql::raw::failed)
 }
 
 /// Managed servers require it, for their replicas.
@@ -555,6 +618,7 @@ on_both!(
     an_older_format_is_named_and_raised_with_what_it_holds,
     of_many_in_a_queue_of_one_process_one_asks,
     few_rights_are_enough_and_missing_ones_are_named,
+    no_right_can_be_spared,
     every_table_has_a_primary_key,
     a_password_that_was_changed_is_read_again,
     names_are_bytes_whatever_the_server_thinks_of_letters,

@@ -11,7 +11,7 @@ use oarlock_core::{Capacity, ErrorKind, Limit, Weight};
 use oarlock_sql::postgres::Postgres;
 use oarlock_testbed::proxy::{Proxy, Then};
 
-use crate::store::{claim, config, grant, renew, start, until};
+use crate::store::{Server, claim, config, grant, renew, start, until};
 
 #[tokio::test]
 async fn a_lost_reply_takes_no_second_position() {
@@ -119,6 +119,65 @@ async fn few_rights_are_enough_and_missing_ones_are_named() {
     root.batch_execute("ALTER ROLE app SET default_transaction_isolation = 'serializable'").await.unwrap();
     let error = Postgres::connect(app).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// Every right that `init` grants is needed: without any one of them, something that clients do is refused.
+#[tokio::test]
+async fn no_right_can_be_spared() {
+    let Some((server, root)) = start().await else { return };
+    root.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    oarlock_sql::postgres::init(config(server.addr()), Some("app")).await.unwrap();
+    let mut app = config(server.addr());
+    app.user = Some("app".into());
+    let granted = "SELECT privilege_type || ' ON oarlock.' || table_name FROM information_schema.role_table_grants
+        WHERE grantee = 'app' UNION ALL SELECT 'USAGE ON SCHEMA oarlock'";
+    let granted: Vec<String> = root.query(granted, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(granted.len(), 1 + 1 + 4 * 4, "{granted:?}");
+    everything_clients_do(&server, &root, &app).await.unwrap();
+    let mut spared = Vec::new();
+    for right in &granted {
+        root.batch_execute(&format!("REVOKE {right} FROM app")).await.unwrap();
+        match everything_clients_do(&server, &root, &app).await {
+            Ok(()) => spared.push(right),
+            Err(kind) => assert_eq!(kind, ErrorKind::Denied, "{right}"),
+        }
+        root.batch_execute(&format!("GRANT {right} TO app")).await.unwrap();
+    }
+    assert!(spared.is_empty(), "nothing needs these rights: {spared:?}");
+}
+
+/// Locks, a queue, a renewal, a listing; and on the protected side a fence that is checked and one that is forgotten.
+async fn everything_clients_do(
+    server: &Server,
+    root: &tokio_postgres::Client,
+    app: &oarlock_sql::postgres::Config,
+) -> Result<(), ErrorKind> {
+    let old = "DELETE FROM oarlock.claim; DELETE FROM oarlock.resource; DELETE FROM oarlock.fence WHERE name <> '';
+        INSERT INTO oarlock.fence (name, fence, used) VALUES ('old', 1000000000000001, now() - interval '40 days')";
+    root.batch_execute(old).await.unwrap();
+    let locks = async {
+        let store = Postgres::connect(app.clone()).await?;
+        let (held, mut waits) = (claim(1, "rights"), claim(2, "rights"));
+        waits.wait = true;
+        grant(&store, &held).await?;
+        store.attempt(&waits).await?;
+        store.renew(&[Renewal::of(Arc::new(held.clone()))]).await.remove(0)?;
+        store.inspect(&Query::live()).await?;
+        store.release(&held.resource, held.id, &End::Done { memo: None }).await?;
+        grant(&store, &waits).await?;
+        store.release(&waits.resource, waits.id, &End::Withdrawn).await?;
+        store.close().await
+    };
+    locks.await.map_err(|error: oarlock_core::Error| error.kind())?;
+    let url = server.url().replace("postgres@", "app@");
+    let (raw, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let denied = |error: tokio_postgres::Error| {
+        let is_denied = error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE);
+        if is_denied { ErrorKind::Denied } else { panic!("{error}") }
+    };
+    raw.batch_execute("SELECT oarlock.check('row', 1), oarlock.check('row', 2)").await.map_err(denied)?;
+    raw.batch_execute("SELECT oarlock.forget_fences(10)").await.map_err(denied)
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ fn answer(reader: &mut BufReader<TcpStream>, lines: &mut Vec<String>) -> io::Res
 ///
 /// # Errors
 /// When that does not happen.
-pub(super) fn until(addr: SocketAddr, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> anyhow::Result<String> {
+pub fn until(addr: SocketAddr, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> anyhow::Result<String> {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let said = redis_command(addr, arguments);

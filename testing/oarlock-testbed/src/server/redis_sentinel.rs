@@ -37,7 +37,9 @@ impl Program for SentinelProgram {
             // From now on it is the Sentinel's own.
             let mut lines = format!("bind {}\nport {}\ndir {}\n", addr.ip(), addr.port(), folder.display());
             for (name, value) in settings {
-                lines.push_str(&format!("sentinel {name} {value}\n"));
+                // What is not of encryption is about a master.
+                let about = if name.starts_with("tls-") { "" } else { "sentinel " };
+                lines.push_str(&format!("{about}{name} {value}\n"));
             }
             fs::write(&file, lines)?;
         }

@@ -9,8 +9,9 @@ use oarlock_testbed::{Etcd, EtcdCluster, ZooKeeper, ZooKeeperEnsemble};
 use super::{Found, doctor, doctor_with, words};
 use crate::cli::support::PATIENCE;
 
-/// Without what depends on the version of the server that is installed.
+/// Without what depends on the version of the server that is installed, and without what all of these have in common.
 fn but_version(mut found: Found) -> Found {
+    found.ids.remove("etcd-no-auth");
     if found.ids.remove("etcd-version") {
         found.code = found.code.min(1);
     }
@@ -71,7 +72,11 @@ fn etcd() {
     assert!(found.ids.contains("etcd-no-space"), "{:#}", found.report);
 
     let Some(cluster) = EtcdCluster::start_or_skip().unwrap() else { return };
-    let found = but_version(doctor(&cluster.url()));
+    // Worth knowing, once for the whole cluster, and no danger by itself.
+    let found = doctor(&cluster.url());
+    let open = found.report["findings"].as_array().unwrap().iter().filter(|finding| finding["id"] == "etcd-no-auth");
+    assert_eq!(open.map(|finding| &finding["severity"]).collect::<Vec<_>>(), ["note"], "{:#}", found.report);
+    let found = but_version(found);
     assert_eq!(found.ids, words(&[]), "{:#}", found.report);
     let found = but_version(doctor(&format!("{},{}", cluster.url(), alone.addr())));
     assert!(found.ids.contains("etcd-two-clusters"), "{:#}", found.report);
@@ -209,4 +214,16 @@ fn an_even_ensemble() {
     let Some(ensemble) = ZooKeeperEnsemble::start_of_or_skip(2).unwrap() else { return };
     // A follower that has just started does not keep up yet.
     until(&ensemble.url(), "zk-even");
+}
+
+/// One user, one role: what authentication is off for is over.
+#[test]
+fn etcd_with_authentication() {
+    let Some(server) = Etcd::start_or_skip().unwrap() else { return };
+    for words in [&["user", "add", "root:secret"][..], &["user", "grant-role", "root", "root"], &["auth", "enable"]] {
+        server.ctl(words).unwrap();
+    }
+    let found = doctor(&server.url().replace("etcd://", "etcd://root:secret@"));
+    assert!(!found.ids.contains("etcd-no-auth"), "{:#}", found.report);
+    assert_eq!(but_version(found).ids, words(&["etcd-single"]));
 }

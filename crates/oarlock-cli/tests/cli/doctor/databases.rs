@@ -69,9 +69,25 @@ fn postgres() {
 
     let standby = Postgres::standby_of(server.addr()).unwrap();
     healthy.breaks("postgres-failover", 1);
+    // Each server of the URL is asked, whichever is first.
+    let both = |first: SocketAddr, second: SocketAddr| {
+        doctor(&server.url().replace(&server.addr().to_string(), &format!("{first},{second}")))
+    };
+    for (first, second) in [(server.addr(), standby.addr()), (standby.addr(), server.addr())] {
+        let found = both(first, second);
+        assert_eq!((found.code, found.ids), (1, words(&["postgres-failover"])), "{:#}", found.report);
+        let role = found.report["facts"].as_array().unwrap().iter().find(|fact| fact["what"] == "role").unwrap();
+        assert_eq!((&role["server"], &role["value"]), (&standby.addr().to_string().into(), &"read-only".into()));
+    }
+    let found = both(server.addr(), "127.0.0.1:1".parse().unwrap());
+    assert_eq!((found.code, found.ids), (1, words(&["postgres-failover", "unreachable"])), "{:#}", found.report);
     let found = doctor(&standby.url());
     assert!(found.ids.contains("postgres-read-only"), "{:#}", found.report);
     drop(standby);
+    if let Some(other) = Postgres::start_or_skip().unwrap() {
+        let found = both(server.addr(), other.addr());
+        assert!(found.code == 2 && found.ids.contains("postgres-two-primaries"), "{:#}", found.report);
+    }
     if let Some(pooler) = PgBouncer::in_front_of_or_skip(server.addr(), &[]).unwrap() {
         let found = doctor(&pooler.url());
         assert!(found.ids.contains("postgres-pooler"), "{:#}", found.report);
@@ -157,6 +173,9 @@ fn a_primary_and_its_replica() {
             return;
         }
         let healthy = Healthy::at(&primary.url(), &[]);
+        feed_mysql(primary.addr(), "SET GLOBAL binlog_format = 'STATEMENT'");
+        healthy.breaks("mysql-statements", 1);
+        feed_mysql(primary.addr(), "SET GLOBAL binlog_format = 'ROW'");
         let replica = SqlServer::replica_of(flavour, primary.addr()).unwrap();
         // It follows after a moment.
         let give_up = Instant::now() + PATIENCE;
@@ -167,6 +186,12 @@ fn a_primary_and_its_replica() {
         feed_mysql(replica.addr(), durable);
         let found = doctor(&replica.url());
         assert_eq!((found.code, found.ids), (1, words(&["mysql-replica", "mysql-read-only"])), "{:#}", found.report);
+        // Each server of the URL is asked.
+        let both = format!("{},{}", replica.addr(), primary.addr());
+        let both = Healthy::at(&primary.url().replace(&primary.addr().to_string(), &both), &["mysql-failover"]);
+        feed_mysql(replica.addr(), "SET GLOBAL read_only = 0");
+        let found = doctor(&both.url);
+        assert!(found.code == 2 && found.ids.contains("mysql-two-primaries"), "{:#}", found.report);
     }
 }
 
