@@ -584,12 +584,12 @@ async fn a_right_that_is_missing_is_named() {
 /// As on managed servers, which may deny it to every user: a waiter that listens is notified all the same.
 #[tokio::test]
 async fn a_user_does_not_need_pubsub() {
-    let mut bed = bed!();
-    let mut config = bed.config();
+    let mut context = context!();
+    let mut config = context.config();
     (config.user, config.password) = (Some("app".into()), Some("swordfish".into()));
     let rights = oarlock_redis::rights(&config, "app").unwrap();
     let grant: Vec<_> = rights.split_whitespace().chain([">swordfish", "-pubsub"]).collect();
-    let _: Value = bed.ask(&grant).await;
+    let _: Value = context.ask(&grant).await;
     let open = async || Locks::over(Redis::open(config.clone()).await.unwrap()).unwrap();
     let (one, two) = (open().await, open().await);
     let guard = one.mutex("deploy").lock().await.unwrap();

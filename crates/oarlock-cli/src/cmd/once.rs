@@ -24,7 +24,7 @@ use crate::signals::{FORWARDED, JOB, Signals};
 use crate::slot::{Clock, Current, Reading, Slots};
 use crate::store::{Store, block_on, farewell};
 use crate::{multi, nest, progress};
-use record::{MAX_BY, Record, covers, now, told, used_up};
+use record::{MAX_BY, Record, now, told};
 
 /// Run a command once per slot, on one machine of many: the cron job of a cluster
 #[derive(Debug, clap::Args)]
@@ -285,8 +285,7 @@ impl SlotJob<'_> {
     /// not run elsewhere, because we hold the lock.
     fn is_done(&self, last: &LastSlot, slot: &str) -> bool {
         let failed = || Record::of(last).is_some_and(|record| record.code != Some(0));
-        let is_used_up = used_up(last).is_some_and(|done| covers(&done, slot));
-        is_used_up && !(self.at_least_once && *last.slot == *slot && failed())
+        last.covers(slot) && !(self.at_least_once && *last.slot == *slot && failed())
     }
 
     /// A text has no end after which it is not asked for again: it is remembered anew from now on.
@@ -321,22 +320,20 @@ impl SlotJob<'_> {
 
     fn done(&self, report: &mut Report, last: &LastSlot, slot: &str) -> Exit {
         let name = text::quoted(self.settings.names[0].as_str());
-        let record = Record::of(last).filter(|record| !record.again);
-        let how = record.map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
-        let last = used_up(last).unwrap_or_default();
-        let ran = text::plain(&last);
-        let message = if last == slot {
+        let how = Record::of(last).map(|record| format!(" {}", told(&record, false))).unwrap_or_default();
+        let ran = text::plain(&last.slot);
+        let message = if *last.slot == *slot {
             format!("done: the slot {ran} of {name} ran{how}")
         } else {
             let slot = text::plain(slot);
             format!("done: the slot {slot} of {name} counts as done, because the later slot {ran} ran{how}")
         };
-        if self.slots.is_ahead(&last, Timestamp::now()) {
+        if self.slots.is_ahead(&last.slot, Timestamp::now()) {
             // Also with -q: the job does not run until then, and only an operator can tell which clock was wrong.
             let hint =
                 format!("{ran} is in the future: if a clock was ahead, oarlock once --forget lets slots run again");
             self.settings.store.messages.warning(&format!("{message}; {hint}"));
-        } else if last.len() == slot.len() {
+        } else if last.slot.len() == slot.len() {
             self.settings.store.messages.note(&message);
         } else {
             // Also with -q: after a change of --slot no slot may run any more.
@@ -363,15 +360,11 @@ impl SlotJob<'_> {
         while by.len() > MAX_BY {
             by.pop();
         }
-        let mut record = Record { by, started: now(), ended: None, code: None, again: false, done: None };
+        let mut record = Record { by, started: now(), ended: None, code: None };
         let remember = self.slots.remember(current, self.keep);
         let once = locks.once(self.settings.names[0].as_str()).remember(remember);
         let mut guard = only(multi)?;
-        if self.at_least_once {
-            let done = LastSlot::known_to(&guard)?.and_then(|last| used_up(&last));
-            record.again = !done.as_ref().is_some_and(|done| covers(done, &current.slot));
-            record.done = done.filter(|_| record.again);
-        } else {
+        if !self.at_least_once {
             let text = record.text();
             let written = tokio::select! {
                 biased;
@@ -407,24 +400,24 @@ impl SlotJob<'_> {
             }
         };
         if !attended.lost {
-            if self.at_least_once && attended.status == Status::Code(0) {
-                (record.again, record.done) = (false, None);
-                (record.ended, record.code) = (Some(now()), Some(0));
-                if let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await {
-                    self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
-                    attended.lost = true;
-                }
-            } else {
-                self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
+            self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
+            if self.at_least_once
+                && attended.status == Status::Code(0)
+                && let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await
+            {
+                self.settings.store.messages.warning(&format!("the slot is not written down: {error}"));
+                attended.lost = true;
             }
         }
         run::conclude(self.settings, report, events, MultiGuard::from(guard), attended).await
     }
 
-    /// Completes the record, which is left with the release. At most once, the slot is written down already; at least
-    /// once, the record says that it is not used up.
+    /// Completes the record. At most once, it is left with the release: the slot is written down already.
     fn leave(&self, guard: &mut Guard, once: &Once, current: &Current, record: &mut Record, code: u8) {
         (record.ended, record.code) = (Some(now()), Some(code));
+        if self.at_least_once {
+            return;
+        }
         let left = once.memo(&current.slot, &record.text()).and_then(|memo| guard.leave_memo(memo));
         if let Err(error) = left {
             self.settings.store.messages.warning(&format!("the exit code is not recorded: {error}"));

@@ -25,12 +25,6 @@ pub(super) struct Record {
     /// 128+N if signal N ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<u8>,
-    /// The slot is not used up: at least once, and it failed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) again: bool,
-    /// The last slot that is used up, if this one is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) done: Option<String>,
 }
 
 /// The longest name of a machine and process that is recorded, in bytes: with the longest slot it fits into a memo.
@@ -50,23 +44,9 @@ pub(super) fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }
 
-/// The last slot that is used up. A failed slot is written down for its record, and is not.
-pub(super) fn used_up(last: &LastSlot) -> Option<String> {
-    match Record::of(last) {
-        Some(record) if record.again => record.done,
-        _ => Some(last.slot.to_string()),
-    }
-}
-
-/// Whether `slot` is `done` or before it, in the order of slots: the shorter one first, then by bytes.
-pub(super) fn covers(done: &str, slot: &str) -> bool {
-    (done.len(), done) >= (slot.len(), slot)
-}
-
 /// Who ran it, when, and how it ended.
 pub(super) fn told(record: &Record, running: bool) -> String {
     let end = match record.code {
-        Some(code) if record.again => format!("exit code {code}, to be run again"),
         Some(code) => format!("exit code {code}"),
         None if running => "still running".to_owned(),
         None => "it did not finish".to_owned(),
