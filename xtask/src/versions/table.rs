@@ -136,7 +136,7 @@ least rights take no longer for it.
 
 | tests | seconds | of that CPU time, with the servers |
 |---|---|---|
-| Redis: `failures tls::` | 19 | 2.4 |
+| Redis: `failures tls::` | 12 | 2.4 |
 | Redis: rights, in `protocol` | 1.3 | |
 | PostgreSQL: `postgres_protocol tls:: no_right few_rights` | 24 | 9.7 |
 | MariaDB and MySQL: `mysql_protocol tls:: no_right few_rights` | 49 | 17.4 |
