@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -195,6 +196,9 @@ pub(crate) fn hand_out(state: &State, guard: Guard) -> Result<Granted, Problem> 
 }
 
 /// A whole lease more.
+///
+/// # Cancel safety
+/// If the future is dropped, the lease lives on. It may have been renewed, which is not noted here then.
 pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Problem> {
     let turn = state.leases.turn(lease.id);
     let _turn = turn.lock().await;
@@ -204,21 +208,26 @@ pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Probl
     let sent = now();
     let adopted = state.locks.adopt(&lease.ticket).await;
     state.metrics.renewed(adopted.is_ok(), now().since(sent));
-    // Adopting renews it; handing over at once leaves it to its client again.
+    // Adopting renews it; handing over at once leaves it to its client again. No `await` in between: a guard that is
+    // dropped there, with the request of a client that went away, would release the lock.
     let guard = adopted.map_err(|error| gone(state, lease, error))?;
     let (kind, ends_at) = (guard.kind(), guard.ends_at());
     if let Some(known) = state.leases.get(lease.id) {
         state.metrics.margin(known.ends_at.since(now()));
     }
     // The store has told it with the renewal.
-    let ending = tokio::select! {
-        biased;
-        ending = guard.asked_to_end() => ending,
-        () = std::future::ready(()) => None,
-    };
+    let ending = known_now(guard.asked_to_end()).flatten();
     let ticket = guard.hand_over().map_err(|error| gone(state, lease, error))?;
     state.leases.note(lease.id, kind, ends_at);
     Ok(Granted { lease: Lease { ticket, id: lease.id }, kind, ends_at, waited: Duration::ZERO, ending })
+}
+
+/// The output of a future if it is ready now.
+fn known_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
 
 /// Ends a lease, and returns whether it did. A repetition did not, and has the same answer for its client.
@@ -327,5 +336,51 @@ mod tests {
         }
         let other = Lease::read(&text, &ResourceName::new("y").unwrap()).unwrap_err();
         assert!(other.detail.contains("\"x\"") && other.detail.contains("\"y\""), "{}", other.detail);
+    }
+
+    /// The runtime may stop a request anywhere that it awaits, also because the task has used up its budget, and the
+    /// request is dropped there when its client goes away.
+    #[tokio::test]
+    async fn a_renewal_that_is_cancelled_anywhere_releases_nothing() {
+        let locks = oarlock::connect("mem:").await.unwrap();
+        let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
+        let mut names = Vec::new();
+        for spent in 0..=128 {
+            for polls in 1..=3 {
+                let name = format!("{spent}-{polls}");
+                let guard = state.locks.mutex(&name).lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
+                let granted = hand_out(&state, guard).unwrap();
+                let task = tokio::spawn({
+                    let state = state.clone();
+                    async move {
+                        let mut renewal = Box::pin(renew(&state, &granted.lease));
+                        for _ in 0..polls {
+                            // A new budget, of which a part is spent.
+                            tokio::task::yield_now().await;
+                            let mut is_done = false;
+                            std::future::poll_fn(|cx| {
+                                for _ in 0..spent {
+                                    let _ = std::pin::pin!(tokio::task::consume_budget()).poll(cx);
+                                }
+                                is_done = renewal.as_mut().poll(cx).is_ready();
+                                Poll::Ready(())
+                            })
+                            .await;
+                            if is_done {
+                                return;
+                            }
+                        }
+                    }
+                });
+                task.await.unwrap();
+                names.push(name);
+            }
+        }
+        // Longer than a release in the background takes.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let held: HashMap<_, _> =
+            state.locks.list().await.unwrap().into_iter().map(|lock| (lock.name.as_str().to_owned(), lock)).collect();
+        names.retain(|name| held.get(name).is_none_or(|lock| lock.holders.is_empty()));
+        assert!(names.is_empty(), "released, although its client believes: {names:?}");
     }
 }
