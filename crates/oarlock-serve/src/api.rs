@@ -51,7 +51,7 @@ pub(crate) async fn answer(
         Endpoint::Watch => watch::all(state, call),
         Endpoint::WatchOne => watch::one(state, named()?, &call),
         Endpoint::Store => info::store(state, &call),
-        Endpoint::Graph => info::graph(state, &call),
+        Endpoint::Graph => info::graph(state, &call).await,
         Endpoint::Metrics => info::metrics(state, &call),
         public_one => Ok(public(public_one)),
     }

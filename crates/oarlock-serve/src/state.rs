@@ -12,6 +12,7 @@ use crate::audit::Audit;
 use crate::board::Board;
 use crate::config::Config;
 use crate::followers::Followers;
+use crate::graph::Graphs;
 use crate::history::History;
 use crate::leases::Leases;
 use crate::limiter::Limiter;
@@ -35,6 +36,7 @@ pub(crate) struct State {
     pub(crate) leases: Leases,
     pub(crate) pending: Pending,
     pub(crate) board: Board,
+    pub(crate) graphs: Graphs,
     pub(crate) followers: Followers,
     /// One for each stream that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
@@ -58,6 +60,7 @@ impl State {
             leases: Leases::default(),
             pending: Pending::default(),
             board: Board::default(),
+            graphs: Graphs::default(),
             followers: Followers::default(),
             streams: Arc::new(Semaphore::new(config.streams.min(Semaphore::MAX_PERMITS))),
             history: History::open(config.history.as_deref())?,
