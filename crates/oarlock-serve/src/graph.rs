@@ -24,7 +24,10 @@ const MAX_PAIRS: usize = 2000;
 
 /// The answers for the last sample: one for all clients that may read the same names.
 #[derive(Debug, Default)]
-pub(crate) struct Graphs(Mutex<HashMap<Vec<String>, (Weak<Sample>, Bytes)>>);
+pub(crate) struct Graphs(Mutex<HashMap<Vec<String>, Made>>);
+
+/// An answer, and the sample of which it was made.
+type Made = (Weak<Sample>, Bytes);
 
 impl Graphs {
     /// The graph of a sample as JSON, as far as this client may read it. It is made once for each sample, and in a thread

@@ -15,7 +15,7 @@ use crate::state::State;
 /// The store: what it promises, what was found, and what this client may do.
 pub(super) fn store(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let info = state.locks.info();
+    let (info, sample) = (state.locks.info(), state.board.last());
     let can = &info.capabilities;
     let words: Map<String, Value> = can.words().iter().map(|(key, word)| ((*key).to_owned(), json!(word))).collect();
     let (badge, safe) = match (can.consistency, can.fencing) {
@@ -33,6 +33,8 @@ pub(super) fn store(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> 
         "correct": safe,
         "capabilities": words,
         "leases": can.outlives_process,
+        "listing": sample.listing.word(),
+        "listing_advice": sample.listing.advice(),
         "findings": *state.findings.borrow(),
         "client": call.client.name,
         "rights": {

@@ -7,6 +7,7 @@ use oarlock::state::ResourceName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::to_its_end;
 use crate::answer::{self, Answer};
 use crate::leases::{self, Granted, Lease};
 use crate::pending::{self, Polled};
@@ -73,14 +74,6 @@ pub(super) async fn release(state: &Arc<State>, name: &ResourceName, call: &Call
     Ok(answer::json(StatusCode::OK, &json!({ "name": name, "fence": lease.ticket.fence(), "state": "released" })))
 }
 
-/// Does this also when the request is cancelled, because its client has gone.
-async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
-) -> Result<T, Problem> {
-    let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request has failed");
-    tokio::spawn(work).await.map_err(failed)?
-}
-
 /// What its client must know of a lease. Belief counts from when the client sent its request.
 fn lease_json(granted: &Granted, call: &Call) -> Value {
     let believe = granted.believe(call.arrived);
@@ -143,7 +136,7 @@ mod tests {
             body: body.into(),
         };
         let guard = state.locks.mutex("x").lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
-        let lease = leases::hand_out(&state, guard).unwrap().lease;
+        let lease = leases::hand_out(&state, guard, None).unwrap().lease;
         let ends_at = || state.leases.get(lease.id).unwrap().ends_at;
         let before = ends_at();
         tokio::time::sleep(Duration::from_millis(5)).await;
