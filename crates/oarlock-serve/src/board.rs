@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use oarlock::state::ResourceState;
 use oarlock::{ErrorKind, Result};
+use oarlock_core::text;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -56,6 +57,8 @@ pub(crate) struct Sample {
     pub(crate) rows: BTreeMap<String, Arc<Row>>,
     /// Why the store could not be read, if it could not: the rows are older then.
     pub(crate) trouble: Option<String>,
+    /// Whether the store answered.
+    pub(crate) is_up: bool,
     pub(crate) listing: Listing,
 }
 
@@ -186,26 +189,38 @@ async fn take(state: &State) -> Duration {
     let began = Instant::now();
     let listed = list(state).await;
     let rest = match listed {
-        Ok((_, Listing::Index)) => Duration::ZERO,
-        _ => REST * u32::try_from(began.elapsed().as_millis()).unwrap_or(u32::MAX),
-    };
-    let (before, at_ms) = (state.board.last(), wall_millis());
-    let sample = match listed {
-        Ok((states, listing)) => {
-            let locks = states.iter().map(Lock::from);
-            let rows: BTreeMap<_, _> = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, &before))).collect();
-            Sample { at_ms, rows, trouble: None, listing }
+        Ok((_, Listing::Scan | Listing::Unsupported)) => {
+            REST * u32::try_from(began.elapsed().as_millis()).unwrap_or(u32::MAX)
         }
-        Err(error) => {
-            let (at_ms, rows, listing) = (before.at_ms, before.rows.clone(), before.listing);
-            Sample { at_ms, rows, trouble: Some(error.to_string()), listing }
-        }
+        _ => Duration::ZERO,
     };
+    let before = state.board.last();
+    let sample = next(&before, listed, wall_millis());
     if sample.trouble.is_none() {
         state.history.note(&before, &sample);
     }
     state.board.sample.send_replace(Arc::new(sample));
     rest
+}
+
+/// The sample after `before`.
+fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i64) -> Sample {
+    let outdated = |trouble: String, is_up| {
+        let (at_ms, rows, listing) = (before.at_ms, before.rows.clone(), before.listing);
+        Sample { at_ms, rows, trouble: Some(trouble), is_up, listing }
+    };
+    match listed {
+        // It could be scanned before: its locks are not gone.
+        Ok((_, Listing::Unsupported)) if before.listing == Listing::Scan => {
+            outdated(format!("to read every key took longer than {}", text::span(SCAN)), true)
+        }
+        Ok((states, listing)) => {
+            let locks = states.iter().map(Lock::from);
+            let rows: BTreeMap<_, _> = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, before))).collect();
+            Sample { at_ms, rows, trouble: None, is_up: true, listing }
+        }
+        Err(error) => outdated(error.to_string(), false),
+    }
 }
 
 /// The locks of the store, as far as it can list them.
@@ -290,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_changed_is_sent_again() {
-        let locks = oarlock::connect("mem:").await.unwrap();
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let guard = locks.mutex("x").lock().await.unwrap();
         let mut found = lock(&locks).await;
         (found.holders[0].held_ms, found.holders[0].lease_left_ms) = (0, 30_000);
@@ -306,6 +321,20 @@ mod tests {
         let (changed, gone) = changes(&before, &Sample::default(), |_| true);
         assert_eq!((changed.len(), gone), (0, vec!["x".to_owned()]));
         assert_eq!(changes(&before, &Sample::default(), |_| false).1.len(), 0, "not told of names it may not read");
+    }
+
+    #[tokio::test]
+    async fn a_scan_that_becomes_too_slow_keeps_the_locks_and_the_store_is_up() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let _guard = locks.mutex("x").lock().await.unwrap();
+        let scanned = next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000);
+        assert!(scanned.is_up && scanned.trouble.is_none() && scanned.rows.len() == 1);
+        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000);
+        assert!(slow.is_up && slow.trouble.is_some() && slow.rows.len() == 1 && slow.at_ms == 1000);
+        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000);
+        assert!(!down.is_up && down.rows.len() == 1);
+        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000);
+        assert!(never.is_up && never.trouble.is_none() && never.listing.advice().is_some());
     }
 
     #[test]

@@ -386,7 +386,7 @@ mod tests {
     /// request is dropped there when its client goes away.
     #[tokio::test]
     async fn a_renewal_that_is_cancelled_anywhere_releases_nothing() {
-        let locks = oarlock::connect("mem:").await.unwrap();
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
         let mut names = Vec::new();
         for spent in 0..=128 {

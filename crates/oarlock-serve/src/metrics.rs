@@ -185,7 +185,7 @@ impl Metrics {
             "oarlock_store_up",
             "Whether the store answered when it was last read.",
             &backend,
-            u64::from(sample.trouble.is_none() && sample.at_ms > 0),
+            u64::from(sample.is_up),
         );
         text.gauge(
             "oarlock_store_listed",

@@ -206,7 +206,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_client_has_its_share_of_locks_and_no_more() {
-        let locks = oarlock::connect("mem:").await.unwrap();
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let mut state = State::new(locks, crate::config::Config::default()).unwrap();
         state.leases_of = crate::places::Places::new(2);
         let of = |name: &str, peer: [u8; 4]| {

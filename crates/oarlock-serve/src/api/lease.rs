@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_renewal_is_noted_although_its_client_went_away() {
-        let locks = oarlock::connect("mem:").await.unwrap();
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
         let name = ResourceName::new("x").unwrap();
         let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
