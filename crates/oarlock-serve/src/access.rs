@@ -42,7 +42,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn patterns(&self, right: Right) -> &[String] {
+    /// The patterns of names for which it has the right.
+    pub(crate) fn patterns(&self, right: Right) -> &[String] {
         match right {
             Right::Read => &self.read,
             Right::Lock => &self.lock,

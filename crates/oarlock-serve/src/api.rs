@@ -3,7 +3,7 @@
 mod info;
 mod lease;
 mod locks;
-mod watch;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 
@@ -48,11 +48,19 @@ pub(crate) async fn answer(
         Endpoint::Lock => lease::lock(state, named()?, &call).await,
         Endpoint::Renew => lease::renew(state, &named()?, &call).await,
         Endpoint::Release => lease::release(state, &named()?, &call).await,
-        Endpoint::Watch => watch::all(state, call),
+        Endpoint::Watch => watch::all(state, &call),
         Endpoint::WatchOne => watch::one(state, named()?, &call),
         Endpoint::Store => info::store(state, &call),
-        Endpoint::Graph => info::graph(state, &call),
+        Endpoint::Graph => info::graph(state, &call).await,
         Endpoint::Metrics => info::metrics(state, &call),
         public_one => Ok(public(public_one)),
     }
+}
+
+/// Does this also when the request is cancelled, because its client has gone.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request has failed");
+    tokio::spawn(work).await.map_err(failed)?
 }

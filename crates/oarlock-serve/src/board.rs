@@ -1,17 +1,31 @@
 //! All locks at one moment, sampled from the store and shared by every page that is open.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use oarlock::state::ResourceState;
+use oarlock::{ErrorKind, Result};
+use oarlock_core::text;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
+use crate::access::{Client, Right};
 use crate::state::{State, wall_millis};
 use crate::view::Lock;
 
 /// How often the store is sampled while a page is open.
 const LIVE: Duration = Duration::from_millis(500);
+
+/// How long a store without an index of its locks may take to read every key. It rests for so many milliseconds for each
+/// that this took.
+const SCAN: Duration = Duration::from_secs(2);
+const REST: Duration = Duration::from_millis(20);
+
+/// The lock that is looked at to see whether the store answers. No program takes it.
+const PROBE: &str = "oarlock-serve/probe";
 
 /// A lease or an age that differs by less is the same, seen at another moment.
 const JITTER_MS: i64 = 400;
@@ -22,6 +36,17 @@ pub(crate) struct Board {
     sample: watch::Sender<Arc<Sample>>,
     viewers: AtomicUsize,
     viewed: Notify,
+    /// What every page has seen when it is opened.
+    nothing: Arc<Sample>,
+    /// What has changed up to the last sample, as it is sent to pages.
+    sent: Mutex<Sent>,
+}
+
+/// The same for all pages that saw the same sample before, and may read the same names.
+#[derive(Debug, Default)]
+struct Sent {
+    sample: Weak<Sample>,
+    changes: Vec<(Weak<Sample>, Vec<String>, Bytes)>,
 }
 
 /// All locks at one moment.
@@ -32,6 +57,37 @@ pub(crate) struct Sample {
     pub(crate) rows: BTreeMap<String, Arc<Row>>,
     /// Why the store could not be read, if it could not: the rows are older then.
     pub(crate) trouble: Option<String>,
+    /// Whether the store answered.
+    pub(crate) is_up: bool,
+    pub(crate) listing: Listing,
+}
+
+/// Where the rows come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Listing {
+    /// The store knows its locks.
+    #[default]
+    Index,
+    /// Every key was read: the store has no index, but few enough keys.
+    Scan,
+    /// The store cannot list its locks, or not within [`SCAN`]: there are no rows, and a read shows whether it answers.
+    Unsupported,
+}
+
+impl Listing {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Index => "index",
+            Self::Scan => "scan",
+            Self::Unsupported => "unsupported",
+        }
+    }
+
+    /// What to do where there is no list.
+    pub(crate) fn advice(self) -> Option<&'static str> {
+        let advice = "this store cannot list its locks: look at one by its name, with GET /v1/locks/{name} or \"oarlock show NAME\"";
+        (self == Self::Unsupported).then_some(advice)
+    }
 }
 
 /// A lock that did not change since it was first seen so.
@@ -46,7 +102,13 @@ pub(crate) struct Row {
 
 impl Default for Board {
     fn default() -> Self {
-        Self { sample: watch::Sender::new(Arc::default()), viewers: AtomicUsize::new(0), viewed: Notify::new() }
+        Self {
+            sample: watch::Sender::new(Arc::default()),
+            viewers: AtomicUsize::new(0),
+            viewed: Notify::new(),
+            nothing: Arc::default(),
+            sent: Mutex::default(),
+        }
     }
 }
 
@@ -54,6 +116,11 @@ impl Board {
     /// The last sample.
     pub(crate) fn last(&self) -> Arc<Sample> {
         self.sample.borrow().clone()
+    }
+
+    /// The sample before the first.
+    pub(crate) fn nothing(&self) -> Arc<Sample> {
+        self.nothing.clone()
     }
 
     /// Follows the samples.
@@ -66,6 +133,25 @@ impl Board {
         state.board.viewers.fetch_add(1, Ordering::Relaxed);
         state.board.viewed.notify_one();
         Viewer(state.clone())
+    }
+
+    /// What changed between two samples, for a client that may read some names, as the end of a JSON object. It is made
+    /// once for all that need the same, and there is one copy of it.
+    pub(crate) fn changes(&self, before: &Arc<Sample>, now: &Arc<Sample>, client: &Client) -> Bytes {
+        let (patterns, from) = (client.patterns(Right::Read), Arc::downgrade(before));
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Weak::ptr_eq(&sent.sample, &Arc::downgrade(now)) {
+            *sent = Sent { sample: Arc::downgrade(now), changes: Vec::new() };
+        }
+        let same = |(of, names, _): &&(Weak<Sample>, Vec<String>, Bytes)| Weak::ptr_eq(of, &from) && names == patterns;
+        if let Some((_, _, bytes)) = sent.changes.iter().find(same) {
+            return bytes.clone();
+        }
+        let (rows, gone) = changes(before, now, |name| client.may(Right::Read, name));
+        let rows: Vec<&str> = rows.iter().map(|row| row.json.as_str()).collect();
+        let bytes = Bytes::from(format!(r#""locks":[{}],"gone":{}}}"#, rows.join(","), Value::from(gone)));
+        sent.changes.push((from, patterns.to_vec(), bytes.clone()));
+        bytes
     }
 
     pub(crate) fn viewers(&self) -> usize {
@@ -85,31 +171,71 @@ impl Drop for Viewer {
 /// Samples the store until the server ends.
 pub(crate) async fn sample(state: Arc<State>) {
     loop {
-        take(&state).await;
-        let pause = if state.board.viewers() > 0 { LIVE.min(state.config.sample) } else { state.config.sample };
+        let rest = take(&state).await;
+        let live = LIVE.min(state.config.sample).max(rest);
+        let pause = if state.board.viewers() > 0 { live } else { state.config.sample.max(rest) };
+        // Pages that are opened one after another do not ask for more samples than one that stays open.
+        let viewed = async { tokio::join!(tokio::time::sleep(live), state.board.viewed.notified()) };
         tokio::select! {
             () = state.closing.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
-            () = state.board.viewed.notified() => {}
+            _ = viewed => {}
         }
     }
 }
 
-async fn take(state: &State) {
-    let listed = state.locks.list().await;
-    let (before, at_ms) = (state.board.last(), wall_millis());
-    let sample = match listed {
-        Ok(states) => {
-            let locks = states.iter().map(Lock::from);
-            let rows: BTreeMap<_, _> = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, &before))).collect();
-            Sample { at_ms, rows, trouble: None }
+/// Takes a sample, and returns how long the store must rest after it.
+async fn take(state: &State) -> Duration {
+    let began = Instant::now();
+    let listed = list(state).await;
+    let rest = match listed {
+        Ok((_, Listing::Scan | Listing::Unsupported)) => {
+            REST * u32::try_from(began.elapsed().as_millis()).unwrap_or(u32::MAX)
         }
-        Err(error) => Sample { at_ms: before.at_ms, rows: before.rows.clone(), trouble: Some(error.to_string()) },
+        _ => Duration::ZERO,
     };
+    let before = state.board.last();
+    let sample = next(&before, listed, wall_millis());
     if sample.trouble.is_none() {
         state.history.note(&before, &sample);
     }
     state.board.sample.send_replace(Arc::new(sample));
+    rest
+}
+
+/// The sample after `before`.
+fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i64) -> Sample {
+    let outdated = |trouble: String, is_up| {
+        let (at_ms, rows, listing) = (before.at_ms, before.rows.clone(), before.listing);
+        Sample { at_ms, rows, trouble: Some(trouble), is_up, listing }
+    };
+    match listed {
+        // It could be scanned before: its locks are not gone.
+        Ok((_, Listing::Unsupported)) if before.listing == Listing::Scan => {
+            outdated(format!("to read every key took longer than {}", text::span(SCAN)), true)
+        }
+        Ok((states, listing)) => {
+            let locks = states.iter().map(Lock::from);
+            let rows: BTreeMap<_, _> = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, before))).collect();
+            Sample { at_ms, rows, trouble: None, is_up: true, listing }
+        }
+        Err(error) => outdated(error.to_string(), false),
+    }
+}
+
+/// The locks of the store, as far as it can list them.
+async fn list(state: &State) -> Result<(Vec<ResourceState>, Listing)> {
+    let unsupported = |error: &oarlock::Error| error.kind() == ErrorKind::Unsupported;
+    match state.locks.list().await {
+        Err(error) if unsupported(&error) => {}
+        listed => return listed.map(|states| (states, Listing::Index)),
+    }
+    match tokio::time::timeout(SCAN, state.locks.scan()).await {
+        Ok(Err(error)) if !unsupported(&error) => Err(error),
+        Ok(Ok(states)) => Ok((states, Listing::Scan)),
+        // Whether it answers at all.
+        _ => state.locks.inspect(PROBE).await.map(|_| (Vec::new(), Listing::Unsupported)),
+    }
 }
 
 /// The row of the last sample if nothing has changed but the time.
@@ -146,7 +272,7 @@ fn is_same(before: &Lock, now: &Lock, passed_ms: i64) -> bool {
 }
 
 /// What changed between two samples, for a client that may read some names: the rows, and the names that are gone.
-pub(crate) fn changes(before: &Sample, now: &Sample, may: impl Fn(&str) -> bool) -> (Vec<Arc<Row>>, Vec<String>) {
+fn changes(before: &Sample, now: &Sample, may: impl Fn(&str) -> bool) -> (Vec<Arc<Row>>, Vec<String>) {
     let changed = now
         .rows
         .iter()
@@ -179,12 +305,13 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_changed_is_sent_again() {
-        let locks = oarlock::connect("mem:").await.unwrap();
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let guard = locks.mutex("x").lock().await.unwrap();
         let mut found = lock(&locks).await;
         (found.holders[0].held_ms, found.holders[0].lease_left_ms) = (0, 30_000);
         let first = row(found, 1000, &Sample::default());
-        let before = Sample { at_ms: 1000, rows: BTreeMap::from([("x".to_owned(), first.clone())]), trouble: None };
+        let before =
+            Sample { at_ms: 1000, rows: BTreeMap::from([("x".to_owned(), first.clone())]), ..Sample::default() };
         let mut later = lock(&locks).await;
         (later.holders[0].held_ms, later.holders[0].lease_left_ms) = (5000, 25_100);
         assert!(Arc::ptr_eq(&row(later.clone(), 6000, &before), &first), "only time has passed");
@@ -194,5 +321,31 @@ mod tests {
         let (changed, gone) = changes(&before, &Sample::default(), |_| true);
         assert_eq!((changed.len(), gone), (0, vec!["x".to_owned()]));
         assert_eq!(changes(&before, &Sample::default(), |_| false).1.len(), 0, "not told of names it may not read");
+    }
+
+    #[tokio::test]
+    async fn a_scan_that_becomes_too_slow_keeps_the_locks_and_the_store_is_up() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let _guard = locks.mutex("x").lock().await.unwrap();
+        let scanned = next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000);
+        assert!(scanned.is_up && scanned.trouble.is_none() && scanned.rows.len() == 1);
+        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000);
+        assert!(slow.is_up && slow.trouble.is_some() && slow.rows.len() == 1 && slow.at_ms == 1000);
+        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000);
+        assert!(!down.is_up && down.rows.len() == 1);
+        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000);
+        assert!(never.is_up && never.trouble.is_none() && never.listing.advice().is_some());
+    }
+
+    #[test]
+    fn pages_share_what_they_are_sent() {
+        let (board, before, now) = (Board::default(), Arc::new(Sample::default()), Arc::new(Sample::default()));
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        let first = board.changes(&before, &now, &client);
+        assert_eq!(first, r#""locks":[],"gone":[]}"#);
+        assert_eq!(board.changes(&before, &now, &client).as_ptr(), first.as_ptr(), "one copy");
+        assert_ne!(board.changes(&now, &now, &client).as_ptr(), first.as_ptr(), "another page saw another sample");
+        board.changes(&now, &Arc::default(), &client);
+        assert_eq!(board.sent.lock().unwrap().changes.len(), 1, "what is outdated is forgotten");
     }
 }

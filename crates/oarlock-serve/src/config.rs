@@ -1,6 +1,6 @@
 //! What to serve, where and to whom.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ pub struct Config {
     /// Connections at a time, as far as the limit of open files permits. One address that is not of this machine has a
     /// quarter of them, unless `insecure` says that it is a proxy.
     pub connections: usize,
-    /// Streams of events at a time: pages that are open, and watched locks.
+    /// Streams of events at a time: pages that are open, and watched locks. One client has a quarter of them, where
+    /// clients can be told apart.
     pub streams: usize,
     /// How long a client may take to send a request, and to read an answer.
     pub patience: Duration,
@@ -79,6 +80,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether an address stands for many clients: for a proxy, which `insecure` is for, or for all users of this machine.
+    pub(crate) fn is_shared(&self, address: IpAddr) -> bool {
+        self.insecure || address.to_canonical().is_loopback()
+    }
+
     /// Refuses what would be unsafe.
     ///
     /// # Errors

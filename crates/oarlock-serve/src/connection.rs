@@ -1,6 +1,6 @@
 //! Connections: TLS, HTTP/1.1, and an end for those that are slow.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
@@ -155,6 +155,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
         this.judge(cx, polled)
+    }
+
+    /// An answer is sent from where it is: large ones are shared, and must not be copied for each client that is slow.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.judge(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
+use oarlock::state::Ending;
 use oarlock::{Error, ErrorKind, Fence, Result};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -64,6 +65,18 @@ enum Change {
         until: i64,
         granted: bool,
     },
+    Broken(Break),
+}
+
+/// A hold whose end was asked for, or that was ended.
+#[derive(Debug)]
+struct Break {
+    at: i64,
+    name: String,
+    fence: String,
+    by: String,
+    why: String,
+    outcome: &'static str,
 }
 
 impl History {
@@ -82,7 +95,7 @@ impl History {
             None => Connection::open_in_memory(),
         };
         let mut connection = connection.map_err(|error| failed(&error))?;
-        connection.execute_batch(SCHEMA).map_err(|error| failed(&error))?;
+        prepare(&connection).map_err(|error| failed(&error))?;
         let (sender, jobs) = mpsc::sync_channel::<Job>(MAX_JOBS);
         let run = move || {
             for job in jobs {
@@ -105,14 +118,18 @@ impl History {
         }
     }
 
-    /// Notes a break by a client of this server.
-    pub(crate) fn broken(&self, name: &str, fence: Fence, by: &str, why: &str) {
-        let (name, by, why, at) = (name.to_owned(), by.to_owned(), why.to_owned(), crate::state::wall_millis());
+    /// Notes a break by a client of this server, when it is done.
+    pub(crate) fn broken(&self, name: &str, fence: Fence, ending: &Ending, outcome: &'static str) {
+        let done = Change::Broken(Break {
+            at: crate::state::wall_millis(),
+            name: name.to_owned(),
+            fence: fence.to_string(),
+            by: ending.by.clone(),
+            why: ending.why.clone(),
+            outcome,
+        });
         let _ = self.0.try_send(Box::new(move |connection| {
-            let insert = "INSERT INTO breaks (at_ms, name, fence, by, why) VALUES (?1, ?2, ?3, ?4, ?5)";
-            let _ = with_room(connection, |connection| {
-                connection.execute(insert, params![at, name, fence.to_string(), by, why]).map(|_| ())
-            });
+            let _ = with_room(connection, |connection| write(connection, std::slice::from_ref(&done)));
         }));
     }
 
@@ -128,6 +145,17 @@ impl History {
         let answer = answer.await.map_err(|_| internal("the history has ended".to_owned()))?;
         answer.map_err(|error| internal(error.to_string()))
     }
+}
+
+/// Makes the tables, also in a file of an earlier version.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(SCHEMA)?;
+    let mut columns = connection.prepare("SELECT name FROM pragma_table_info('breaks')")?;
+    let columns = columns.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    if !columns.iter().any(|column| column == "outcome") {
+        connection.execute_batch("ALTER TABLE breaks ADD COLUMN outcome TEXT")?;
+    }
+    Ok(())
 }
 
 fn since(row: &Row, age_ms: u64) -> i64 {
@@ -155,6 +183,22 @@ fn changes(before: &Sample, now: &Sample) -> Vec<Change> {
                 reason: holder.label.reason.clone(),
                 since: since(row, holder.held_ms),
             });
+        }
+        // Also from the command line, or by another program.
+        let was_asked = |claim: &str| {
+            earlier.is_some_and(|row| row.lock.holders.iter().any(|h| h.claim == claim && h.ending.is_some()))
+        };
+        for holder in row.lock.holders.iter().filter(|holder| !was_asked(&holder.claim)) {
+            if let Some(ending) = &holder.ending {
+                changes.push(Change::Broken(Break {
+                    at: now.at_ms,
+                    name: name.clone(),
+                    fence: holder.fence.clone().unwrap_or_default(),
+                    by: ending.by.clone(),
+                    why: ending.why.clone(),
+                    outcome: "asked",
+                }));
+            }
         }
         let waited = |claim: &str| {
             earlier.is_some_and(|row| row.lock.waiters.iter().flatten().any(|waiter| waiter.claim == claim))
@@ -223,6 +267,10 @@ fn write(connection: &mut Connection, changes: &[Change]) -> rusqlite::Result<()
             Change::WaitEnded { name, claim, until, granted } => transaction.prepare_cached(
                 "UPDATE waits SET until_ms = ?3, granted = ?4 WHERE name = ?1 AND claim = ?2 AND until_ms IS NULL",
             )?.execute(params![name, claim, until, granted])?,
+            // A break by this server is sampled, too.
+            Change::Broken(Break { at, name, fence, by, why, outcome }) => transaction.prepare_cached(
+                "INSERT INTO breaks (at_ms, name, fence, by, why, outcome) SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM breaks WHERE name = ?2 AND fence = ?3 AND by = ?4 AND why = ?5)",
+            )?.execute(params![at, name, fence, by, why, outcome])?,
         };
     }
     for table in TABLES {
@@ -249,11 +297,13 @@ fn read(connection: &Connection, name: &str) -> rusqlite::Result<Value> {
         }))
     })?;
     let holds = holds.collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut query = connection
-        .prepare_cached("SELECT at_ms, fence, by, why FROM breaks WHERE name = ?1 ORDER BY at_ms DESC LIMIT ?2")?;
+    let mut query = connection.prepare_cached(
+        "SELECT at_ms, fence, by, why, outcome FROM breaks WHERE name = ?1 ORDER BY at_ms DESC LIMIT ?2",
+    )?;
     let breaks = query.query_map(params![name, SHOWN], |row| {
-        let (by, why): (String, String) = (row.get(2)?, row.get(3)?);
-        Ok(json!({ "at_ms": row.get::<_, i64>(0)?, "fence": row.get::<_, String>(1)?, "by": by, "why": why }))
+        let (by, why, outcome): (String, String, Option<String>) = (row.get(2)?, row.get(3)?, row.get(4)?);
+        let (at, fence): (i64, String) = (row.get(0)?, row.get(1)?);
+        Ok(json!({ "at_ms": at, "fence": fence, "by": by, "why": why, "outcome": outcome }))
     })?;
     let breaks = breaks.collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(json!({
@@ -286,7 +336,7 @@ mod tests {
     #[test]
     fn a_full_history_goes_on_with_the_newest() {
         let mut connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(SCHEMA).unwrap();
+        prepare(&connection).unwrap();
         connection.execute_batch("PRAGMA max_page_count = 100").unwrap();
         let name = |number: u32| format!("{number}-{}", "n".repeat(1000));
         for number in 0..1000 {
@@ -303,5 +353,27 @@ mod tests {
         }
         let holds = |number| read(&connection, &name(number)).unwrap()["holds"].as_array().unwrap().len();
         assert_eq!((holds(0), holds(999)), (0, 1));
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_is_used_and_a_break_is_listed_once() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let earlier = "CREATE TABLE breaks (at_ms INTEGER NOT NULL, name TEXT NOT NULL, fence TEXT NOT NULL, by TEXT NOT NULL, why TEXT NOT NULL);
+            INSERT INTO breaks VALUES (1, 'x', '7', 'ann', '')";
+        connection.execute_batch(earlier).unwrap();
+        prepare(&connection).unwrap();
+        prepare(&connection).unwrap();
+        for (at, outcome) in [(2, "asked"), (3, "released")] {
+            let (name, fence, by, why) = ("x".to_owned(), "8".to_owned(), "ben".to_owned(), "stuck".to_owned());
+            let done = Change::Broken(Break { at, name, fence, by, why, outcome });
+            write(&mut connection, &[done]).unwrap();
+        }
+        let breaks = read(&connection, "x").unwrap()["breaks"].clone();
+        let list = breaks.as_array().unwrap();
+        assert_eq!(
+            (list.len(), &list[0]["outcome"], &list[1]["outcome"]),
+            (2, &json!("asked"), &Value::Null),
+            "{breaks}"
+        );
     }
 }

@@ -7,15 +7,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use oarlock::state::{ClaimId, Ending, Kind, Moment, ResourceName};
-use oarlock::{ErrorKind, Fence, Guard, LockTicket, Released};
+use oarlock::{ErrorKind, Fence, Guard, LockTicket, LossReason, Released};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::places::Place;
 use crate::problem::Problem;
 use crate::state::{State, now};
 
@@ -78,10 +80,10 @@ impl Lease {
 }
 
 /// How a lease ended, as far as this server knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Released,
-    Lost,
+    Lost(LossReason),
 }
 
 /// The leases that this server has seen.
@@ -104,6 +106,10 @@ pub(crate) struct Known {
     pub(crate) ends_at: Moment,
     /// When the store had confirmed that: what was read from the store before says nothing of it.
     pub(crate) renewed_at: Moment,
+    /// Who asked for its end, if an operator did.
+    pub(crate) ending: Option<Ending>,
+    /// Among those of its client; `None` if another server gave it out.
+    place: Option<Arc<Place<String>>>,
 }
 
 impl Leases {
@@ -124,16 +130,27 @@ impl Leases {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    fn note(&self, id: ClaimId, kind: Kind, ends_at: Moment) {
+    fn note(&self, id: ClaimId, kind: Kind, ends_at: Moment, place: Option<Place<String>>) {
         let mut known = self.known();
         let entry = known.entry(id);
         let now = now();
-        let entry = entry.or_insert_with(|| Known { kind, since: now, ends_at, renewed_at: now });
+        let entry =
+            entry.or_insert_with(|| Known { kind, since: now, ends_at, renewed_at: now, ending: None, place: None });
         (entry.ends_at, entry.renewed_at) = (ends_at, now);
+        if let Some(place) = place {
+            entry.place = Some(Arc::new(place));
+        }
     }
 
-    fn forget(&self, id: ClaimId, end: End) -> Option<Known> {
-        if end == End::Released {
+    /// Notes that an operator asked for its end.
+    pub(crate) fn note_ending(&self, id: ClaimId, ending: &Ending) {
+        if let Some(known) = self.known().get_mut(&id) {
+            known.ending = Some(ending.clone());
+        }
+    }
+
+    fn forget(&self, id: ClaimId, end: &End) -> Option<Known> {
+        if *end == End::Released {
             let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
             released.push_back(id);
             if released.len() > REMEMBERED {
@@ -187,14 +204,17 @@ impl Granted {
 }
 
 /// Leaves a lock that was just granted to its client.
-pub(crate) fn hand_out(state: &State, guard: Guard) -> Result<Granted, Problem> {
+pub(crate) fn hand_out(state: &State, guard: Guard, place: Option<Place<String>>) -> Result<Granted, Problem> {
     let (id, kind, ends_at, waited) = (guard.id(), guard.kind(), guard.ends_at(), guard.waited());
     let ticket = guard.hand_over()?;
-    state.leases.note(id, kind, ends_at);
+    state.leases.note(id, kind, ends_at, place);
     Ok(Granted { lease: Lease { ticket, id }, kind, ends_at, waited, ending: None })
 }
 
 /// A whole lease more.
+///
+/// # Cancel safety
+/// If the future is dropped, the lease lives on. It may have been renewed, which is not noted here then.
 pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Problem> {
     let turn = state.leases.turn(lease.id);
     let _turn = turn.lock().await;
@@ -203,22 +223,35 @@ pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Probl
     }
     let sent = now();
     let adopted = state.locks.adopt(&lease.ticket).await;
-    state.metrics.renewed(adopted.is_ok(), now().since(sent));
-    // Adopting renews it; handing over at once leaves it to its client again.
+    let outcome = match &adopted {
+        Ok(_) => "ok",
+        Err(error) if error.kind() == ErrorKind::Lost => "gone",
+        Err(_) => "error",
+    };
+    state.metrics.renewed(outcome, now().since(sent));
+    // Adopting renews it; handing over at once leaves it to its client again. No `await` in between: a guard that is
+    // dropped there, with the request of a client that went away, would release the lock.
     let guard = adopted.map_err(|error| gone(state, lease, error))?;
     let (kind, ends_at) = (guard.kind(), guard.ends_at());
     if let Some(known) = state.leases.get(lease.id) {
         state.metrics.margin(known.ends_at.since(now()));
     }
     // The store has told it with the renewal.
-    let ending = tokio::select! {
-        biased;
-        ending = guard.asked_to_end() => ending,
-        () = std::future::ready(()) => None,
-    };
+    let ending = known_now(guard.asked_to_end()).flatten();
     let ticket = guard.hand_over().map_err(|error| gone(state, lease, error))?;
-    state.leases.note(lease.id, kind, ends_at);
+    state.leases.note(lease.id, kind, ends_at, None);
+    if let Some(ending) = &ending {
+        state.leases.note_ending(lease.id, ending);
+    }
     Ok(Granted { lease: Lease { ticket, id: lease.id }, kind, ends_at, waited: Duration::ZERO, ending })
+}
+
+/// The output of a future if it is ready now.
+fn known_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
 
 /// Ends a lease, and returns whether it did. A repetition did not, and has the same answer for its client.
@@ -231,34 +264,54 @@ pub(crate) async fn release(state: &State, lease: &Lease) -> Result<bool, Proble
     let guard = state.locks.adopt(&lease.ticket).await.map_err(|error| gone(state, lease, error))?;
     let kind = guard.kind();
     if guard.release().await? == Released::NotHeld {
-        ended(state, lease.id, End::Lost);
+        ended(state, lease.id, &End::Lost(LossReason::Gone));
         return Err(Problem::lost(format!("{}: it was gone before it was released", quoted(lease))));
     }
-    state.leases.note(lease.id, kind, now());
-    ended(state, lease.id, End::Released);
+    state.leases.note(lease.id, kind, now(), None);
+    ended(state, lease.id, &End::Released);
     Ok(true)
 }
 
 /// Remembers that it is lost, if it is.
 fn gone(state: &State, lease: &Lease, error: oarlock::Error) -> Problem {
     if error.kind() == ErrorKind::Lost {
-        ended(state, lease.id, End::Lost);
+        ended(state, lease.id, &End::Lost(error.loss().cloned().unwrap_or(LossReason::Gone)));
     }
     error.into()
 }
 
 /// Notes the end of a lease.
-pub(crate) fn ended(state: &State, id: ClaimId, end: End) {
+pub(crate) fn ended(state: &State, id: ClaimId, end: &End) {
     if let Some(known) = state.leases.forget(id, end) {
         count(state, &known, end);
     }
 }
 
-fn count(state: &State, known: &Known, end: End) {
-    let word = if end == End::Released { "released" } else { "lost" };
+fn count(state: &State, known: &Known, end: &End) {
+    // A hold whose end was asked for is not renewed any more, and so it is over like one that expired.
+    let cause = match end {
+        End::Released => None,
+        End::Lost(_) if known.ending.is_some() => Some("broken"),
+        End::Lost(reason) => Some(word(reason)),
+    };
+    let word = match cause {
+        None => "released",
+        Some("broken") => "broken",
+        Some(_) => "lost",
+    };
     state.metrics.held(known.kind, word, now().since(known.since));
-    if end == End::Lost {
-        state.metrics.lost();
+    if let Some(cause) = cause {
+        state.metrics.lost(known.kind, cause);
+    }
+}
+
+/// The word for a loss, in metrics and events.
+pub(crate) fn word(reason: &LossReason) -> &'static str {
+    match reason {
+        LossReason::Expired => "expired",
+        LossReason::Broken(_) => "broken",
+        LossReason::Session => "session",
+        _ => "gone",
     }
 }
 
@@ -274,7 +327,7 @@ pub(crate) async fn sweep(state: Arc<State>) {
             () = tokio::time::sleep(SWEEP) => {}
         }
         for known in state.leases.take_ended() {
-            count(&state, &known, End::Lost);
+            count(&state, &known, &End::Lost(LossReason::Expired));
         }
     }
 }
@@ -327,5 +380,51 @@ mod tests {
         }
         let other = Lease::read(&text, &ResourceName::new("y").unwrap()).unwrap_err();
         assert!(other.detail.contains("\"x\"") && other.detail.contains("\"y\""), "{}", other.detail);
+    }
+
+    /// The runtime may stop a request anywhere that it awaits, also because the task has used up its budget, and the
+    /// request is dropped there when its client goes away.
+    #[tokio::test]
+    async fn a_renewal_that_is_cancelled_anywhere_releases_nothing() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
+        let mut names = Vec::new();
+        for spent in 0..=128 {
+            for polls in 1..=3 {
+                let name = format!("{spent}-{polls}");
+                let guard = state.locks.mutex(&name).lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
+                let granted = hand_out(&state, guard, None).unwrap();
+                let task = tokio::spawn({
+                    let state = state.clone();
+                    async move {
+                        let mut renewal = Box::pin(renew(&state, &granted.lease));
+                        for _ in 0..polls {
+                            // A new budget, of which a part is spent.
+                            tokio::task::yield_now().await;
+                            let mut is_done = false;
+                            std::future::poll_fn(|cx| {
+                                for _ in 0..spent {
+                                    let _ = std::pin::pin!(tokio::task::consume_budget()).poll(cx);
+                                }
+                                is_done = renewal.as_mut().poll(cx).is_ready();
+                                Poll::Ready(())
+                            })
+                            .await;
+                            if is_done {
+                                return;
+                            }
+                        }
+                    }
+                });
+                task.await.unwrap();
+                names.push(name);
+            }
+        }
+        // Longer than a release in the background takes.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let held: HashMap<_, _> =
+            state.locks.list().await.unwrap().into_iter().map(|lock| (lock.name.as_str().to_owned(), lock)).collect();
+        names.retain(|name| held.get(name).is_none_or(|lock| lock.holders.is_empty()));
+        assert!(names.is_empty(), "released, although its client believes: {names:?}");
     }
 }

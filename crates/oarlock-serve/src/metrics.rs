@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oarlock::state::Kind;
+use oarlock::state::{Kind, Moment};
 use oarlock_core::pattern;
 
 use crate::access::{Client, Right};
-use crate::board::{self, Sample};
-use crate::state::{State, wall_millis};
+use crate::board::{self, Listing, Sample};
+use crate::state::{State, now, wall_millis};
 
 /// The upper bounds of waits and holds, in seconds.
 const SPANS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0];
@@ -27,9 +26,12 @@ type Labels = String;
 pub(crate) struct Metrics {
     backend: &'static str,
     series: Mutex<Series>,
-    waiting: AtomicU64,
-    lost: AtomicU64,
 }
+
+/// The kinds of locks that HTTP clients can take, and why they can lose one. These series begin at zero: Prometheus sees
+/// no increase in one that begins with one.
+const KINDS: [Kind; 4] = [Kind::Mutex, Kind::Read, Kind::Write, Kind::Semaphore];
+const CAUSES: [&str; 4] = ["expired", "gone", "broken", "session"];
 
 #[derive(Debug, Default)]
 struct Series {
@@ -37,6 +39,8 @@ struct Series {
     holds: BTreeMap<Labels, Histogram>,
     renewals: BTreeMap<Labels, Histogram>,
     margins: BTreeMap<Labels, Histogram>,
+    waiting: BTreeMap<Labels, u64>,
+    lost: BTreeMap<Labels, u64>,
     answers: BTreeMap<Labels, u64>,
 }
 
@@ -59,17 +63,42 @@ impl Histogram {
 }
 
 /// A request that waits, until it is dropped.
-pub(crate) struct Waiting<'a>(&'a AtomicU64);
+pub(crate) struct Waiting<'a> {
+    metrics: &'a Metrics,
+    labels: Labels,
+    began: Moment,
+    outcome: &'static str,
+}
+
+impl Waiting<'_> {
+    /// It is over.
+    pub(crate) fn end(mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut series = self.metrics.series();
+        if let Some(waiting) = series.waiting.get_mut(&self.labels) {
+            *waiting -= 1;
+        }
+        let labels = format!("{},outcome=\"{}\"", self.labels, self.outcome);
+        series.waits.entry(labels).or_default().add(now().since(self.began));
     }
 }
 
 impl Metrics {
     pub(crate) fn new(backend: &'static str) -> Self {
-        Self { backend, series: Mutex::default(), waiting: AtomicU64::new(0), lost: AtomicU64::new(0) }
+        let metrics = Self { backend, series: Mutex::default() };
+        for labels in KINDS.map(|kind| metrics.labels(kind)) {
+            let mut series = metrics.series();
+            for cause in CAUSES {
+                series.lost.insert(format!("{labels},cause=\"{cause}\""), 0);
+            }
+            series.waiting.insert(labels, 0);
+        }
+        metrics
     }
 
     fn series(&self) -> MutexGuard<'_, Series> {
@@ -81,14 +110,11 @@ impl Metrics {
         format!("backend=\"{}\",kind=\"{kind}\",mode=\"{mode}\"", self.backend)
     }
 
-    pub(crate) fn waiting(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waiting)
-    }
-
-    pub(crate) fn waited(&self, kind: Kind, outcome: &str, span: Duration) {
-        let labels = format!("{},outcome=\"{outcome}\"", self.labels(kind));
-        self.series().waits.entry(labels).or_default().add(span);
+    /// A request begins to wait; if its client goes away, its outcome is `cancelled`.
+    pub(crate) fn waiting(&self, kind: Kind) -> Waiting<'_> {
+        let labels = self.labels(kind);
+        *self.series().waiting.entry(labels.clone()).or_default() += 1;
+        Waiting { metrics: self, labels, began: now(), outcome: "cancelled" }
     }
 
     pub(crate) fn held(&self, kind: Kind, end: &str, span: Duration) {
@@ -96,8 +122,8 @@ impl Metrics {
         self.series().holds.entry(labels).or_default().add(span);
     }
 
-    pub(crate) fn renewed(&self, ok: bool, span: Duration) {
-        let labels = format!("backend=\"{}\",outcome=\"{}\"", self.backend, if ok { "ok" } else { "error" });
+    pub(crate) fn renewed(&self, outcome: &str, span: Duration) {
+        let labels = format!("backend=\"{}\",outcome=\"{outcome}\"", self.backend);
         self.series().renewals.entry(labels).or_default().add(span);
     }
 
@@ -106,8 +132,8 @@ impl Metrics {
         self.series().margins.entry(format!("backend=\"{}\"", self.backend)).or_default().add(left);
     }
 
-    pub(crate) fn lost(&self) {
-        self.lost.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn lost(&self, kind: Kind, cause: &str) {
+        *self.series().lost.entry(format!("{},cause=\"{cause}\"", self.labels(kind))).or_default() += 1;
     }
 
     pub(crate) fn answered(&self, template: &str, method: &str, status: u16) {
@@ -130,8 +156,15 @@ impl Metrics {
             for (labels, count) in &series.answers {
                 text.line("oarlock_http_requests_total", labels, *count);
             }
+            text.head("oarlock_waiting", "gauge", "Requests of HTTP clients that wait.");
+            for (labels, count) in &series.waiting {
+                text.line("oarlock_waiting", labels, *count);
+            }
+            text.head("oarlock_lost_total", "counter", "Leases of HTTP clients that ended without a release.");
+            for (labels, count) in &series.lost {
+                text.line("oarlock_lost_total", labels, *count);
+            }
         }
-        let backend = format!("backend=\"{}\"", self.backend);
         text.head("oarlock_held", "gauge", "Locks that HTTP clients of this server hold.");
         let mut held: BTreeMap<Labels, u64> = BTreeMap::new();
         for kind in state.leases.kinds() {
@@ -140,14 +173,6 @@ impl Metrics {
         for (labels, count) in held {
             text.line("oarlock_held", &labels, count);
         }
-        text.gauge(
-            "oarlock_waiting",
-            "Requests of HTTP clients that wait.",
-            &backend,
-            self.waiting.load(Ordering::Relaxed),
-        );
-        text.head("oarlock_lost_total", "counter", "Leases of HTTP clients that ended without a release.");
-        text.line("oarlock_lost_total", &backend, self.lost.load(Ordering::Relaxed));
         text.gauge("oarlock_viewers", "Pages that are open.", "", state.board.viewers() as u64);
         self.store(&mut text, state, client, &state.board.last());
         text.0
@@ -158,9 +183,15 @@ impl Metrics {
         let backend = format!("backend=\"{}\"", self.backend);
         text.gauge(
             "oarlock_store_up",
-            "Whether the last sample of the store succeeded.",
+            "Whether the store answered when it was last read.",
             &backend,
-            u64::from(sample.trouble.is_none() && sample.at_ms > 0),
+            u64::from(sample.is_up),
+        );
+        text.gauge(
+            "oarlock_store_listed",
+            "Whether the locks of the store can be listed; if not, the other oarlock_store_* say nothing.",
+            &backend,
+            u64::from(sample.listing != Listing::Unsupported),
         );
         let totals: BTreeMap<Labels, (usize, usize)> =
             board::totals(sample).into_iter().map(|(kind, totals)| (self.labels(kind), totals)).collect();
@@ -194,7 +225,8 @@ impl Metrics {
         }
         text.head("oarlock_lock_held_seconds", "gauge", "How long the lock has been held.");
         for (labels, row) in &named {
-            let held = row.lock.holders.first().map_or(0.0, |holder| aged(holder.held_ms, row.at_ms));
+            let held = row.lock.holders.first();
+            let held = aged(held.map(|holder| holder.held_ms), row.at_ms);
             text.line("oarlock_lock_held_seconds", labels, held);
         }
         text.head("oarlock_lock_waiters", "gauge", "How many wait for the lock.");
@@ -213,11 +245,9 @@ impl Metrics {
     }
 }
 
-/// An age of a row, now; zero stays zero.
-fn aged(ms: u64, at_ms: i64) -> f64 {
-    if ms == 0 {
-        return 0.0;
-    }
+/// An age of a row, now; zero if there is none.
+fn aged(ms: Option<u64>, at_ms: i64) -> f64 {
+    let Some(ms) = ms else { return 0.0 };
     let since = u64::try_from(wall_millis() - at_ms).unwrap_or_default();
     Duration::from_millis(ms.saturating_add(since)).as_secs_f64()
 }
@@ -265,11 +295,11 @@ mod tests {
     #[test]
     fn a_histogram_counts_what_is_not_above_its_bounds() {
         let metrics = Metrics::new("mem");
-        metrics.waited(Kind::Read, "acquired", Duration::from_millis(5));
-        metrics.waited(Kind::Read, "acquired", Duration::from_secs(7200));
+        metrics.held(Kind::Read, "released", Duration::from_millis(5));
+        metrics.held(Kind::Read, "released", Duration::from_secs(7200));
         let mut text = Text::default();
-        text.histograms("w", "Help.", &metrics.series().waits);
-        let labels = r#"backend="mem",kind="rwlock",mode="shared",outcome="acquired""#;
+        text.histograms("w", "Help.", &metrics.series().holds);
+        let labels = r#"backend="mem",kind="rwlock",mode="shared",end="released""#;
         for line in [
             format!("w_bucket{{{labels},le=\"0.001\"}} 0\n"),
             format!("w_bucket{{{labels},le=\"0.005\"}} 1\n"),
@@ -280,6 +310,27 @@ mod tests {
         ] {
             assert!(text.0.contains(&line), "{line}\n{}", text.0);
         }
+    }
+
+    #[test]
+    fn a_request_counts_while_it_waits_and_a_client_that_goes_away_has_cancelled() {
+        let (metrics, labels) = (Metrics::new("mem"), r#"backend="mem",kind="semaphore",mode="permits""#);
+        let (gone, granted) = (metrics.waiting(Kind::Semaphore), metrics.waiting(Kind::Semaphore));
+        assert_eq!(metrics.series().waiting[labels], 2);
+        drop(gone);
+        granted.end("acquired");
+        let series = metrics.series();
+        assert_eq!((series.waiting[labels], series.waiting.len()), (0, 4));
+        for outcome in ["cancelled", "acquired"] {
+            assert_eq!(series.waits[&format!("{labels},outcome=\"{outcome}\"")].count, 1, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn a_hold_that_was_seen_at_its_first_moment_grows_older() {
+        let at_ms = wall_millis() - 5000;
+        assert!(aged(Some(0), at_ms) >= 5.0);
+        assert!(aged(None, at_ms) <= 0.0);
     }
 
     #[test]

@@ -23,15 +23,15 @@ impl Hosts {
         name == "localhost" || address.parse::<IpAddr>().is_ok() || self.0.contains(&name)
     }
 
-    /// Refuses what a page of another site sends.
-    pub(crate) fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    /// Refuses what a page of another site sends. `named` is the host in the line of the request, if that has one.
+    pub(crate) fn check(&self, method: &Method, named: Option<&str>, headers: &HeaderMap) -> Result<(), Problem> {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             return Err(Problem::bad_request("a request needs one Host header"));
         };
         let host = host.to_str().map_err(|_| Problem::bad_request("the Host header is not text"))?;
-        if !self.knows(host) {
-            let name = oarlock_core::text::quoted(name_of(host));
+        if let Some(unknown) = [Some(host), named].into_iter().flatten().find(|host| !self.knows(host)) {
+            let name = oarlock_core::text::quoted(name_of(unknown));
             let detail = format!("{name} is no name of this server. If it is one, start it with --host {name}");
             return Err(Problem::new(http::StatusCode::MISDIRECTED_REQUEST, "unknown-host", detail));
         }
@@ -65,7 +65,7 @@ mod tests {
     fn checked(method: &Method, pairs: &[(&'static str, &str)]) -> Result<(), u16> {
         let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let hosts = Hosts::new(&["Locks.example.org".to_owned()]);
-        hosts.check(method, &headers).map_err(|problem| problem.status.as_u16())
+        hosts.check(method, None, &headers).map_err(|problem| problem.status.as_u16())
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! How many connections there may be: in all, and of one address.
+//! How many connections and streams there may be: in all, and of one client.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -9,46 +9,49 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Descriptors for everything else: the store, files, the listener.
 const OTHERS: u64 = 100;
 
-/// The connections of each address.
+/// The connections or streams of each client, by what tells clients apart.
 #[derive(Debug)]
-pub(crate) struct Places {
-    /// `None` where one address stands for many clients.
-    most_of_one: Option<usize>,
-    taken: Mutex<HashMap<IpAddr, usize>>,
+pub(crate) struct Places<K: Eq + Hash> {
+    most_of_one: usize,
+    taken: Mutex<HashMap<K, usize>>,
 }
 
-/// A place of an address; dropping it frees it.
+/// A place of a client; dropping it frees it.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
-    peer: IpAddr,
+pub(crate) struct Place<K: Eq + Hash> {
+    places: Arc<Places<K>>,
+    /// `None` if it is not counted.
+    of: Option<K>,
 }
 
-impl Places {
-    pub(crate) fn new(most_of_one: Option<usize>) -> Arc<Self> {
+impl<K: Clone + Eq + Hash> Places<K> {
+    pub(crate) fn new(most_of_one: usize) -> Arc<Self> {
         Arc::new(Self { most_of_one, taken: Mutex::default() })
     }
 
-    /// A place for this address, if it has not too many. All users of this machine share its own.
-    pub(crate) fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_one = taken.get(&peer).copied().unwrap_or_default();
-        if self.most_of_one.is_some_and(|most| of_one >= most) && !peer.to_canonical().is_loopback() {
-            return None;
+    /// A place for this client, if it has not too many; for `None`, which stands for many clients, always.
+    pub(crate) fn take(self: &Arc<Self>, of: Option<K>) -> Option<Place<K>> {
+        if let Some(of) = &of {
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_one = taken.get(of).copied().unwrap_or_default();
+            if of_one >= self.most_of_one {
+                return None;
+            }
+            taken.insert(of.clone(), of_one + 1);
         }
-        taken.insert(peer, of_one + 1);
-        Some(Place { places: self.clone(), peer })
+        Some(Place { places: self.clone(), of })
     }
 }
 
-impl Drop for Place {
+impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
+        let Some(of) = self.of.take() else { return };
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = taken.get(&self.peer).copied().unwrap_or_default().saturating_sub(1);
+        let left = taken.get(&of).copied().unwrap_or_default().saturating_sub(1);
         if left == 0 {
-            taken.remove(&self.peer);
+            taken.remove(&of);
         } else {
-            taken.insert(self.peer, left);
+            taken.insert(of, left);
         }
     }
 }
@@ -68,18 +71,16 @@ mod tests {
 
     #[test]
     fn one_address_leaves_places_for_others() {
-        let (places, far, local) = (Places::new(Some(2)), [10, 0, 0, 7].into(), [127, 0, 0, 1].into());
+        let (places, far) = (Places::new(2), Some("10.0.0.7"));
         let first = places.take(far).unwrap();
-        let _second = places.take(far).unwrap();
+        let second = places.take(far).unwrap();
         assert!(places.take(far).is_none());
-        assert!(places.take([10, 0, 0, 8].into()).is_some(), "another address");
-        let _all: Vec<_> = (0..5).map(|_| places.take(local).expect("all users of this machine share one")).collect();
+        assert!(places.take(Some("10.0.0.8")).is_some(), "another address");
+        let all: Vec<_> = (0..5).map(|_| places.take(None).expect("many clients")).collect();
         drop(first);
         assert!(places.take(far).is_some(), "it was given back");
-        let behind_a_proxy = Places::new(None);
-        let all: Vec<_> = (0..5).map(|_| behind_a_proxy.take(far).expect("one address is many clients")).collect();
-        drop(all);
-        assert!(behind_a_proxy.taken.lock().unwrap().is_empty(), "nothing is left behind");
+        drop((second, all));
+        assert!(places.taken.lock().unwrap().is_empty(), "nothing is left behind");
     }
 
     #[test]

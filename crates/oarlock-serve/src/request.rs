@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::StatusCode;
 use oarlock::driver::{MAX_TTL, MIN_TTL};
-use oarlock::state::ResourceName;
-use oarlock::{Error, Guard, Label, Lifetime};
+use oarlock::state::{Kind, ResourceName};
+use oarlock::{Error, ErrorKind, Guard, Label, Lifetime};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,13 +15,17 @@ use serde_json::Value;
 use crate::access::Client;
 use crate::leases::{self, Granted};
 use crate::problem::Problem;
-use crate::state::{State, now};
+use crate::state::State;
 
 /// The longest answer to one request: proxies cut longer ones.
 pub(crate) const MAX_POLL: Duration = Duration::from_secs(60);
 
 /// The longest wait over several requests.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// How many locks one client may hold and wait for, and when it may come back after that.
+pub(crate) const MAX_LEASES: usize = 10_000;
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The tag of holders that took their lock over HTTP. Only this program writes it for them.
 pub(crate) const HTTP_CLIENT: &str = "http-client";
@@ -147,22 +152,24 @@ macro_rules! tuned {
 /// # Cancel safety
 /// If the future is dropped the claim is withdrawn, and a grant is released.
 pub(crate) async fn take(state: &State, wanted: &LockRequest) -> Result<Granted, Problem> {
-    let begun = now();
-    let _waiting = state.metrics.waiting();
+    let Some(place) = state.leases_of.take(wanted.label.tags.get(HTTP_CLIENT).cloned()) else {
+        let detail = format!("this client holds and waits for {MAX_LEASES} locks, the most for one client");
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-leases", detail).retry_after(RETRY));
+    };
+    let waiting = state.metrics.waiting(match wanted.mode {
+        Mode::Mutex => Kind::Mutex,
+        Mode::Read => Kind::Read,
+        Mode::Write => Kind::Write,
+        Mode::Permits { .. } => Kind::Semaphore,
+    });
     let guard = acquire(state, wanted).await;
-    let outcome = match &guard {
+    waiting.end(match &guard {
         Ok(_) => "acquired",
-        Err(error) if error.kind() == oarlock::ErrorKind::Busy => "timeout",
+        Err(error) if error.kind() == ErrorKind::Busy && wanted.wait.is_zero() => "busy",
+        Err(error) if error.kind() == ErrorKind::Busy => "timeout",
         Err(_) => "error",
-    };
-    let kind = match wanted.mode {
-        Mode::Mutex => oarlock::state::Kind::Mutex,
-        Mode::Read => oarlock::state::Kind::Read,
-        Mode::Write => oarlock::state::Kind::Write,
-        Mode::Permits { .. } => oarlock::state::Kind::Semaphore,
-    };
-    state.metrics.waited(kind, outcome, now().since(begun));
-    leases::hand_out(state, guard?)
+    });
+    leases::hand_out(state, guard?, Some(place))
 }
 
 async fn acquire(state: &State, wanted: &LockRequest) -> Result<Guard, Error> {
@@ -195,6 +202,27 @@ mod tests {
         assert_eq!((label.user.as_str(), label.tags["job"].as_str()), ("root", "7"));
         assert_eq!(label.tags["http-client"], "anonymous@10.0.0.7");
         assert_eq!(wanted(r#"{"kind":"semaphore","permits":3}"#).unwrap().mode, Mode::Permits { of: 3, take: 1 });
+    }
+
+    #[tokio::test]
+    async fn one_client_has_its_share_of_locks_and_no_more() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let mut state = State::new(locks, crate::config::Config::default()).unwrap();
+        state.leases_of = crate::places::Places::new(2);
+        let of = |name: &str, peer: [u8; 4]| {
+            let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+            LockRequest::new(ResourceName::new(name).unwrap(), b"", &client, peer.into()).unwrap()
+        };
+        let one = take(&state, &of("a", [10, 0, 0, 7])).await.unwrap();
+        take(&state, &of("b", [10, 0, 0, 7])).await.unwrap();
+        let refused = take(&state, &of("c", [10, 0, 0, 7])).await.unwrap_err();
+        assert_eq!((refused.code, refused.status.as_u16()), ("too-many-leases", 429));
+        take(&state, &of("c", [10, 0, 0, 8])).await.expect("another client");
+        leases::renew(&state, &one.lease).await.expect("what it has is renewed");
+        leases::release(&state, &one.lease).await.unwrap();
+        take(&state, &of("d", [10, 0, 0, 7])).await.expect("it has given one back");
+        take(&state, &of("d", [10, 0, 0, 8])).await.expect_err("held, and this client's place is free again");
+        take(&state, &of("e", [10, 0, 0, 8])).await.unwrap();
     }
 
     #[test]

@@ -83,8 +83,7 @@ impl Server {
         let Self { listener, tls, state, .. } = self;
         let most = places::fitting(state.config.connections).min(Semaphore::MAX_PERMITS);
         let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(most)));
-        // Behind a proxy, which `insecure` is for, one address is all clients.
-        let of_one = Places::new((!state.config.insecure).then_some(most.div_ceil(4)));
+        let of_one = Places::new(most.div_ceil(4));
         tasks.spawn(board::sample(state.clone()));
         tasks.spawn(doctor::examine(state.clone()));
         tasks.spawn(leases::sweep(state.clone()));
@@ -102,7 +101,8 @@ impl Server {
             match accepted {
                 Ok((stream, peer)) => {
                     // An address that has its share is closed at once.
-                    let Some(of_one) = of_one.take(peer.ip()) else { continue };
+                    let is_one = !state.config.is_shared(peer.ip());
+                    let Some(of_one) = of_one.take(is_one.then_some(peer.ip())) else { continue };
                     let (tls, state) = (tls.clone(), state.clone());
                     tasks.spawn(async move {
                         connection::serve(stream, tls, state).await;

@@ -12,12 +12,15 @@ use crate::audit::Audit;
 use crate::board::Board;
 use crate::config::Config;
 use crate::followers::Followers;
+use crate::graph::Graphs;
 use crate::history::History;
 use crate::leases::Leases;
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::origin::Hosts;
 use crate::pending::Pending;
+use crate::places::Places;
+use crate::request::MAX_LEASES;
 
 /// Renewals and releases of one lease, a second: more than the shortest lease needs.
 const OF_A_LEASE: u32 = 100;
@@ -33,11 +36,16 @@ pub(crate) struct State {
     pub(crate) renewals: Limiter,
     pub(crate) wrong_tokens: Limiter,
     pub(crate) leases: Leases,
+    /// Those of one client, with the requests that wait.
+    pub(crate) leases_of: Arc<Places<String>>,
     pub(crate) pending: Pending,
     pub(crate) board: Board,
+    pub(crate) graphs: Graphs,
     pub(crate) followers: Followers,
     /// One for each stream that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
+    /// Those of one client.
+    pub(crate) streams_of: Arc<Places<String>>,
     pub(crate) history: History,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
@@ -56,10 +64,13 @@ impl State {
             renewals: Limiter::new(OF_A_LEASE, 2 * OF_A_LEASE),
             wrong_tokens: Limiter::new(1, WRONG_TOKENS),
             leases: Leases::default(),
+            leases_of: Places::new(MAX_LEASES),
             pending: Pending::default(),
             board: Board::default(),
+            graphs: Graphs::default(),
             followers: Followers::default(),
             streams: Arc::new(Semaphore::new(config.streams.min(Semaphore::MAX_PERMITS))),
+            streams_of: Places::new(config.streams.div_ceil(4)),
             history: History::open(config.history.as_deref())?,
             audit: Audit::open(config.audit.as_deref())?,
             metrics: Metrics::new(locks.info().scheme),

@@ -115,9 +115,9 @@ impl Lock {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// How long the first of the queue has waited.
-    pub(crate) fn oldest_wait_ms(&self) -> u64 {
-        self.waiters.iter().flatten().map(|waiter| waiter.waited_ms).max().unwrap_or_default()
+    /// How long the first of the queue has waited, if any waits.
+    pub(crate) fn oldest_wait_ms(&self) -> Option<u64> {
+        self.waiters.iter().flatten().map(|waiter| waiter.waited_ms).max()
     }
 }
 

@@ -88,6 +88,11 @@ pub(crate) fn main(args: &ServeArgs) -> Result<Exit, Failure> {
             locks = connect => locks?,
         };
         store.say_if_implied();
+        if !args.read_only && args.token_file.is_none() && args.client_ca.is_none() {
+            let text = "every user of this machine can take locks here, as you: --token-file asks for a token, and \
+                        --read-only forbids it";
+            store.messages.warning(text);
+        }
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let server = Server::bind(locks.clone(), config).await?;
         let url = format!("{scheme}://{}/", server.address());

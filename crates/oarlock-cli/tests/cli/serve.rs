@@ -81,6 +81,21 @@ fn an_unsafe_address_is_refused() {
     }
 }
 
+/// Without a token every user of the machine has the server's rights on the store.
+#[test]
+fn a_server_that_every_user_can_lock_with_says_so() {
+    let context = TestContext::new();
+    let tokens = context.path("tokens.toml");
+    std::fs::write(&tokens, "[[token]]\nname = \"a\"\nsecret = \"0123456789abcdef0123\"\nread = [\"*\"]\n").unwrap();
+    let (_server, taken) = serve(&context, &[]);
+    for (args, warns) in [(&[][..], true), (&["--read-only"], false), (&["--token-file", &tokens], false)] {
+        // It ends at once, as the port is taken.
+        let done = context.run(&[&["serve", "--listen", &taken], args].concat());
+        assert_eq!(done.code, Some(71), "{args:?}: {done:?}");
+        assert_eq!(done.err.contains("every user of this machine"), warns, "{args:?}: {done:?}");
+    }
+}
+
 #[test]
 fn a_port_that_is_taken_is_told() {
     let context = TestContext::new();

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use crate::access::Right;
 use crate::answer::{self, Answer};
-use crate::graph;
 use crate::problem::Problem;
 use crate::service::Call;
 use crate::state::State;
@@ -16,7 +15,7 @@ use crate::state::State;
 /// The store: what it promises, what was found, and what this client may do.
 pub(super) fn store(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let info = state.locks.info();
+    let (info, sample) = (state.locks.info(), state.board.last());
     let can = &info.capabilities;
     let words: Map<String, Value> = can.words().iter().map(|(key, word)| ((*key).to_owned(), json!(word))).collect();
     let (badge, safe) = match (can.consistency, can.fencing) {
@@ -34,6 +33,8 @@ pub(super) fn store(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> 
         "correct": safe,
         "capabilities": words,
         "leases": can.outlives_process,
+        "listing": sample.listing.word(),
+        "listing_advice": sample.listing.advice(),
         "findings": *state.findings.borrow(),
         "client": call.client.name,
         "rights": {
@@ -46,13 +47,10 @@ pub(super) fn store(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> 
 }
 
 /// Which process waits for which, from the last sample.
-pub(super) fn graph(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
+pub(super) async fn graph(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let sample = state.board.last();
-    let locks = sample.rows.values().map(|row| &row.lock).filter(|lock| call.client.may(Right::Read, &lock.name));
-    let mut body = graph::of(locks).json();
-    body["at_ms"] = json!(sample.at_ms);
-    Ok(answer::json(StatusCode::OK, &body))
+    let answer = state.graphs.of(&state.board.last(), &call.client).await?;
+    Ok(answer::text(StatusCode::OK, "application/json", answer))
 }
 
 /// For Prometheus. Names of locks are labels only where they were asked for, and the client may read them.

@@ -7,6 +7,7 @@ use oarlock::state::ResourceName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::to_its_end;
 use crate::answer::{self, Answer};
 use crate::leases::{self, Granted, Lease};
 use crate::pending::{self, Polled};
@@ -53,7 +54,10 @@ pub(super) async fn lock(state: &Arc<State>, name: ResourceName, call: &Call) ->
 /// A whole lease more.
 pub(super) async fn renew(state: &Arc<State>, name: &ResourceName, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let renewed = leases::renew(state, &lease_of(state, name, call)?).await?;
+    let lease = lease_of(state, name, call)?;
+    // It goes on if the client goes away meanwhile, so that it is known how long the lease lives.
+    let held = state.clone();
+    let renewed = to_its_end(async move { leases::renew(&held, &lease).await }).await?;
     Ok(answer::json(StatusCode::OK, &lease_json(&renewed, call)))
 }
 
@@ -62,12 +66,8 @@ pub(super) async fn release(state: &Arc<State>, name: &ResourceName, call: &Call
     call.only(&[])?;
     let lease = lease_of(state, name, call)?;
     // It goes on if the client goes away meanwhile, so that a repetition has the same answer.
-    let released = tokio::spawn({
-        let (state, lease) = (state.clone(), lease.clone());
-        async move { leases::release(&state, &lease).await }
-    });
-    let ended = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the release has failed");
-    if released.await.map_err(ended)?? {
+    let (held, ended) = (state.clone(), lease.clone());
+    if to_its_end(async move { leases::release(&held, &ended).await }).await? {
         let facts = json!({ "name": name, "fence": lease.ticket.fence() });
         state.audit.write("released", Some(&call.client), call.peer, &facts);
     }
@@ -112,4 +112,48 @@ fn read(name: &ResourceName, call: &Call) -> Result<Lease, Problem> {
     let body: Body = request::object(&call.body)
         .map_err(|_| Problem::bad_request("the body is {\"lease\": …}, as the answer to the lock had it"))?;
     Lease::read(&body.lease, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_renewal_is_noted_although_its_client_went_away() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
+        let name = ResourceName::new("x").unwrap();
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        let call = |body: String| Call {
+            client: client.clone(),
+            peer: [127, 0, 0, 1].into(),
+            arrived: crate::state::now(),
+            headers: http::HeaderMap::new(),
+            path: String::new(),
+            query: Vec::new(),
+            body: body.into(),
+        };
+        let guard = state.locks.mutex("x").lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
+        let lease = leases::hand_out(&state, guard, None).unwrap().lease;
+        let ends_at = || state.leases.get(lease.id).unwrap().ends_at;
+        let before = ends_at();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let asked = call(json!({ "lease": lease.text().unwrap() }).to_string());
+        {
+            let mut renewal = std::pin::pin!(renew(&state, &name, &asked));
+            std::future::poll_fn(|cx| {
+                assert!(renewal.as_mut().poll(cx).is_pending(), "it asks the store");
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        let noted = async {
+            while ends_at() <= before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), noted).await.expect("it is renewed, and noted");
+    }
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use http::StatusCode;
 use oarlock::driver::MAX_TTL;
 use oarlock::state::{Ending, HolderState, ResourceName};
-use oarlock::{Fence, Released};
+use oarlock::{ErrorKind, Fence, Released};
 use oarlock_core::{pattern, text};
 use serde_json::{Value, json};
 
+use super::to_its_end;
 use crate::access::Right;
 use crate::answer::{self, Answer};
+use crate::board::Listing;
 use crate::problem::Problem;
 use crate::request::HTTP_CLIENT;
 use crate::service::Call;
@@ -35,15 +37,30 @@ pub(super) async fn list(state: &Arc<State>, call: &Call) -> Result<Answer, Prob
         return Err(Problem::bad_request(format!("limit is between 1 and {MAX_PAGE}")));
     }
     let (wanted, after) = (call.parameter("pattern").unwrap_or("*"), call.parameter("after"));
-    let states = state.locks.list().await?;
-    let mut shown = states.iter().filter(|state| {
-        let name = state.name.as_str();
-        after.is_none_or(|after| name > after) && pattern::matches(wanted, name) && call.client.may(Right::Read, name)
-    });
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let locks: Vec<Value> = shown.by_ref().take(limit).map(|state| Lock::from(state).json()).collect();
-    let body = json!({ "at_ms": wall_millis(), "locks": locks, "more": shown.next().is_some() });
-    Ok(answer::json(StatusCode::OK, &body))
+    let is_shown = |name: &str| {
+        after.is_none_or(|after| name > after) && pattern::matches(wanted, name) && call.client.may(Right::Read, name)
+    };
+    let sample = state.board.last();
+    let (at_ms, locks, more) = match state.locks.list().await {
+        // To read every key for each request would be too much: the last sample has them.
+        Err(error) if error.kind() == ErrorKind::Unsupported && sample.listing == Listing::Scan => {
+            let mut shown = sample.rows.values().map(|row| &row.lock).filter(|lock| is_shown(&lock.name));
+            let locks: Vec<Value> = shown.by_ref().take(limit).map(Lock::json).collect();
+            (sample.at_ms, locks, shown.next().is_some())
+        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            let advice = Listing::Unsupported.advice().unwrap_or_default();
+            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", advice));
+        }
+        listed => {
+            let states = listed?;
+            let mut shown = states.iter().filter(|state| is_shown(state.name.as_str()));
+            let locks: Vec<Value> = shown.by_ref().take(limit).map(|state| Lock::from(state).json()).collect();
+            (wall_millis(), locks, shown.next().is_some())
+        }
+    };
+    Ok(answer::json(StatusCode::OK, &json!({ "at_ms": at_ms, "locks": locks, "more": more })))
 }
 
 /// Everything about one lock.
@@ -82,27 +99,49 @@ pub(super) async fn break_hold(state: &Arc<State>, name: &ResourceName, call: &C
         return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-audit", detail));
     }
     let by = format!("{} from {} by oarlock serve", call.client.name, call.peer);
-    state.history.broken(name.as_str(), fence, &by, reason);
     let over_http = holder.label.tags.contains_key(HTTP_CLIENT);
     // An HTTP client hears of it with its next renewal at the latest, and believes until then. So its hold keeps the
     // lease that it has, and loses only the next one: belief ends first.
     let grace = if over_http { grace.max(MAX_TTL) } else { grace };
-    let outcome = state.locks.break_claim(name, holder.id, Ending::new(by, reason), grace).await?;
+    // To its end, so that its outcome is written down whether the client waits for it or not.
+    let (held, of, id, ending) = (state.clone(), name.clone(), holder.id, Ending::new(by, reason));
+    let (client, peer) = (call.client.clone(), call.peer);
+    let outcome = to_its_end(async move {
+        let outcome = held.locks.break_claim(&of, id, ending.clone(), grace).await;
+        let word = outcome.as_ref().map_or("failed", |outcome| word(*outcome));
+        let why = outcome.as_ref().err().map(ToString::to_string);
+        let facts = json!({ "name": of, "fence": fence, "outcome": word, "why": why });
+        held.audit.write("break-outcome", Some(&client), peer, &facts);
+        if let Ok(Released::Asked | Released::Released) = outcome {
+            held.history.broken(of.as_str(), fence, &ending, word);
+            held.leases.note_ending(id, &ending);
+        }
+        Ok(outcome?)
+    });
+    let outcome = outcome.await?;
     let left = match outcome {
         Released::Asked if over_http => ends_in(state, name, holder).await,
         _ => grace,
     };
     let (quoted, held_by) = (text::quoted(name.as_str()), text::holder(&holder.label));
-    let (word, detail) = match outcome {
-        Released::Asked => ("asked", format!("asked {held_by} to release {quoted} within {}", text::span(left))),
-        Released::Released => ("released", format!("took {quoted} from {held_by}, fence {fence}")),
-        _ => ("not-held", format!("{held_by} released {quoted} before it was asked")),
+    let detail = match outcome {
+        Released::Asked => format!("asked {held_by} to release {quoted} within {}", text::span(left)),
+        Released::Released => format!("took {quoted} from {held_by}, fence {fence}"),
+        _ => format!("{held_by} released {quoted} before it was asked"),
     };
-    let mut body = json!({ "name": name, "fence": fence, "outcome": word, "detail": detail });
+    let mut body = json!({ "name": name, "fence": fence, "outcome": word(outcome), "detail": detail });
     if outcome == Released::Asked {
         body["ends_in_ms"] = json!(millis(left));
     }
     Ok(answer::json(StatusCode::OK, &body))
+}
+
+fn word(outcome: Released) -> &'static str {
+    match outcome {
+        Released::Asked => "asked",
+        Released::Released => "released",
+        _ => "not-held",
+    }
 }
 
 /// When a hold that is to end is over at the latest; as it was seen before, if the store does not answer.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::access::Right;
 use crate::answer::Answer;
-use crate::board::{self, Board, Sample};
+use crate::board::Board;
 use crate::followers::{self, Seen};
 use crate::leases::{self, End, Lease};
 use crate::problem::Problem;
@@ -18,29 +18,29 @@ use crate::sse::{self, Closed, Events};
 use crate::state::{State, now, wall_millis};
 use crate::view::Lock;
 
+/// The header with the lease of a client.
+pub(crate) const LEASE: &str = "oarlock-lease";
+
 /// Every lock that the client may read: all of them, then what changes.
-pub(super) fn all(state: &Arc<State>, call: Call) -> Result<Answer, Problem> {
+pub(super) fn all(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let held = state.clone();
-    sse::stream(state, move |events| async move {
+    let (held, client) = (state.clone(), call.client.clone());
+    sse::stream(state, call, move |events| async move {
         let _viewer = Board::viewer(&held);
         let mut samples = held.board.view();
         let mut findings = held.findings.subscribe();
-        let (mut before, mut trouble) = (Arc::new(Sample::default()), None::<String>);
+        let (mut before, mut trouble) = (held.board.nothing(), None::<String>);
         loop {
             let now = samples.borrow_and_update().clone();
             if now.at_ms > 0 || now.trouble.is_some() {
-                let (rows, gone) = board::changes(&before, &now, |name| call.client.may(Right::Read, name));
-                let rows: Vec<&str> = rows.iter().map(|row| row.json.as_str()).collect();
-                let gone = Value::from(gone);
                 let event = if before.at_ms == 0 { "locks" } else { "changes" };
-                let (at, clock, rows) = (now.at_ms, wall_millis(), rows.join(","));
-                events
-                    .send(event, &format!(r#"{{"at_ms":{at},"now_ms":{clock},"locks":[{rows}],"gone":{gone}}}"#))
-                    .await?;
-                if trouble != now.trouble {
-                    trouble.clone_from(&now.trouble);
-                    events.send_json("trouble", &json!({ "detail": trouble })).await?;
+                let rest = held.board.changes(&before, &now, &client);
+                let start = format!(r#"{{"at_ms":{},"now_ms":{},"#, now.at_ms, wall_millis());
+                events.send_shared(event, &start, rest).await?;
+                let detail = now.trouble.as_deref().or(now.listing.advice());
+                if trouble.as_deref() != detail {
+                    events.send_json("trouble", &json!({ "detail": detail, "listing": now.listing.word() })).await?;
+                    trouble = detail.map(str::to_owned);
                 }
                 before = now;
             }
@@ -63,20 +63,24 @@ pub(super) fn all(state: &Arc<State>, call: Call) -> Result<Answer, Problem> {
 /// One lock; with a lease in the header `Oarlock-Lease`, also whether that still holds.
 pub(super) fn one(state: &Arc<State>, name: ResourceName, call: &Call) -> Result<Answer, Problem> {
     call.only(&[])?;
-    let lease = match call.headers.get("oarlock-lease") {
-        None => None,
-        Some(text) => {
-            if !call.client.may(Right::Lock, name.as_str()) {
-                return Err(Problem::forbidden("a lease is watched with the right to lock"));
-            }
-            Some(Lease::read(text.to_str().unwrap_or_default(), &name)?)
-        }
-    };
+    let lease =
+        call.headers.get(LEASE).map(|text| Lease::read(text.to_str().unwrap_or_default(), &name)).transpose()?;
+    let watched = Watched { shows: call.client.may(Right::Read, name.as_str()), name, lease };
     let held = state.clone();
-    sse::stream(state, move |events| async move { follow(&held, &name, lease.as_ref(), &events).await })
+    sse::stream(state, call, move |events| async move { follow(&held, &watched, &events).await })
 }
 
-async fn follow(state: &Arc<State>, name: &ResourceName, lease: Option<&Lease>, events: &Events) -> Result<(), Closed> {
+/// What a stream tells.
+struct Watched {
+    name: ResourceName,
+    /// Whether the client may read the lock: else it is only told of its lease.
+    shows: bool,
+    lease: Option<Lease>,
+}
+
+async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Result<(), Closed> {
+    let Watched { name, shows, lease } = watched;
+    let lease = lease.as_ref();
     let (mut shown, mut ending, began) = (Value::Null, None, now());
     let mut belief = Belief { ends_at: lease.and_then(|lease| known(state, lease)), ..Belief::default() };
     let mut followed = followers::follow(state, name);
@@ -87,7 +91,7 @@ async fn follow(state: &Arc<State>, name: &ResourceName, lease: Option<&Lease>, 
             Some(Seen { asked, answered, lock: Ok(resource) }) => {
                 let lock = Lock::from(&*resource);
                 let key = key(&lock);
-                if shown != key {
+                if *shows && shown != key {
                     let mut body = lock.json();
                     body["at_ms"] = json!(wall_millis());
                     events.send_json("lock", &body).await?;
@@ -207,19 +211,14 @@ async fn lost(state: &State, lease: &Lease, events: &Events) -> Result<bool, Clo
             return Ok(false);
         }
     };
-    leases::ended(state, lease.id, End::Lost);
+    leases::ended(state, lease.id, &End::Lost(reason.clone()));
     tell_lost(events, &reason).await?;
     Ok(true)
 }
 
 async fn tell_lost(events: &Events, reason: &LossReason) -> Result<(), Closed> {
-    let word = match reason {
-        LossReason::Expired => "expired",
-        LossReason::Broken(_) => "broken",
-        LossReason::Session => "session",
-        _ => "gone",
-    };
-    let body = json!({ "reason": word, "detail": format!("lock lost: {reason}"), "at_ms": wall_millis() });
+    let body =
+        json!({ "reason": leases::word(reason), "detail": format!("lock lost: {reason}"), "at_ms": wall_millis() });
     events.send_json("lost", &body).await
 }
 

@@ -29,7 +29,9 @@ CREATE TABLE IF NOT EXISTS breaks (
     name TEXT NOT NULL,
     fence TEXT NOT NULL,
     by TEXT NOT NULL,
-    why TEXT NOT NULL
+    why TEXT NOT NULL,
+    -- asked or released; NULL in rows of an earlier version
+    outcome TEXT
 );
 CREATE INDEX IF NOT EXISTS breaks_by_name ON breaks (name, at_ms);
 -- What an earlier server had not seen end: what is still there is seen again, with its age.

@@ -96,6 +96,14 @@ async fn requests_with_two_meanings_are_refused_or_have_one() {
         format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n{hidden}"),
         format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: +5\r\n\r\nhello"),
         format!("GET /healthz HTTP/1.1\r\nhost : {host}\r\n\r\n"),
+        // Two lengths that differ, in one header; a header that goes on in the next line; one before the first.
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0, {}\r\n\r\n{hidden}", hidden.len()),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nx: a\r\n content-length: 5\r\n\r\nhello"),
+        format!("GET /healthz HTTP/1.1\r\n content-length: 5\r\nhost: {host}\r\n\r\nhello"),
+        // A lone CR ends no line, and chunks that are no number have no end.
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\rtransfer-encoding: chunked\r\n\r\n"),
+        format!("POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n\r\n{hidden}"),
+        format!("GET /healthz HTTP/1.0\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{hidden}"),
         "\x16\x03\x01\x02\x00\x01\x00".to_owned(),
     ];
     for shape in shapes {
@@ -103,6 +111,56 @@ async fn requests_with_two_meanings_are_refused_or_have_one() {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{shape:.120}\n{answer}");
     }
     assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was smuggled in");
+    server.stop().await;
+}
+
+/// Requests that this server understands, and that a proxy could cut elsewhere: what follows them is not read.
+#[tokio::test]
+async fn nothing_is_read_after_a_request_that_could_end_elsewhere() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let host = server.address;
+    let hidden = format!("POST /v1/locks/smuggled HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
+    let chunked = "transfer-encoding: chunked";
+    for lengths in [
+        format!("content-length: 4\r\n{chunked}"),
+        format!("{chunked}\r\ncontent-length: 4"),
+        format!("content-length: {}\r\n{chunked}", 5 + hidden.len()),
+        format!("{chunked}\r\ncontent-length: 4\r\ncontent-length: 5"),
+        chunked.to_owned(),
+    ] {
+        let shape = format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\n{lengths}\r\n\r\n0\r\n\r\n{hidden}");
+        let answer = server.raw(shape.as_bytes()).await;
+        assert!(answer.matches("HTTP/1.1").count() <= 1, "{shape}\n{answer}");
+    }
+    assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was smuggled in");
+    // A body in chunks is a body, too.
+    let body = format!(
+        "POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\n{chunked}\r\n\r\n10\r\n{{\"kind\": \"mutex\"\r\n1\r\n}}\r\n0\r\n\r\n"
+    );
+    let answer = server.raw(body.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("connection: close"), "{answer}");
+    server.stop().await;
+}
+
+/// A line that ends with LF alone, and a path with a host in it, mean the same for everyone. The host that counts is that
+/// of the header, which is checked.
+#[tokio::test]
+async fn old_forms_of_requests_mean_what_they_say() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let host = server.address;
+    let bare = format!("GET /healthz HTTP/1.1\nhost: {host}\nconnection: close\n\n");
+    assert!(server.raw(bare.as_bytes()).await.starts_with("HTTP/1.1 200"));
+    let absolute =
+        |of: &str, host: &str| format!("GET http://{of}/healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    let own = host.to_string();
+    for (of, header, status) in
+        [(own.as_str(), own.as_str(), 200), (&own, "evil.example", 421), ("evil.example", &own, 421)]
+    {
+        let answer = server.raw(absolute(of, header).as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{of} {header}: {answer}");
+    }
     server.stop().await;
 }
 

@@ -35,8 +35,16 @@ async fn the_board_and_the_rules_ask_for_metrics_that_there_are() {
     let text = metrics().await;
     assert!(text.contains("oarlock_lock_waiters{name=\"x\\\"\\n\"} 0\n"), "{text}");
     let there = named(&text);
-    for file in ["alerts.yml", "grafana.json"] {
-        let wanted = named(&std::fs::read_to_string(page(file)).unwrap());
+    let read = |file| std::fs::read_to_string(page(file)).unwrap();
+    let alerts = read("alerts.yml");
+    let (of_server, of_programs) = alerts.split_once("- name: oarlock-programs").expect("rules for programs");
+    // What programs report that use the library, which this page lists; a histogram has a count.
+    let of_library = named(&read("README.md"));
+    let wanted: BTreeSet<_> =
+        named(of_programs).iter().map(|name| name.trim_end_matches("_count").to_owned()).collect();
+    assert!(wanted.len() >= 2 && wanted.is_subset(&of_library), "{wanted:?}");
+    for (file, text) in [("alerts.yml", of_server), ("grafana.json", &read("grafana.json"))] {
+        let wanted = named(text);
         assert!(wanted.len() >= 5, "{file}: {wanted:?}");
         assert!(wanted.is_subset(&there), "{file} asks for {:?}", wanted.difference(&there));
     }

@@ -91,6 +91,37 @@ async fn rights_are_for_names() {
     server.stop().await;
 }
 
+/// A lease is the business of the client that has it, also of one that may not read the names of the store.
+#[tokio::test]
+async fn a_client_that_may_only_lock_watches_its_lease_and_nothing_else() {
+    let store = Store::local();
+    let dir = tempfile::TempDir::new().unwrap();
+    let (file, secret) = (dir.path().join("tokens.toml"), "ci-secret-ci-secret-ci");
+    std::fs::write(&file, format!("[[token]]\nname = \"ci\"\nsecret = \"{secret}\"\nlock = [\"ci/*\"]\n")).unwrap();
+    let mut config = Config::default();
+    config.access = Access::file(&file).unwrap();
+    let server = Running::with(&store, config).await;
+    let bearer = format!("Bearer {secret}");
+    let token = ("authorization", bearer.as_str());
+    let granted = server.send_with("POST", "/v1/locks/ci%2F7", "", &[token]).await.json();
+    let lease = text(&granted, "lease");
+    let watch = "/v1/locks/ci%2F7/watch";
+    server.send_with("GET", watch, "", &[token]).await.problem(403, "forbidden");
+    server
+        .send_with("GET", "/v1/locks/other/watch", "", &[token, ("oarlock-lease", lease)])
+        .await
+        .problem(403, "forbidden");
+    let mut events = server.events(watch, &[token, ("oarlock-lease", lease)]).await;
+    assert!(events.is_open().await);
+    let body = serde_json::json!({ "lease": lease }).to_string();
+    // Long enough for the lock to be read.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(server.send_with("POST", "/v1/locks/ci%2F7/release", &body, &[token]).await.status, 200);
+    let all = events.rest().await;
+    assert!(all.contains("event: released") && !all.contains("event: lock\n"), "{all}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn wrong_tokens_are_slowed_down() {
     let store = Store::local();
@@ -182,7 +213,8 @@ async fn history_and_metrics_tell_what_happened() {
         "oarlock_wait_duration_seconds_count{backend=\"local\",kind=\"mutex\",mode=\"exclusive\",outcome=\"acquired\"} 1\n",
         "oarlock_hold_duration_seconds_count{backend=\"local\",kind=\"mutex\",mode=\"exclusive\",end=\"released\"} 1\n",
         "oarlock_store_up{backend=\"local\"} 1\n",
-        "oarlock_lost_total{backend=\"local\"} 0\n",
+        "oarlock_lost_total{backend=\"local\",kind=\"mutex\",mode=\"exclusive\",cause=\"expired\"} 0\n",
+        "oarlock_waiting{backend=\"local\",kind=\"rwlock\",mode=\"shared\"} 0\n",
     ] {
         assert!(metrics.contains(line), "{line}{metrics}");
     }
@@ -201,6 +233,92 @@ async fn history_and_metrics_tell_what_happened() {
     assert_eq!(kept["holds"].as_array().unwrap().len(), 1, "and nothing that is over is shown as held: {kept}");
     let mode = std::fs::metadata(dir.path().join("history")).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "for its owner alone");
+    server.stop().await;
+}
+
+/// Each way in which a wait and a hold can end has a word of its own.
+#[tokio::test]
+async fn metrics_tell_how_waits_and_holds_ended() {
+    let store = Store::local();
+    let (server, locks) = (Running::guarded(&store).await, store.connect().await);
+    let lock = |name: &'static str, body: &'static str| {
+        let server = &server;
+        async move { server.send("POST", &format!("/v1/locks/{name}"), body).await }
+    };
+    let lost = lock("lost", r#"{"ttl_ms":300}"#).await;
+    assert_eq!(lost.status, 201);
+    let _guard = locks.mutex("held").lock().await.unwrap();
+    assert_eq!((lock("held", "").await.status, lock("held", r#"{"wait_ms":50}"#).await.status), (409, 409));
+    let waiting = r#"oarlock_waiting{backend="local",kind="mutex",mode="exclusive"}"#;
+    let metrics = || async { server.send("GET", "/metrics", "").await.text };
+    {
+        let gone = lock("held", r#"{"wait_ms":60000}"#);
+        let waits = eventually("it waits", || async { metrics().await.contains(&format!("{waiting} 1\n")) });
+        tokio::select! {
+            () = waits => {}
+            _ = gone => panic!("it waits"),
+        }
+    }
+    let broken = lock("broken", r#"{"ttl_ms":2000}"#).await.json();
+    let path = format!("/v1/locks/broken?fence={}&reason=stuck", text(&broken, "fence"));
+    assert_eq!(server.send("DELETE", &path, "").await.json()["outcome"], "asked");
+    let labels = r#"backend="local",kind="mutex",mode="exclusive""#;
+    for line in [
+        format!("oarlock_wait_duration_seconds_count{{{labels},outcome=\"acquired\"}} 2\n"),
+        format!("oarlock_wait_duration_seconds_count{{{labels},outcome=\"busy\"}} 1\n"),
+        format!("oarlock_wait_duration_seconds_count{{{labels},outcome=\"timeout\"}} 1\n"),
+        format!("oarlock_wait_duration_seconds_count{{{labels},outcome=\"cancelled\"}} 1\n"),
+        format!("oarlock_hold_duration_seconds_count{{{labels},end=\"lost\"}} 1\n"),
+        format!("oarlock_hold_duration_seconds_count{{{labels},end=\"broken\"}} 1\n"),
+        format!("oarlock_lost_total{{{labels},cause=\"expired\"}} 1\n"),
+        format!("oarlock_lost_total{{{labels},cause=\"broken\"}} 1\n"),
+        format!("{waiting} 0\n"),
+    ] {
+        eventually(&line, || async { metrics().await.contains(&line) }).await;
+    }
+    server.stop().await;
+}
+
+/// The history lists what was done: not a break that failed, and also one that another program asked for.
+#[tokio::test]
+async fn breaks_are_listed_with_their_outcome() {
+    let store = Store::local();
+    let dir = tempfile::TempDir::new().unwrap();
+    let log = dir.path().join("audit");
+    let mut config = Config::default();
+    config.access = Access::token(TOKEN).unwrap().allow_break(true);
+    (config.audit, config.sample) = (Some(log.clone()), Duration::from_millis(100));
+    let (server, locks) = (Running::with(&store, config).await, store.connect().await);
+    let breaks = |name: &'static str| {
+        let server = &server;
+        async move { server.send("GET", &format!("/v1/locks/{name}/history"), "").await.json()["breaks"].clone() }
+    };
+    // From elsewhere.
+    let other = locks.mutex("other").lock().await.unwrap();
+    let ending = oarlock::state::Ending::new("ann", "maintenance");
+    locks.break_hold("other", other.fence(), ending, Duration::from_secs(60)).await.unwrap();
+    eventually("it was sampled", || async { breaks("other").await.as_array().unwrap().len() == 1 }).await;
+    let seen = breaks("other").await;
+    assert_eq!(
+        (text(&seen[0], "by"), text(&seen[0], "why"), text(&seen[0], "outcome")),
+        ("ann", "maintenance", "asked")
+    );
+    // By this server, asked for and sampled: one break.
+    let held = locks.mutex("held").lock().await.unwrap();
+    let path = format!("/v1/locks/held?fence={}&grace_ms=60000&reason=stuck", held.fence());
+    assert_eq!(server.send("DELETE", &path, "").await.json()["outcome"], "asked");
+    let is_shown = || async { server.send("GET", "/v1/locks/held", "").await.json()["state"] == "ending" };
+    eventually("its end is asked for", is_shown).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let seen = breaks("held").await;
+    assert_eq!((seen.as_array().unwrap().len(), text(&seen[0], "why")), (1, "stuck"), "{seen}");
+    let entry = || async { std::fs::read_to_string(&log).unwrap().contains(r#""audit":"break-outcome""#) };
+    eventually("the audit log has its outcome", entry).await;
+    // A hold that is over is not broken.
+    let fence = held.fence();
+    held.release().await.unwrap();
+    server.send("DELETE", &format!("/v1/locks/held?fence={fence}"), "").await.problem(409, "not-broken");
+    assert_eq!(breaks("held").await.as_array().unwrap().len(), 1);
     server.stop().await;
 }
 
@@ -237,6 +355,51 @@ async fn a_deadlock_is_marked_in_the_graph() {
         () = marked => {}
         _ = async { tokio::join!(take("a", 2, 60_000), take("b", 1, 60_000)) } => panic!("they wait for each other"),
     }
+    server.stop().await;
+}
+
+/// A layout of other programs, without an index: every key is read, as seldom as that takes long.
+#[tokio::test]
+async fn a_store_without_an_index_is_scanned() {
+    let Some(store) = Store::plain() else { return };
+    let (server, locks) = (Running::start(&store).await, store.connect().await);
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let mut events = server.events("/v1/watch", &[]).await;
+    let has_it =
+        |event: &Value| event["locks"].as_array().is_some_and(|locks| locks.iter().any(|lock| lock["name"] == "x"));
+    if !has_it(&events.next("locks").await) {
+        while !has_it(&events.next("changes").await) {}
+    }
+    let listed = server.send("GET", "/v1/locks", "").await;
+    assert_eq!((listed.status, text(&listed.json()["locks"][0], "name")), (200, "x"), "{listed:?}");
+    assert_eq!(server.send("GET", "/v1/store", "").await.json()["listing"], "scan");
+    let metrics = server.send("GET", "/metrics", "").await.text;
+    for line in ["oarlock_store_up{backend=\"redis\"} 1\n", "oarlock_store_listed{backend=\"redis\"} 1\n"] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    guard.release().await.unwrap();
+    server.stop().await;
+}
+
+/// Where the locks cannot be listed, the store is not down: pages and programs are told what to do instead.
+#[tokio::test]
+async fn a_store_that_cannot_list_is_up_and_says_what_to_do() {
+    let Some(store) = Store::unlisted() else { return };
+    let (server, locks) = (Running::start(&store).await, store.connect().await);
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let mut events = server.events("/v1/watch", &[]).await;
+    let told = events.next("trouble").await;
+    assert!(text(&told, "detail").contains("GET /v1/locks/{name}") && told["listing"] == "unsupported", "{told}");
+    let words = server.send("GET", "/v1/locks", "").await.problem(501, "unsupported");
+    assert!(words.contains("oarlock show"), "{words}");
+    let info = server.send("GET", "/v1/store", "").await.json();
+    assert!(info["listing"] == "unsupported" && text(&info, "listing_advice") == words, "{info}");
+    let metrics = server.send("GET", "/metrics", "").await.text;
+    for line in ["oarlock_store_up{backend=\"etcd\"} 1\n", "oarlock_store_listed{backend=\"etcd\"} 0\n"] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    assert_eq!(server.send("GET", "/v1/locks/x", "").await.json()["state"], "held", "by its name");
+    guard.release().await.unwrap();
     server.stop().await;
 }
 

@@ -137,6 +137,21 @@ async fn many_viewers_read_the_store_as_often_as_one() {
     server.stop().await;
 }
 
+/// A page that is opened wants to see something at once: but the store is listed at most twice a second for that.
+#[tokio::test]
+async fn pages_that_come_and_go_read_the_store_as_often_as_one_that_stays() {
+    let (server, _, reads, _) = counting(100).await;
+    server.events("/v1/watch", &[]).await.next("locks").await;
+    let (began, before) = (Instant::now(), reads.load(SeqCst));
+    for _ in 0..40 {
+        server.events("/v1/watch", &[]).await.next("locks").await;
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    let (ticks, read) = (began.elapsed().as_millis() / 500 + 2, reads.load(SeqCst) - before);
+    assert!(read as u128 <= ticks, "{read} listings in {ticks} ticks");
+    server.stop().await;
+}
+
 /// A viewer follows the lock already, and what it saw last is older than the lease: that must neither end the stream of
 /// the lease, nor renew a lease whose client did not ask.
 #[tokio::test]

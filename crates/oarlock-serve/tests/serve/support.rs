@@ -37,6 +37,18 @@ impl Store {
         Self { url: format!("local:{}/store", dir.path().display()), dir, _server: None }
     }
 
+    /// Redis in a layout that other programs share: it has no index of its locks.
+    pub(super) fn plain() -> Option<Self> {
+        Redis::start_or_skip()
+            .unwrap()
+            .map(|redis| Self::of(format!("{}?layout=plain&prefix=lock:", redis.url()), redis))
+    }
+
+    /// etcd in a layout that cannot list its locks.
+    pub(super) fn unlisted() -> Option<Self> {
+        Etcd::start_or_skip().unwrap().map(|etcd| Self::of(format!("{}?layout=go", etcd.url()), etcd))
+    }
+
     fn of(url: String, server: impl Any + Send + Sync) -> Self {
         Self { url, dir: TempDir::new().unwrap(), _server: Some(Box::new(server)) }
     }
@@ -139,7 +151,7 @@ impl Running {
     pub(super) async fn events(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request(self.address, "GET", path, "", headers).as_bytes()).await.unwrap();
-        Events { lines: BufReader::new(stream) }
+        Events { stream: BufReader::new(stream), is_in_body: false, text: Vec::new() }
     }
 }
 
@@ -187,18 +199,41 @@ impl Reply {
     }
 }
 
-/// A stream of events.
+/// A stream of events, in chunks.
 pub(super) struct Events {
-    lines: BufReader<TcpStream>,
+    stream: BufReader<TcpStream>,
+    is_in_body: bool,
+    /// What has come of the body, and was not read.
+    text: Vec<u8>,
 }
 
 impl Events {
     /// Whether the server answered with a stream. It reads the first line of the answer.
     pub(super) async fn is_open(&mut self) -> bool {
         let mut line = String::new();
-        let read = self.lines.read_line(&mut line);
+        let read = self.stream.read_line(&mut line);
         tokio::time::timeout(PATIENCE, read).await.expect("an answer in time").unwrap();
         line.starts_with("HTTP/1.1 200")
+    }
+
+    /// Reads a chunk of the body, and returns whether there was one.
+    async fn more(&mut self) -> bool {
+        let mut line = String::new();
+        while !self.is_in_body {
+            line.clear();
+            self.stream.read_line(&mut line).await.unwrap();
+            self.is_in_body = line.trim().is_empty();
+        }
+        line.clear();
+        self.stream.read_line(&mut line).await.unwrap();
+        let length = usize::from_str_radix(line.trim(), 16).unwrap_or_default();
+        // With the end of its line.
+        let mut chunk = vec![0; length + 2];
+        if length == 0 || self.stream.read_exact(&mut chunk).await.is_err() {
+            return false;
+        }
+        self.text.extend(&chunk[..length]);
+        true
     }
 
     /// The next event with this name; others are passed over.
@@ -206,8 +241,12 @@ impl Events {
         let found = async {
             let mut name = String::new();
             loop {
-                let mut line = String::new();
-                assert_ne!(self.lines.read_line(&mut line).await.unwrap(), 0, "the stream ended before {wanted}");
+                let Some(end) = self.text.iter().position(|byte| *byte == b'\n') else {
+                    assert!(self.more().await, "the stream ended before {wanted}");
+                    continue;
+                };
+                let line: Vec<u8> = self.text.drain(..=end).collect();
+                let line = String::from_utf8(line).unwrap();
                 if let Some(event) = line.strip_prefix("event: ") {
                     name = event.trim().to_owned();
                 } else if let Some(data) = line.strip_prefix("data: ")
@@ -222,9 +261,14 @@ impl Events {
 
     /// Reads to the end of the stream.
     pub(super) async fn end(&mut self) {
-        let mut rest = Vec::new();
-        let read = self.lines.read_to_end(&mut rest);
-        tokio::time::timeout(PATIENCE, read).await.expect("the stream ends").unwrap();
+        self.rest().await;
+    }
+
+    /// All that comes until the stream ends.
+    pub(super) async fn rest(&mut self) -> String {
+        let read = async { while self.more().await {} };
+        tokio::time::timeout(PATIENCE, read).await.expect("the stream ends");
+        String::from_utf8(std::mem::take(&mut self.text)).unwrap()
     }
 }
 

@@ -165,6 +165,24 @@ async fn promtool_accepts_the_rules_the_board_and_the_metrics() {
     server.stop().await;
 }
 
+/// Each alert fires on data that it is for, and on no other.
+#[tokio::test]
+async fn promtool_sees_each_alert_fire_and_rest() {
+    let Some(promtool) = promtool().await else { return };
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = crate_dir.join("tests/alerts.yml");
+    let rules = std::fs::read_to_string(crate_dir.join("../../docs/observability/alerts.yml")).unwrap();
+    let (data, mut alerts) = (std::fs::read_to_string(&tests).unwrap(), 0);
+    for alert in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(data.contains(&format!("alertname: {alert}\n")), "{alert} is not seen to fire");
+        assert!(data.contains(&format!("alertname: {alert}, exp_alerts: [] }}")), "{alert} is not seen to rest");
+        alerts += 1;
+    }
+    assert!(alerts >= 7, "{alerts}");
+    let done = output(Command::new(&promtool).args(["test", "rules"]).arg(&tests)).await.expect("it starts");
+    assert!(done.status.success(), "{done:?}");
+}
+
 /// The one of this machine, or in a long run from its Debian package, without its service.
 async fn promtool() -> Option<PathBuf> {
     if output(Command::new("promtool").arg("--version")).await.is_some() {
