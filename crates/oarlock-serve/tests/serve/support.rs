@@ -37,7 +37,7 @@ impl Store {
         Self { url: format!("local:{}/store", dir.path().display()), dir, _server: None }
     }
 
-    fn of(url: String, server: impl Any + Send + Sync) -> Self {
+    pub(super) fn of(url: String, server: impl Any + Send + Sync) -> Self {
         Self { url, dir: TempDir::new().unwrap(), _server: Some(Box::new(server)) }
     }
 
