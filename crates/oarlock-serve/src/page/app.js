@@ -226,8 +226,8 @@ function followLocks(signal) {
   });
 }
 
-// The store tells how much is left of a lease, and not how long it is: what it is right after a renewal. Until one is
-// seen, it is a usual length.
+// The store tells how much is left of a lease, and not how long it is. That is what is left right after a renewal, or
+// the usual length that is a little longer, as a renewal is seen late. Until one is seen, it is the next usual length.
 const USUAL = [1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 900, 1800, 3600, 7200, 86400].map(
   (s) => s * 1000,
 );
@@ -237,8 +237,11 @@ function noteLease(row, holder) {
     end = row.at_ms + rest;
   if (holder.ttl_ms) leases.set(holder.claim, { full: holder.ttl_ms, end });
   else if (!known) leases.set(holder.claim, { full: USUAL.find((ms) => ms >= rest) ?? rest, end });
-  else if (end > known.end + 1000)
-    leases.set(holder.claim, { full: Math.max(known.renewed ?? 0, Math.ceil(rest / 1000) * 1000), end, renewed: rest });
+  else if (end > known.end + 1000) {
+    const usual = USUAL.find((ms) => ms >= rest) ?? rest;
+    const full = usual - rest < usual / 8 ? usual : Math.ceil(rest / 1000) * 1000;
+    leases.set(holder.claim, { full: known.renewed ? Math.max(known.full, full) : full, end, renewed: true });
+  }
 }
 
 function forget(row, next) {
@@ -971,7 +974,14 @@ function timeline(holds, width) {
         svg(
           "title",
           {},
-          `${plain(name)}, fence ${hold.fence ?? "–"}, ${span((hold.until_ms ?? end) - hold.since_ms)}${hold.reason ? `, ${plain(hold.reason)}` : ""}`,
+          [
+            plain(name),
+            `fence ${hold.fence ?? "–"}`,
+            span((hold.until_ms ?? end) - hold.since_ms),
+            plain(hold.reason ?? ""),
+          ]
+            .filter(Boolean)
+            .join(", "),
         ),
       );
       chart.append(rect);
@@ -1189,7 +1199,8 @@ function writeGraph() {
             "p",
             { class: "alarm" },
             element("b", {}, "Deadlock"),
-            `, unless one gives up: ${cycle.map((process) => plain(graph.processes[process])).join(" ⇄ ")}${cycle.length === 1 ? " waits for itself" : ""}`,
+            `, unless one gives up: ${cycle.map((process) => plain(graph.processes[process])).join(" ⇄ ")}`,
+            cycle.length === 1 ? " waits for itself" : "",
           ),
         )
       : [element("p", { class: "soft" }, edges.length ? "No process waits in a circle." : "No process waits.")],
