@@ -1288,7 +1288,7 @@ document.addEventListener("keydown", (event) => {
     },
     s: () => sortBy(next()),
     S: () => sortBy(sort.key),
-    "/": () => $("filter").focus(),
+    "/": () => $("filter").select(),
   };
   const anywhere = {
     g: () => {
