@@ -177,7 +177,6 @@ async fn works_by_keyboard(store: &Store) {
     browser.until("[...leases.values()].every(({ full, renewed }) => renewed && full === 30000)").await;
 
     // Break: not without the name, then with it.
-    browser.eval("document.getElementById('main').focus()");
     open_break(&mut browser).await;
     browser.write("deploy/pro");
     assert_eq!(browser.eval("document.getElementById('break-do').disabled"), true);
@@ -602,6 +601,14 @@ async fn a_busy_store_is_drawn() {
     assert_eq!(server.send("DELETE", &path, "").await.status, 200);
     browser.until("order.length === 13 && document.querySelectorAll('#space .row.ending').length === 1").await;
     assert_eq!(browser.eval("order.slice(0, 2)"), json!(["deploy/prod", "db/migrations"]));
+    // What the doctor found, with the ways to read on.
+    browser.tab_to("#badge").await;
+    browser.press("Enter");
+    for link in ["/docs/runbook.md#", "/docs/guarantees.md#"] {
+        browser.until(&format!("document.querySelector('#findings .finding a[href*=\"{link}\"]') !== null")).await;
+    }
+    browser.press("Enter");
+    browser.until("document.getElementById('findings').hidden").await;
     browser.eval("document.activeElement.blur()");
     for (scheme, name) in [("dark", "serve-dark.png"), ("light", "serve-light.png")] {
         browser.scheme(scheme);
