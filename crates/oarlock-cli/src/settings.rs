@@ -15,6 +15,9 @@ use crate::cmd::run::RunArgs;
 use crate::exit::Failure;
 use crate::store::Store;
 
+/// The tag that names the program which runs under a lock.
+const COMMAND: &str = "command";
+
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -83,6 +86,19 @@ impl Asking {
             label,
         })
     }
+
+    /// The same for this command: others see the name of its program. Not its arguments, which may hold secrets.
+    pub(crate) fn running(mut self, command: &[OsString]) -> Self {
+        let program = command.first().and_then(|program| Path::new(program).file_name());
+        let tags = &mut self.label.tags;
+        if let Some(program) = program.map(|name| name.to_string_lossy().into_owned())
+            && program.len() <= Label::MAX_TEXT_BYTES
+            && tags.len() < Label::MAX_TAGS
+        {
+            tags.entry(COMMAND.to_owned()).or_insert(program);
+        }
+        self
+    }
 }
 
 /// How to treat the command.
@@ -140,12 +156,12 @@ impl RunSettings {
     pub(crate) fn new(args: RunArgs) -> Result<Self, Failure> {
         let store = Store::new(&args.store)?;
         let names = names(&args.names)?;
-        let asking = Asking::new(args.lock, &store)?;
-        let rules = Rules::new(args.loss, &asking)?;
         let command = match args.command {
             Some(script) => vec!["sh".into(), "-c".into(), script],
             None => args.argv,
         };
+        let asking = Asking::new(args.lock, &store)?.running(&command);
+        let rules = Rules::new(args.loss, &asking)?;
         let report = open_report(args.report.as_deref())?;
         let min_hold = args.min_hold.unwrap_or_default();
         Ok(Self { names, asking, rules, min_hold, command, report, store })

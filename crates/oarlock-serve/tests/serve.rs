@@ -4,6 +4,7 @@
 mod serve {
     mod bad_input;
     mod browser;
+    mod chromium;
     mod clients;
     mod document;
     mod leases;

@@ -73,7 +73,7 @@ pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> 
         return Err(Failure::usage("--on-lost warn does not go with elect: the command must end with the leadership"));
     }
     let lock = LockArgs { ttl: args.ttl, label: args.label, ..LockArgs::waiting() };
-    let asking = Asking::new(lock, &store)?;
+    let asking = Asking::new(lock, &store)?.running(&args.argv);
     let rules = Rules::new(args.loss, &asking)?;
     let settings = RunSettings {
         names: vec![name],

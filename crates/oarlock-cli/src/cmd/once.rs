@@ -141,9 +141,9 @@ pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
         label: args.label,
         ..LockArgs::waiting()
     };
-    let asking = Asking::new(lock, &store)?;
-    let rules = Rules::new(args.loss, &asking)?;
     let command = args.command.map_or(args.argv, |script| vec!["sh".into(), "-c".into(), script]);
+    let asking = Asking::new(lock, &store)?.running(&command);
+    let rules = Rules::new(args.loss, &asking)?;
     let file = open_report(args.report.as_deref())?;
     let messages = store.messages;
     let min_hold = args.min_hold.unwrap_or_default();

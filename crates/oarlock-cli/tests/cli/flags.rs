@@ -99,6 +99,26 @@ fn a_label_is_for_others_to_see() {
     assert_eq!((&label["tags"]["job"], &label["tags"]["why"]), (&"7".into(), &"a=b".into()));
 }
 
+/// Arguments may hold secrets: only the name of the program is told, and a tag of the user's own stays.
+#[test]
+fn others_see_which_program_runs_and_not_its_arguments() {
+    let context = TestContext::new();
+    let _one = running(&context, &["x"]);
+    assert_eq!(context.show("x")["holders"][0]["label"]["tags"], serde_json::json!({ "command": "sh" }));
+    let shown = context.run(&["show", "x"]).out;
+    assert!(shown.contains("\n      command=sh\n") && !shown.contains("-c"), "{shown}");
+    let _two = running(&context, &["-m", "command=mine", "y"]);
+    assert_eq!(context.show("y")["holders"][0]["label"]["tags"]["command"], "mine");
+    let tags: Vec<String> = (0..32).map(|number| format!("-mtag{number}=1")).collect();
+    let _full = running(&context, &tags.iter().map(String::as_str).chain(["z"]).collect::<Vec<_>>());
+    assert_eq!(context.show("z")["holders"][0]["label"]["tags"].as_object().unwrap().len(), 32, "no more fit");
+    let mut command = context.oarlock(["run", "w", "--", "/bin/sh", "-c", UNTIL_EOF]);
+    command.stdin(std::process::Stdio::piped());
+    let mut path = Running::start(command);
+    assert_eq!(path.line(), "up");
+    assert_eq!(context.show("w")["holders"][0]["label"]["tags"]["command"], "sh", "of a path its last part");
+}
+
 #[test]
 fn several_names_are_one_lock() {
     let context = TestContext::new();

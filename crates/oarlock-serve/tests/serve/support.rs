@@ -49,7 +49,7 @@ impl Store {
         Etcd::start_or_skip().unwrap().map(|etcd| Self::of(format!("{}?layout=go", etcd.url()), etcd))
     }
 
-    fn of(url: String, server: impl Any + Send + Sync) -> Self {
+    pub(super) fn of(url: String, server: impl Any + Send + Sync) -> Self {
         Self { url, dir: TempDir::new().unwrap(), _server: Some(Box::new(server)) }
     }
 
