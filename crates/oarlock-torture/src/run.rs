@@ -204,7 +204,17 @@ impl Runner {
     }
 
     fn ended(&self, id: u64, effect: Option<i64>) {
-        self.shared.record(What::FaultEnded { id, effect });
+        self.shared.record(What::FaultEnded { id, effect, reset: false });
+    }
+
+    /// Ends a fault between a worker and a server, or all servers. A reset is written down with a moment before it: what
+    /// follows from it comes later.
+    fn healed(&self, id: u64, effect: Option<i64>, (slot, host): (usize, Option<usize>), held: Held) -> std::io::Result<()> {
+        let before = self.shared.now();
+        self.heal(slot, host, held)?;
+        let (reset, at) = (held == Held::Reset, if held == Held::Reset { before } else { self.shared.now() });
+        self.shared.record_at(at, What::FaultEnded { id, effect, reset });
+        Ok(())
     }
 
     /// All faults end; then every worker gets every lock once more.

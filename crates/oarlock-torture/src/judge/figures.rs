@@ -97,7 +97,7 @@ impl Figures {
                 What::Fault { id, kind: FaultKind::LostReply, .. } => {
                     lossy.insert(id);
                 }
-                What::FaultEnded { id, effect: Some(lost) } if lossy.contains(&id) => {
+                What::FaultEnded { id, effect: Some(lost), .. } if lossy.contains(&id) => {
                     figures.replies_lost = figures.replies_lost.saturating_add(u64::try_from(lost).unwrap_or(0));
                 }
                 _ => {}

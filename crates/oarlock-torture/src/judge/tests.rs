@@ -49,7 +49,7 @@ impl Run {
         }
         // The stopped holder, with a write in flight.
         run.add(500, What::Fault { id: 1, kind: FaultKind::Pause, w: Some(0), host: None });
-        run.add(501, What::FaultEnded { id: 1, effect: None });
+        run.add(501, What::FaultEnded { id: 1, effect: None, reset: false });
         run.wrote(502, 0, 1, false, 31);
         // The killed holder, and the waiter that follows.
         run.add(600, What::Asked { w: 0, op: 9090, lock: "a".to_owned(), units: None });
@@ -115,7 +115,7 @@ fn overlap(run: &mut Run) {
 fn command(run: &mut Run, at: u64, code: i64) {
     run.record.header.faults.push(FaultKind::Command);
     run.add(at, What::Fault { id: 77, kind: FaultKind::Command, w: None, host: None });
-    run.add(at + 1, What::FaultEnded { id: 77, effect: Some(code) });
+    run.add(at + 1, What::FaultEnded { id: 77, effect: Some(code), reset: false });
 }
 
 #[test]
@@ -165,30 +165,82 @@ fn two_believers_are_a_risk_where_the_store_may_forget() {
     assert_eq!(ruling("consensus", Some(900)), Ruling::Violation, "a majority does not forget");
 }
 
+/// Two believe at once on a store whose sign of life is `liveness`: worker 0 asks at 1000 ms, worker 1 is granted the lock
+/// at 1011 ms, and worker 0 believes until `ends`.
+fn over_connections(liveness: &str, ends: u64, fault: impl FnOnce(&mut Run)) -> Ruling {
+    let mut run = Run::new();
+    store(&mut run, "one server", "clocked");
+    (run.record.header.liveness, run.record.header.ttl_ms) = (liveness.to_owned(), 400);
+    run.hold(0, 1000, ends - 1000);
+    run.hold(1, 1010, ends + 10 - 1010);
+    fault(&mut run);
+    let judged = run.judge();
+    assert!(names(&judged).contains(&"Overlap"), "{judged:#?}");
+    judged.ruling
+}
+
 /// Where a server takes the end of all connections of a process for its death, a reset can end a lock before its holder
 /// knows. Only a reset of that holder, while it held, is an excuse.
 #[test]
 fn a_reset_is_an_excuse_where_the_connection_is_the_sign_of_life() {
     let ruling = |liveness: &str, at: u64, w: Option<u32>| {
-        let mut run = Run::new();
-        store(&mut run, "one server", "clocked");
-        run.record.header.liveness = liveness.to_owned();
-        overlap(&mut run);
-        run.add(at, What::Fault { id: 5, kind: FaultKind::Refuse, w, host: None });
-        run.judge().ruling
+        over_connections(liveness, 1050, |run| {
+            run.add(at, What::Fault { id: 5, kind: FaultKind::Refuse, w, host: None });
+        })
     };
     assert_eq!(ruling("lease and process", 1005, Some(0)), Ruling::RiskSeen);
     assert_eq!(ruling("lease and process", 1005, None), Ruling::RiskSeen);
     assert_eq!(ruling("session", 1005, Some(0)), Ruling::RiskSeen);
     assert_eq!(ruling("lease", 1005, Some(0)), Ruling::Violation, "nothing but time ends a lease");
     assert_eq!(ruling("lease and process", 1005, Some(1)), Ruling::Violation, "that was another worker");
-    assert_eq!(ruling("lease and process", 990, Some(0)), Ruling::Violation, "it did not hold yet");
+    assert_eq!(ruling("lease and process", 990, Some(0)), Ruling::Violation, "it had not asked yet");
     assert_eq!(ruling("lease and process", 1020, Some(0)), Ruling::Violation, "both believed already");
     let mut run = Run::new();
     run.record.header.liveness = "session".to_owned();
     overlap(&mut run);
     run.add(1005, What::Fault { id: 5, kind: FaultKind::Refuse, w: Some(0), host: None });
     assert_eq!(run.judge().ruling, Ruling::Violation, "a session of a consensus outlives its connections");
+}
+
+/// A fault that resets nothing excuses nothing, neither when it begins nor when it ends.
+#[test]
+fn only_what_resets_all_connections_is_an_excuse() {
+    let ruling = |liveness: &str, kind: FaultKind, reset: bool| {
+        over_connections(liveness, 1050, |run| {
+            run.add(1002, What::Fault { id: 5, kind, w: Some(0), host: None });
+            run.add(1006, What::FaultEnded { id: 5, effect: Some(1), reset });
+        })
+    };
+    let (process, session) = ("lease and process", "session");
+    for kind in [FaultKind::Cut, FaultKind::CutRequests, FaultKind::CutReplies, FaultKind::Delay, FaultKind::Strand] {
+        for liveness in [process, session] {
+            assert_eq!(ruling(liveness, kind, false), Ruling::Violation, "{kind:?}");
+        }
+        assert_eq!(ruling(process, kind, true), Ruling::RiskSeen, "{kind:?} ended with a reset");
+    }
+    // A reply is lost with its one connection: that ends a session, and not a process.
+    assert_eq!(ruling(process, FaultKind::LostReply, false), Ruling::Violation);
+    assert_eq!(ruling(session, FaultKind::LostReply, false), Ruling::RiskSeen);
+    assert_eq!(ruling(process, FaultKind::LostReply, true), Ruling::RiskSeen);
+}
+
+/// The holder learns of the reset in milliseconds, unless it is stopped.
+#[test]
+fn a_reset_excuses_no_belief_that_goes_on() {
+    let ruling = |ends: u64, stopped: Option<(u32, u64, u64)>| {
+        over_connections("lease and process", ends, |run| {
+            run.add(1005, What::Fault { id: 5, kind: FaultKind::Reconnect, w: None, host: None });
+            if let Some((w, from, to)) = stopped {
+                run.add(from, What::Fault { id: 6, kind: FaultKind::Pause, w: Some(w), host: None });
+                run.add(to, What::FaultEnded { id: 6, effect: None, reset: false });
+            }
+        })
+    };
+    assert_eq!(ruling(1200, None), Ruling::RiskSeen);
+    assert_eq!(ruling(1210, None), Ruling::Violation, "half of a lease later it knows");
+    assert_eq!(ruling(1300, Some((0, 1004, 1280))), Ruling::RiskSeen, "it was stopped");
+    assert_eq!(ruling(1300, Some((1, 1004, 1280))), Ruling::Violation, "another one was stopped");
+    assert_eq!(ruling(1300, Some((0, 900, 1000))), Ruling::Violation, "it was stopped before");
 }
 
 /// Fences that come from a clock rise even if the store forgot everything.
@@ -235,7 +287,7 @@ fn a_run_that_tried_too_little_is_never_ok() {
     untried(&|run| {
         run.record.header.faults.push(FaultKind::Cut);
         run.add(1700, What::Fault { id: 8, kind: FaultKind::Cut, w: Some(1), host: None });
-        run.add(1800, What::FaultEnded { id: 8, effect: Some(0) });
+        run.add(1800, What::FaultEnded { id: 8, effect: Some(0), reset: false });
     });
     untried(&|run| run.record.header.untried.push("the moon".to_owned()));
     untried(&|run| command(run, 900, 1));
@@ -243,7 +295,7 @@ fn a_run_that_tried_too_little_is_never_ok() {
     untried(&|run| {
         run.record.header.faults.push(FaultKind::LostReply);
         run.add(900, What::Fault { id: 9, kind: FaultKind::LostReply, w: None, host: None });
-        run.add(901, What::FaultEnded { id: 9, effect: Some(0) });
+        run.add(901, What::FaultEnded { id: 9, effect: Some(0), reset: false });
     });
 }
 
@@ -362,7 +414,7 @@ fn stopped_peer(paused: u32, next: u64, ended: u64) -> Judgement {
     run.record.header.lock = "another library".to_owned();
     run.hold(0, 1000, ended - 1000);
     run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(paused), host: None });
-    run.add(1200, What::FaultEnded { id: 50, effect: None });
+    run.add(1200, What::FaultEnded { id: 50, effect: None, reset: false });
     run.hold(1, next, 10);
     run.judge()
 }

@@ -45,7 +45,7 @@ pub(super) fn exercised(record: &Record, commands: &BTreeMap<u64, (u64, u64)>, f
     for event in &record.events {
         match &event.what {
             What::Carried { host, bytes: 0 } => unused.push(host),
-            What::FaultEnded { id, effect: Some(code) } if *code != 0 && commands.contains_key(id) => {
+            What::FaultEnded { id, effect: Some(code), .. } if *code != 0 && commands.contains_key(id) => {
                 missing(format!("the fault command ended with code {code}: what it did is not known"));
             }
             What::Garbled { w } => missing(format!("a report of worker {w} could not be read")),
@@ -68,7 +68,7 @@ fn effective(record: &Record) -> BTreeSet<FaultKind> {
             What::Fault { id, kind, .. } => {
                 open.insert(id, kind);
             }
-            What::FaultEnded { id, effect: Some(1..) } => effective.extend(open.get(&id)),
+            What::FaultEnded { id, effect: Some(1..), .. } => effective.extend(open.get(&id)),
             _ => {}
         }
     }
