@@ -172,8 +172,7 @@ impl Runner {
 
     fn takeover(&self) -> Duration {
         // A store may grant longer leases than it was asked for.
-        let seen = crate::judge::takeover_after(self.shared.look(|status| status.lease));
-        Duration::from_millis(self.header.takeover_ms).max(seen)
+        crate::judge::takeover_for(&self.header, self.shared.look(|status| status.lease))
     }
 
     /// Nothing is hurt, until there were as many holds as workers, and a little longer.
@@ -209,7 +208,13 @@ impl Runner {
 
     /// Ends a fault between a worker and a server, or all servers. A reset is written down with a moment before it: what
     /// follows from it comes later.
-    fn healed(&self, id: u64, effect: Option<i64>, (slot, host): (usize, Option<usize>), held: Held) -> std::io::Result<()> {
+    fn healed(
+        &self,
+        id: u64,
+        effect: Option<i64>,
+        (slot, host): (usize, Option<usize>),
+        held: Held,
+    ) -> std::io::Result<()> {
         let before = self.shared.now();
         self.heal(slot, host, held)?;
         let (reset, at) = (held == Held::Reset, if held == Held::Reset { before } else { self.shared.now() });

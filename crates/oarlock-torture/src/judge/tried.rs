@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::holds::BUSY;
 use super::{Figures, Finding, Ruling, finding};
 use crate::record::{Event, FaultKind, OARLOCK, Record, What, named};
 
@@ -125,7 +126,7 @@ pub(super) fn left(record: &Record) -> Vec<Finding> {
         What::Drained { w, failed: Some(why) } => {
             // A server that does not come back, and a process that does not answer, are no fault of the lock. A store
             // that answers and grants nothing is.
-            let ruling = if why.starts_with("Busy") { Ruling::Violation } else { Ruling::Inconclusive };
+            let ruling = if why.starts_with(BUSY) { Ruling::Violation } else { Ruling::Inconclusive };
             let what = format!("worker {w} could not take every lock once the faults were over: {why}");
             Some(finding(ruling, "Stuck", Some(event.at), what))
         }
