@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use oarlock_core::LossReason;
 use oarlock_core::clock::Moment;
 use serde::Serialize;
 
 use crate::history::{Rules, Verdict, Violation};
-use crate::record::{Event, FaultKind, Header, OARLOCK, Record, What};
+use crate::record::{Event, FaultKind, Header, OARLOCK, Record, What, named};
+use crate::worker::EXPIRED;
 
 use excuse::Excuses;
 pub use figures::{Figures, LockFigures};
@@ -154,6 +156,7 @@ pub fn judge(record: &Record) -> Judgement {
     (figures.takeovers, figures.slowest_takeover) = (verdict.takeovers, verdict.slowest_takeover);
     let excuses = Excuses::new(record, takeover(record));
     let mut findings: Vec<_> = verdict.violations.iter().map(|violation| checked(&excuses, violation)).collect();
+    findings.extend(calm(record, &beliefs, &excuses));
     findings.extend(counted::findings(record, &excuses, &figures));
     findings.extend(tried::exercised(record, &excuses.commands, &figures));
     findings.extend(tried::whole(record));
@@ -164,6 +167,24 @@ pub fn judge(record: &Record) -> Judgement {
         finding.after = finding.at.and_then(|at| last_fault(record, Moment::from_nanos(at)));
     }
     Judgement { ruling, findings, figures }
+}
+
+/// Locks that were lost before anything was broken. A lease that ran out may be that of a machine that is too slow for it;
+/// every other loss is the store's.
+fn calm(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
+    let calm = figures::first_fault(record);
+    let of = |belief: &Belief| match &belief.end {
+        BeliefEnd::Lost(why) if belief.ended < calm => {
+            let what = format!("worker {} lost {} while nothing was broken: {why}", belief.w, named(&belief.lock));
+            if *why == LossReason::Expired.to_string() || why == EXPIRED {
+                let what = format!("{what}; too slow for this lease?");
+                return Some(finding(Ruling::Inconclusive, "FalseAlarm", Some(belief.ended), what));
+            }
+            Some(excused(excuses.of_store(belief.ended), "FalseAlarm", belief.ended, what))
+        }
+        _ => None,
+    };
+    beliefs.iter().filter_map(of).collect()
 }
 
 fn checked(excuses: &Excuses<'_>, violation: &Violation) -> Finding {

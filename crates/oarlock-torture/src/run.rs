@@ -19,12 +19,18 @@ use crate::proxy::Held;
 use crate::record::{Event, FaultKind, Header, OARLOCK, What, line};
 use crate::worker::{Order, name_in_store};
 pub use crate::workers::Server;
-use crate::workers::{Recorder, Shared, Terms, Workers};
+use crate::workers::{BY_ITSELF, Recorder, Shared, Terms, Workers};
 
 use hook::Hook;
 
 /// How long the first grant of every worker may take.
 const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// Why a worker was not drained: its process ended with a panic.
+pub(crate) const PANICKED: &str = "its process panicked";
+
+/// Why a worker was not drained: it hangs, although every wait has a bound.
+pub(crate) const SILENT: &str = "it did not answer";
 
 /// What a run needs.
 pub struct Setup {
@@ -245,7 +251,11 @@ impl Runner {
         for w in workers {
             let (drained, ended) = self.shared.look(|status| (status.drained.contains(&w), status.ended.contains(&w)));
             if !drained {
-                let failed = if ended { "its process ended by itself" } else { "it did not answer" };
+                let failed = match ended {
+                    true if self.workers.has_panicked(w) => PANICKED,
+                    true => BY_ITSELF,
+                    false => SILENT,
+                };
                 self.shared.record(What::Drained { w, failed: Some(failed.to_owned()) });
             }
         }

@@ -85,7 +85,7 @@ impl<'a> Excuses<'a> {
         }
     }
 
-    fn of_store(&self, at: u64) -> Option<&'static str> {
+    pub(super) fn of_store(&self, at: u64) -> Option<&'static str> {
         if !self.is_server_broken(at) {
             return None;
         }

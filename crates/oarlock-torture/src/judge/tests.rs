@@ -41,6 +41,7 @@ impl Run {
         run.add(0, What::Started { w: 0, slot: 0 });
         run.add(0, What::Started { w: 1, slot: 1 });
         run.add(1, What::Fault { id: 3, kind: FaultKind::KillWaiter, w: Some(9), host: None });
+        run.add(1, What::FaultEnded { id: 3, effect: None, reset: false });
         run.add(1, What::Repeated { w: 0, verb: "renew".to_owned() });
         run.add(1, What::Asked { w: 0, op: 99, lock: "a".to_owned(), units: None });
         run.add(1, What::GaveUp { w: 0, op: 99, why: crate::worker::CANCELLED.to_owned() });
@@ -59,6 +60,7 @@ impl Run {
         run.add(602, What::Asked { w: 1, op: 9091, lock: "a".to_owned(), units: None });
         run.add(610, What::Fault { id: 2, kind: FaultKind::Kill, w: Some(0), host: None });
         run.add(610, What::Died { w: 0, why: "killed".to_owned() });
+        run.add(611, What::FaultEnded { id: 2, effect: None, reset: false });
         run.fence += 1;
         let fence = run.fence;
         run.add(720, What::Granted { w: 1, op: 9091, fence, until: 900 * MS });
@@ -302,8 +304,6 @@ fn a_run_that_tried_too_little_is_never_ok() {
 #[test]
 fn a_late_takeover_is_a_violation() {
     let mut run = Run::new();
-    run.record.header.takeover_ms = 1;
-    // Two leases and ten seconds, whatever the header says.
     run.add(1100, What::Asked { w: 3, op: 80, lock: "a".to_owned(), units: None });
     run.add(1101, What::Granted { w: 3, op: 80, fence: 80, until: 1200 * MS });
     run.add(1110, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
@@ -344,6 +344,8 @@ fn what_is_left_or_stuck_is_a_violation() {
         run.judge()
     };
     assert_eq!(stuck("Busy: worker 1 holds it").ruling, Ruling::Violation);
+    assert_eq!(stuck("its process panicked").ruling, Ruling::Violation);
+    assert_eq!(stuck("it did not answer").ruling, Ruling::Violation);
     assert_eq!(stuck("its process ended by itself").ruling, Ruling::Inconclusive);
     assert_eq!(stuck("Unreachable: connection refused").ruling, Ruling::Inconclusive);
     let mut run = Run::new();
@@ -440,13 +442,106 @@ fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
     assert_eq!(judgement.ruling, Ruling::Inconclusive);
     assert!(names(&judgement).iter().all(|name| *name == LEFT_OUT), "{judgement:?}");
     // Where there are connections, their faults are missing, too; and a server that no worker used has its own name.
-    for (bytes, unused) in [(1, false), (0, true)] {
+    // Of several servers not all are needed.
+    for (bytes, unused) in [([1, 1], false), ([1, 0], false), ([0, 0], true)] {
         let mut run = Run::new();
-        run.add(2000, What::Carried { host: "localhost:2379".to_owned(), bytes });
+        for bytes in bytes {
+            run.add(2000, What::Carried { host: "localhost:2379".to_owned(), bytes });
+        }
         let judgement = run.judge();
         assert_eq!(judgement.ruling, Ruling::Inconclusive);
         let names = names(&judgement);
         assert!(names.contains(&LEFT_OUT) && names.iter().all(|name| [LEFT_OUT, UNUSED].contains(name)), "{names:?}");
         assert_eq!(names.contains(&UNUSED), unused, "{names:?}");
     }
+}
+
+/// A worker loses its lock at 30 ms, for this reason.
+fn calm_loss(why: &str, fault_at: u64, by_hand: bool) -> Judgement {
+    let mut run = Run::new();
+    store(&mut run, "one server", "clocked");
+    run.record.header.by_hand = by_hand;
+    run.record.events.retain(|event| !matches!(event.what, What::Fault { kind: FaultKind::KillWaiter, .. }));
+    run.add(fault_at, What::Fault { id: 3, kind: FaultKind::KillWaiter, w: Some(9), host: None });
+    for event in &mut run.record.events {
+        if let What::Ended { lost, .. } = &mut event.what
+            && event.at == 26 * MS
+        {
+            *lost = Some(why.to_owned());
+        }
+    }
+    run.judge()
+}
+
+#[test]
+fn a_lock_that_is_lost_while_nothing_is_broken_changes_the_verdict() {
+    let (gone, expired) = (LossReason::Gone.to_string(), LossReason::Expired.to_string());
+    let ruling = |why: &str, fault_at: u64, by_hand: bool| {
+        let judged = calm_loss(why, fault_at, by_hand);
+        (judged.ruling, names(&judged).contains(&"FalseAlarm"))
+    };
+    assert_eq!(ruling(&gone, 100, false), (Ruling::Violation, true));
+    assert_eq!(ruling(&expired, 100, false), (Ruling::Inconclusive, true), "the machine may be too slow");
+    assert_eq!(ruling(EXPIRED, 100, false), (Ruling::Inconclusive, true));
+    assert_eq!(ruling(&gone, 100, true), (Ruling::RiskSeen, true), "the server was restarted by hand");
+    assert_eq!(ruling(&gone, 1, false), (Ruling::Ok, false), "something was broken before");
+}
+
+#[test]
+fn a_worker_that_ended_by_itself_is_told() {
+    let mut run = Run::new();
+    run.add(1500, What::Died { w: 1, why: crate::workers::BY_ITSELF.to_owned() });
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Inconclusive, vec!["Crashed"]), "{judged:#?}");
+}
+
+/// No single wait is as long as the bound of a takeover: refusals show that the lock of the dead is not free.
+#[test]
+fn a_lock_of_the_dead_that_is_never_granted_again_is_found() {
+    let starved = |why: &str| {
+        let mut run = Run::new();
+        run.record.header.takeover_ms = 300;
+        run.add(1100, What::Asked { w: 3, op: 80, lock: "a".to_owned(), units: None });
+        run.add(1101, What::Granted { w: 3, op: 80, fence: 80, until: 1200 * MS });
+        run.add(1105, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
+        run.add(1110, What::Died { w: 3, why: "killed".to_owned() });
+        run.add(1400, What::GaveUp { w: 1, op: 81, why: why.to_owned() });
+        run.add(1450, What::Asked { w: 1, op: 82, lock: "a".to_owned(), units: None });
+        run.add(1650, What::GaveUp { w: 1, op: 82, why: why.to_owned() });
+        run.judge().ruling
+    };
+    assert_eq!(starved("Busy: worker 3 holds it"), Ruling::Violation);
+    assert_eq!(starved("Unreachable: connection refused"), Ruling::Ok, "the store said nothing about it");
+}
+
+/// A claim that waits for a free lock for longer than 5 s, where nothing is broken.
+#[test]
+fn a_claim_that_waits_for_a_free_lock_is_found_where_nothing_is_broken() {
+    let idle = |change: &dyn Fn(&mut Run)| {
+        let mut run = Run::new();
+        // The storm comes later.
+        for event in &mut run.record.events {
+            if matches!(&event.what, What::Phase { name } if name == "storm" || name == "drain") {
+                event.at += 20_000 * MS;
+            }
+        }
+        run.record.header.takeover_ms = 9000;
+        run.add(12_000, What::Asked { w: 1, op: 70, lock: "a".to_owned(), units: None });
+        run.add(18_000, What::GaveUp { w: 1, op: 70, why: "Busy: no one holds it".to_owned() });
+        change(&mut run);
+        let judged = run.judge();
+        (judged.ruling, names(&judged))
+    };
+    assert_eq!(idle(&|_| {}), (Ruling::Violation, vec!["Starved"]));
+    assert_eq!(idle(&|run| run.record.header.by_hand = true), (Ruling::Ok, vec![]));
+    let fault = |run: &mut Run, kind: FaultKind| {
+        run.add(11_000, What::Fault { id: 60, kind, w: Some(0), host: None });
+        run.add(11_500, What::FaultEnded { id: 60, effect: Some(0), reset: false });
+    };
+    assert_eq!(
+        idle(&|run| fault(run, FaultKind::Delay)),
+        (Ruling::Violation, vec!["Starved"]),
+        "refused after a takeover"
+    );
+    assert_eq!(idle(&|run| fault(run, FaultKind::Command)), (Ruling::Ok, vec![]), "the server was away");
 }
