@@ -13,7 +13,7 @@ use super::ask::{Ask, Holding};
 use super::connection::lock;
 use super::coverage::Faults;
 use super::log::{Log, Recorded, Upset};
-use super::plan::Plan;
+use super::plan::{Load, Plan};
 use super::world::Process;
 use crate::history::Hold;
 
@@ -90,6 +90,8 @@ impl Contender {
         // A request whose answer was given up may still be on its way, for as long as one can be late.
         let late = if broken.is_ok() { Duration::ZERO } else { self.plan.ttl * 4 };
         let until = self.clock.now() + grace + late;
+        // The tasks of a cohort hand one claim on, and each of them has a fence of its own.
+        let fence = (!matches!(self.plan.load, Load::Cohort | Load::Mixed(_))).then_some(fence);
         lock(&self.log).upsets.push(Upset { hold: Some((name.to_owned(), fence)), from, until, forgets: false });
     }
 

@@ -38,8 +38,8 @@ pub(super) struct Log {
 /// Something after which the store does not know all of its holders any more.
 #[derive(Clone, Debug)]
 pub(super) struct Upset {
-    /// The name and the fence that it concerns; `None`: all.
-    pub(super) hold: Option<(String, Fence)>,
+    /// The name that it concerns, and the fence if that is known; `None`: all.
+    pub(super) hold: Option<(String, Option<Fence>)>,
     pub(super) from: Moment,
     pub(super) until: Moment,
     /// It forgets fences and memos as well.
@@ -132,8 +132,10 @@ impl Log {
         // A late answer counts from its request; a client's clock may be slow by the drift.
         let slack = plan.ttl.mul_f64(1.0 + 2.0 * plan.chances.drift) + Duration::from_millis(1);
         self.upsets.iter().any(|upset| {
-            let concerns =
-                upset.hold.as_ref().is_none_or(|(name, fence)| *name == hold.resource && *fence == hold.fence);
+            let concerns = upset
+                .hold
+                .as_ref()
+                .is_none_or(|(name, fence)| *name == hold.resource && fence.is_none_or(|fence| fence == hold.fence));
             let slept = self.suspended(upset.from, hold.ended);
             concerns && upset.from <= at && hold.asked <= upset.until && hold.ended <= upset.until + slack + slept
         })
@@ -194,7 +196,7 @@ mod tests {
         let mut log = Log::default();
         log.history.hold(first);
         log.history.hold(second);
-        let hold = of.map(|(name, fence)| (name.to_owned(), Fence::new(fence)));
+        let hold = of.map(|(name, fence)| (name.to_owned(), Some(Fence::new(fence))));
         log.upsets.push(Upset { hold, from: at(1000), until: at(1100), forgets: true });
         log.suspends = suspends.iter().map(|(from, to)| (at(*from), at(*to))).collect();
         let plan = Plan { ttl: Duration::from_millis(400), ..Plan::draw(1).calmed() };
