@@ -15,7 +15,7 @@ use crate::args::{BREAK, Options};
 use crate::cases::{Case, Fault};
 use crate::deployments::Deployment;
 use crate::report::injected;
-use crate::runs::{Done, folder};
+use crate::runs::{DIRTY, Done, folder};
 
 /// What the servers answer to a fault that was injected.
 const BROKEN: u8 = b'+';
@@ -95,13 +95,13 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
 }
 
 /// The commit of this tree, for the table; `dirty` if its code was changed since.
-fn commit() -> String {
+pub(crate) fn commit() -> String {
     let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
     let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
     let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
     let code = ["diff", "--quiet", "HEAD", "--", "../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
     let clean = git(&code).is_ok_and(|done| done.status.success());
-    if clean { commit } else { format!("{commit}-dirty") }
+    if clean { commit } else { format!("{commit}{DIRTY}") }
 }
 
 /// What it says. A field that is missing is no zero.
