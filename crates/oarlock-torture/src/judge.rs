@@ -111,7 +111,7 @@ pub(crate) fn takeover_for(header: &Header, lease: Duration) -> Duration {
 }
 
 /// A claim that waits for a free lock gets it within this time, where nothing is broken: a few round trips, and the
-/// pauses of a busy machine.
+/// pauses of a busy machine. Never more than half of the time that a takeover may take.
 const IDLE: Duration = Duration::from_secs(5);
 
 fn check(record: &Record, beliefs: &[Belief]) -> Verdict {
@@ -120,8 +120,9 @@ fn check(record: &Record, beliefs: &[Belief]) -> Verdict {
     let rules = Rules::new().least_holds(LEAST_HOLDS).least_takeovers(usize::from(kills)).takeover_within(takeover);
     let rules = if record.header.fencing == "none" { rules.unfenced() } else { rules };
     // Another library has its own way to wait, and by hand servers are broken at any time.
+    let idle = IDLE.min(Duration::from_millis(record.header.takeover_ms / 2));
     let is_idle_judged = record.header.lock == OARLOCK && !record.header.by_hand;
-    let rules = if is_idle_judged { undisturbed(record, takeover, rules.idle_within(IDLE)) } else { rules };
+    let rules = if is_idle_judged { undisturbed(record, takeover, rules.idle_within(idle)) } else { rules };
     holds::history(record, beliefs).check(&rules)
 }
 

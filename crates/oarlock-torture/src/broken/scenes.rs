@@ -17,7 +17,7 @@ const LONG_TTL: Duration = Duration::from_millis(1500);
 const LONGER_THAN_ANY_WAIT: Duration = Duration::from_secs(60);
 
 /// A claim that waits for so long for a free lock starves, where nothing is broken.
-const STARVES: Duration = Duration::from_secs(7);
+const STARVES: Duration = Duration::from_secs(4);
 
 /// The locks of the scenes.
 pub(super) const LOCKS: [&str; 7] = ["free", "asked again", "cut off", "ended", "paused", "killed", "ghost"];

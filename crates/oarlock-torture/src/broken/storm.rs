@@ -17,10 +17,10 @@ use crate::worker::CANCELLED;
 pub(super) const TTL: Duration = Duration::from_millis(240);
 
 /// How long a takeover may take.
-const TAKEOVER: Duration = Duration::from_secs(2);
+const TAKEOVER: Duration = Duration::from_secs(3);
 
 /// Long enough to see that no waiter is served after a death.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 
 /// How long nothing is broken.
 const CALM: Duration = Duration::from_millis(500);
