@@ -3,8 +3,8 @@
 //! Each is the reference store with one rule broken, as real lock implementations have broken it.
 
 mod flawed;
-mod recorded;
-mod schedules;
+mod journal;
+mod scenes;
 mod storm;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use oarlock_core::memory::{Kit, Memory};
 use oarlock_core::{ClaimId, DynDriver, Fence, ResourceName};
 
-pub use recorded::through_a_file;
+use crate::judge::{Finding, Judgement, Ruling, judge};
+use crate::record::{Record, Unreadable};
+
 pub use storm::storm;
 
 /// Which rule is broken.
@@ -86,7 +88,7 @@ impl Flaw {
         }
     }
 
-    /// What the checker finds in [`storm`] within a few seconds: one of these. Nothing for the correct store.
+    /// What the judgement of a [`storm`] of a few seconds names: one of these. Nothing for the correct store.
     #[must_use]
     pub const fn shows(self) -> &'static [&'static str] {
         match self {
@@ -101,6 +103,26 @@ impl Flaw {
             Self::NeverExpires | Self::KeepsDeadWaiters | Self::TakesSecondPlaces | Self::LosesWakeUps => &["Starved"],
             Self::None => &[],
         }
+    }
+}
+
+/// The judgement of a run of a broken lock, by the way of all histories: written, read and judged.
+///
+/// # Errors
+/// [`Unreadable`] if what was written cannot be read.
+pub fn judged(record: &Record) -> Result<Judgement, Unreadable> {
+    let mut text = Vec::new();
+    record.write(&mut text).map_err(|error| Unreadable { line: 0, why: error.to_string() })?;
+    Record::read(text.as_slice()).map(|record| judge(&record))
+}
+
+/// Whether the judgement of a lock with this flaw is right.
+#[must_use]
+pub fn is_right(flaw: Flaw, judgement: &Judgement) -> bool {
+    let shows = |finding: &Finding| finding.ruling == Ruling::Violation && flaw.shows().contains(&finding.name);
+    match flaw {
+        Flaw::None => judgement.ruling == Ruling::Ok,
+        _ => judgement.findings.iter().any(shows),
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Hold {
 struct Wait {
     asked: Moment,
     until: Moment,
+    /// The store refused it at the end of its wait: another claim was in the way.
+    refused: bool,
 }
 
 /// What happened in one run.
@@ -71,6 +73,9 @@ pub struct Rules {
     pub takeover_within: Option<Duration>,
     /// No claim may wait for longer than this while the resource is free, for any reason.
     pub idle_within: Option<Duration>,
+    /// Something was broken between these moments: there, a claim may wait as long as for a takeover; or for any time,
+    /// where the third field says so.
+    disturbed: Vec<(Moment, Moment, bool)>,
     /// Fewer holds than this prove nothing.
     pub least_holds: usize,
     /// Fewer takeovers from the dead than this prove nothing.
@@ -99,6 +104,20 @@ impl Rules {
     #[must_use]
     pub fn idle_within(mut self, bound: Duration) -> Self {
         self.idle_within = Some(bound);
+        self
+    }
+
+    /// Something is broken from then to then: a claim may wait for a free resource as long as for a takeover.
+    #[must_use]
+    pub fn disturbed(mut self, from: Moment, to: Moment) -> Self {
+        self.disturbed.push((from, to, false));
+        self
+    }
+
+    /// From then to then a claim may wait for a free resource for any time, as while its server is away.
+    #[must_use]
+    pub fn unjudged(mut self, from: Moment, to: Moment) -> Self {
+        self.disturbed.push((from, to, true));
         self
     }
 
@@ -201,9 +220,14 @@ impl History {
         self.resource(&hold.resource.clone()).holds.push(hold);
     }
 
-    /// Records a claim that gave up, or still waited when the run ended.
+    /// Records a claim that the store refused after its wait.
     pub fn waited(&mut self, resource: &str, asked: Moment, until: Moment) {
-        self.resource(resource).waits.push(Wait { asked, until });
+        self.resource(resource).waits.push(Wait { asked, until, refused: true });
+    }
+
+    /// Records a claim that waited, and was withdrawn without an answer of the store: given up, or its process died.
+    pub fn withdrew(&mut self, resource: &str, asked: Moment, until: Moment) {
+        self.resource(resource).waits.push(Wait { asked, until, refused: false });
     }
 
     /// Records the death of a holder.
@@ -219,19 +243,6 @@ impl History {
             ours.waits.extend(theirs.waits);
             ours.deaths.extend(theirs.deaths);
         }
-    }
-
-    /// All deaths of holders, and of which resource.
-    pub(crate) fn deaths(&self) -> impl Iterator<Item = (&str, Moment)> {
-        self.resources.iter().flat_map(|(name, resource)| resource.deaths.iter().map(|at| (name.as_str(), *at)))
-    }
-
-    /// All waits that were not served: for what, from when to when.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = (&str, Moment, Moment)> {
-        let of = |wait: &Wait| (wait.asked, wait.until);
-        self.resources.iter().flat_map(move |(name, resource)| {
-            resource.waits.iter().map(of).map(|(asked, until)| (name.as_str(), asked, until))
-        })
     }
 
     /// Every hold recorded so far.

@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use oarlock_core::LossReason;
 use oarlock_core::clock::Moment;
 use serde::Serialize;
 
 use crate::history::{Rules, Verdict, Violation};
-use crate::record::{Event, FaultKind, Record, What};
+use crate::record::{Event, FaultKind, Header, OARLOCK, Record, What, named};
+use crate::worker::EXPIRED;
 
 use excuse::Excuses;
 pub use figures::{Figures, LockFigures};
@@ -92,11 +94,6 @@ pub fn violations(record: &Record) -> Vec<Violation> {
     check(record, &beliefs(record)).violations
 }
 
-/// The holds, waits and deaths of a history, as the checker takes them.
-pub(crate) fn history_of(record: &Record) -> crate::history::History {
-    holds::history(record, &beliefs(record))
-}
-
 /// How long a takeover may take: as the header says, or longer where the store granted longer leases than were asked for.
 fn takeover(record: &Record) -> Duration {
     let lease = |event: &Event| match event.what {
@@ -104,20 +101,52 @@ fn takeover(record: &Record) -> Duration {
         _ => 0,
     };
     let longest = Duration::from_nanos(record.events.iter().map(lease).max().unwrap_or(0));
-    Duration::from_millis(record.header.takeover_ms).max(takeover_after(longest))
+    takeover_for(&record.header, longest)
 }
 
-/// A lease, a missed one, and the time that a store needs to notice.
-pub(crate) fn takeover_after(lease: Duration) -> Duration {
-    lease.saturating_mul(2).saturating_add(Duration::from_secs(10))
+/// How long a takeover may take if leases last so long.
+pub(crate) fn takeover_for(header: &Header, lease: Duration) -> Duration {
+    let longer = lease.saturating_sub(Duration::from_millis(header.ttl_ms));
+    Duration::from_millis(header.takeover_ms).saturating_add(longer.saturating_mul(2))
 }
+
+/// A claim that waits for a free lock gets it within this time, where nothing is broken: a few round trips, and the
+/// pauses of a busy machine. Never more than half of the time that a takeover may take.
+const IDLE: Duration = Duration::from_secs(5);
 
 fn check(record: &Record, beliefs: &[Belief]) -> Verdict {
     let takeover = takeover(record);
     let kills = record.header.faults.contains(&FaultKind::Kill);
     let rules = Rules::new().least_holds(LEAST_HOLDS).least_takeovers(usize::from(kills)).takeover_within(takeover);
     let rules = if record.header.fencing == "none" { rules.unfenced() } else { rules };
+    // Another library has its own way to wait, and by hand servers are broken at any time.
+    let idle = IDLE.min(Duration::from_millis(record.header.takeover_ms / 2));
+    let is_idle_judged = record.header.lock == OARLOCK && !record.header.by_hand;
+    let rules = if is_idle_judged { undisturbed(record, takeover, rules.idle_within(idle)) } else { rules };
     holds::history(record, beliefs).check(&rules)
+}
+
+/// A claim may wait longer while something is broken and a takeover after that. In the storm too much is.
+fn undisturbed(record: &Record, takeover: Duration, mut rules: Rules) -> Rules {
+    let moment = Moment::from_nanos;
+    let storm = holds::phase(record, "storm").unwrap_or(u64::MAX);
+    rules = rules.unjudged(moment(storm), Moment::NEVER);
+    let mut open = BTreeMap::new();
+    for event in record.events.iter().filter(|event| event.at < storm) {
+        match event.what {
+            What::Fault { id, kind, .. } => {
+                open.insert(id, (kind, event.at));
+            }
+            What::FaultEnded { id, .. } => {
+                let Some((kind, from)) = open.remove(&id) else { continue };
+                let (from, to) = (moment(from), moment(event.at) + takeover);
+                // A server that restarts answers nobody.
+                rules = if kind == FaultKind::Command { rules.unjudged(from, to) } else { rules.disturbed(from, to) };
+            }
+            _ => {}
+        }
+    }
+    open.into_values().fold(rules, |rules, (_, from)| rules.unjudged(moment(from), Moment::NEVER))
 }
 
 /// Judges a history.
@@ -128,6 +157,7 @@ pub fn judge(record: &Record) -> Judgement {
     (figures.takeovers, figures.slowest_takeover) = (verdict.takeovers, verdict.slowest_takeover);
     let excuses = Excuses::new(record, takeover(record));
     let mut findings: Vec<_> = verdict.violations.iter().map(|violation| checked(&excuses, violation)).collect();
+    findings.extend(calm(record, &beliefs, &excuses));
     findings.extend(counted::findings(record, &excuses, &figures));
     findings.extend(tried::exercised(record, &excuses.commands, &figures));
     findings.extend(tried::whole(record));
@@ -138,6 +168,24 @@ pub fn judge(record: &Record) -> Judgement {
         finding.after = finding.at.and_then(|at| last_fault(record, Moment::from_nanos(at)));
     }
     Judgement { ruling, findings, figures }
+}
+
+/// Locks that were lost before anything was broken. A lease that ran out may be that of a machine that is too slow for it;
+/// every other loss is the store's.
+fn calm(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
+    let calm = figures::first_fault(record);
+    let of = |belief: &Belief| match &belief.end {
+        BeliefEnd::Lost(why) if belief.ended < calm => {
+            let what = format!("worker {} lost {} while nothing was broken: {why}", belief.w, named(&belief.lock));
+            if *why == LossReason::Expired.to_string() || why == EXPIRED {
+                let what = format!("{what}; too slow for this lease?");
+                return Some(finding(Ruling::Inconclusive, "FalseAlarm", Some(belief.ended), what));
+            }
+            Some(excused(excuses.of_store(belief.ended), "FalseAlarm", belief.ended, what))
+        }
+        _ => None,
+    };
+    beliefs.iter().filter_map(of).collect()
 }
 
 fn checked(excuses: &Excuses<'_>, violation: &Violation) -> Finding {

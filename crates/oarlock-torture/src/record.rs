@@ -161,6 +161,15 @@ impl FaultKind {
         Self::Reconnect,
     ];
 
+    /// Whether it may reset connections, when it begins or when it ends.
+    #[must_use]
+    pub const fn resets(self) -> bool {
+        matches!(
+            self,
+            Self::Cut | Self::CutRequests | Self::CutReplies | Self::LostReply | Self::Refuse | Self::Reconnect
+        )
+    }
+
     /// Its name, as `--faults` takes it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -243,8 +252,14 @@ pub enum What {
     Died { w: u32, why: String },
     /// A fault began, of one worker and one server, or of all.
     Fault { id: u64, kind: FaultKind, w: Option<u32>, host: Option<String> },
-    /// A fault ended. `effect` is how much it did: replies lost, or the exit code of a command.
-    FaultEnded { id: u64, effect: Option<i64> },
+    /// A fault ended. `effect` is how much it did: replies lost, or the exit code of a command. `reset`: with its end,
+    /// just after this moment, all connections that it concerned were reset.
+    FaultEnded {
+        id: u64,
+        effect: Option<i64>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        reset: bool,
+    },
     /// After all faults, a worker got every lock once more, or `failed`.
     Drained { w: u32, failed: Option<String> },
     /// What the store still shows of a lock after the run; `None` if it cannot be asked.

@@ -19,12 +19,18 @@ use crate::proxy::Held;
 use crate::record::{Event, FaultKind, Header, OARLOCK, What, line};
 use crate::worker::{Order, name_in_store};
 pub use crate::workers::Server;
-use crate::workers::{Recorder, Shared, Terms, Workers};
+use crate::workers::{BY_ITSELF, Recorder, Shared, Terms, Workers};
 
 use hook::Hook;
 
 /// How long the first grant of every worker may take.
 const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// Why a worker was not drained: its process ended with a panic.
+pub(crate) const PANICKED: &str = "its process panicked";
+
+/// Why a worker was not drained: it hangs, although every wait has a bound.
+pub(crate) const SILENT: &str = "it did not answer";
 
 /// What a run needs.
 pub struct Setup {
@@ -172,8 +178,7 @@ impl Runner {
 
     fn takeover(&self) -> Duration {
         // A store may grant longer leases than it was asked for.
-        let seen = crate::judge::takeover_after(self.shared.look(|status| status.lease));
-        Duration::from_millis(self.header.takeover_ms).max(seen)
+        crate::judge::takeover_for(&self.header, self.shared.look(|status| status.lease))
     }
 
     /// Nothing is hurt, until there were as many holds as workers, and a little longer.
@@ -204,7 +209,23 @@ impl Runner {
     }
 
     fn ended(&self, id: u64, effect: Option<i64>) {
-        self.shared.record(What::FaultEnded { id, effect });
+        self.shared.record(What::FaultEnded { id, effect, reset: false });
+    }
+
+    /// Ends a fault between a worker and a server, or all servers. A reset is written down with a moment before it: what
+    /// follows from it comes later.
+    fn healed(
+        &self,
+        id: u64,
+        effect: Option<i64>,
+        (slot, host): (usize, Option<usize>),
+        held: Held,
+    ) -> std::io::Result<()> {
+        let before = self.shared.now();
+        self.heal(slot, host, held)?;
+        let (reset, at) = (held == Held::Reset, if held == Held::Reset { before } else { self.shared.now() });
+        self.shared.record_at(at, What::FaultEnded { id, effect, reset });
+        Ok(())
     }
 
     /// All faults end; then every worker gets every lock once more.
@@ -230,7 +251,11 @@ impl Runner {
         for w in workers {
             let (drained, ended) = self.shared.look(|status| (status.drained.contains(&w), status.ended.contains(&w)));
             if !drained {
-                let failed = if ended { "its process ended by itself" } else { "it did not answer" };
+                let failed = match ended {
+                    true if self.workers.has_panicked(w) => PANICKED,
+                    true => BY_ITSELF,
+                    false => SILENT,
+                };
                 self.shared.record(What::Drained { w, failed: Some(failed.to_owned()) });
             }
         }

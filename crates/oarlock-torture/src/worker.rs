@@ -208,6 +208,9 @@ fn now() -> Moment {
 /// Why a caller that dropped its call did not get the lock.
 pub(crate) const CANCELLED: &str = "cancelled";
 
+/// Why a lock was lost whose lease is over, if the engine has not said so yet.
+pub(crate) const EXPIRED: &str = "expired";
+
 /// The orders have ended.
 struct Over;
 

@@ -20,8 +20,11 @@ use crate::proxy::Proxy;
 use crate::record::{Event, LockSpec, What};
 use crate::worker::{Assignment, Order};
 
-pub(crate) use recorder::Recorder;
+pub(crate) use recorder::{BY_ITSELF, Recorder};
 pub(crate) use status::{Doing, Status};
+
+/// The exit code of a process whose main thread panicked.
+const PANICKED: i32 = 101;
 
 /// A server: what the URL calls it, and where it is.
 #[derive(Clone, Debug)]
@@ -213,6 +216,13 @@ impl Workers {
         self.slots.get(slot).map_or(u32::MAX, |slot| slot.w)
     }
 
+    /// Whether the process of a worker ended with a panic.
+    pub(crate) fn has_panicked(&mut self, w: u32) -> bool {
+        let slot = self.slots.iter_mut().find(|slot| slot.w == w);
+        let ended = slot.and_then(|slot| slot.child.try_wait().ok().flatten());
+        ended.and_then(|status| status.code()) == Some(PANICKED)
+    }
+
     pub(crate) fn slot_of(&self, w: u32) -> Option<usize> {
         self.slots.iter().position(|slot| slot.w == w)
     }
@@ -248,6 +258,7 @@ impl Workers {
 
     /// Ends the orders of all workers and waits for them, or kills them after `bound`.
     pub(crate) async fn end(&mut self, bound: Duration) {
+        self.shared.change(|status| status.is_ending = true);
         locked(&self.shared.inputs).clear();
         let end = tokio::time::Instant::now() + bound;
         for slot in &mut self.slots {

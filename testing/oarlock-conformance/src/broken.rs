@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oarlock_core::driver::BoxFuture;
 use oarlock_core::memory::{Kit, Verb};
 use oarlock_core::{DynDriver, Result};
-pub use oarlock_torture::broken::{BrokenStore, Flaw, storm};
+pub use oarlock_torture::broken::{BrokenStore, Flaw, is_right, judged, storm};
 
 use crate::fixture::{Connection, Fixture, Power, Powers};
 

@@ -10,8 +10,10 @@
 //!
 //! # What is not promised
 //! After a fall-back of the store, a jump of its lease clock or a break by force, two may believe for a while: the
-//! beliefs from before must end within one lease, and fences must rise all the same. Clients are suspended together: a
-//! process that does not run believes nothing, so it makes no difference whether others run meanwhile.
+//! beliefs from before must end within one lease, and fences must rise all the same. Only a hold that the store may have
+//! forgotten is excused, and only the time in which clients were suspended after that is added to its lease. Clients are
+//! suspended together: a process that does not run believes nothing, so it makes no difference whether others run
+//! meanwhile.
 
 mod ask;
 mod campaign;

@@ -7,7 +7,7 @@ use crate::deployments::Topology;
 pub(crate) const HELP: &str = "\
 cargo xtask faults [--resume] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
 
-    --resume       keep the runs of target/faults/runs.jsonl, and do not repeat them
+    --resume       keep the runs of target/faults/runs.jsonl, and do not repeat those of this commit
     --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
     --only load    instead: many claims in one queue, many held locks, and churn
     --for TIME     how long the churn takes, such as 90s, 10m or 1h; by default 10m

@@ -1,5 +1,7 @@
 //! Which faults are tried on a topology, and what must come of each.
 
+use oarlock_torture::record::FaultKind;
+
 use crate::deployments::{ServerFault, Topology};
 
 /// Faults of clients and of their connections: the names that `oarlock torture --faults` takes.
@@ -84,9 +86,7 @@ impl Case {
             // What is said of it on the page of its store: a session ends with the server, a replica or a clock is wrong.
             Fault::Server(_) if self.topology.may_overlap => Expected::MayOverlap,
             // A database takes the end of all connections of a process for its death.
-            Fault::Client(name) if self.topology.ends_with_connections && name != "delay" => {
-                if OF_CONNECTIONS.contains(&name) { Expected::MayOverlap } else { Expected::Holds }
-            }
+            Fault::Client(name) if self.topology.ends_with_connections && resets(name) => Expected::MayOverlap,
             Fault::Mixed if self.topology.ends_with_connections => Expected::MayOverlap,
             _ => Expected::Holds,
         }
@@ -105,9 +105,27 @@ impl Case {
     }
 }
 
+/// Whether this fault may reset connections.
+fn resets(name: &str) -> bool {
+    FaultKind::ALL.into_iter().any(|kind| kind.name() == name && kind.resets())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_fault_that_resets_connections_may_cost_a_lock_of_a_database() {
+        let expected = |fault| Case::named("postgres", "one server", fault).expect("a case").expected();
+        for fault in ["lost-reply", "refuse", "reconnect", "cut"] {
+            assert_eq!(expected(fault), Expected::MayOverlap, "{fault}");
+        }
+        for fault in ["delay", "strand", "pause", "kill"] {
+            assert_eq!(expected(fault), Expected::Holds, "{fault}");
+        }
+        let redis = Case::named("redis", "one server", "reconnect").expect("a case");
+        assert_eq!(redis.expected(), Expected::Holds);
+    }
 
     #[test]
     fn every_case_has_a_name_of_its_own() {

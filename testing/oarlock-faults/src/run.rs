@@ -8,14 +8,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use oarlock_torture::judge::{LEFT_OUT, UNUSED};
+use oarlock_torture::judge::LEFT_OUT;
 use serde_json::Value;
 
 use crate::args::{BREAK, Options};
 use crate::cases::{Case, Fault};
 use crate::deployments::Deployment;
 use crate::report::injected;
-use crate::runs::{Done, folder};
+use crate::runs::{DIRTY, Done, folder};
 
 /// What the servers answer to a fault that was injected.
 const BROKEN: u8 = b'+';
@@ -95,13 +95,13 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
 }
 
 /// The commit of this tree, for the table; `dirty` if its code was changed since.
-fn commit() -> String {
+pub(crate) fn commit() -> String {
     let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
     let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
     let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
     let code = ["diff", "--quiet", "HEAD", "--", "../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
     let clean = git(&code).is_ok_and(|done| done.status.success());
-    if clean { commit } else { format!("{commit}-dirty") }
+    if clean { commit } else { format!("{commit}{DIRTY}") }
 }
 
 /// What it says. A field that is missing is no zero.
@@ -120,7 +120,6 @@ fn judged(case: &Case, seed: u64, seconds: u64, found: &Value) -> anyhow::Result
         lost_without_fence: number(&found["lost_without_fence"])?,
         ..Done::of(case, seed, seconds)
     };
-    let mut unused = Vec::new();
     for finding in findings {
         let name = finding["name"].as_str().context("a finding without a name")?;
         let text = format!("{name}: {}", finding["what"].as_str().context("a finding without words")?);
@@ -129,14 +128,9 @@ fn judged(case: &Case, seed: u64, seconds: u64, found: &Value) -> anyhow::Result
             "RISK SEEN" => done.risks.push(text),
             // A run of one fault leaves the others out.
             _ if name == LEFT_OUT => {}
-            _ if name == UNUSED => unused.push(text),
             _ if name == "Stuck" || name == "Unseen" => done.stuck.push(text),
             _ => done.untried.push(text),
         }
-    }
-    // Of several servers a few names need some. If none was used, the workers went past the proxies.
-    if found["servers"].as_u64().context("the number of servers is missing")? == unused.len() as u64 {
-        done.untried.append(&mut unused);
     }
     if injected(case, &done) == 0 {
         done.untried.push("Untried: the fault was never injected".to_owned());
@@ -189,7 +183,7 @@ mod tests {
 
     fn answer(verdict: &str, findings: &str) -> String {
         format!(
-            r#"{{"verdict":"{verdict}","findings":[{findings}],"servers":1,"stale_writes_refused":0,"lost_without_fence":0,
+            r#"{{"verdict":"{verdict}","findings":[{findings}],"stale_writes_refused":0,"lost_without_fence":0,
             "figures":{{"faults":{{"delay":3}},"holds":30,"losses":0,"least_margin_ms":null}}}}"#
         )
     }
@@ -200,7 +194,7 @@ mod tests {
         let done = of(&good).expect("a judgement");
         assert_eq!((done.grants, done.complaint()), (30, None));
         assert!(of("{}").is_err());
-        for key in ["verdict", "findings", "servers", "holds", "losses", "faults"] {
+        for key in ["verdict", "findings", "holds", "losses", "faults"] {
             assert!(of(&good.replace(key, "renamed")).is_err(), "{key}");
         }
         assert!(of(&answer("VIOLATION", "")).is_err() && of(&answer("RISK SEEN", "")).is_err());
@@ -211,8 +205,6 @@ mod tests {
         assert!(!of(&answer("OK", "").replace("delay", "cut")).expect("a judgement").untried.is_empty());
         let unused = r#"{"name":"Unused","ruling":"INCONCLUSIVE","what":"no request"}"#;
         assert!(!of(&answer("INCONCLUSIVE", unused)).expect("a judgement").untried.is_empty());
-        let two = answer("INCONCLUSIVE", unused).replace(r#""servers":1"#, r#""servers":2"#);
-        assert!(of(&two).expect("a judgement").untried.is_empty());
         let left_out = r#"{"name":"LeftOut","ruling":"INCONCLUSIVE","what":"another fault"}"#;
         assert!(of(&answer("INCONCLUSIVE", left_out)).expect("a judgement").untried.is_empty());
     }

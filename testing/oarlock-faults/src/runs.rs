@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cases::{Case, Expected};
 
+/// What the name of a commit ends with whose tree was changed.
+pub(crate) const DIRTY: &str = "-dirty";
+
 /// What came of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -164,10 +167,12 @@ impl Runs {
         &self.all
     }
 
-    /// Whether a run is there that is as long, and need not be repeated.
-    pub(crate) fn has(&self, case: &Case, seed: u64, seconds: u64) -> bool {
+    /// Whether a run of this very build is there that is as long, and need not be repeated. What was changed and not
+    /// committed is no build that could be named again.
+    pub(crate) fn has(&self, case: &Case, seed: u64, seconds: u64, commit: &str) -> bool {
+        let same = |done: &Done| done.commit == commit && !commit.is_empty() && !commit.ends_with(DIRTY);
         let mut all = self.all.iter();
-        all.any(|done| done.is_conclusive() && done.seconds >= seconds && done.is(case, seed))
+        all.any(|done| done.is_conclusive() && same(done) && done.seconds >= seconds && done.is(case, seed))
     }
 
     pub(crate) fn add(&mut self, done: Done) -> anyhow::Result<()> {
@@ -242,8 +247,16 @@ mod tests {
         replace(&mut all, Done { failed: Some("no server".into()), ..done("one server", "kill") });
         replace(&mut all, done("one server", "kill"));
         assert_eq!(all, [done("one server", "kill")]);
-        let runs = Runs { all, file: None };
         let case = Case::named("redis", "one server", "kill").expect("a case");
-        assert!(runs.has(&case, 1, 15) && !runs.has(&case, 1, 16) && !runs.has(&case, 2, 15));
+        let built = |commit: &str| {
+            let all = all.iter().cloned().map(|done| Done { commit: commit.to_owned(), ..done }).collect();
+            Runs { all, file: None }
+        };
+        let runs = built("2e7675d");
+        assert!(runs.has(&case, 1, 15, "2e7675d"));
+        assert!(!runs.has(&case, 1, 16, "2e7675d") && !runs.has(&case, 2, 15, "2e7675d"));
+        assert!(!runs.has(&case, 1, 15, "405f931"), "another build");
+        assert!(!built("2e7675d-dirty").has(&case, 1, 15, "2e7675d-dirty"), "no build that can be named again");
+        assert!(!built("").has(&case, 1, 15, ""));
     }
 }

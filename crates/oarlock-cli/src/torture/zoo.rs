@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_torture::broken::{BrokenStore, Flaw, storm, through_a_file};
-use oarlock_torture::history::{Rules, Verdict};
+use oarlock_torture::broken::{BrokenStore, Flaw, is_right, judged, storm};
+use oarlock_torture::judge::Judgement;
 use serde_json::json;
 
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::signals;
 
-/// How long each of them is contended for, all at once.
-const SPAN: Duration = Duration::from_secs(6);
-const BOUND: Duration = Duration::from_millis(1600);
+/// How long the storm of each of them takes, all at once.
+const SPAN: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(format: Format) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
@@ -22,11 +21,8 @@ pub(crate) fn main(format: Format) -> Result<Exit, Failure> {
         let storms = Flaw::ALL.map(|flaw| (flaw, tokio::spawn(storm(Arc::new(BrokenStore::new(flaw)), 5, SPAN))));
         let mut verdicts = Vec::new();
         for (flaw, running) in storms {
-            let history = running.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))??;
-            // As the history of a run: written, read and judged.
-            let history = through_a_file(&history).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-            let rules = Rules::new().takeover_within(BOUND).idle_within(BOUND).least_holds(20);
-            verdicts.push((flaw, history.check(&rules)));
+            let record = running.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))??;
+            verdicts.push((flaw, judged(&record).map_err(|error| Failure::new(Code::Internal, error.to_string()))?));
         }
         Ok::<_, Failure>(verdicts)
     })?;
@@ -34,34 +30,34 @@ pub(crate) fn main(format: Format) -> Result<Exit, Failure> {
     show(&verdicts, format)
 }
 
-/// Whether the checker said the right thing of it.
-fn is_right(flaw: Flaw, verdict: &Verdict) -> bool {
-    match flaw {
-        Flaw::None => verdict.is_ok(),
-        _ => verdict.names().iter().any(|name| flaw.shows().contains(name)),
-    }
+/// The names of what was found, each once.
+fn names(judgement: &Judgement) -> Vec<&'static str> {
+    let mut names: Vec<_> = judgement.findings.iter().map(|finding| finding.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
-fn show(verdicts: &[(Flaw, Verdict)], format: Format) -> Result<Exit, Failure> {
-    let all_right = verdicts.iter().all(|(flaw, verdict)| is_right(*flaw, verdict));
+fn show(verdicts: &[(Flaw, Judgement)], format: Format) -> Result<Exit, Failure> {
+    let all_right = verdicts.iter().all(|(flaw, judgement)| is_right(*flaw, judgement));
     match format {
         Format::Json | Format::Jsonl => {
-            let locks = verdicts.iter().map(|(flaw, verdict)| {
-                json!({ "lock": format!("{flaw:?}"), "holds": verdict.holds, "found": verdict.names(),
-                        "right": is_right(*flaw, verdict) })
+            let locks = verdicts.iter().map(|(flaw, judgement)| {
+                json!({ "lock": format!("{flaw:?}"), "holds": judgement.figures.holds, "verdict": judgement.ruling,
+                        "found": names(judgement), "right": is_right(*flaw, judgement) })
             });
             output::print_json(&json!({ "all_right": all_right, "locks": locks.collect::<Vec<_>>() }))?;
         }
         Format::Table | Format::Name => {
             let rows: Vec<Vec<String>> = verdicts
                 .iter()
-                .map(|(flaw, verdict)| {
-                    let found = if verdict.is_ok() { "nothing".to_owned() } else { verdict.names().join(", ") };
-                    let right = if is_right(*flaw, verdict) { "right" } else { "WRONG" };
-                    vec![flaw.words().to_owned(), verdict.holds.to_string(), found, right.to_owned()]
+                .map(|(flaw, judgement)| {
+                    let right = if is_right(*flaw, judgement) { "right" } else { "WRONG" };
+                    let (holds, found) = (judgement.figures.holds.to_string(), names(judgement).join(", "));
+                    vec![flaw.words().to_owned(), holds, judgement.ruling.to_string(), found, right.to_owned()]
                 })
                 .collect();
-            output::print(&output::table(&["BROKEN RULE", "HOLDS", "FOUND", "CHECKER"], &rows))?;
+            output::print(&output::table(&["BROKEN RULE", "HOLDS", "VERDICT", "FOUND", "CHECKER"], &rows))?;
         }
     }
     if all_right {

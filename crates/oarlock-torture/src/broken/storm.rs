@@ -1,4 +1,4 @@
-//! Everything that can happen to a few contenders at once, and the history of what they believed.
+//! A run of a broken lock: calm, scenes, a storm, a drain, and a look at what is left; as of a real store, in memory.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,39 +6,62 @@ use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock, Moment};
 use oarlock_core::memory::Kit;
-use oarlock_core::{
-    Claim, ClaimId, DynDriver, Error, ErrorKind, Guard, Lifetime, Limit, Locks, ResourceName, Result, Weight,
-};
+use oarlock_core::{Claim, ClaimId, DynDriver, Error, ErrorKind, Guard, Lifetime, Locks, ResourceName, Result};
 
-use super::BrokenStore;
-use crate::history::{History, Hold};
+use super::journal::Journal;
+use super::{BrokenStore, scenes};
+use crate::record::{FaultKind, LockKind, Record, What as Happened};
+use crate::repeat::Repeating;
+use crate::worker::CANCELLED;
 
-const TTL: Duration = Duration::from_millis(240);
+pub(super) const TTL: Duration = Duration::from_millis(240);
+
+/// How long a takeover may take.
+const TAKEOVER: Duration = Duration::from_secs(3);
 
 /// Long enough to see that no waiter is served after a death.
-const PATIENCE: Duration = Duration::from_millis(2500);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Lets `contenders` loose on `broken` for `span`: they hold, wait, give up, are cut off, stay in the queue as ghosts,
-/// and die. A few short schedules run beside them, for what such a storm does not show.
+/// How long nothing is broken.
+const CALM: Duration = Duration::from_millis(500);
+
+/// Runs `contenders` on `broken`, with a storm of `span`: they hold, wait, give up, are cut off, stay in the queue as
+/// ghosts, and die. The scenes before it show what a storm hides.
 ///
 /// # Errors
 /// What the store says.
-pub async fn storm(broken: Arc<BrokenStore>, contenders: u64, span: Duration) -> Result<History> {
+pub async fn storm(broken: Arc<BrokenStore>, contenders: u32, span: Duration) -> Result<Record> {
+    let journal = Journal::new();
+    journal.phase("calm");
+    let calm = async {
+        let until = now() + CALM;
+        all((0..contenders).map(|_| contend(broken.clone(), journal.clone(), until, false))).await
+    };
+    let (calm, quiet) = tokio::join!(calm, scenes::calm(&broken, &journal));
+    calm?;
+    quiet?;
+    journal.phase("scenes");
+    scenes::all(&broken, &journal).await?;
+    journal.phase("storm");
     let until = now() + span;
-    let mut tasks = tokio::task::JoinSet::new();
-    for owner in 0..contenders {
-        tasks.spawn(contend(broken.clone(), owner, until));
+    all((0..contenders).map(|_| contend(broken.clone(), journal.clone(), until, true))).await?;
+    journal.phase("drain");
+    all((0..contenders).map(|_| drain(broken.clone(), journal.clone()))).await?;
+    journal.phase("leaks");
+    let mut locks =
+        vec![("mutex", LockKind::Mutex), ("queue", LockKind::Mutex), ("permits", LockKind::Semaphore(PERMITS))];
+    locks.extend(scenes::LOCKS.iter().map(|name| (*name, LockKind::Mutex)));
+    leaks(&broken, &journal, &locks).await?;
+    let millis = |span: Duration| span.as_millis().try_into().unwrap_or(u64::MAX);
+    Ok(journal.record(millis(TTL), millis(TAKEOVER), &locks))
+}
+
+async fn all(tasks: impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>) -> Result<()> {
+    let mut running: tokio::task::JoinSet<_> = tasks.collect();
+    while let Some(done) = running.join_next().await {
+        done.map_err(|error| Error::new(ErrorKind::Internal, "a contender panicked").because(error))??;
     }
-    let beside = tokio::spawn(super::schedules::all(broken));
-    let mut history = History::new();
-    while let Some(done) = tasks.join_next().await {
-        if let Ok(theirs) = done {
-            history.merge(theirs?);
-        }
-    }
-    let beside = beside.await.map_err(|error| Error::new(ErrorKind::Internal, "a schedule panicked").because(error))?;
-    history.merge(beside?);
-    Ok(history)
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -49,6 +72,8 @@ enum What {
 }
 
 impl What {
+    const ALL: [Self; 3] = [Self::Mutex, Self::Fair, Self::Semaphore];
+
     fn name(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
@@ -63,21 +88,29 @@ const PERMITS: u32 = 3;
 /// The highest of the fates that are a death.
 const DEATH: u32 = 29;
 
+/// A worker: one client of the store, and what it reports.
 pub(super) struct Contender {
     driver: Arc<dyn DynDriver>,
     pub(super) kit: Kit,
     pub(super) client: Locks,
+    pub(super) journal: Arc<Journal>,
+    pub(super) w: u32,
+    pub(super) op: u64,
 }
 
 impl Contender {
-    fn new(broken: &BrokenStore) -> Result<Self> {
-        Self::with_ttl(broken, TTL)
+    fn new(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<Self> {
+        Self::with_ttl(broken, journal, TTL)
     }
 
-    pub(super) fn with_ttl(broken: &BrokenStore, ttl: Duration) -> Result<Self> {
+    pub(super) fn with_ttl(broken: &BrokenStore, journal: &Arc<Journal>, ttl: Duration) -> Result<Self> {
         let (driver, kit) = broken.open();
+        let (w, journal) = (journal.worker(), journal.clone());
+        let told = journal.clone();
+        let repeated = move |verb: &str| told.add(Happened::Repeated { w, verb: verb.to_owned() });
+        let driver: Arc<dyn DynDriver> = Arc::new(Repeating::new(driver, fastrand::u64(..), 25, repeated));
         let client = Locks::builder_over(driver.clone()).ttl(ttl).op_timeout(ttl * 2).build()?;
-        Ok(Self { driver, kit, client })
+        Ok(Self { driver, kit, client, journal, w, op: 0 })
     }
 
     async fn take(&self, what: What, units: NonZeroU32, wait: Duration) -> Result<Guard> {
@@ -88,36 +121,98 @@ impl Contender {
         }
     }
 
+    pub(super) fn asks(&mut self, lock: &str, units: Option<u32>) {
+        self.op += 1;
+        self.journal.add(Happened::Asked { w: self.w, op: self.op, lock: lock.to_owned(), units });
+    }
+
+    /// Asks for a mutex. `None` if the store refused it, or failed: a broken one may fail as it likes.
+    pub(super) async fn lock(&mut self, name: &str, wait: Duration) -> Option<Guard> {
+        self.asks(name, None);
+        let taken = self.client.mutex(name).wait(wait).lock().await;
+        self.answered(taken)
+    }
+
+    fn answered(&self, taken: Result<Guard>) -> Option<Guard> {
+        match taken {
+            Ok(guard) => {
+                self.journal.granted(self.w, self.op, &guard);
+                Some(guard)
+            }
+            Err(error) => {
+                self.gave_up(format!("{:?}: {error}", error.kind()));
+                None
+            }
+        }
+    }
+
+    fn gave_up(&self, why: String) {
+        self.journal.add(Happened::GaveUp { w: self.w, op: self.op, why });
+    }
+
+    /// Belief ended then: the lock is released, or was lost.
+    pub(super) fn ended(&self, at: Moment, guard: &Guard) {
+        let lost = (!guard.is_held()).then(|| guard.loss().map_or_else(String::new, |why| why.to_string()));
+        self.journal.add_at(at, Happened::Ended { w: self.w, op: self.op, lost });
+    }
+
+    /// It believes nothing after that moment. The last sign of life is before the kill.
+    pub(super) fn died(&self, at: Moment) {
+        self.kit.kill();
+        self.journal.add_at(at, Happened::Died { w: self.w, why: "killed".to_owned() });
+    }
+
+    /// It takes no further part.
+    pub(super) fn done(&self) {
+        self.journal.add(Happened::Drained { w: self.w, failed: None });
+    }
+
     /// A waiter that is neither renewed nor withdrawn.
-    async fn leave_ghost(&self, what: What) -> Result<()> {
-        let mut ghost = Claim::new(ClaimId::from_bits(fastrand::u128(..)), ResourceName::new(what.name())?);
+    pub(super) async fn leave_ghost(&self, name: &str) -> Result<()> {
+        let mut ghost = Claim::new(ClaimId::from_bits(fastrand::u128(..)), ResourceName::new(name)?);
         (ghost.wait, ghost.ttl, ghost.lifetime) = (true, TTL, Lifetime::Lease);
         // If it is granted on the spot, it is the ghost of a holder instead.
         self.driver.clone().attempt(Arc::new(ghost)).await.map(drop)
     }
 }
 
-async fn contend(broken: Arc<BrokenStore>, owner: u64, until: Moment) -> Result<History> {
+async fn contend(broken: Arc<BrokenStore>, journal: Arc<Journal>, until: Moment, stormy: bool) -> Result<()> {
     let mut random = fastrand::Rng::new();
-    let mut history = History::new();
-    let mut contender = Contender::new(&broken)?;
+    let mut contender = Contender::new(&broken, &journal)?;
     let (mut holds, mut has_died) = (0, false);
     while now() < until {
-        let what = [What::Mutex, What::Fair, What::Semaphore][random.usize(0..3)];
+        let what = What::ALL[random.usize(0..3)];
         let units = NonZeroU32::MIN.saturating_add(random.u32(0..PERMITS));
-        let impatient = random.u32(0..5) == 0;
-        let wait = if impatient { Duration::from_millis(random.u64(1..20)) } else { PATIENCE };
-        let asked = now();
-        let taken = contender.take(what, units, wait).await;
-        let granted = now();
-        let Ok(guard) = taken else {
-            history.waited(what.name(), asked, granted);
-            continue;
+        let wait = if random.u32(0..5) == 0 { Duration::from_millis(random.u64(1..20)) } else { PATIENCE };
+        contender.asks(what.name(), matches!(what, What::Semaphore).then_some(units.get()));
+        let taking = contender.take(what, units, wait);
+        let taken = if random.u32(0..16) == 0 {
+            tokio::time::timeout(Duration::from_millis(random.u64(0..20)), taking).await.ok()
+        } else {
+            Some(taking.await)
         };
+        let guard = match taken {
+            None => {
+                contender.gave_up(CANCELLED.to_owned());
+                continue;
+            }
+            Some(taken) => contender.answered(taken),
+        };
+        let Some(guard) = guard else { continue };
         holds += 1;
         // Random kills may hit no client, so each client is also killed once while the others wait.
         let due = holds > 5 && !has_died && matches!(what, What::Fair);
-        let fate = if due { DEATH } else { random.u32(0..100) };
+        let fate = match stormy {
+            true if due => DEATH,
+            true => random.u32(0..100),
+            false => u32::MAX,
+        };
+        let (w, op, fence) = (contender.w, contender.op, guard.fence());
+        if !matches!(what, What::Semaphore) && guard.is_held() {
+            let read = journal.read(w, op, what.name(), fence);
+            tokio::time::sleep(Duration::from_millis(random.u64(0..4))).await;
+            journal.write(w, op, what.name(), fence, read);
+        }
         let stay = match fate {
             0..=9 => TTL + TTL / 2,
             _ => Duration::from_millis(random.u64(0..15)),
@@ -127,39 +222,75 @@ async fn contend(broken: Arc<BrokenStore>, owner: u64, until: Moment) -> Result<
             match fate {
                 // Cut off, without an error.
                 10..=14 => {
+                    let fault = journal.fault(FaultKind::Cut, w);
                     contender.kit.cut();
                     ended = stayed(&guard, TTL * 4).await;
                     contender.kit.heal();
+                    journal.ended(fault);
                 }
                 15..=24 => {
-                    contender.leave_ghost(What::Fair).await?;
+                    let fault = journal.fault(FaultKind::KillWaiter, w);
+                    // A broken store may refuse what it should not.
+                    let _ = contender.leave_ghost(What::Fair.name()).await;
+                    journal.ended(fault);
                     ended = believed_until(&guard);
                 }
-                // The last sign of life is before the kill: belief dies with its process.
                 25..=DEATH => {
                     has_died = true;
-                    ended = believed_until(&guard);
-                    contender.kit.kill();
-                    history.death(what.name(), ended);
+                    let fault = journal.fault(FaultKind::Kill, w);
+                    contender.died(believed_until(&guard));
+                    journal.ended(fault);
+                    drop(guard);
+                    contender = Contender::new(&broken, &journal)?;
+                    continue;
                 }
                 _ => {}
             }
         }
-        let (weight, capacity) = match what {
-            What::Mutex | What::Fair => (Weight::All, None),
-            What::Semaphore => (Weight::Units(units), NonZeroU32::new(PERMITS).map(Limit::Units)),
-        };
-        let (resource, fence, queued) = (what.name().to_owned(), guard.fence(), None);
-        history.hold(Hold { resource, owner, weight, capacity, fence, asked, granted, ended, queued });
-        if (25..=DEATH).contains(&fate) {
-            drop(guard);
-            contender = Contender::new(&broken)?;
-        } else {
-            // A broken store may refuse what it should not.
-            let _ = guard.release().await;
+        contender.ended(ended, &guard);
+        let _ = guard.release().await;
+    }
+    contender.done();
+    Ok(())
+}
+
+/// After all faults: every lock once.
+async fn drain(broken: Arc<BrokenStore>, journal: Arc<Journal>) -> Result<()> {
+    let mut contender = Contender::new(&broken, &journal)?;
+    let end = now() + PATIENCE;
+    let mut failed = None;
+    for what in What::ALL {
+        contender.asks(what.name(), None);
+        let taken = contender.take(what, NonZeroU32::MIN.saturating_add(PERMITS - 1), end.since(now())).await;
+        match contender.answered(taken) {
+            Some(guard) => {
+                contender.ended(believed_until(&guard), &guard);
+                let _ = guard.release().await;
+            }
+            None => failed = Some(format!("Busy: {}", what.name())),
         }
     }
-    Ok(history)
+    journal.add(Happened::Drained { w: contender.w, failed });
+    Ok(())
+}
+
+/// What is left once every lease could have ended.
+async fn leaks(broken: &BrokenStore, journal: &Arc<Journal>, locks: &[(&str, LockKind)]) -> Result<()> {
+    let (driver, _kit) = broken.open();
+    let client = Locks::builder_over(driver).build()?;
+    let end = now() + TAKEOVER;
+    for (name, _) in locks {
+        let (holders, waiters) = loop {
+            let state = client.inspect(name).await?;
+            let left = (state.holders.len() as u64, state.waiters.count().map(|count| count as u64));
+            if (left.0, left.1.unwrap_or(0)) == (0, 0) || now() >= end {
+                break left;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        journal.add(Happened::Left { lock: (*name).to_owned(), holders: Some(holders), waiters });
+    }
+    Ok(())
 }
 
 /// Stays for `span`, or until the lock is lost; the moment at which belief ended or was last seen.
@@ -172,7 +303,7 @@ pub(super) async fn stayed(guard: &Guard, span: Duration) -> Moment {
 }
 
 /// Now, or the end of belief if that has passed: on a busy machine this task runs again later than it could.
-fn believed_until(guard: &Guard) -> Moment {
+pub(super) fn believed_until(guard: &Guard) -> Moment {
     now().min(guard.ends_at())
 }
 

@@ -6,13 +6,26 @@ use std::time::Duration;
 use crate::history::{Hold, Violation};
 use crate::record::{FaultKind, OARLOCK, Record, What};
 
+/// A holder whose connections were reset towards both sides learns of it within this time: milliseconds, and more on a
+/// busy machine. Never more than half of a lease, or the excuse would hide a holder that does not learn of it at all.
+const LEARNS_WITHIN: u64 = 250_000_000;
+
+/// All connections of a worker were reset, or of all workers.
+struct Reset {
+    /// The reset came at this moment or just after it.
+    at: u64,
+    w: Option<u32>,
+}
+
 /// What can excuse something in one run.
 pub(super) struct Excuses<'a> {
     record: &'a Record,
     /// The user's commands by their numbers: from when to when they can have an effect.
     pub(super) commands: BTreeMap<u64, (u64, u64)>,
-    /// When connections were reset, and of which worker; `None` for all.
-    resets: Vec<(u64, Option<u32>)>,
+    /// When all connections were reset, in order.
+    resets: Vec<Reset>,
+    /// Single connections were reset between these moments, with a reply that was lost.
+    closed: Vec<(u32, u64, u64)>,
     /// Which workers were stopped, from when to when.
     pauses: Vec<(u32, u64, u64)>,
 }
@@ -22,31 +35,39 @@ impl<'a> Excuses<'a> {
     pub(super) fn new(record: &'a Record, takeover: Duration) -> Self {
         let takeover = u64::try_from(takeover.as_nanos()).unwrap_or(u64::MAX);
         let (mut commands, mut resets, mut open) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        let (mut pauses, mut stopped) = (Vec::new(), BTreeMap::new());
+        let (mut pauses, mut closed) = (Vec::new(), Vec::new());
         for event in &record.events {
+            let at = event.at;
             match event.what {
                 What::Fault { id, kind: FaultKind::Command, .. } => {
-                    commands.insert(id, (event.at, u64::MAX));
+                    commands.insert(id, (at, u64::MAX));
                 }
-                What::Fault { id, kind: FaultKind::Pause, w: Some(w), .. } => {
-                    stopped.insert(id, (w, event.at));
-                }
-                // A fault may reset connections when it begins, and when it ends.
-                What::Fault { id, kind, w, .. } if FaultKind::OF_NETWORKS.contains(&kind) => {
-                    open.insert(id, w);
-                    resets.push((event.at, w));
-                }
-                What::FaultEnded { id, .. } => {
-                    if let Some((_, end)) = commands.get_mut(&id) {
-                        *end = event.at.saturating_add(takeover);
+                What::Fault { id, kind, w, .. } => {
+                    open.insert(id, (kind, w, at));
+                    // The others reset nothing when they begin.
+                    if matches!(kind, FaultKind::Refuse | FaultKind::Reconnect) {
+                        resets.push(Reset { at, w });
                     }
-                    resets.extend(open.remove(&id).map(|w| (event.at, w)));
-                    pauses.extend(stopped.remove(&id).map(|(w, from)| (w, from, event.at)));
+                }
+                What::FaultEnded { id, reset, .. } => {
+                    if let Some((_, end)) = commands.get_mut(&id) {
+                        *end = at.saturating_add(takeover);
+                    }
+                    match open.remove(&id) {
+                        Some((FaultKind::Pause, Some(w), from)) => pauses.push((w, from, at)),
+                        Some((kind, w, from)) => {
+                            if let (FaultKind::LostReply, Some(w)) = (kind, w) {
+                                closed.push((w, from, at));
+                            }
+                            resets.extend(reset.then_some(Reset { at, w }));
+                        }
+                        None => {}
+                    }
                 }
                 _ => {}
             }
         }
-        Self { record, commands, resets, pauses }
+        Self { record, commands, resets, closed, pauses }
     }
 
     /// Whether the user broke a server then: by the command, or by hand all the time.
@@ -64,7 +85,7 @@ impl<'a> Excuses<'a> {
         }
     }
 
-    fn of_store(&self, at: u64) -> Option<&'static str> {
+    pub(super) fn of_store(&self, at: u64) -> Option<&'static str> {
         if !self.is_server_broken(at) {
             return None;
         }
@@ -85,7 +106,8 @@ impl<'a> Excuses<'a> {
             "session" => header.consistency != "consensus",
             _ => false,
         };
-        if by_connection && self.was_reset(first, second.granted.as_nanos()) {
+        // The reports of two grants may come in either order.
+        if by_connection && (self.was_reset(first, second) || self.was_reset(second, first)) {
             return Some(
                 "this store takes the end of all connections of a process for its death: a reset in between ends the lock \
                  before its holder knows",
@@ -113,11 +135,33 @@ impl<'a> Excuses<'a> {
         })
     }
 
-    /// Whether connections of a holder were reset while it held, before `until`.
-    fn was_reset(&self, hold: &Hold, until: u64) -> bool {
-        let from = self.resets.partition_point(|(at, _)| *at < hold.granted.as_nanos());
-        let during = self.resets[from..].iter().take_while(|(at, _)| *at <= until);
-        during.into_iter().any(|(_, w)| w.is_none_or(|w| u64::from(w) == hold.owner))
+    /// Whether all connections of a holder were reset before the next grant, and its belief ended in time after that.
+    fn was_reset(&self, hold: &Hold, next: &Hold) -> bool {
+        let (asked, granted) = (hold.asked.as_nanos(), next.granted.as_nanos());
+        let from = self.resets.partition_point(|reset| reset.at < asked);
+        let mut during = self.resets[from..].iter().take_while(|reset| reset.at <= granted);
+        let all = during.any(|reset| {
+            reset.w.is_none_or(|w| u64::from(w) == hold.owner) && hold.ended.as_nanos() <= self.learned(hold, reset.at)
+        });
+        // A lock that is a session ends with its one connection.
+        let one = |(w, from, to): &(u32, u64, u64)| {
+            u64::from(*w) == hold.owner
+                && (asked.max(*from)..=granted).contains(&granted.min(*to))
+                && hold.ended.as_nanos() <= self.learned(hold, granted.min(*to))
+        };
+        all || self.record.header.liveness == "session" && self.closed.iter().any(one)
+    }
+
+    /// By when a holder knows of a reset at `at`. If it was stopped meanwhile, it learns of it when it goes on.
+    fn learned(&self, hold: &Hold, at: u64) -> u64 {
+        let bound = LEARNS_WITHIN.min(self.record.header.ttl_ms.saturating_mul(500_000));
+        let knows = |at: u64| at.saturating_add(bound);
+        let mut pauses: Vec<_> = self.pauses.iter().filter(|(w, ..)| u64::from(*w) == hold.owner).collect();
+        pauses.sort_unstable_by_key(|(_, from, _)| *from);
+        let stopped = |known: u64, (_, from, to): &&(u32, u64, u64)| {
+            if (*from..=*to).contains(&known) || (at..=known).contains(from) { known.max(knows(*to)) } else { known }
+        };
+        pauses.iter().fold(knows(at), |known, pause| stopped(known, &pause))
     }
 
     /// For what the checker found.

@@ -29,7 +29,7 @@ pub struct Figures {
     /// The longest time that took.
     #[serde(serialize_with = "optional_ms", rename = "slowest_takeover_ms")]
     pub slowest_takeover: Option<Duration>,
-    /// The least time between the end of a belief that was not released and the next grant.
+    /// The least time between the end of a belief that was not released and the next grant; zero if the grant came first.
     #[serde(serialize_with = "optional_ms", rename = "least_margin_ms")]
     pub least_margin: Option<Duration>,
     /// How often each fault was injected.
@@ -74,8 +74,7 @@ impl LockFigures {
 impl Figures {
     pub(super) fn of(record: &Record, beliefs: &[Belief]) -> Self {
         let mut figures = Self::default();
-        let first_fault = record.events.iter().find(|event| matches!(event.what, What::Fault { .. }));
-        let calm = first_fault.map_or(u64::MAX, |event| event.at);
+        let calm = first_fault(record);
         for belief in beliefs {
             match (&belief.end, belief.granted.is_some()) {
                 (BeliefEnd::GaveUp(why), _) => {
@@ -97,7 +96,7 @@ impl Figures {
                 What::Fault { id, kind: FaultKind::LostReply, .. } => {
                     lossy.insert(id);
                 }
-                What::FaultEnded { id, effect: Some(lost) } if lossy.contains(&id) => {
+                What::FaultEnded { id, effect: Some(lost), .. } if lossy.contains(&id) => {
                     figures.replies_lost = figures.replies_lost.saturating_add(u64::try_from(lost).unwrap_or(0));
                 }
                 _ => {}
@@ -139,6 +138,12 @@ impl Figures {
     }
 }
 
+/// When something was broken for the first time.
+pub(super) fn first_fault(record: &Record) -> u64 {
+    let mut faults = record.events.iter().filter(|event| matches!(event.what, What::Fault { .. }));
+    faults.next().map_or(u64::MAX, |event| event.at)
+}
+
 fn least_margin(beliefs: &[Belief]) -> Option<Duration> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, bool)>> = BTreeMap::new();
     for belief in beliefs.iter().filter(|belief| belief.units.is_none()) {
@@ -152,8 +157,9 @@ fn least_margin(beliefs: &[Belief]) -> Option<Duration> {
         holds.sort_unstable();
         for pair in holds.windows(2) {
             let ((_, ended, abandoned), (next, ..)) = (pair[0], pair[1]);
-            if abandoned && next >= ended {
-                least = Some(least.map_or(next - ended, |least| least.min(next - ended)));
+            if abandoned {
+                let margin = next.saturating_sub(ended);
+                least = Some(least.map_or(margin, |least| least.min(margin)));
             }
         }
     }

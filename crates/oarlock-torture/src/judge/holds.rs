@@ -8,6 +8,10 @@ use oarlock_core::{Fence, Limit, Weight};
 
 use crate::history::{History, Hold};
 use crate::record::{LockKind, Record, What};
+use crate::worker::CANCELLED;
+
+/// What the reason of a claim begins with that the store refused.
+pub(super) const BUSY: &str = "Busy";
 
 /// One acquisition, from the request to the end of belief.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,19 +115,27 @@ fn belief(w: u32, reports: Reports<'_>, died: Option<u64>, last: u64) -> Option<
     Some(Belief { w, lock: lock.to_owned(), units, asked, granted, ended, end })
 }
 
+/// When a phase began.
+pub(super) fn phase(record: &Record, name: &str) -> Option<u64> {
+    let is = |what: &What| matches!(what, What::Phase { name: phase } if phase == name);
+    record.events.iter().find(|event| is(&event.what)).map(|event| event.at)
+}
+
 /// The history that the checker takes. Deaths count in the scenes alone, where nothing else is broken.
 pub(super) fn history(record: &Record, beliefs: &[Belief]) -> History {
     let kinds = record.kinds();
     let mut history = History::new();
-    let phase = |name: &str| {
-        let is = |what: &What| matches!(what, What::Phase { name: phase } if phase == name);
-        record.events.iter().find(|event| is(&event.what)).map(|event| event.at)
-    };
-    let scenes = phase("scenes").unwrap_or(0)..phase("storm").unwrap_or(u64::MAX);
+    let scenes = phase(record, "scenes").unwrap_or(0)..phase(record, "storm").unwrap_or(u64::MAX);
     for belief in beliefs {
         let moment = Moment::from_nanos;
         let Some((granted, fence)) = belief.granted else {
-            history.waited(&belief.lock, moment(belief.asked), moment(belief.ended));
+            let (asked, ended) = (moment(belief.asked), moment(belief.ended));
+            match &belief.end {
+                BeliefEnd::GaveUp(why) if why.starts_with(BUSY) => history.waited(&belief.lock, asked, ended),
+                // A store that does not answer keeps nobody waiting for a lock.
+                BeliefEnd::GaveUp(why) if why != CANCELLED => {}
+                _ => history.withdrew(&belief.lock, asked, ended),
+            }
             continue;
         };
         let capacity = match kinds.get(belief.lock.as_str()) {

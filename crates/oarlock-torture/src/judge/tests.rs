@@ -41,6 +41,7 @@ impl Run {
         run.add(0, What::Started { w: 0, slot: 0 });
         run.add(0, What::Started { w: 1, slot: 1 });
         run.add(1, What::Fault { id: 3, kind: FaultKind::KillWaiter, w: Some(9), host: None });
+        run.add(1, What::FaultEnded { id: 3, effect: None, reset: false });
         run.add(1, What::Repeated { w: 0, verb: "renew".to_owned() });
         run.add(1, What::Asked { w: 0, op: 99, lock: "a".to_owned(), units: None });
         run.add(1, What::GaveUp { w: 0, op: 99, why: crate::worker::CANCELLED.to_owned() });
@@ -49,7 +50,7 @@ impl Run {
         }
         // The stopped holder, with a write in flight.
         run.add(500, What::Fault { id: 1, kind: FaultKind::Pause, w: Some(0), host: None });
-        run.add(501, What::FaultEnded { id: 1, effect: None });
+        run.add(501, What::FaultEnded { id: 1, effect: None, reset: false });
         run.wrote(502, 0, 1, false, 31);
         // The killed holder, and the waiter that follows.
         run.add(600, What::Asked { w: 0, op: 9090, lock: "a".to_owned(), units: None });
@@ -59,6 +60,7 @@ impl Run {
         run.add(602, What::Asked { w: 1, op: 9091, lock: "a".to_owned(), units: None });
         run.add(610, What::Fault { id: 2, kind: FaultKind::Kill, w: Some(0), host: None });
         run.add(610, What::Died { w: 0, why: "killed".to_owned() });
+        run.add(611, What::FaultEnded { id: 2, effect: None, reset: false });
         run.fence += 1;
         let fence = run.fence;
         run.add(720, What::Granted { w: 1, op: 9091, fence, until: 900 * MS });
@@ -115,7 +117,7 @@ fn overlap(run: &mut Run) {
 fn command(run: &mut Run, at: u64, code: i64) {
     run.record.header.faults.push(FaultKind::Command);
     run.add(at, What::Fault { id: 77, kind: FaultKind::Command, w: None, host: None });
-    run.add(at + 1, What::FaultEnded { id: 77, effect: Some(code) });
+    run.add(at + 1, What::FaultEnded { id: 77, effect: Some(code), reset: false });
 }
 
 #[test]
@@ -165,30 +167,82 @@ fn two_believers_are_a_risk_where_the_store_may_forget() {
     assert_eq!(ruling("consensus", Some(900)), Ruling::Violation, "a majority does not forget");
 }
 
+/// Two believe at once on a store whose sign of life is `liveness`: worker 0 asks at 1000 ms, worker 1 is granted the lock
+/// at 1011 ms, and worker 0 believes until `ends`.
+fn over_connections(liveness: &str, ends: u64, fault: impl FnOnce(&mut Run)) -> Ruling {
+    let mut run = Run::new();
+    store(&mut run, "one server", "clocked");
+    (run.record.header.liveness, run.record.header.ttl_ms) = (liveness.to_owned(), 400);
+    run.hold(0, 1000, ends - 1000);
+    run.hold(1, 1010, ends + 10 - 1010);
+    fault(&mut run);
+    let judged = run.judge();
+    assert!(names(&judged).contains(&"Overlap"), "{judged:#?}");
+    judged.ruling
+}
+
 /// Where a server takes the end of all connections of a process for its death, a reset can end a lock before its holder
 /// knows. Only a reset of that holder, while it held, is an excuse.
 #[test]
 fn a_reset_is_an_excuse_where_the_connection_is_the_sign_of_life() {
     let ruling = |liveness: &str, at: u64, w: Option<u32>| {
-        let mut run = Run::new();
-        store(&mut run, "one server", "clocked");
-        run.record.header.liveness = liveness.to_owned();
-        overlap(&mut run);
-        run.add(at, What::Fault { id: 5, kind: FaultKind::Refuse, w, host: None });
-        run.judge().ruling
+        over_connections(liveness, 1050, |run| {
+            run.add(at, What::Fault { id: 5, kind: FaultKind::Refuse, w, host: None });
+        })
     };
     assert_eq!(ruling("lease and process", 1005, Some(0)), Ruling::RiskSeen);
     assert_eq!(ruling("lease and process", 1005, None), Ruling::RiskSeen);
     assert_eq!(ruling("session", 1005, Some(0)), Ruling::RiskSeen);
     assert_eq!(ruling("lease", 1005, Some(0)), Ruling::Violation, "nothing but time ends a lease");
     assert_eq!(ruling("lease and process", 1005, Some(1)), Ruling::Violation, "that was another worker");
-    assert_eq!(ruling("lease and process", 990, Some(0)), Ruling::Violation, "it did not hold yet");
+    assert_eq!(ruling("lease and process", 990, Some(0)), Ruling::Violation, "it had not asked yet");
     assert_eq!(ruling("lease and process", 1020, Some(0)), Ruling::Violation, "both believed already");
     let mut run = Run::new();
     run.record.header.liveness = "session".to_owned();
     overlap(&mut run);
     run.add(1005, What::Fault { id: 5, kind: FaultKind::Refuse, w: Some(0), host: None });
     assert_eq!(run.judge().ruling, Ruling::Violation, "a session of a consensus outlives its connections");
+}
+
+/// A fault that resets nothing excuses nothing, neither when it begins nor when it ends.
+#[test]
+fn only_what_resets_all_connections_is_an_excuse() {
+    let ruling = |liveness: &str, kind: FaultKind, reset: bool| {
+        over_connections(liveness, 1050, |run| {
+            run.add(1002, What::Fault { id: 5, kind, w: Some(0), host: None });
+            run.add(1006, What::FaultEnded { id: 5, effect: Some(1), reset });
+        })
+    };
+    let (process, session) = ("lease and process", "session");
+    for kind in [FaultKind::Cut, FaultKind::CutRequests, FaultKind::CutReplies, FaultKind::Delay, FaultKind::Strand] {
+        for liveness in [process, session] {
+            assert_eq!(ruling(liveness, kind, false), Ruling::Violation, "{kind:?}");
+        }
+        assert_eq!(ruling(process, kind, true), Ruling::RiskSeen, "{kind:?} ended with a reset");
+    }
+    // A reply is lost with its one connection: that ends a session, and not a process.
+    assert_eq!(ruling(process, FaultKind::LostReply, false), Ruling::Violation);
+    assert_eq!(ruling(session, FaultKind::LostReply, false), Ruling::RiskSeen);
+    assert_eq!(ruling(process, FaultKind::LostReply, true), Ruling::RiskSeen);
+}
+
+/// The holder learns of the reset in milliseconds, unless it is stopped.
+#[test]
+fn a_reset_excuses_no_belief_that_goes_on() {
+    let ruling = |ends: u64, stopped: Option<(u32, u64, u64)>| {
+        over_connections("lease and process", ends, |run| {
+            run.add(1005, What::Fault { id: 5, kind: FaultKind::Reconnect, w: None, host: None });
+            if let Some((w, from, to)) = stopped {
+                run.add(from, What::Fault { id: 6, kind: FaultKind::Pause, w: Some(w), host: None });
+                run.add(to, What::FaultEnded { id: 6, effect: None, reset: false });
+            }
+        })
+    };
+    assert_eq!(ruling(1200, None), Ruling::RiskSeen);
+    assert_eq!(ruling(1210, None), Ruling::Violation, "half of a lease later it knows");
+    assert_eq!(ruling(1300, Some((0, 1004, 1280))), Ruling::RiskSeen, "it was stopped");
+    assert_eq!(ruling(1300, Some((1, 1004, 1280))), Ruling::Violation, "another one was stopped");
+    assert_eq!(ruling(1300, Some((0, 900, 1000))), Ruling::Violation, "it was stopped before");
 }
 
 /// Fences that come from a clock rise even if the store forgot everything.
@@ -235,7 +289,7 @@ fn a_run_that_tried_too_little_is_never_ok() {
     untried(&|run| {
         run.record.header.faults.push(FaultKind::Cut);
         run.add(1700, What::Fault { id: 8, kind: FaultKind::Cut, w: Some(1), host: None });
-        run.add(1800, What::FaultEnded { id: 8, effect: Some(0) });
+        run.add(1800, What::FaultEnded { id: 8, effect: Some(0), reset: false });
     });
     untried(&|run| run.record.header.untried.push("the moon".to_owned()));
     untried(&|run| command(run, 900, 1));
@@ -243,15 +297,13 @@ fn a_run_that_tried_too_little_is_never_ok() {
     untried(&|run| {
         run.record.header.faults.push(FaultKind::LostReply);
         run.add(900, What::Fault { id: 9, kind: FaultKind::LostReply, w: None, host: None });
-        run.add(901, What::FaultEnded { id: 9, effect: Some(0) });
+        run.add(901, What::FaultEnded { id: 9, effect: Some(0), reset: false });
     });
 }
 
 #[test]
 fn a_late_takeover_is_a_violation() {
     let mut run = Run::new();
-    run.record.header.takeover_ms = 1;
-    // Two leases and ten seconds, whatever the header says.
     run.add(1100, What::Asked { w: 3, op: 80, lock: "a".to_owned(), units: None });
     run.add(1101, What::Granted { w: 3, op: 80, fence: 80, until: 1200 * MS });
     run.add(1110, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
@@ -292,6 +344,8 @@ fn what_is_left_or_stuck_is_a_violation() {
         run.judge()
     };
     assert_eq!(stuck("Busy: worker 1 holds it").ruling, Ruling::Violation);
+    assert_eq!(stuck("its process panicked").ruling, Ruling::Violation);
+    assert_eq!(stuck("it did not answer").ruling, Ruling::Violation);
     assert_eq!(stuck("its process ended by itself").ruling, Ruling::Inconclusive);
     assert_eq!(stuck("Unreachable: connection refused").ruling, Ruling::Inconclusive);
     let mut run = Run::new();
@@ -362,7 +416,7 @@ fn stopped_peer(paused: u32, next: u64, ended: u64) -> Judgement {
     run.record.header.lock = "another library".to_owned();
     run.hold(0, 1000, ended - 1000);
     run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(paused), host: None });
-    run.add(1200, What::FaultEnded { id: 50, effect: None });
+    run.add(1200, What::FaultEnded { id: 50, effect: None, reset: false });
     run.hold(1, next, 10);
     run.judge()
 }
@@ -388,13 +442,106 @@ fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
     assert_eq!(judgement.ruling, Ruling::Inconclusive);
     assert!(names(&judgement).iter().all(|name| *name == LEFT_OUT), "{judgement:?}");
     // Where there are connections, their faults are missing, too; and a server that no worker used has its own name.
-    for (bytes, unused) in [(1, false), (0, true)] {
+    // Of several servers not all are needed.
+    for (bytes, unused) in [([1, 1], false), ([1, 0], false), ([0, 0], true)] {
         let mut run = Run::new();
-        run.add(2000, What::Carried { host: "localhost:2379".to_owned(), bytes });
+        for bytes in bytes {
+            run.add(2000, What::Carried { host: "localhost:2379".to_owned(), bytes });
+        }
         let judgement = run.judge();
         assert_eq!(judgement.ruling, Ruling::Inconclusive);
         let names = names(&judgement);
         assert!(names.contains(&LEFT_OUT) && names.iter().all(|name| [LEFT_OUT, UNUSED].contains(name)), "{names:?}");
         assert_eq!(names.contains(&UNUSED), unused, "{names:?}");
     }
+}
+
+/// A worker loses its lock at 30 ms, for this reason.
+fn calm_loss(why: &str, fault_at: u64, by_hand: bool) -> Judgement {
+    let mut run = Run::new();
+    store(&mut run, "one server", "clocked");
+    run.record.header.by_hand = by_hand;
+    run.record.events.retain(|event| !matches!(event.what, What::Fault { kind: FaultKind::KillWaiter, .. }));
+    run.add(fault_at, What::Fault { id: 3, kind: FaultKind::KillWaiter, w: Some(9), host: None });
+    for event in &mut run.record.events {
+        if let What::Ended { lost, .. } = &mut event.what
+            && event.at == 26 * MS
+        {
+            *lost = Some(why.to_owned());
+        }
+    }
+    run.judge()
+}
+
+#[test]
+fn a_lock_that_is_lost_while_nothing_is_broken_changes_the_verdict() {
+    let (gone, expired) = (LossReason::Gone.to_string(), LossReason::Expired.to_string());
+    let ruling = |why: &str, fault_at: u64, by_hand: bool| {
+        let judged = calm_loss(why, fault_at, by_hand);
+        (judged.ruling, names(&judged).contains(&"FalseAlarm"))
+    };
+    assert_eq!(ruling(&gone, 100, false), (Ruling::Violation, true));
+    assert_eq!(ruling(&expired, 100, false), (Ruling::Inconclusive, true), "the machine may be too slow");
+    assert_eq!(ruling(EXPIRED, 100, false), (Ruling::Inconclusive, true));
+    assert_eq!(ruling(&gone, 100, true), (Ruling::RiskSeen, true), "the server was restarted by hand");
+    assert_eq!(ruling(&gone, 1, false), (Ruling::Ok, false), "something was broken before");
+}
+
+#[test]
+fn a_worker_that_ended_by_itself_is_told() {
+    let mut run = Run::new();
+    run.add(1500, What::Died { w: 1, why: crate::workers::BY_ITSELF.to_owned() });
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Inconclusive, vec!["Crashed"]), "{judged:#?}");
+}
+
+/// No single wait is as long as the bound of a takeover: refusals show that the lock of the dead is not free.
+#[test]
+fn a_lock_of_the_dead_that_is_never_granted_again_is_found() {
+    let starved = |why: &str| {
+        let mut run = Run::new();
+        run.record.header.takeover_ms = 300;
+        run.add(1100, What::Asked { w: 3, op: 80, lock: "a".to_owned(), units: None });
+        run.add(1101, What::Granted { w: 3, op: 80, fence: 80, until: 1200 * MS });
+        run.add(1105, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
+        run.add(1110, What::Died { w: 3, why: "killed".to_owned() });
+        run.add(1400, What::GaveUp { w: 1, op: 81, why: why.to_owned() });
+        run.add(1450, What::Asked { w: 1, op: 82, lock: "a".to_owned(), units: None });
+        run.add(1650, What::GaveUp { w: 1, op: 82, why: why.to_owned() });
+        run.judge().ruling
+    };
+    assert_eq!(starved("Busy: worker 3 holds it"), Ruling::Violation);
+    assert_eq!(starved("Unreachable: connection refused"), Ruling::Ok, "the store said nothing about it");
+}
+
+/// A claim that waits for a free lock for longer than 5 s, where nothing is broken.
+#[test]
+fn a_claim_that_waits_for_a_free_lock_is_found_where_nothing_is_broken() {
+    let idle = |change: &dyn Fn(&mut Run)| {
+        let mut run = Run::new();
+        // The storm comes later.
+        for event in &mut run.record.events {
+            if matches!(&event.what, What::Phase { name } if name == "storm" || name == "drain") {
+                event.at += 20_000 * MS;
+            }
+        }
+        run.record.header.takeover_ms = 9000;
+        run.add(12_000, What::Asked { w: 1, op: 70, lock: "a".to_owned(), units: None });
+        run.add(18_000, What::GaveUp { w: 1, op: 70, why: "Busy: no one holds it".to_owned() });
+        change(&mut run);
+        let judged = run.judge();
+        (judged.ruling, names(&judged))
+    };
+    assert_eq!(idle(&|_| {}), (Ruling::Violation, vec!["Starved"]));
+    assert_eq!(idle(&|run| run.record.header.by_hand = true), (Ruling::Ok, vec![]));
+    let fault = |run: &mut Run, kind: FaultKind| {
+        run.add(11_000, What::Fault { id: 60, kind, w: Some(0), host: None });
+        run.add(11_500, What::FaultEnded { id: 60, effect: Some(0), reset: false });
+    };
+    assert_eq!(
+        idle(&|run| fault(run, FaultKind::Delay)),
+        (Ruling::Violation, vec!["Starved"]),
+        "refused after a takeover"
+    );
+    assert_eq!(idle(&|run| fault(run, FaultKind::Command)), (Ruling::Ok, vec![]), "the server was away");
 }

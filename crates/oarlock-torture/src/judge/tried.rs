@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::holds::BUSY;
 use super::{Figures, Finding, Ruling, finding};
 use crate::record::{Event, FaultKind, OARLOCK, Record, What, named};
+use crate::run::{PANICKED, SILENT};
+use crate::workers::BY_ITSELF;
 
 /// The name of a finding about a fault that was not chosen: it says nothing about those that were.
 pub const LEFT_OUT: &str = "LeftOut";
 
-/// The name of a finding about one of several servers that no worker needed.
+/// The name of a finding about servers of which no worker used one.
 pub const UNUSED: &str = "Unused";
 
 fn untried(what: String) -> Finding {
@@ -41,21 +44,24 @@ pub(super) fn exercised(record: &Record, commands: &BTreeMap<u64, (u64, u64)>, f
     for what in &record.header.untried {
         missing(what.clone());
     }
-    let mut unused = Vec::new();
+    let (mut unused, mut used) = (Vec::new(), 0);
     for event in &record.events {
         match &event.what {
-            What::Carried { host, bytes: 0 } => unused.push(host),
-            What::FaultEnded { id, effect: Some(code) } if *code != 0 && commands.contains_key(id) => {
+            What::Carried { host, bytes: 0 } => unused.push(host.as_str()),
+            What::Carried { .. } => used += 1,
+            What::FaultEnded { id, effect: Some(code), .. } if *code != 0 && commands.contains_key(id) => {
                 missing(format!("the fault command ended with code {code}: what it did is not known"));
             }
             What::Garbled { w } => missing(format!("a report of worker {w} could not be read")),
             _ => {}
         }
     }
-    findings.extend(unused.into_iter().map(|host| {
-        let what = format!("no request went to {host} through the proxies");
-        finding(Ruling::Inconclusive, UNUSED, None, what)
-    }));
+    // A replica, and a node of a cluster without one of the names, is asked for nothing. That faults reach the holders is
+    // seen by what they cost.
+    if used == 0 && !unused.is_empty() {
+        let what = format!("no request went to {} through the proxies", unused.join(", "));
+        findings.push(finding(Ruling::Inconclusive, UNUSED, None, what));
+    }
     findings
 }
 
@@ -68,7 +74,7 @@ fn effective(record: &Record) -> BTreeSet<FaultKind> {
             What::Fault { id, kind, .. } => {
                 open.insert(id, kind);
             }
-            What::FaultEnded { id, effect: Some(1..) } => effective.extend(open.get(&id)),
+            What::FaultEnded { id, effect: Some(1..), .. } => effective.extend(open.get(&id)),
             _ => {}
         }
     }
@@ -121,13 +127,19 @@ pub(super) fn whole(record: &Record) -> Vec<Finding> {
 
 /// After the faults: workers that got no lock, claims that stayed.
 pub(super) fn left(record: &Record) -> Vec<Finding> {
+    let ours = record.header.lock == OARLOCK;
     let of = |event: &Event| match &event.what {
         What::Drained { w, failed: Some(why) } => {
-            // A server that does not come back, and a process that does not answer, are no fault of the lock. A store
-            // that answers and grants nothing is.
-            let ruling = if why.starts_with("Busy") { Ruling::Violation } else { Ruling::Inconclusive };
+            // A server that does not come back is no fault of the lock. A store that answers and grants nothing is, and
+            // so is a library that panics, or hangs longer than its wait.
+            let failed = ours && [PANICKED, SILENT].contains(&why.as_str());
+            let ruling = if why.starts_with(BUSY) || failed { Ruling::Violation } else { Ruling::Inconclusive };
             let what = format!("worker {w} could not take every lock once the faults were over: {why}");
             Some(finding(ruling, "Stuck", Some(event.at), what))
+        }
+        What::Died { w, why } if why == BY_ITSELF => {
+            let what = format!("worker {w} ended by itself");
+            Some(finding(Ruling::Inconclusive, "Crashed", Some(event.at), what))
         }
         What::Left { lock, holders, waiters } if holders.unwrap_or(0).max(waiters.unwrap_or(0)) > 0 => {
             let (holders, waiters) = (holders.unwrap_or(0), waiters.unwrap_or(0));

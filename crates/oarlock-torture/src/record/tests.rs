@@ -39,7 +39,7 @@ fn small() -> Record {
         Event { at: 2, what: What::Asked { w: 0, op: 1, lock: "a".to_owned(), units: None } },
         Event { at: 3, what: What::Granted { w: 0, op: 1, fence: (1 << 53) - 1, until: 9 } },
         Event { at: 4, what: What::Fault { id: 1, kind: FaultKind::LostReply, w: Some(0), host: None } },
-        Event { at: 5, what: What::FaultEnded { id: 1, effect: Some(1) } },
+        Event { at: 5, what: What::FaultEnded { id: 1, effect: Some(1), reset: false } },
         Event { at: 6, what: What::Ended { w: 0, op: 1, lost: Some("expired".to_owned()) } },
         Event { at: 7, what: What::Done },
     ];
@@ -112,10 +112,10 @@ fn the_largest_numbers_do_not_overflow() {
         Event { at: 1, what: What::Asked { w: 2, op: 0, lock: "p".to_owned(), units: Some(u32::MAX) } },
         Event { at: 2, what: What::Granted { w: 2, op: 0, fence: 0, until: 0 } },
         Event { at: 2, what: What::Fault { id: most, kind: FaultKind::LostReply, w: None, host: None } },
-        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX) } },
-        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX) } },
-        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX) } },
-        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MIN) } },
+        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX), reset: false } },
+        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX), reset: false } },
+        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MAX), reset: false } },
+        Event { at: 2, what: What::FaultEnded { id: most, effect: Some(i64::MIN), reset: false } },
         Event { at: most, what: What::Left { lock: "p".to_owned(), holders: Some(most), waiters: Some(most) } },
         Event {
             at: most,

@@ -39,7 +39,7 @@ fn record(name: &str) -> Record {
         at(60, What::Wrote { w: 0, op: 1, lock: lock(), fence: 1_234_567, fenced: None, plain: 1, accepted: false }),
         at(90, What::Ended { w: 1, op: 1, lost: None }),
         at(95, What::Ended { w: 0, op: 1, lost: Some(lock()) }),
-        at(99, What::FaultEnded { id: 1, effect: None }),
+        at(99, What::FaultEnded { id: 1, effect: None, reset: false }),
         at(100, What::Left { lock: lock(), holders: Some(1), waiters: None }),
         at(101, What::Done),
     ];

@@ -3,6 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use crate::record::Header;
 
 /// How long it may take.
@@ -26,13 +28,62 @@ impl Hook {
 
     /// Runs it with `sh -c`, and returns its exit code. The variables say what is run and when.
     pub(super) async fn call(&mut self, elapsed: Duration) -> i64 {
+        self.call_within(elapsed, BOUND).await
+    }
+
+    async fn call_within(&mut self, elapsed: Duration, bound: Duration) -> i64 {
         self.count += 1;
         let mut command = tokio::process::Command::new("sh");
         command.arg("-c").arg(&self.command).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         command.env("OARLOCK_TORTURE_RUN", &self.run).env("OARLOCK_TORTURE_SEED", self.seed.to_string());
         command.env("OARLOCK_TORTURE_FAULT", self.count.to_string());
         command.env("OARLOCK_TORTURE_AT_MS", elapsed.as_millis().to_string());
-        let ended = tokio::time::timeout(BOUND, command.status()).await;
+        let Ok(mut child) = command.process_group(0).spawn() else { return NO_CODE };
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let mut group = Group(pid);
+        let ended = tokio::time::timeout(bound, child.wait()).await;
+        if ended.is_ok() {
+            // What it leaves running is meant to run: a server that it has started again.
+            group.0 = None;
+        }
         ended.ok().and_then(Result::ok).and_then(|status| status.code()).map_or(NO_CODE, i64::from)
+    }
+}
+
+/// The command with all that it has started: killed if it is given up.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It may have ended just now.
+        let _ = self.0.map(|pid| kill_process_group(pid, Signal::KILL));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(command: &str) -> Hook {
+        Hook { command: command.to_owned(), run: "r".to_owned(), seed: 1, count: 0 }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_killed_with_its_children() {
+        let file = std::env::temp_dir().join(format!("oarlock-hook-{}", std::process::id()));
+        let mut slow = hook(&format!("sleep 1000 & echo $! > '{}'; wait", file.display()));
+        assert_eq!(slow.call_within(Duration::ZERO, Duration::from_secs(2)).await, NO_CODE);
+        let pid = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        let is_alive = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        for _ in 0..500 {
+            if !is_alive() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(!is_alive(), "{pid}");
+        assert_eq!(hook("exit 3").call(Duration::ZERO).await, 3);
     }
 }

@@ -181,8 +181,7 @@ impl Runner {
         // A hold that ended because its time was over shows that the cut did not reach it.
         let effective = passed_on && self.shared.look(lost) > before;
         // What was held up arrives late: the hardest of the ways in which a cut can end.
-        self.heal(participants.slot, None, Held::Deliver)?;
-        self.ended(id, Some(i64::from(effective)));
+        self.healed(id, Some(i64::from(effective)), (participants.slot, None), Held::Deliver)?;
         Ok(effective)
     }
 
@@ -198,8 +197,7 @@ impl Runner {
             let lease = self.lease();
             tokio::time::sleep((lease / 4).max(Duration::from_millis(50))).await;
             let lost = self.replies_lost(slot) - before;
-            self.heal(slot, None, Held::Reset)?;
-            self.ended(id, i64::try_from(lost).ok());
+            self.healed(id, i64::try_from(lost).ok(), (slot, None), Held::Reset)?;
         }
         Ok(())
     }
@@ -214,9 +212,7 @@ impl Runner {
         let id = self.fault(kind, Some(participants.holder), None);
         begin(self, participants.slot);
         tokio::time::sleep(span).await;
-        self.heal(participants.slot, None, Held::Deliver)?;
-        self.ended(id, None);
-        Ok(())
+        self.healed(id, None, (participants.slot, None), Held::Deliver)
     }
 
     /// Resets the connections of all workers at once, so that all connect again.

@@ -75,7 +75,7 @@ impl Runner {
             _ => {}
         }
         if FaultKind::OF_NETWORKS.contains(&fault.kind) {
-            self.heal(fault.slot, fault.host, fault.held)?;
+            return self.healed(fault.id, effect, (fault.slot, fault.host), fault.held);
         }
         self.ended(fault.id, effect);
         Ok(())
@@ -140,7 +140,7 @@ impl Runner {
             self.shared.signal(w, Signal::STOP);
         }
         let ends = Instant::now() + lease.mul_f64(strike.leases);
-        let held = if strike.leases.fract() < 0.5 { Held::Deliver } else { Held::Reset };
+        let held = if strike.kind.resets() && strike.leases.fract() >= 0.5 { Held::Reset } else { Held::Deliver };
         Ok(Some(Active { id, kind: strike.kind, slot, w, host, ends, lost, held }))
     }
 }

@@ -6,7 +6,7 @@ use oarlock_core::clock::Moment;
 use oarlock_core::{ErrorKind, Guard, Locks};
 
 use super::peer::{Peer, PeerHold, Taken};
-use super::{Job, name_in_store, now};
+use super::{EXPIRED, Job, name_in_store, now};
 use crate::record::LockKind;
 
 pub(super) enum Source {
@@ -106,7 +106,7 @@ impl Hold {
     pub(super) fn loss(&self) -> Option<String> {
         match self {
             Self::Oarlock(guard) if guard.is_held() => None,
-            Self::Oarlock(guard) => Some(guard.loss().map_or_else(|| "expired".to_owned(), |why| why.to_string())),
+            Self::Oarlock(guard) => Some(guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string())),
             Self::Peer(hold) => hold.lost.as_ref().map(|(_, why)| why.clone()),
         }
     }

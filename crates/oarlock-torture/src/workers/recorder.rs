@@ -14,16 +14,21 @@ use crate::counters::Counters;
 use crate::record::{Event, What};
 use crate::worker::Order;
 
+/// Why a worker died that was not killed by the run.
+pub(crate) const BY_ITSELF: &str = "its process ended by itself";
+
 pub(crate) struct Recorder {
     pub(crate) shared: Arc<Shared>,
     counters: Counters,
     /// The lock that each worker asked for last, and whether alone.
     asked: BTreeMap<u32, (String, bool)>,
+    /// The last sign of life of each worker.
+    seen: BTreeMap<u32, u64>,
 }
 
 impl Recorder {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, counters: Counters::default(), asked: BTreeMap::new() }
+        Self { shared, counters: Counters::default(), asked: BTreeMap::new(), seen: BTreeMap::new() }
     }
 
     /// Works until no report can come any more.
@@ -36,16 +41,30 @@ impl Recorder {
                     self.shared.record(What::Garbled { w });
                 }
                 Report::Garbled => {}
-                Report::End => self.shared.change(|status| {
-                    status.ended.insert(w);
-                }),
+                Report::End => self.end(w),
             }
         }
+    }
+
+    /// A process that ends by itself believes nothing any more. When it ended is not known: it believed at its last sign of
+    /// life, and a belief that is too long would accuse the next holder.
+    fn end(&mut self, w: u32) {
+        let by_itself = self
+            .shared
+            .look(|status| status.workers.contains_key(&w) && !status.drained.contains(&w) && !status.is_ending);
+        if by_itself {
+            let at = self.seen.get(&w).copied().unwrap_or_else(|| self.shared.now());
+            self.shared.record_at(at, What::Died { w, why: BY_ITSELF.to_owned() });
+        }
+        self.shared.change(|status| {
+            status.ended.insert(w);
+        });
     }
 
     fn take(&mut self, w: u32, Event { at, mut what }: Event) {
         let shared = Arc::clone(&self.shared);
         let at = shared.since(Moment::from_nanos(at));
+        self.seen.insert(w, at);
         match &mut what {
             // A library without a deadline of its own believes until it is told.
             What::Granted { until: u64::MAX, .. } | What::Until { until: u64::MAX, .. } => {}
@@ -117,5 +136,41 @@ impl Recorder {
                 *state = doing;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written down of a worker that reported a grant and then ended.
+    async fn ends(change: impl FnOnce(&mut super::super::Status)) -> Vec<What> {
+        let (events, mut written) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared::new(events));
+        shared.change(|status| status.started(3));
+        shared.change(change);
+        let (reports, inbox) = mpsc::unbounded_channel();
+        let granted = What::Granted { w: 3, op: 1, fence: 7, until: u64::MAX };
+        reports.send((3, Report::Event(Event { at: u64::MAX / 2, what: granted }))).unwrap();
+        reports.send((3, Report::End)).unwrap();
+        drop(reports);
+        Recorder::new(Arc::clone(&shared)).work(inbox).await;
+        drop(shared);
+        let mut all = Vec::new();
+        let mut granted_at = None;
+        while let Some(event) = written.recv().await {
+            assert_eq!(*granted_at.get_or_insert(event.at), event.at, "it is not known to have lived longer");
+            all.push(event.what);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_ends_by_itself_has_died_with_its_last_sign_of_life() {
+        let died = |all: &[What]| all.iter().any(|what| matches!(what, What::Died { w: 3, why } if why == BY_ITSELF));
+        assert!(died(&ends(|_| {}).await));
+        assert!(!died(&ends(|status| status.gone(3)).await), "it was killed");
+        assert!(!died(&ends(|status| status.is_ending = true).await), "the run is over");
+        assert!(!died(&ends(|status| status.drained.extend([3])).await), "it was done");
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Status {
     /// Workers whose processes ended by themselves.
     pub(crate) ended: BTreeSet<u32>,
     pub(crate) drained: BTreeSet<u32>,
+    /// The workers are told to end.
+    pub(crate) is_ending: bool,
     pub(crate) holds: u64,
     pub(crate) losses: u64,
     /// Losses by worker.

@@ -13,7 +13,7 @@ use super::ask::{Ask, Holding};
 use super::connection::lock;
 use super::coverage::Faults;
 use super::log::{Log, Recorded, Upset};
-use super::plan::Plan;
+use super::plan::{Load, Plan};
 use super::world::Process;
 use crate::history::Hold;
 
@@ -90,7 +90,9 @@ impl Contender {
         // A request whose answer was given up may still be on its way, for as long as one can be late.
         let late = if broken.is_ok() { Duration::ZERO } else { self.plan.ttl * 4 };
         let until = self.clock.now() + grace + late;
-        lock(&self.log).upsets.push(Upset { resource: Some(name.to_owned()), from, until, forgets: false });
+        // The tasks of a cohort hand one claim on, and each of them has a fence of its own.
+        let fence = (!matches!(self.plan.load, Load::Cohort | Load::Mixed(_))).then_some(fence);
+        lock(&self.log).upsets.push(Upset { hold: Some((name.to_owned(), fence)), from, until, forgets: false });
     }
 
     /// Whether the task goes on after this error.
@@ -149,7 +151,10 @@ impl Contender {
         let granted = self.clock.now();
         let mut records: Vec<_> = helds.iter().map(|held| self.recorder(ask, asked)(held)).collect();
         if self.stay(ask, &holding).await {
-            if ask == Ask::Bounded && self.clock.now() > granted + bound.mul_f64(1.02) + lock(&self.log).suspended {
+            let slept = lock(&self.log).suspended(granted, self.clock.now());
+            // Timers have milliseconds, and a suspension may begin just before one fires.
+            let most = bound.mul_f64(1.02) + Duration::from_millis(2);
+            if ask == Ask::Bounded && self.clock.now() > granted + most + slept {
                 lock(&self.log).complaints.push("a hold was believed in for longer than its bound".to_owned());
             }
             return;

@@ -184,10 +184,15 @@ impl QueueDriver {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
     }
 
-    /// Opens a session if nodes need one and there is none.
+    /// Opens a session if nodes need one and there is none. One that no renewal kept for a while gets a heartbeat first, as
+    /// clients of such stores send by themselves: else a grant would come with the rest of an old lease.
     async fn session(&self) -> Result<Live> {
+        let Some(ttl) = self.session_ttl else { return Ok(self.live()) };
+        if self.live().beat.is_some_and(|beat| self.clock.now() > beat + ttl / 3) {
+            // It has no claims to answer for; what it says of the session is kept.
+            let _ = Driver::renew(self, &[]).await;
+        }
         let live = self.live();
-        let Some(ttl) = self.session_ttl else { return Ok(live) };
         if live.beat.is_some() {
             return Ok(live);
         }

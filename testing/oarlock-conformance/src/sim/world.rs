@@ -267,7 +267,8 @@ impl World {
             tokio::time::sleep(ttl.mul_f64(rng.f64())).await;
             let span = ttl.mul_f64(rng.f64() * 3.0);
             if rng.f64() < chances.suspend && self.faults.may("clients suspended") {
-                lock(&self.log).suspended += span;
+                let now = self.clock.now();
+                lock(&self.log).suspends.push((now, now + span));
                 tokio::time::advance(span).await;
             }
             if rng.f64() < chances.client_jump && self.faults.may("client clock ahead") {
@@ -304,7 +305,7 @@ impl World {
     /// From now on the store may not know all of its holders.
     fn upset(&self, span: Duration, forgets: bool) {
         let from = self.clock.now();
-        lock(&self.log).upsets.push(Upset { resource: None, from, until: from + span, forgets });
+        lock(&self.log).upsets.push(Upset { hold: None, from, until: from + span, forgets });
     }
 
     /// After the storm: nothing is left, and the store still works.
@@ -317,7 +318,9 @@ impl World {
         // A request delivered late can leave something behind for at most one lease, and a turn lasts two seconds.
         tokio::time::sleep(self.plan.ttl * 8 + Duration::from_secs(5)).await;
         self.check_for_leftovers("although every lease has run out");
-        let Ok(visitor) = self.process(9999, &self.plan.calmed()) else { return };
+        // On a slow way the few trips of one attempt would take longer than a request may.
+        let calm = Plan { delay: Duration::ZERO, ..self.plan.calmed() };
+        let Ok(visitor) = self.process(9999, &calm) else { return };
         for name in 0..self.plan.names {
             match visitor.client.mutex(format!("r{name}")).try_lock().await {
                 Ok(Some(guard)) => drop(guard),
