@@ -161,7 +161,7 @@ impl<'a> Excuses<'a> {
         let stopped = |known: u64, (_, from, to): &&(u32, u64, u64)| {
             if (*from..=*to).contains(&known) || (at..=known).contains(from) { known.max(knows(*to)) } else { known }
         };
-        pauses.iter().fold(knows(at), |known, pause| stopped(known, &pause))
+        pauses.iter().fold(knows(at), stopped)
     }
 
     /// For what the checker found.
