@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers, SAME_ANYWHERE};
 use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
 use oarlock_redis::{Address, Config, Host, Layout, Redis, Tls};
@@ -174,29 +174,6 @@ type Failure = Box<dyn std::error::Error>;
 
 type Run = fn() -> Result<bool, Failure>;
 
-/// What takes long and is the same however the one server is reached. The rest stays: exclusion, order, fences, belief,
-/// lost replies.
-const THE_SAME_ANYWHERE: &[&str] = &[
-    "busy::",
-    "cancel::",
-    "close::",
-    "cohort::",
-    "dead_waiters::",
-    "election::",
-    "expiry::",
-    "gate::",
-    "hand_over::",
-    "inspect::",
-    "memo::",
-    "multi::",
-    "names::",
-    "once::",
-    "owner::",
-    "reentrant::",
-    "spec::",
-    "spin::",
-];
-
 /// Runs the suite on one store; says whether it is content.
 fn run(store: Store) -> bool {
     run_without(store, &[])
@@ -206,11 +183,7 @@ fn run(store: Store) -> bool {
 fn run_without(store: Store, topics: &[&str]) -> bool {
     let (name, started) = (store.name, Instant::now());
     println!("\n{name}");
-    let mut args = oarlock_conformance::args();
-    if args.filter.is_none() && std::env::var_os("OARLOCK_LONG").is_none() {
-        args.skip.extend(topics.iter().map(ToString::to_string));
-    }
-    let ended = oarlock_conformance::run_with(store, &args);
+    let ended = oarlock_conformance::run_with(store, &oarlock_conformance::args_without(topics));
     println!("{name}: {:.1} s", started.elapsed().as_secs_f64());
     !ended.has_failed()
 }
@@ -250,7 +223,7 @@ fn tls() -> Result<bool, Failure> {
     config.tls = Some(tls);
     let (remembered, used) = (Arc::default(), Arc::default());
     let store = Store { name: "redis/tls", config, addrs: vec![addr], alone: None, remembered, used };
-    Ok(run_without(store, THE_SAME_ANYWHERE))
+    Ok(run_without(store, SAME_ANYWHERE))
 }
 
 fn sentinel() -> Result<bool, Failure> {
@@ -268,7 +241,7 @@ fn sentinel() -> Result<bool, Failure> {
     let addrs = context.machines.iter().map(|machine| machine.proxy.addr()).collect();
     let (remembered, used) = (Arc::default(), Arc::default());
     let store = Store { name: "redis/sentinel", config, addrs, alone: None, remembered, used };
-    Ok(run_without(store, THE_SAME_ANYWHERE))
+    Ok(run_without(store, SAME_ANYWHERE))
 }
 
 /// A server that is too old for a cluster: a client of one is refused when it connects.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers, SAME_ANYWHERE};
 use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
 use oarlock_testbed::proxied::{done, failed};
@@ -25,30 +25,8 @@ const OF_THREE: Duration = Duration::from_secs(4);
 #[cfg(feature = "tls")]
 const ENCRYPTED: Duration = Duration::from_secs(5);
 
-/// What takes long and is the same wherever the server is.
-const LONG: &[&str] = &[
-    "busy::",
-    "cancel::",
-    "close::",
-    "cohort::",
-    "dead_waiters::",
-    "election::",
-    "expiry::",
-    "gate::",
-    "hand_over::",
-    "inspect::",
-    "loss::",
-    "memo::",
-    "multi::",
-    "names::",
-    "once::",
-    "owner::",
-    "reentrant::",
-    "renewal::",
-    "spec::",
-    "spin::",
-    "crowd",
-];
+/// What takes long here besides, and is the same wherever the server is.
+const LONG: &[&str] = &["loss::", "renewal::", "crowd"];
 
 /// What waits for sessions to end, and is the same however nodes are called.
 const SESSIONS: &[&str] = &["belief::", "takeover::"];
@@ -148,7 +126,7 @@ fn main() -> anyhow::Result<()> {
     let mut run = |store: Store| {
         let mut args = args.clone();
         let whole = store.name == "one" || long || args.filter.is_some();
-        args.skip.extend(LONG.iter().filter(|_| !whole).map(ToString::to_string));
+        args.skip.extend(SAME_ANYWHERE.iter().chain(LONG).filter(|_| !whole).map(ToString::to_string));
         args.skip.extend(
             SESSIONS.iter().filter(|_| !whole && store.config.layout != Layout::Native).map(ToString::to_string),
         );

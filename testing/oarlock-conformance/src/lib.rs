@@ -65,4 +65,4 @@ pub use failure::{Failure, Outcome};
 pub use fixture::{Connection, Deviations, Fixture, Pace, Power, Powers};
 pub use oarlock_torture::history::{self, History, Hold, Rules, Verdict, Violation};
 pub use over_driver::DriverFixture;
-pub use runner::{Ran, args, run, run_case, run_with};
+pub use runner::{Ran, SAME_ANYWHERE, args, args_without, run, run_case, run_with};

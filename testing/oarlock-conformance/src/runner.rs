@@ -29,6 +29,41 @@ pub fn args() -> Arguments {
     Arguments::from_args()
 }
 
+/// What takes long and is the same wherever the servers are: mostly the work of the engine. The rest stays: exclusion,
+/// order, fences, belief, lost replies.
+pub const SAME_ANYWHERE: &[&str] = &[
+    "busy::",
+    "cancel::",
+    "close::",
+    "cohort::",
+    "dead_waiters::",
+    "election::",
+    "expiry::",
+    "gate::",
+    "hand_over::",
+    "inspect::",
+    "memo::",
+    "multi::",
+    "names::",
+    "once::",
+    "owner::",
+    "reentrant::",
+    "spec::",
+    "spin::",
+];
+
+/// The arguments of this process, for a deployment that needs no case of these topics, because another one runs them.
+/// The long tier (`OARLOCK_LONG`) runs them everywhere, and so does a call that names cases.
+#[must_use]
+pub fn args_without(topics: &[&str]) -> Arguments {
+    let mut args = args();
+    if !topics.is_empty() && args.filter.is_none() && std::env::var_os("OARLOCK_LONG").is_none() {
+        println!("in the long tier only: {}", topics.join(" "));
+        args.skip.extend(topics.iter().map(ToString::to_string));
+    }
+    args
+}
+
 /// Runs the suite with these arguments. For a `main` that must clean up afterwards.
 pub fn run_with(fixture: impl Fixture, args: &Arguments) -> Conclusion {
     let suite = Arc::new(Suite::new(Arc::new(fixture)));
