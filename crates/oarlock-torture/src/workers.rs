@@ -240,6 +240,8 @@ impl Workers {
     pub(crate) async fn replace(&mut self, slot: usize, why: &str) -> io::Result<()> {
         let Some(old) = self.slots.get_mut(slot) else { return Ok(()) };
         let w = old.w;
+        // Before its end is seen, or it would be taken for one that ended by itself.
+        self.shared.change(|status| status.gone(w));
         // It believes nothing after this moment. The process itself may need a little longer to die.
         let at = self.shared.now();
         self.shared.signal(w, Signal::KILL);
@@ -247,7 +249,6 @@ impl Workers {
         locked(&self.shared.pids).remove(&w);
         locked(&self.shared.inputs).remove(&w);
         self.shared.record_at(at, What::Died { w, why: why.to_owned() });
-        self.shared.change(|status| status.gone(w));
         let proxies = std::mem::take(&mut self.slots[slot].proxies);
         let started = self.start(slot, &proxies).await;
         let place = &mut self.slots[slot];

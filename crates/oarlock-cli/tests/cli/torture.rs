@@ -53,7 +53,7 @@ fn names(context: &TestContext, url: &str) -> String {
 fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
     let context = TestContext::new();
     let url = context.url();
-    let run = Run::new(&context, &url, "500ms", &[]);
+    let run = Run::new(&context, &url, "1s", &[]);
     let found = run.is_ok();
     for kind in ["pause", "kill", "kill_waiter", "repeat", "cancel"] {
         assert!(number(&found["figures"]["faults"][kind]) > 0, "{kind}: {found:#}");
@@ -117,7 +117,7 @@ fn overlapping(history: &str) -> String {
 fn redis_is_ok_with_every_fault_of_its_connections() {
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
     let context = TestContext::new();
-    let found = Run::new(&context, &server.url(), "500ms", &[]).is_ok();
+    let found = Run::new(&context, &server.url(), "1s", &[]).is_ok();
     for kind in ["cut", "cut_requests", "cut_replies", "lost_reply", "delay", "refuse", "strand", "reconnect"] {
         assert!(number(&found["figures"]["faults"][kind]) > 0, "{kind}: {found:#}");
     }
@@ -132,7 +132,7 @@ fn postgres_is_ok_but_for_resets() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
     let context = TestContext::new();
     assert_eq!(finish(context.bare(["init", "-u", &server.url()])).code, Some(0));
-    let run = Run::new(&context, &server.url(), "500ms", &[]);
+    let run = Run::new(&context, &server.url(), "1s", &[]);
     if run.done.code != Some(0) {
         let found = run.json();
         assert_eq!((run.done.code, &found["verdict"]), (Some(2), &"RISK SEEN".into()), "{found:#}");
@@ -248,7 +248,7 @@ fn an_encrypted_store_is_tried_through_proxies_too() {
     let Some(server) = RedisTls::start_or_skip().unwrap() else { return };
     let context = TestContext::new();
     let url = format!("{}?ca={}", server.url(), server.ca().display());
-    let run = Run::new(&context, &url, "500ms", &[]);
+    let run = Run::new(&context, &url, "1s", &[]);
     let found = run.json();
     assert!(number(&found["figures"]["faults"]["cut"]) > 0, "{found:#}");
     assert_eq!(found["verdict"], "OK", "{found:#}");

@@ -158,10 +158,12 @@ impl<'a> Excuses<'a> {
         let knows = |at: u64| at.saturating_add(bound);
         let mut pauses: Vec<_> = self.pauses.iter().filter(|(w, ..)| u64::from(*w) == hold.owner).collect();
         pauses.sort_unstable_by_key(|(_, from, _)| *from);
-        let stopped = |known: u64, (_, from, to): &&(u32, u64, u64)| {
-            if (*from..=*to).contains(&known) || (at..=known).contains(from) { known.max(knows(*to)) } else { known }
-        };
-        pauses.iter().fold(knows(at), stopped)
+        pauses.into_iter().fold(
+            knows(at),
+            |known, &(_, from, to)| {
+                if from <= known && to >= at { known.max(knows(to)) } else { known }
+            },
+        )
     }
 
     /// For what the checker found.

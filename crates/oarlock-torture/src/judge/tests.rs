@@ -241,6 +241,7 @@ fn a_reset_excuses_no_belief_that_goes_on() {
     assert_eq!(ruling(1200, None), Ruling::RiskSeen);
     assert_eq!(ruling(1210, None), Ruling::Violation, "half of a lease later it knows");
     assert_eq!(ruling(1300, Some((0, 1004, 1280))), Ruling::RiskSeen, "it was stopped");
+    assert_eq!(ruling(1300, Some((0, 1004, 1150))), Ruling::RiskSeen, "it learns of it when it goes on");
     assert_eq!(ruling(1300, Some((1, 1004, 1280))), Ruling::Violation, "another one was stopped");
     assert_eq!(ruling(1300, Some((0, 900, 1000))), Ruling::Violation, "it was stopped before");
 }
