@@ -116,9 +116,10 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
         let mut running: Vec<_> = (0..Limiter::MOST).map(|_| scope.spawn(worker)).collect();
         // One after the other: they build in the same folder.
         running.push(scope.spawn(|| {
-            let built = build_the_rest();
+            // Closed in any case, so that no worker waits for ever.
+            let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(build_the_rest));
             queue.close();
-            results.add(built);
+            results.add(built.unwrap_or_else(|_| Err(Failure::new("the build of the tests ended in a panic"))));
             giving_way.for_each(|program| results.run(program));
             results.add(stream(&mut doc_tests));
         }));

@@ -213,8 +213,15 @@ mod tests {
         assert_eq!(shell("echo one; exit 1", 60_000), (Some(false), "one\n".to_owned()));
         let (ended, said) = shell("sleep 1000 & echo $!; wait", 1000);
         assert_eq!(ended, None);
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", said.trim())).unwrap_or_default();
-        assert!(stat.is_empty() || stat.contains(") Z"), "{stat}");
+        let path = format!("/proc/{}/stat", said.trim());
+        let is_alive = || std::fs::read_to_string(&path).is_ok_and(|stat| !stat.contains(") Z"));
+        for _ in 0..1000 {
+            if !is_alive() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{} lives on", said.trim());
     }
 
     #[test]

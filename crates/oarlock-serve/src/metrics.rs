@@ -189,9 +189,9 @@ impl Metrics {
         );
         text.gauge(
             "oarlock_store_listed",
-            "Whether the locks of the store can be listed; if not, the other oarlock_store_* say nothing.",
+            "Whether the locks of the store were listed; if not, the other oarlock_store_* say nothing.",
             &backend,
-            u64::from(sample.listing != Listing::Unsupported),
+            u64::from(sample.listing != Listing::Unsupported && sample.trouble.is_none()),
         );
         let totals: BTreeMap<Labels, (usize, usize)> =
             board::totals(sample).into_iter().map(|(kind, totals)| (self.labels(kind), totals)).collect();
@@ -206,7 +206,8 @@ impl Metrics {
         let age = wall_millis() - sample.at_ms;
         let rows = || sample.rows.values();
         let oldest = rows().map(|row| aged(row.lock.oldest_wait_ms(), row.at_ms)).fold(0.0, f64::max);
-        let oldest = if age >= 0 { oldest } else { 0.0 };
+        // What could not be read again may have ended long ago.
+        let oldest = if age >= 0 && sample.trouble.is_none() { oldest } else { 0.0 };
         text.gauge(
             "oarlock_store_oldest_waiter_seconds",
             "How long the oldest waiter of the store has waited.",

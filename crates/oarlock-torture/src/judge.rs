@@ -140,9 +140,11 @@ fn undisturbed(record: &Record, takeover: Duration, mut rules: Rules) -> Rules {
             What::FaultEnded { id, .. } => {
                 let Some((kind, from)) = open.remove(&id) else { continue };
                 let (from, to) = (moment(from), moment(event.at) + takeover);
-                // A server that restarts answers nobody.
+                // A server that restarts answers no request.
                 rules = if kind == FaultKind::Command { rules.unjudged(from, to) } else { rules.disturbed(from, to) };
             }
+            // A worker that ended by itself may have held the lock.
+            What::Died { .. } => rules = rules.disturbed(moment(event.at), moment(event.at) + takeover),
             _ => {}
         }
     }

@@ -104,7 +104,10 @@ fn main() -> Result<(), Failure> {
                 None => return Ok(()),
             }
         }
-        let args = oarlock_conformance::args_without(if count == 5 { &[] } else { SAME_ANYWHERE });
+        // What a quorum decides is tried with each number of servers.
+        let is_engines = |topic: &&&str| !["dead_waiters::", "expiry::", "memo::"].contains(topic);
+        let others: Vec<_> = SAME_ANYWHERE.iter().filter(is_engines).copied().collect();
+        let args = oarlock_conformance::args_without(if count == 5 { &[] } else { &others });
         let conclusion = oarlock_conformance::run_with(Store { servers: Arc::new(servers) }, &args);
         content &= !conclusion.has_failed();
     }

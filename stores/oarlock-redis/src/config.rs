@@ -178,7 +178,8 @@ pub struct Config {
     /// token already keeps it in any case. For [`Layout::Redisson`] only.
     pub tokens: bool,
     /// Whether the claims of this client that wait stand in a queue beside the lock. A quorum has no order and does
-    /// without: each release then saves a command. For [`Layout::Plain`] only.
+    /// without: each release then saves a command, and wakes no claim that another client put into such a queue. For
+    /// [`Layout::Plain`] only.
     pub queue: bool,
     /// How many replicas must have a grant or a renewal before it counts.
     pub min_replicas: u32,

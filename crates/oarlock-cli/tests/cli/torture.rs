@@ -75,7 +75,7 @@ fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
     replay.args(shown);
     let replay = Running::start(replay).finish_within(BOUND);
     let replayed: Value = serde_json::from_str(&replay.out).unwrap_or_else(|error| panic!("{error}: {replay:?}"));
-    assert_eq!((&replayed["seed"], &replayed["ttl_ms"]), (&7.into(), &500.into()), "{replayed:#}");
+    assert_eq!((&replayed["seed"], &replayed["ttl_ms"]), (&7.into(), &1000.into()), "{replayed:#}");
 
     // An edge is broken: the grants of one worker happened a little earlier.
     let text = std::fs::read_to_string(&run.history).unwrap();

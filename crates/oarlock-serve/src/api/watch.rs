@@ -30,13 +30,15 @@ pub(super) fn all(state: &Arc<State>, call: &Call) -> Result<Answer, Problem> {
         let mut samples = held.board.view();
         let mut findings = held.findings.subscribe();
         let (mut before, mut trouble) = (held.board.nothing(), None::<String>);
+        // Only the first event has all locks: a page takes it for a new beginning, also of what could not be read.
+        let mut event = "locks";
         loop {
             let now = samples.borrow_and_update().clone();
             if now.at_ms > 0 || now.trouble.is_some() {
-                let event = if before.at_ms == 0 { "locks" } else { "changes" };
                 let rest = held.board.changes(&before, &now, &client);
                 let start = format!(r#"{{"at_ms":{},"now_ms":{},"#, now.at_ms, wall_millis());
                 events.send_shared(event, &start, rest).await?;
+                event = "changes";
                 let detail = now.trouble.as_deref().or(now.listing.advice());
                 if trouble.as_deref() != detail {
                     events.send_json("trouble", &json!({ "detail": detail, "listing": now.listing.word() })).await?;
@@ -196,8 +198,9 @@ fn key(lock: &Lock) -> Value {
 /// The store did not show the claim: tells why, and returns whether it is gone.
 async fn lost(state: &State, lease: &Lease, events: &Events) -> Result<bool, Closed> {
     let turn = state.leases.turn(lease.id);
-    let _turn = turn.lock().await;
+    let held = turn.lock().await;
     if state.leases.was_released(lease.id) {
+        drop(held);
         events.send_json("released", &json!({ "fence": lease.ticket.fence() })).await?;
         return Ok(true);
     }
@@ -212,6 +215,8 @@ async fn lost(state: &State, lease: &Lease, events: &Events) -> Result<bool, Clo
         }
     };
     leases::ended(state, lease.id, &End::Lost(reason.clone()));
+    // A client that reads slowly holds up no renewal.
+    drop(held);
     tell_lost(events, &reason).await?;
     Ok(true)
 }

@@ -46,7 +46,8 @@ function plain(text) {
 function when(ms) {
   const time = new Date(ms),
     today = time.toDateString() === new Date().toDateString();
-  return today ? time.toLocaleTimeString() : time.toLocaleString();
+  const clock = { hour12: false };
+  return today ? time.toLocaleTimeString([], clock) : time.toLocaleString([], clock);
 }
 
 function span(ms) {
@@ -780,7 +781,7 @@ function openLock(name) {
     holders.update(row.holders, (holder) => holder.claim);
     const waiters = (row.waiters ?? []).slice(0, SHOWN_WAITERS);
     queue.update(waiters, (waiter) => waiter.claim);
-    set(none, row.holders.length ? "" : "No one holds it.");
+    set(none, row.holders.length ? "" : "Free.");
     none.hidden = row.holders.length > 0;
     const beyond = (row.waiting ?? 0) - waiters.length;
     set(
@@ -791,7 +792,7 @@ function openLock(name) {
           ? `and ${beyond.toLocaleString("en")} more`
           : waiters.length
             ? ""
-            : "No one waits.",
+            : "No waiters.",
     );
     more.hidden = !more.textContent;
     const lines = commandsFor(name, row);
@@ -1178,8 +1179,9 @@ async function drawGraph() {
   while (view.wanted && graphed === view && !$("graph").hidden) {
     view.wanted = false;
     const answer = await call("/v1/graph").catch(() => null);
-    if (answer?.ok && graphed === view) {
-      view.graph = await answer.json();
+    const graph = answer?.ok ? await answer.json().catch(() => null) : null;
+    if (graph && graphed === view) {
+      view.graph = graph;
       writeGraph();
     }
   }

@@ -18,10 +18,10 @@ async fn deadlock(server: &Running, check: impl Future<Output = ()>) {
         let body = json!({ "wait_ms": wait, "ttl_ms": 120_000, "label": label }).to_string();
         server.send("POST", &format!("/v1/locks/{name}"), &body).await.status
     };
-    assert_eq!((take("circle%2Fa", 1, 0).await, take("circle%2Fb", 2, 0).await), (201, 201));
+    assert_eq!((take("accounts%2F7", 1, 0).await, take("accounts%2F9", 2, 0).await), (201, 201));
     tokio::select! {
         () = check => {}
-        _ = async { tokio::join!(take("circle%2Fa", 2, 60_000), take("circle%2Fb", 1, 60_000)) } => {
+        _ = async { tokio::join!(take("accounts%2F7", 2, 60_000), take("accounts%2F9", 1, 60_000)) } => {
             panic!("they wait for each other")
         }
     }

@@ -11,7 +11,7 @@ use super::storm::{Contender, PATIENCE, TTL, believed_until, now, stayed};
 use crate::record::{FaultKind, What};
 
 /// Long enough that a busy machine sees what happens within a part of it.
-const LONG_TTL: Duration = Duration::from_millis(1500);
+pub(super) const LONG_TTL: Duration = Duration::from_millis(1500);
 
 /// A waiter that looks again after a part of its lease would hide that it was not notified.
 const LONGER_THAN_ANY_WAIT: Duration = Duration::from_secs(60);
@@ -27,9 +27,9 @@ pub(super) const LOCKS: [&str; 7] = ["free", "asked again", "cut off", "ended", 
 /// # Errors
 /// What the store says.
 pub(super) async fn calm(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<()> {
-    // A waiter with a short lease asks the store again and again.
+    // A waiter asks the store again and again within its lease.
     let free = a_lock_is_free(broken, journal, "free", LONGER_THAN_ANY_WAIT, TTL);
-    let again = a_lock_is_free(broken, journal, "asked again", TTL, TTL * 2);
+    let again = a_lock_is_free(broken, journal, "asked again", LONG_TTL, LONG_TTL);
     let (free, again) = tokio::join!(free, again);
     free?;
     again

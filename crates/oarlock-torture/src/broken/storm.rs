@@ -12,7 +12,7 @@ use super::journal::Journal;
 use super::{BrokenStore, scenes};
 use crate::record::{FaultKind, LockKind, Record, What as Happened};
 use crate::repeat::Repeating;
-use crate::worker::CANCELLED;
+use crate::worker::{CANCELLED, EXPIRED};
 
 pub(super) const TTL: Duration = Duration::from_millis(240);
 
@@ -152,7 +152,7 @@ impl Contender {
 
     /// Belief ended then: the lock is released, or was lost.
     pub(super) fn ended(&self, at: Moment, guard: &Guard) {
-        let lost = (!guard.is_held()).then(|| guard.loss().map_or_else(String::new, |why| why.to_string()));
+        let lost = (!guard.is_held()).then(|| guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string()));
         self.journal.add_at(at, Happened::Ended { w: self.w, op: self.op, lost });
     }
 
@@ -178,7 +178,8 @@ impl Contender {
 
 async fn contend(broken: Arc<BrokenStore>, journal: Arc<Journal>, until: Moment, stormy: bool) -> Result<()> {
     let mut random = fastrand::Rng::new();
-    let mut contender = Contender::new(&broken, &journal)?;
+    // In calm no lease may run out, also on a busy machine.
+    let mut contender = Contender::with_ttl(&broken, &journal, if stormy { TTL } else { scenes::LONG_TTL })?;
     let (mut holds, mut has_died) = (0, false);
     while now() < until {
         let what = What::ALL[random.usize(0..3)];

@@ -72,7 +72,7 @@ mod tests {
     async fn a_command_that_takes_too_long_is_killed_with_its_children() {
         let file = std::env::temp_dir().join(format!("oarlock-hook-{}", std::process::id()));
         let mut slow = hook(&format!("sleep 1000 & echo $! > '{}'; wait", file.display()));
-        assert_eq!(slow.call_within(Duration::ZERO, Duration::from_secs(2)).await, NO_CODE);
+        assert_eq!(slow.call_within(Duration::ZERO, Duration::from_secs(10)).await, NO_CODE);
         let pid = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());

@@ -132,8 +132,9 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
         let _ = conn.disconnect().await;
         looked
     };
-    within(patience(url), primary).await?;
-    for host in config.route().others() {
+    let is_cluster = within(patience(url), primary).await?;
+    // All nodes of a cluster take writes, which has a finding of its own.
+    for host in config.route().others().filter(|_| !is_cluster) {
         let address = Shown(host).to_string();
         let mut on = report.on(&address);
         match within(patience(url), stands_by(&config.only(host), &mut on)).await {
@@ -157,11 +158,14 @@ async fn stands_by(config: &Config, on: &mut OnServer<'_>) -> Result<bool> {
     let read_only = is_read_only(&mut conn).await.map_err(failed);
     on.latency(sent.elapsed());
     let _ = conn.disconnect().await;
-    on.fact("role", if read_only.as_ref().is_ok_and(|is| *is) { "read-only" } else { "takes writes" });
+    if let Ok(read_only) = read_only {
+        on.fact("role", if read_only { "read-only" } else { "takes writes" });
+    }
     read_only
 }
 
-async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<()> {
+/// Whether the server is a node of a cluster.
+async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<bool> {
     let address = Shown(config.route().current()).to_string();
     let mut on = report.on(&address);
     let sent = Instant::now();
@@ -175,18 +179,19 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
         let rows: Vec<(String, String)> = conn.query(sql).await.map_err(failed)?;
         server_info.0.merge(rows.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect());
     }
+    let is_cluster = server_info.is_cluster();
     server_info.judge(&mut on);
     replication(conn, &server_info, &mut on).await;
     if is_session(url) {
-        return Ok(());
+        return Ok(is_cluster);
     }
-    if server_info.is_cluster() {
+    if is_cluster {
         report.guarantees = Some("mysql-pooled");
     }
     let mut on = report.on(&address);
     let Some(found) = version(conn).await? else {
         on.fact("tables", "none; the first client creates them, or oarlock init");
-        return Ok(());
+        return Ok(is_cluster);
     };
     let others: Vec<(String, String)> = conn.query(ENGINES).await.map_err(failed)?;
     for (table, engine) in others {
@@ -195,7 +200,7 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     }
     if found != FORMAT {
         on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
-        return Ok(());
+        return Ok(is_cluster);
     }
     let (is_alone, flavour) = probe(conn).await?;
     if !is_alone && !server_info.is_on("wsrep_on") {
@@ -206,7 +211,7 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     }
     let conn = Mutex::new(conn);
     report.locks = list(async |query| page(*conn.lock().await, flavour, &config.prefix, &query).await).await?;
-    Ok(())
+    Ok(is_cluster)
 }
 
 /// Lists without a session of a client, which would be written down.

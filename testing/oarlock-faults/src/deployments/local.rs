@@ -58,7 +58,7 @@ impl Deployment for Local {
 
     fn version(&self) -> String {
         fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map(|text| format!("Linux {}", text.trim()))
+            .map(|text| format!("Linux {}", text.trim().split('.').take(2).collect::<Vec<_>>().join(".")))
             .unwrap_or_default()
     }
 }
