@@ -71,9 +71,10 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     stream(inside.args(["/bin/sh", "-c", STEPS]))
 }
 
-/// The Rust program on the other side.
+/// The Rust program on the other side, with the stores of the tests.
 fn lock_process(workspace: &Workspace) -> Result<PathBuf, Failure> {
-    stream(&mut workspace.cargo(["build", "--quiet", "--locked", "-p", "oarlock-testbed", "--bin", "lock-process"]))?;
+    let program = ["build", "--quiet", "--locked", "-p", "oarlock-testbed", "--bin", "lock-process"];
+    stream(workspace.cargo(program).args(["--features", "oarlock/postgres,oarlock/redis"]))?;
     Ok(workspace.target().join("debug/lock-process"))
 }
 
