@@ -1,5 +1,5 @@
 //! The suite on Redlock, over three, four and five servers; each connection has proxies of its own, and logs in as a
-//! user with no more rights than locks need.
+//! user with the rights that `oarlock init --print` gives, which include those of the queue of the layout plain.
 //!
 //! `OARLOCK_REDLOCK=5` runs it on that many alone, and `OARLOCK_LONG=1` all of it on each number.
 

@@ -132,7 +132,7 @@ pub(super) fn history(record: &Record, beliefs: &[Belief]) -> History {
             let (asked, ended) = (moment(belief.asked), moment(belief.ended));
             match &belief.end {
                 BeliefEnd::GaveUp(why) if why.starts_with(BUSY) => history.waited(&belief.lock, asked, ended),
-                // A store that does not answer keeps nobody waiting for a lock.
+                // While the store does not answer, no claim waits for a lock.
                 BeliefEnd::GaveUp(why) if why != CANCELLED => {}
                 _ => history.withdrew(&belief.lock, asked, ended),
             }
