@@ -205,8 +205,9 @@ impl Locks {
     /// protect the data by fences then.
     ///
     /// # Guarantees
-    /// Only the hold with this fence is ended, never a later one. Without a grace it is over in the store when this
-    /// returns [`Released::Released`].
+    /// No claim is ended but the one that had this fence. A request that the network delivers twice also ends what this
+    /// claim was granted in between, which it can be only if it never heard of its first grant. Without a grace the
+    /// hold is over in the store when this returns [`Released::Released`].
     ///
     /// # Cancel safety
     /// If the future is dropped, a request that was sent is finished in the background: the hold may end or not.

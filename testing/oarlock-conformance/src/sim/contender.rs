@@ -13,7 +13,7 @@ use super::ask::{Ask, Holding};
 use super::connection::lock;
 use super::coverage::Faults;
 use super::log::{Log, Recorded, Upset};
-use super::plan::{Load, Plan};
+use super::plan::Plan;
 use super::world::Process;
 use crate::history::Hold;
 
@@ -81,18 +81,23 @@ impl Contender {
     async fn break_hold(&mut self, name: &str, grace: Duration) {
         let locks = self.process().client.clone();
         let Ok(state) = locks.inspect(name).await else { return };
-        let Some(fence) = state.holders.first().and_then(|holder| holder.fence) else { return };
+        let Some((fence, claim)) = state.holders.first().and_then(|holder| Some((holder.fence?, holder.id))) else {
+            return;
+        };
         if !self.faults.may(if grace.is_zero() { "broken by force" } else { "asked to end" }) {
             return;
         }
         let from = self.clock.now();
         let broken = locks.break_hold(name, fence, Ending::new("operator", "simulated"), grace).await;
-        // A request whose answer was given up may still be on its way, for as long as one can be late.
-        let late = if broken.is_ok() { Duration::ZERO } else { self.plan.ttl * 4 };
+        // A request whose answer was given up may still be on its way, for as long as one can be late. One that comes
+        // again ends what this claim was granted meanwhile, if it had not heard of the first grant.
+        let late = match broken {
+            Err(_) => self.plan.ttl * 4,
+            Ok(_) if self.plan.chances.twice > 0.0 => self.plan.ttl * 2,
+            Ok(_) => Duration::ZERO,
+        };
         let until = self.clock.now() + grace + late;
-        // The tasks of a cohort hand one claim on, and each of them has a fence of its own.
-        let fence = (!matches!(self.plan.load, Load::Cohort | Load::Mixed(_))).then_some(fence);
-        lock(&self.log).upsets.push(Upset { hold: Some((name.to_owned(), fence)), from, until, forgets: false });
+        lock(&self.log).upsets.push(Upset { claim: Some((name.to_owned(), claim)), from, until, forgets: false });
     }
 
     /// Whether the task goes on after this error.
@@ -251,6 +256,7 @@ impl Contender {
         move |held| {
             let (resource, fence, granted) = (held.resource().as_str().to_owned(), held.fence(), clock.now());
             let (weight, capacity) = (ask.weight(), ask.capacity());
+            lock(&log).claim_of.insert((resource.clone(), fence), held.id());
             let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended: granted, queued: None };
             Recorded { log, clock, hold }
         }

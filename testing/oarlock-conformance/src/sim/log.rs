@@ -10,7 +10,7 @@ use oarlock_core::{ClaimId, Fence, LockEvent, LossReason, Step};
 
 use super::connection::lock;
 use super::coverage::{ENGINE, Faults};
-use super::plan::Plan;
+use super::plan::{Plan, Style};
 use crate::history::{History, Hold, Rules, Verdict, Violation};
 
 #[derive(Default)]
@@ -26,20 +26,24 @@ pub(super) struct Log {
     pub(super) ends_by_itself: HashSet<ClaimId>,
     /// Holds that went on in another form, with the same fence.
     pub(super) continued: HashSet<(String, Fence)>,
+    /// The claim of each hold.
+    pub(super) claim_of: HashMap<(String, Fence), ClaimId>,
     /// How often each slot of each name was run.
     pub(super) ran: BTreeMap<(String, u64), u32>,
     /// When the store lost what it had promised.
     pub(super) upsets: Vec<Upset>,
     /// When all clients were suspended: from then to then.
     pub(super) suspends: Vec<(Moment, Moment)>,
-    pub(super) alarms: u64,
+    /// Locks that were lost, though nothing was to end them.
+    pub(super) losses: u64,
+    pub(super) suspects: u64,
 }
 
 /// Something after which the store does not know all of its holders any more.
 #[derive(Clone, Debug)]
 pub(super) struct Upset {
-    /// The name that it concerns, and the fence if that is known; `None`: all.
-    pub(super) hold: Option<(String, Option<Fence>)>,
+    /// The name and the claim that it concerns; `None`: all.
+    pub(super) claim: Option<(String, ClaimId)>,
     pub(super) from: Moment,
     pub(super) until: Moment,
     /// It forgets fences and memos as well.
@@ -58,7 +62,7 @@ impl Log {
         let path = match step {
             Step::Lost { reason, .. } => {
                 let expected = *reason == LossReason::MaxHold || self.ends_by_itself.contains(claim);
-                self.alarms += u64::from(!expected);
+                self.losses += u64::from(!expected);
                 match reason {
                     LossReason::Expired => "expired",
                     LossReason::Gone => "gone",
@@ -69,7 +73,7 @@ impl Log {
                 }
             }
             Step::Suspect { .. } => {
-                self.alarms += 1;
+                self.suspects += 1;
                 "suspect"
             }
             Step::Recovered => "recovered",
@@ -131,13 +135,14 @@ impl Log {
     fn is_forgotten(&self, hold: &Hold, at: Moment, plan: &Plan) -> bool {
         // A late answer counts from its request; a client's clock may be slow by the drift.
         let slack = plan.ttl.mul_f64(1.0 + 2.0 * plan.chances.drift) + Duration::from_millis(1);
+        let claim = self.claim_of.get(&(hold.resource.clone(), hold.fence));
         self.upsets.iter().any(|upset| {
-            let concerns = upset
-                .hold
-                .as_ref()
-                .is_none_or(|(name, fence)| *name == hold.resource && fence.is_none_or(|fence| fence == hold.fence));
+            let concerns =
+                upset.claim.as_ref().is_none_or(|(name, ended)| *name == hold.resource && Some(ended) == claim);
             let slept = self.suspended(upset.from, hold.ended);
-            concerns && upset.from <= at && hold.asked <= upset.until && hold.ended <= upset.until + slack + slept
+            // A claim that was asked for afterwards may live by a session from before.
+            let from_before = hold.asked <= upset.until || plan.style == Style::Session;
+            concerns && upset.from <= at && from_before && hold.ended <= upset.until + slack + slept
         })
     }
 
@@ -194,13 +199,22 @@ mod tests {
     /// Two holds, of which the second was granted after the store had fallen back at 1000 ms.
     fn fell_back(first: Hold, second: Hold, of: Option<(&str, u64)>, suspends: &[(u64, u64)]) -> bool {
         let mut log = Log::default();
-        log.history.hold(first);
-        log.history.hold(second);
-        let hold = of.map(|(name, fence)| (name.to_owned(), Some(Fence::new(fence))));
-        log.upsets.push(Upset { hold, from: at(1000), until: at(1100), forgets: true });
+        for hold in [first, second] {
+            log.claim_of.insert((hold.resource.clone(), hold.fence), claim(hold.fence.get()));
+            log.history.hold(hold);
+        }
+        let claim = of.map(|(name, number)| (name.to_owned(), claim(number)));
+        log.upsets.push(Upset { claim, from: at(1000), until: at(1100), forgets: true });
         log.suspends = suspends.iter().map(|(from, to)| (at(*from), at(*to))).collect();
-        let plan = Plan { ttl: Duration::from_millis(400), ..Plan::draw(1).calmed() };
-        log.verdict(&plan).is_ok()
+        log.verdict(&plan(Style::Rows)).is_ok()
+    }
+
+    fn claim(number: u64) -> ClaimId {
+        ClaimId::from_bits(number.into())
+    }
+
+    fn plan(style: Style) -> Plan {
+        Plan { style, ttl: Duration::from_millis(400), ..Plan::draw(1).calmed() }
     }
 
     fn is_ok(first_ends: u64, of: Option<(&str, u64)>) -> bool {
@@ -213,7 +227,21 @@ mod tests {
         assert!(!is_ok(1600, None), "longer than a lease after it");
         assert!(!is_ok(8000, None), "it never ends");
         assert!(!is_ok(1400, Some(("r1", 1))), "another name");
-        assert!(!is_ok(1400, Some(("r0", 7))), "another hold");
+        assert!(!is_ok(1400, Some(("r0", 7))), "another claim");
+    }
+
+    #[test]
+    fn a_session_from_before_excuses_claims_that_were_asked_for_afterwards() {
+        let overlap = |style, ends| {
+            let mut log = Log::default();
+            log.history.hold(hold(1, 1110, ends));
+            log.history.hold(hold(2, 1200, 9000));
+            log.upsets.push(Upset { claim: None, from: at(1000), until: at(1100), forgets: false });
+            log.verdict(&plan(style)).is_ok()
+        };
+        assert!(overlap(Style::Session, 1400));
+        assert!(!overlap(Style::Session, 1600), "longer than a lease after it");
+        assert!(!overlap(Style::Queue, 1400), "its lease began afterwards");
     }
 
     #[test]
@@ -235,9 +263,8 @@ mod tests {
             }
             log.history.hold(hold(2, 1200, 9000));
             log.history.hold(hold(3, 1250, 8000));
-            log.upsets.push(Upset { hold: None, from: at(1000), until: at(1100), forgets: true });
-            let plan = Plan { ttl: Duration::from_millis(400), ..Plan::draw(1).calmed() };
-            log.verdict(&plan).is_ok()
+            log.upsets.push(Upset { claim: None, from: at(1000), until: at(1100), forgets: true });
+            log.verdict(&plan(Style::Rows)).is_ok()
         };
         assert!(!overlap(false) && !overlap(true));
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oarlock_core::model::TURN_TTL;
 use serde::{Deserialize, Serialize};
 
 /// The three ways in which real stores differ.
@@ -221,6 +222,12 @@ impl Plan {
             ..Chances::default()
         };
         self.chances == harmless || self.most_faults == 0
+    }
+
+    /// Whether the answer to a renewal may take longer than a third of the lease that comes with a turn: a hold that began
+    /// so is suspect then, and rightly.
+    pub(super) fn is_slow_for_turns(&self) -> bool {
+        self.handed && self.delay * 2 > TURN_TTL / 3
     }
 
     /// The same world without any fault.

@@ -180,8 +180,12 @@ impl QueueDriver {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_live(&self, live: Live) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    /// The session is over. A newer one is not: an answer about the one before it may come late.
+    fn forget(&self, session: Session) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.session == session {
+            *live = Live::default();
+        }
     }
 
     /// Opens a session if nodes need one and there is none. One that no renewal kept for a while gets a heartbeat first, as
@@ -260,7 +264,7 @@ impl Driver for QueueDriver {
         let repeats = if shared { Repeats::BeforeItsAnswer } else { Repeats::Always };
         let create = move |store: &mut Queue| store.create(&mine, live.session, shared);
         if let Err(error) = self.connection.call(repeats, create).await? {
-            self.set_live(Live::default());
+            self.forget(live.session);
             return Err(error);
         }
         let name = claim.resource.clone();
