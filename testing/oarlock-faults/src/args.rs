@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use crate::deployments::Topology;
 
 pub(crate) const HELP: &str = "\
-cargo xtask faults [--resume] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
+cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
 
-    --resume       keep the runs of target/faults/runs.jsonl, and do not repeat those of this commit
+    --resume       keep the runs of docs/measurements/fault-runs.jsonl, and do not repeat those of this commit
+    --any-commit   with --resume: do not repeat those of other commits either
     --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
     --only load    instead: many claims in one queue, many held locks, and churn
     --for TIME     how long the churn takes, such as 90s, 10m or 1h; by default 10m
@@ -38,6 +39,8 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) resume: bool,
+    /// A run of any commit counts as done.
+    pub(crate) any_commit: bool,
     /// Write no file and no table.
     pub(crate) dry: bool,
     pub(crate) only: Vec<String>,
@@ -82,6 +85,7 @@ const LOAD: &str = "load";
 pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, String> {
     let mut options = Options {
         resume: false,
+        any_commit: false,
         dry: false,
         only: Vec::new(),
         faults: Vec::new(),
@@ -102,6 +106,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--for" => churn = seconds(&value()?)?,
             "--dry" => options.dry = true,
             "--resume" => options.resume = true,
+            "--any-commit" => options.any_commit = true,
             "--only" => options.only.push(value()?),
             "--fault" => options.faults.push(value()?),
             "--runs" => options.runs = number(&arg, &value()?, 1..=10_000)?,
@@ -111,6 +116,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--jobs" => options.jobs = number(&arg, &value()?, 1..=32)?,
             other => return Err(format!("faults does not know `{other}`")),
         }
+    }
+    if options.any_commit && !options.resume {
+        return Err("--any-commit needs --resume".to_owned());
     }
     if options.only == [LOAD] {
         return Ok(Command::Load(churn));
@@ -160,6 +168,7 @@ mod tests {
             ("--jobs many", "many"),
             ("--seconds 1", "3 to"),
             ("--for 9y", "9y"),
+            ("--any-commit", "--resume"),
         ] {
             let why = parsed(line).expect_err(line);
             assert!(why.contains(word), "{line}: {why}");

@@ -95,7 +95,7 @@ fn all(options: &Options) -> anyhow::Result<()> {
 fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mutex<Runs>) -> anyhow::Result<()> {
     let mut deployment: Option<Box<dyn Deployment>> = None;
     let is_late = || began.elapsed().as_secs() >= options.within;
-    let commit = run::commit();
+    let commit = Some(run::commit()).filter(|_| !options.any_commit);
     // Each case once before any of them a second time: a table that is cut short has all its rows.
     for seed in 1..=options.runs {
         for case in Case::of(topology) {
@@ -105,7 +105,8 @@ fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mut
             if case.fault == Fault::TwoBuilds && options.also.is_none() {
                 continue;
             }
-            if !options.selects_fault(case.name()) || locked(runs).has(&case, seed, options.seconds, &commit) {
+            if !options.selects_fault(case.name()) || locked(runs).has(&case, seed, options.seconds, commit.as_deref())
+            {
                 continue;
             }
             if deployment.is_none() || topology.fresh || case.is_fresh() {

@@ -133,12 +133,11 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Opens the file. Without `resume`, what is there is put aside.
+    /// Opens the file. Without `resume` it begins anew; the repository has what was there.
     pub(crate) fn open(resume: bool) -> anyhow::Result<Self> {
-        let folder = folder()?;
-        let path = folder.join("runs.jsonl");
+        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/fault-runs.jsonl"));
         if !resume && path.exists() {
-            fs::rename(&path, folder.join("runs.old.jsonl"))?;
+            fs::remove_file(&path)?;
         }
         let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };
         let mut all = Vec::new();
@@ -167,10 +166,13 @@ impl Runs {
         &self.all
     }
 
-    /// Whether a run of this very build is there that is as long, and need not be repeated. What was changed and not
-    /// committed is no build that could be named again.
-    pub(crate) fn has(&self, case: &Case, seed: u64, seconds: u64, commit: &str) -> bool {
-        let same = |done: &Done| done.commit == commit && !commit.is_empty() && !commit.ends_with(DIRTY);
+    /// Whether a run of this commit, or of any, is there that is as long, and need not be repeated. What was changed and
+    /// not committed is no build that could be named again.
+    pub(crate) fn has(&self, case: &Case, seed: u64, seconds: u64, commit: Option<&str>) -> bool {
+        let same = |done: &Done| {
+            let named = !done.commit.is_empty() && !done.commit.ends_with(DIRTY);
+            named && commit.is_none_or(|commit| done.commit == commit)
+        };
         let mut all = self.all.iter();
         all.any(|done| done.is_conclusive() && same(done) && done.seconds >= seconds && done.is(case, seed))
     }
@@ -192,7 +194,7 @@ fn replace(all: &mut Vec<Done>, done: Done) {
     all.push(done);
 }
 
-/// Where runs and the histories of broken promises are kept.
+/// Where the histories of broken promises are kept.
 pub(crate) fn folder() -> anyhow::Result<PathBuf> {
     let here = std::env::current_exe()?;
     let target = here.ancestors().nth(2).context("the folder of builds")?;
@@ -253,10 +255,12 @@ mod tests {
             Runs { all, file: None }
         };
         let runs = built("2e7675d");
-        assert!(runs.has(&case, 1, 15, "2e7675d"));
-        assert!(!runs.has(&case, 1, 16, "2e7675d") && !runs.has(&case, 2, 15, "2e7675d"));
-        assert!(!runs.has(&case, 1, 15, "405f931"), "another build");
-        assert!(!built("2e7675d-dirty").has(&case, 1, 15, "2e7675d-dirty"), "no build that can be named again");
-        assert!(!built("").has(&case, 1, 15, ""));
+        assert!(runs.has(&case, 1, 15, Some("2e7675d")));
+        assert!(!runs.has(&case, 1, 16, Some("2e7675d")) && !runs.has(&case, 2, 15, Some("2e7675d")));
+        assert!(!runs.has(&case, 1, 15, Some("405f931")), "another build");
+        assert!(runs.has(&case, 1, 15, None), "any build");
+        assert!(!built("2e7675d-dirty").has(&case, 1, 15, None));
+        assert!(!built("2e7675d-dirty").has(&case, 1, 15, Some("2e7675d-dirty")), "no build that can be named again");
+        assert!(!built("").has(&case, 1, 15, Some("")));
     }
 }
