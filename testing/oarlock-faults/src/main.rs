@@ -105,8 +105,7 @@ fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mut
             if case.fault == Fault::TwoBuilds && options.also.is_none() {
                 continue;
             }
-            if !options.selects_fault(case.name()) || locked(runs).has(&case, seed, options.seconds, commit.as_deref())
-            {
+            if !options.selects_fault(case.name()) || locked(runs).has(&case, seed, options.seconds, commit) {
                 continue;
             }
             if deployment.is_none() || topology.fresh || case.is_fresh() {

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -86,7 +87,7 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
     };
     let judged = judged(case, seed, seconds, &found).context("the answer of oarlock torture")?;
-    let done = Done { version: servers.version(), commit: commit(), ..judged };
+    let done = Done { version: servers.version(), commit: commit().to_owned(), ..judged };
     if !done.violations.is_empty() {
         let name = format!("{}-{}-{}-{seed}.jsonl", done.store, done.topology, done.fault).replace([' ', ','], "-");
         std::fs::copy(&history, folder()?.join(name))?;
@@ -94,14 +95,18 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     Ok(done)
 }
 
-/// The commit of this tree, for the table; `dirty` if its code was changed since.
-pub(crate) fn commit() -> String {
-    let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
-    let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
-    let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-    let code = ["diff", "--quiet", "HEAD", "--", "../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
-    let clean = git(&code).is_ok_and(|done| done.status.success());
-    if clean { commit } else { format!("{commit}{DIRTY}") }
+/// The commit of this tree when the program began, for the table; `dirty` if its code was changed since.
+pub(crate) fn commit() -> &'static str {
+    static COMMIT: LazyLock<String> = LazyLock::new(|| {
+        let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
+        let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
+        let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+        let code = ["../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
+        let clean =
+            git(&[&["diff", "--quiet", "HEAD", "--"][..], &code].concat()).is_ok_and(|done| done.status.success());
+        if clean { commit } else { format!("{commit}{DIRTY}") }
+    });
+    &COMMIT
 }
 
 /// What it says. A field that is missing is no zero.
