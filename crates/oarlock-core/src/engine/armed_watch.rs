@@ -31,7 +31,8 @@ impl ArmedWatch {
         Self { watch: None, arm_at: Moment::ZERO, settled_at: Moment::ZERO, pauses, refusals_grow: true }
     }
 
-    /// The pause grows only when a watch ends early, and stays as it is when the store refuses one.
+    /// The pause grows only when a watch ends early. When the store refuses one it stays as it is, but is not shorter than
+    /// a second.
     pub(crate) fn steady_when_refused(self) -> Self {
         Self { refusals_grow: false, ..self }
     }
@@ -51,7 +52,7 @@ impl ArmedWatch {
         if self.watch.is_none() && self.refusals_grow {
             self.arm_later(clock, entropy);
         } else if self.watch.is_none() {
-            self.arm_at = clock.now() + entropy.jitter(self.pauses.peek());
+            self.arm_at = clock.now() + entropy.jitter(self.pauses.peek().max(SETTLED));
         }
         self.settled_at = clock.now() + self.pauses.peek().max(SETTLED);
         self.watch.is_some()
