@@ -1,6 +1,6 @@
 //! The connection of a client to a simulated store, with its faults.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use oarlock_core::clock::{Clock, Moment, TokioClock};
 use oarlock_core::driver::{Handed, Hint, Listeners, Waiters, Watch};
 use oarlock_core::model::{Notified, Now, Session};
-use oarlock_core::{ClaimId, Error, ErrorKind, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Result};
 
 use super::clocks::StoreClock;
 use super::coverage::Faults;
@@ -23,6 +23,23 @@ pub(super) struct Hub {
     rng: fastrand::Rng,
     plan: Plan,
     faults: Arc<Faults>,
+    arrivals: Arc<Arrivals>,
+}
+
+/// The order in which claims came to queue in the store.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals(Mutex<HashMap<ClaimId, u64>>);
+
+impl Arrivals {
+    fn note(&self, claim: ClaimId) {
+        let mut all = lock(&self.0);
+        let next = all.len() as u64;
+        all.entry(claim).or_insert(next);
+    }
+
+    pub(super) fn number(&self, claim: ClaimId) -> Option<u64> {
+        lock(&self.0).get(&claim).copied()
+    }
 }
 
 /// Who is told of what.
@@ -48,9 +65,16 @@ impl Mailboxes {
 }
 
 impl Hub {
-    pub(super) fn new(plan: &Plan, clock: Arc<StoreClock>, faults: Arc<Faults>) -> Self {
+    pub(super) fn new(plan: &Plan, clock: Arc<StoreClock>, faults: Arc<Faults>, arrivals: Arc<Arrivals>) -> Self {
         let rng = fastrand::Rng::with_seed(plan.seed ^ 0x4855_4221);
-        Self { clock, listeners: Arc::default(), rng, plan: plan.clone(), faults }
+        Self { clock, listeners: Arc::default(), rng, plan: plan.clone(), faults, arrivals }
+    }
+
+    /// This claim is carried out: it queues, unless it did before or does not wait.
+    pub(super) fn arrived(&self, claim: &Claim) {
+        if claim.wait {
+            self.arrivals.note(claim.id);
+        }
     }
 
     pub(super) fn now(&self) -> Now {

@@ -10,7 +10,7 @@ use oarlock_core::clock::{Clock, Moment, TokioClock};
 use oarlock_core::{Ending, Error, ErrorKind, Held, Result, Slot, Weight};
 
 use super::ask::{Ask, Holding};
-use super::connection::lock;
+use super::connection::{Arrivals, lock};
 use super::coverage::Faults;
 use super::log::{Log, Recorded, Upset};
 use super::plan::Plan;
@@ -25,6 +25,7 @@ pub(super) struct Contender {
     pub(super) clock: TokioClock,
     pub(super) log: Arc<Mutex<Log>>,
     pub(super) faults: Arc<Faults>,
+    pub(super) arrivals: Arc<Arrivals>,
     pub(super) number: u64,
     pub(super) rng: fastrand::Rng,
 }
@@ -252,12 +253,15 @@ impl Contender {
 
     /// Writes down a hold from now on.
     fn recorder(&self, ask: Ask, asked: Moment) -> impl FnOnce(&Held) -> Recorded + use<> {
-        let (log, clock, owner) = (self.log.clone(), self.clock, self.number);
+        let (log, clock, owner, arrivals) = (self.log.clone(), self.clock, self.number, self.arrivals.clone());
+        // The tasks of a cohort hand one claim on.
+        let ordered = self.plan.is_orderly() && ask != Ask::Cohort;
         move |held| {
             let (resource, fence, granted) = (held.resource().as_str().to_owned(), held.fence(), clock.now());
             let (weight, capacity) = (ask.weight(), ask.capacity());
             lock(&log).claim_of.insert((resource.clone(), fence), held.id());
-            let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended: granted, queued: None };
+            let queued = arrivals.number(held.id()).filter(|_| ordered);
+            let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended: granted, queued };
             Recorded { log, clock, hold }
         }
     }

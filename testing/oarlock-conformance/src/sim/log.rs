@@ -169,7 +169,7 @@ impl Recorded {
     /// A hold that goes on after `hold` in another form, with the same fence.
     pub(super) fn continues(log: &Arc<Mutex<Log>>, clock: TokioClock, hold: Hold) -> Self {
         lock(log).continued.insert((hold.resource.clone(), hold.fence));
-        Self { log: log.clone(), clock, hold: Hold { granted: clock.now(), ..hold } }
+        Self { log: log.clone(), clock, hold: Hold { granted: clock.now(), queued: None, ..hold } }
     }
 }
 

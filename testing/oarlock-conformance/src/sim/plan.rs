@@ -224,6 +224,12 @@ impl Plan {
         self.chances == harmless || self.most_faults == 0
     }
 
+    /// Whether claims are granted in the order in which they came: all hear of their turn, and none is late for it.
+    pub(super) fn is_orderly(&self) -> bool {
+        let (lost_hint, late_hint) = (self.chances.lost_hint, self.chances.late_hint);
+        self.is_calm() && (lost_hint == 0.0 && late_hint == 0.0 || self.most_faults == 0)
+    }
+
     /// Whether the answer to a renewal may take longer than a third of the lease that comes with a turn: a hold that began
     /// so is suspect then, and rightly.
     pub(super) fn is_slow_for_turns(&self) -> bool {

@@ -92,6 +92,7 @@ impl Queue {
             }
             return Ok(());
         }
+        self.hub.arrived(claim);
         self.sequence += 1;
         let (sequence, id, weight) = (self.sequence, claim.id, claim.weight);
         self.nodes.push(Node { sequence, id, resource: claim.resource.clone(), weight, session, expires });

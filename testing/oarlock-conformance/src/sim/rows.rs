@@ -110,6 +110,7 @@ impl Driver for RowsDriver {
         let (session, sent, claim) = (self.session, self.sent(), claim.clone());
         let step = move |store: &mut Rows| {
             store.heard(&claim, sent);
+            store.hub.arrived(&claim);
             store.step(&claim.resource, |r, now, notified| r.attempt(&claim, session, now, notified))
         };
         self.connection.call(Repeats::Always, step).await?

@@ -11,7 +11,7 @@ use oarlock_core::{DynDriver, LockEvent, Locks, Result};
 use tokio::task::JoinSet;
 
 use super::clocks::{ClientClock, StoreClock};
-use super::connection::{Connection, Hub, lock};
+use super::connection::{Arrivals, Connection, Hub, lock};
 use super::contender::Contender;
 use super::coverage::{Coverage, FAULT, Faults};
 use super::log::{Log, Upset};
@@ -116,6 +116,7 @@ struct World {
     down_until: Arc<AtomicU64>,
     faults: Arc<Faults>,
     log: Arc<Mutex<Log>>,
+    arrivals: Arc<Arrivals>,
 }
 
 /// One simulated process.
@@ -148,12 +149,14 @@ impl World {
         let clock = TokioClock::new();
         let store_clock = Arc::new(StoreClock::new(clock));
         let faults = Arc::new(Faults::new(plan.most_faults));
-        let hub = Hub::new(plan, store_clock.clone(), faults.clone());
+        let arrivals = Arc::<Arrivals>::default();
+        let hub = Hub::new(plan, store_clock.clone(), faults.clone(), arrivals.clone());
         let store = match plan.style {
             Style::Rows => Store::Rows(Arc::new(Mutex::new(Rows::new(hub, plan.handed)))),
             Style::Queue | Style::Session => Store::Queue(Arc::new(Mutex::new(Queue::new(hub)))),
         };
-        Self { plan: plan.clone(), clock, store_clock, store, down_until: Arc::default(), faults, log: Arc::default() }
+        let (plan, down_until, log) = (plan.clone(), Arc::default(), Arc::default());
+        Self { plan, clock, store_clock, store, down_until, faults, log, arrivals }
     }
 
     fn connection<S: Send + 'static>(&self, store: &Arc<Mutex<S>>, plan: &Plan, number: u64) -> Arc<Connection<S>> {
@@ -245,6 +248,7 @@ impl World {
                     clock: self.clock,
                     log: self.log.clone(),
                     faults: self.faults.clone(),
+                    arrivals: self.arrivals.clone(),
                     number,
                     rng: fastrand::Rng::with_seed(self.plan.seed.rotate_left(32) ^ number),
                 };
