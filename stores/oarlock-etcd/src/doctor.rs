@@ -369,7 +369,7 @@ async fn clock(config: &Config, address: &str, on: &mut OnServer<'_>) {
     // What speaks HTTP/2 alone, as some proxies do, may not answer at all.
     match tokio::time::timeout(SOON, date(address)).await {
         Ok(Ok(Some(seconds))) => {
-            on.clock_beside(seconds.saturating_mul(1_000_000).saturating_add(500_000), sent.elapsed())
+            on.clock_beside(seconds.saturating_mul(1_000_000).saturating_add(500_000), sent.elapsed());
         }
         _ => on.fact("clock", "cannot be measured: the member does not tell its time"),
     }
