@@ -19,6 +19,7 @@ mod observe;
 #[cfg(feature = "otel")]
 mod otel;
 mod output;
+mod pace;
 mod progress;
 mod report;
 mod settings;

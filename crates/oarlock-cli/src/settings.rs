@@ -108,8 +108,16 @@ pub(crate) struct Rules {
     pub(crate) kill_after: Duration,
     /// Whether `--kill-after` was given.
     pub(crate) chosen: bool,
-    /// How much earlier than needed to act, because acting takes time too.
+    /// How much earlier than needed to act, because acting takes time too: a busy machine must run us, and then the
+    /// kernel must end the command, all before the lease can end.
     pub(crate) slack: Duration,
+}
+
+/// A tenth of the time that a lock lives without renewal, and at most a second. A long `--kill-after` leaves less: more
+/// than 11/20 of the lease must not be spent on an ending, because renewals begin when a third of it is over, and need
+/// time as well.
+fn slack(span: Duration, kill_after: Duration) -> Duration {
+    (span * 11 / 20).saturating_sub(kill_after).min(span / 10).min(Duration::from_secs(1))
 }
 
 impl Rules {
@@ -129,7 +137,7 @@ impl Rules {
             };
             return Err(Failure::usage(message));
         }
-        Ok(Self { on_lost, kill_after, chosen, slack: (span / 20).min(Duration::from_millis(500)) })
+        Ok(Self { on_lost, kill_after, chosen, slack: slack(span, kill_after) })
     }
 
     /// The same for a lock that the store gave a shorter lease than it was asked for, as a session of ZooKeeper: what is
@@ -187,6 +195,20 @@ fn names(messages: &[String]) -> Result<Vec<ResourceName>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The margin between KILL and the end of the lease, which is for a busy machine.
+    #[test]
+    fn the_command_is_ended_with_time_to_spare() {
+        let ms = Duration::from_millis;
+        for (span, kill_after, least) in [(4000, 500, 400), (4000, 1000, 400), (30_000, 5000, 1000), (4000, 2000, 200)]
+        {
+            assert_eq!(slack(ms(span), ms(kill_after)), ms(least), "{span} ms, KILL after {kill_after} ms");
+        }
+        for span in [ms(300), ms(1000), ms(60_000)] {
+            let lead = span / 2 + slack(span, span / 2);
+            assert!(lead * 20 <= span * 11, "renewals have no time: {lead:?} of {span:?}");
+        }
+    }
 
     /// A session of ZooKeeper is at most as long as the server allows: with 10 s of the 30 s that were asked for, 5 s for
     /// KILL would leave the command half of them.

@@ -120,6 +120,10 @@ pub struct Report {
     /// The anchor of the [guarantees](crate::guarantees::Guarantees) that hold here, where they are not those that the
     /// URL names, as behind a pooler.
     pub guarantees: Option<&'static str>,
+    /// How long each connection of a client has asked for nothing, by server, where servers tell.
+    pub idle: Vec<(String, Duration)>,
+    /// The next fence is larger than this, where servers tell.
+    pub last_fence: Option<u64>,
 }
 
 impl Report {
@@ -134,6 +138,8 @@ impl Report {
         self.facts.extend(other.facts);
         self.locks.extend(other.locks);
         self.guarantees = self.guarantees.or(other.guarantees);
+        self.idle.extend(other.idle);
+        self.last_fence = self.last_fence.max(other.last_fence);
     }
 
     /// The worst severity found; `None` if nothing was found.
@@ -176,25 +182,38 @@ impl OnServer<'_> {
         }
     }
 
-    /// Compares the server's clock with this machine's. The answer took `took`; the clock was read in between. Returns
-    /// how far the server's is ahead, in microseconds.
+    /// Compares the server's clock, by which the store counts fences, with this machine's. The answer took `took`; the
+    /// clock was read in between. Returns how far the server's is ahead, in microseconds.
     pub fn clock(&mut self, micros: i64, took: Duration) -> i64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ours = i64::try_from((now.saturating_sub(took / 2)).as_micros()).unwrap_or(i64::MAX);
-        let offset = Duration::from_micros(ours.abs_diff(micros));
-        let ahead = if micros > ours { "ahead of" } else { "behind" };
-        self.fact("clock", format!("{} {ahead} this machine's", text::span(offset)));
-        if offset > MAX_OFFSET + took {
+        let Offset { ahead, by, words } = Offset::of(micros, took);
+        self.fact("clock", format!("{words} this machine's"));
+        self.last_fence(u64::try_from(micros).unwrap_or_default());
+        if by > MAX_OFFSET + took {
             self.find(
                 &CLOCK_OFFSET,
                 format!(
-                    "its clock is {} {ahead} this machine's. Fences join a counter with that clock: after a loss of \
-                     data or a failover to a server with another clock, fences can repeat",
-                    text::span(offset)
+                    "its clock is {words} this machine's. Fences join a counter with that clock: after a loss of data or \
+                     a failover to a server with another clock, fences can repeat"
                 ),
             );
         }
-        micros.saturating_sub(ours)
+        ahead
+    }
+
+    /// The same for a store whose fences and leases do not depend on that clock.
+    pub fn clock_beside(&mut self, micros: i64, took: Duration) {
+        let Offset { words, .. } = Offset::of(micros, took);
+        self.fact("clock", format!("{words} this machine's; locks of this store do not depend on it"));
+    }
+
+    /// Notes that the next fence is larger than this.
+    pub fn last_fence(&mut self, fence: u64) {
+        self.report.last_fence = self.report.last_fence.max(Some(fence));
+    }
+
+    /// Notes how long connections of clients have asked for nothing.
+    pub fn idle(&mut self, spans: impl IntoIterator<Item = Duration>) {
+        self.report.idle.extend(spans.into_iter().map(|span| (self.server.to_owned(), span)));
     }
 
     /// Notes that most of the connections that the server admits are in use.
@@ -221,6 +240,25 @@ impl OnServer<'_> {
     /// Notes what the user has no right to ask.
     pub fn cannot_tell(&mut self, what: &str) {
         self.find(&CANNOT_TELL, format!("this user may not ask for {what}, so that it cannot be judged"));
+    }
+}
+
+/// How far a server's clock is from this machine's.
+struct Offset {
+    /// How far the server's is ahead, in microseconds.
+    ahead: i64,
+    by: Duration,
+    /// `3 s behind`.
+    words: String,
+}
+
+impl Offset {
+    fn of(micros: i64, took: Duration) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ours = i64::try_from((now.saturating_sub(took / 2)).as_micros()).unwrap_or(i64::MAX);
+        let by = Duration::from_micros(ours.abs_diff(micros));
+        let words = format!("{} {}", text::span(by), if micros > ours { "ahead of" } else { "behind" });
+        Self { ahead: micros.saturating_sub(ours), by, words }
     }
 }
 
@@ -324,6 +362,8 @@ pub const COMMON: &[&Check] = &[
     &FEW_CONNECTIONS,
     &MANY_WAITERS,
     &OLD_HOLD,
+    &IDLE_CONNECTIONS,
+    &FENCES_REPEAT,
 ];
 
 /// A server does not answer.
@@ -404,6 +444,22 @@ pub static OLD_HOLD: Check = Check {
     severity: Severity::Warning,
     promise: Promise::BoundedWait,
     fix: "ask the holder; set max_hold where a hold has a bound; \"oarlock break NAME --fence N\" ends it",
+};
+
+/// Connections of clients ask for nothing.
+pub static IDLE_CONNECTIONS: Check = Check {
+    id: "idle-connections",
+    severity: Severity::Note,
+    promise: Promise::LossReported,
+    fix: "if their clients are gone, end them on the server, and let it probe connections more often (TCP keepalive)",
+};
+
+/// Fences that were given before can be given again.
+pub static FENCES_REPEAT: Check = Check {
+    id: "fences-repeat",
+    severity: Severity::Void,
+    promise: Promise::LargerFence,
+    fix: "raise the fences of the store before clients use it again: see \"Restore from a backup\" in docs/runbook.md",
 };
 
 /// How a store is examined.

@@ -49,6 +49,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Observers;
 use crate::state::MAX_MEMO_BYTES;
 use crate::telemetry::Telemetry;
+use crate::text;
 
 /// The default lease: how long a lock lives without renewal.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -205,10 +206,15 @@ impl Core {
     where
         T: Send + 'static,
     {
-        let late = || Error::unreachable("no answer in time").on(self.info.scheme).during(verb);
         let patience = self.op_timeout.min(end.since(self.clock.now()));
         let request = FinishOnDrop::new(&self.runtime, request);
-        tokio::time::timeout(patience, request).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(patience, request).await.unwrap_or_else(|_| Err(self.late(patience).during(verb)))
+    }
+
+    /// No answer came for as long as was waited for one, and what decided that.
+    pub(crate) fn late(&self, patience: Duration) -> Error {
+        let why = if patience == self.op_timeout { " (op_timeout)" } else { "" };
+        Error::unreachable(format!("no answer within {}{why}", text::span(patience))).on(self.info.scheme)
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {

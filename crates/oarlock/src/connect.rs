@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use oarlock_core::text;
+
 use crate::driver::{BoxFuture, DynDriver, Opener};
 use crate::url::{IntoUrl, Url};
 use crate::{Error, Locks, LocksBuilder, Result};
@@ -81,8 +83,9 @@ pub async fn open_driver(url: impl IntoUrl) -> Result<Arc<dyn DynDriver>> {
 
 fn open(url: Url) -> BoxFuture<Result<Arc<dyn DynDriver>>> {
     Box::pin(async move {
-        let late = Error::unreachable(format!("no connection to {url} in time")).during("connect");
         let patience = url.connect_timeout();
+        let late = format!("no connection to {url} within {} (connect_timeout)", text::span(patience));
+        let late = Error::unreachable(late).during("connect");
         tokio::time::timeout(patience, url.store().open(url)).await.unwrap_or(Err(late))
     })
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use oarlock_core::doctor::{COMMON, Doctor, MANY_WAITERS, OLD_HOLD, patience, within};
+use oarlock_core::doctor::{
+    CANNOT_TELL, COMMON, Doctor, FENCES_REPEAT, IDLE_CONNECTIONS, MANY_WAITERS, OLD_HOLD, patience, within,
+};
 pub use oarlock_core::doctor::{Check, Fact, Finding, Report, Severity};
 pub use oarlock_core::guarantees::{Guarantees, Promise};
 use oarlock_core::state::ResourceState;
@@ -20,11 +22,16 @@ pub struct Limits {
     pub waiters: usize,
     /// How old a hold may be.
     pub max_hold: Duration,
+    /// How long a connection of a client may ask for nothing.
+    pub max_idle: Duration,
+    /// The largest fence that was seen before, if it is known: the next one must be larger.
+    pub seen_fence: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { waiters: 100, max_hold: Duration::from_secs(24 * 3600) }
+        let hour = Duration::from_secs(3600);
+        Self { waiters: 100, max_hold: 24 * hour, max_idle: hour, seen_fence: None }
     }
 }
 
@@ -75,6 +82,8 @@ pub async fn examine(url: impl IntoUrl, limits: Limits) -> Result<Report> {
         None => Report::default(),
     };
     judge_locks(limits, &mut report);
+    judge_connections(limits, &mut report);
+    judge_fences(limits, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
     Ok(report)
 }
@@ -114,6 +123,36 @@ fn judge_locks(limits: Limits, report: &mut Report) {
     }
     if let Some(examples) = examples(&old) {
         report.find(&OLD_HOLD, format!("held for more than {}: {examples}", text::span(limits.max_hold)));
+    }
+}
+
+fn judge_connections(limits: Limits, report: &mut Report) {
+    let idle: Vec<_> = report.idle.iter().filter(|(_, span)| *span > limits.max_idle).collect();
+    if let Some((server, longest)) = idle.iter().max_by_key(|(_, span)| *span) {
+        let reason = format!(
+            "{} connections of Oarlock have asked for nothing for more than {}, the longest for {} on {server}: their \
+             clients need no lock, or are gone, and the server has not noticed it",
+            idle.len(),
+            text::span(limits.max_idle),
+            text::span(*longest)
+        );
+        report.find(&IDLE_CONNECTIONS, reason);
+    }
+}
+
+fn judge_fences(limits: Limits, report: &mut Report) {
+    let Some(seen) = limits.seen_fence else { return };
+    match report.last_fence {
+        Some(last) if last >= seen => {}
+        Some(last) => {
+            let reason = format!(
+                "its next fence is {} or a little more, and {seen} was seen before: a late holder could write over a \
+                 later one",
+                last.saturating_add(1)
+            );
+            report.find(&FENCES_REPEAT, reason);
+        }
+        None => report.find(&CANNOT_TELL, "no server tells how large the next fence is"),
     }
 }
 

@@ -1,12 +1,15 @@
 //! Examines the members of a cluster: is there a leader, space, and a majority to spare?
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use oarlock_core::doctor::{Check, Doctor, OnServer, Report, Severity, examined, list, patience, within};
 use oarlock_core::driver::Driver as _;
 use oarlock_core::guarantees::Promise;
 use oarlock_core::{ErrorKind, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::Etcd;
 use crate::config::Config;
@@ -89,6 +92,8 @@ struct Header {
     cluster: u64,
     #[prost(uint64, tag = "2")]
     member: u64,
+    #[prost(int64, tag = "3")]
+    revision: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -278,7 +283,7 @@ async fn ask_member(
 ) -> Result<Option<Seen>> {
     let stranger = Config { user: None, password: None, password_file: None, ..one(config, address) };
     let status: Status = Connection::unasked(&stranger)?.unary("/etcdserverpb.Maintenance/Status", Empty {}).await?;
-    if status.header != Some(Header { cluster, member: id }) {
+    if status.header.is_none_or(|header| (header.cluster, header.member) != (cluster, id)) {
         return Ok(None);
     }
     ask(config, address, &mut report.on(address)).await.map(Some)
@@ -328,7 +333,9 @@ async fn ask(config: &Config, address: &str, on: &mut OnServer<'_>) -> Result<Se
     if status.quota > 0 && status.size.saturating_mul(10) >= status.quota.saturating_mul(9) {
         on.find(&NO_SPACE, format!("its database has {} of {} bytes", status.size, status.quota));
     }
-    let Header { cluster, member: id } = status.header.unwrap_or_default();
+    let Header { cluster, member: id, revision } = status.header.unwrap_or_default();
+    on.last_fence(u64::try_from(revision).unwrap_or_default());
+    clock(config, address, on).await;
     // These are denied to a user that is not root, and a learner does not answer them.
     let list = member.unary::<_, MemberList>("/etcdserverpb.Cluster/MemberList", Empty {}).await;
     let voters = list.map(|list| list.members.into_iter().filter(|member| !member.learner).collect());
@@ -347,6 +354,53 @@ async fn ask(config: &Config, address: &str, on: &mut OnServer<'_>) -> Result<Se
     let is_open = is_open == Some(true);
     let alarms = alarms.map(|found| found.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect());
     Ok(Seen { cluster, member: id, voters: voters.ok(), alarms: alarms.unwrap_or_default(), is_open })
+}
+
+/// The longest answer to a question about the time, and how long it may take.
+const LONGEST: usize = 4096;
+const SOON: Duration = Duration::from_secs(1);
+
+/// Compares the clock of a member with this machine's. Only its web server tells the time, to the second.
+async fn clock(config: &Config, address: &str, on: &mut OnServer<'_>) {
+    if config.tls.is_some() {
+        return on.fact("clock", "not measured on encrypted ports; locks of this store do not depend on it");
+    }
+    let sent = Instant::now();
+    // What speaks HTTP/2 alone, as some proxies do, may not answer at all.
+    match tokio::time::timeout(SOON, date(address)).await {
+        Ok(Ok(Some(seconds))) => {
+            on.clock_beside(seconds.saturating_mul(1_000_000).saturating_add(500_000), sent.elapsed());
+        }
+        _ => on.fact("clock", "cannot be measured: the member does not tell its time"),
+    }
+}
+
+/// The time in seconds since 1970 that an answer over HTTP carries.
+async fn date(address: &str) -> std::io::Result<Option<i64>> {
+    let found: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
+    let mut stream = TcpStream::connect(&found[..]).await?;
+    let request = format!("GET /version HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    while answer.len() < LONGEST && stream.read_buf(&mut answer).await? > 0 {}
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let mut dates = answer.lines().filter_map(|line| line.split_once(": "));
+    let date = dates.find(|(name, _)| name.eq_ignore_ascii_case("date")).map(|(_, date)| date);
+    Ok(date.and_then(seconds_of))
+}
+
+/// The seconds since 1970 of a date as HTTP writes it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn seconds_of(date: &str) -> Option<i64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let mut words = date.split(' ').skip(1);
+    let (day, month, year) = (words.next()?.parse::<i64>().ok()?, words.next()?, words.next()?.parse::<i64>().ok()?);
+    let month = i64::try_from(MONTHS.find(month)? / 3 + 1).ok()?;
+    let mut time = words.next()?.split(':').map(|part| part.parse::<i64>().ok());
+    let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
+    // Years that begin in March have their leap day at the end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
+    Some(days * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
 /// Whether authentication is off; `None` if that is not to be seen.
@@ -374,7 +428,22 @@ fn is_faulty(version: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{VERSION, is_faulty};
+    use super::{VERSION, is_faulty, seconds_of};
+
+    #[test]
+    fn dates_of_a_web_server_are_read() {
+        for (date, seconds) in [
+            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199),
+            ("Fri, 01 Mar 2024 00:00:00 GMT", 1_709_251_200),
+        ] {
+            assert_eq!(seconds_of(date), Some(seconds), "{date}");
+        }
+        for wrong in ["", "today", "Sun, 06 Foo 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT"] {
+            assert_eq!(seconds_of(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn versions_with_the_fault_of_leases_are_known() {

@@ -20,7 +20,10 @@ pub static STORE: Store = Store::new(
 .guarantees(GUARANTEES)
 .doctor(DOCTOR)
 // The same on each server.
-.rights(|url, user| configs(url)?.first().map_or(Ok(String::new()), |config| rights(config, user)));
+.rights(|url, user| {
+    let first = configs(url)?.into_iter().next();
+    first.map_or(Ok(String::new()), |config| rights(&without_queue(config), user))
+});
 
 const fn scheme(name: &'static str) -> Scheme {
     Scheme::new(name, "Redlock over independent Redis servers")
@@ -76,8 +79,14 @@ pub async fn redlock(servers: impl IntoIterator<Item = Config>) -> Result<Quorum
     Quorum::open(servers.into_iter().map(node).collect()).await
 }
 
-fn node(mut config: Config) -> Later {
+/// A quorum has no order: what waits stands in no queue of a server.
+fn without_queue(mut config: Config) -> Config {
     config.queue = false;
+    config
+}
+
+fn node(config: Config) -> Later {
+    let config = without_queue(config);
     Later::new(config.address.to_string(), move || -> BoxFuture<Result<Arc<dyn DynDriver>>> {
         let config = config.clone();
         Box::pin(async move { Ok(Arc::new(Redis::open(config).await?) as Arc<dyn DynDriver>) })

@@ -1,5 +1,5 @@
 //! The suite on Redlock, over three, four and five servers; each connection has proxies of its own, and logs in as a
-//! user with the rights that `oarlock init --print` gives, which include those of the queue of the layout plain.
+//! user with the rights that `oarlock init --print` gives, and needs all of them.
 //!
 //! `OARLOCK_REDLOCK=5` runs it on that many alone, and `OARLOCK_LONG=1` all of it on each number.
 
@@ -10,10 +10,11 @@ use std::time::Duration;
 use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers, SAME_ANYWHERE};
 use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_quorum::redlock;
+use oarlock_core::url::{Stores, Url};
+use oarlock_quorum::{STORE, redlock};
 use oarlock_redis::{Address, Config, Layout};
 use oarlock_testbed::proxied::failed;
-use oarlock_testbed::server::RedisUser;
+use oarlock_testbed::server::{RedisUser, UsedCommands};
 use oarlock_testbed::{ProxiedConnection, Proxy, Redis as Server};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -21,7 +22,11 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Servers under test.
 struct Store {
     servers: Arc<Vec<Server>>,
+    used: Arc<UsedCommands>,
 }
+
+/// A client leaves a channel when it joins the next: not every run of the suite needs that.
+const ELSEWHERE: &[&str] = &["unsubscribe"];
 
 fn config(addr: SocketAddr) -> Config {
     let mut config = Config::new(Address::Tcp(addr.ip().to_string(), addr.port()));
@@ -76,7 +81,11 @@ impl Fixture for Store {
     }
 
     fn restart(&self) -> BoxFuture<Result<()>> {
-        self.all(|server| Ok(server.restart()?))
+        let used = self.used.clone();
+        self.all(move |server| {
+            used.note(server.addr())?;
+            Ok(server.restart()?)
+        })
     }
 
     fn pause(&self) -> BoxFuture<Result<()>> {
@@ -88,11 +97,13 @@ impl Fixture for Store {
     }
 }
 
+static STORES: Stores = Stores { built_in: &[&STORE], missing: &[] };
+
 fn main() -> Result<(), Failure> {
     let chosen: Option<usize> = std::env::var("OARLOCK_REDLOCK").ok().map(|count| count.parse()).transpose()?;
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let user = RedisUser::new(&oarlock_redis::rights(&config(anywhere), "app")?)?;
-    let mut content = true;
+    let rights = STORE.granted_by().ok_or("no rights are printed for Redlock")?;
+    let user = RedisUser::new(&rights(&Url::parse("redlock://a,b,c?prefix=locks:", &STORES)?, "app")?)?;
+    let (mut content, used) = (true, Arc::<UsedCommands>::default());
     for count in [3, 4, 5] {
         if chosen.is_some_and(|chosen| chosen != count) {
             continue;
@@ -108,8 +119,15 @@ fn main() -> Result<(), Failure> {
         let is_engines = |topic: &&&str| !["dead_waiters::", "expiry::", "memo::"].contains(topic);
         let others: Vec<_> = SAME_ANYWHERE.iter().filter(is_engines).copied().collect();
         let args = oarlock_conformance::args_without(if count == 5 { &[] } else { &others });
-        let conclusion = oarlock_conformance::run_with(Store { servers: Arc::new(servers) }, &args);
-        content &= !conclusion.has_failed();
+        let servers = Arc::new(servers);
+        let store = Store { servers: servers.clone(), used: used.clone() };
+        content &= !oarlock_conformance::run_with(store, &args).has_failed();
+        servers.iter().try_for_each(|server| used.note(server.addr()))?;
+    }
+    let mut unused = used.unused(user.rights());
+    unused.retain(|command| !ELSEWHERE.contains(command));
+    if !unused.is_empty() && oarlock_conformance::args().filter.is_none() {
+        return Err(format!("no case needs the rights {unused:?}").into());
     }
     if content { Ok(()) } else { Err("a case has failed".into()) }
 }

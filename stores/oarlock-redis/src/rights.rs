@@ -22,7 +22,9 @@ const SHARDED_LISTENERS: &str = "+pubsub|shardnumsub";
 /// What the scripts call.
 const NATIVE: &str =
     "+exists +pexpire +pexpireat +hget +hmget +hset +hdel +hkeys +zadd +zrem +zremrangebyscore +zrange";
-const PLAIN: &str = "+get +set +del +pttl +pexpire +hget +hmget +hset +hdel +zadd +zrem +zrange";
+const PLAIN: &str = "+get +set +del +pttl +pexpire +hmget +hset +hdel";
+/// The same with a queue beside the lock.
+const PLAIN_QUEUE: &str = "+hget +zadd +zrem +zrange";
 const REDISSON: &str = "+type +exists +get +set +del +pttl +pexpire +incrby +decrby +hget +hmget +hgetall +hlen +hset \
                         +hdel +lindex +lpop +zadd +zrem +zrange +zscore";
 
@@ -63,6 +65,7 @@ fn rules(config: &Config) -> String {
         (is_cluster, SHARDED),
         (is_cluster && config.layout == Layout::Native, SHARDED_LISTENERS),
         (true, commands),
+        (config.layout == Layout::Plain && config.queue, PLAIN_QUEUE),
         (config.database != 0, "+select"),
         (config.min_replicas > 0, "+wait"),
     ];

@@ -151,6 +151,10 @@ async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<bool> {
     }
     on.fact("version", version.split(['-', ',']).next().unwrap_or_default());
     on.fact("mode", mode);
+    on.fact("clock", "cannot be measured: a server does not tell its time; locks of this store do not depend on it");
+    if let Ok(zxid) = u64::from_str_radix(field("Zxid:").trim_start_matches("0x"), 16) {
+        on.last_fence(zxid);
+    }
     let monitor = word(host, "mntr").await?;
     let answers = monitor.contains("zk_server_state");
     if !answers {

@@ -55,7 +55,7 @@ pub use self::redis_cluster::{RedisCluster, RedisNodeProgram};
 pub use self::redis_command::{redis_command, until};
 pub use self::redis_sentinel::{MASTER, Machine, RedisSentinel, SentinelProgram};
 pub use self::redis_tls::RedisTlsProgram;
-pub use self::redis_user::{RedisUser, redis_version};
+pub use self::redis_user::{RedisUser, UsedCommands, redis_version};
 pub use self::zookeeper::{ZooKeeperEnsemble, ZooKeeperProgram};
 pub use self::zookeeper_tls::ZooKeeperTlsProgram;
 

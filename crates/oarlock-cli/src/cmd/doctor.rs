@@ -22,6 +22,12 @@ pub(crate) struct DoctorArgs {
     /// How old a hold may be before it is reported
     #[arg(long, value_name = "DUR", default_value = "24h", value_parser = span)]
     pub(crate) max_hold: Duration,
+    /// How long a connection of a client may ask for nothing before it is reported
+    #[arg(long, value_name = "DUR", default_value = "1h", value_parser = span)]
+    pub(crate) max_idle: Duration,
+    /// The largest fence that was given before a restore: report a store that could give it again
+    #[arg(long, value_name = "N")]
+    pub(crate) seen_fence: Option<u64>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
@@ -30,6 +36,7 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let mut limits = Limits::default();
     (limits.waiters, limits.max_hold) = (args.max_waiters, args.max_hold);
+    (limits.max_idle, limits.seen_fence) = (args.max_idle, args.seen_fence);
     let most = text::span(longest(&store.url)?);
     let what = format!("asking the servers of {}, for {most} at most", store.url);
     let report = block_on(async { Ok(progress::during(store.messages, &what, examine(&store.url, limits)).await?) })?;

@@ -24,7 +24,7 @@ use crate::signals::{FORWARDED, JOB, Signals};
 use crate::slot::{Clock, Current, Reading, Slots};
 use crate::store::{Store, block_on, farewell};
 use crate::{multi, nest, progress};
-use record::{MAX_BY, Record, now, told};
+use record::{FailedRun, MAX_BY, Record, Records, now, told};
 
 /// Run a command once per slot, on one machine of many: the cron job of a cluster
 #[derive(Debug, clap::Args)]
@@ -226,14 +226,14 @@ impl SlotJob<'_> {
             let current = self.slots.at(reading.now)?;
             report.slot = Some(current.slot.clone());
             let last = LastSlot::known_to(&guard)?;
-            if let Some(last) = last.filter(|last| self.is_done(last, &current.slot)) {
-                self.keep_on(locks, &mut guard, &last).await;
+            if let Some(last) = last.as_ref().filter(|last| self.is_done(last, &current.slot)) {
+                self.keep_on(locks, &mut guard, last).await;
                 let multi = MultiGuard::from(guard);
                 let _ = multi::release(multi, events).await;
                 // A store whose clock is a little behind that of cron must not cost a whole slot.
                 // Waited for once: a fence is the store's time only while that is ahead of the fences before it.
                 let Some(soon) = current.next_in.filter(|_| !std::mem::replace(&mut waited, true)) else {
-                    return Ok(self.done(report, &last, &current.slot));
+                    return Ok(self.done(report, last, &current.slot));
                 };
                 store.messages.note(&format!("the next slot of the store's clock starts in {}", text::span(soon)));
                 tokio::select! {
@@ -249,7 +249,8 @@ impl SlotJob<'_> {
             }
             // Looked at once more, as for `run`. From here on the slot is used up.
             if multi.is_held() {
-                return self.work(job, report, locks, events, signals, multi, &current).await;
+                let slot = SlotRun { once: self.writer(locks, &current), current, last };
+                return self.work(job, report, locks, events, signals, multi, &slot).await;
             }
             let _ = multi::release(multi, events).await;
         }
@@ -265,6 +266,12 @@ impl SlotJob<'_> {
             Some(until) => once.wait(until.saturating_duration_since(Instant::now())),
             None => once.wait_forever(),
         }
+    }
+
+    /// Writes this slot down, for as long as it must be remembered.
+    fn writer(&self, locks: &Locks, current: &Current) -> Once {
+        let remember = self.slots.remember(current, self.keep);
+        locks.once(self.settings.names[0].as_str()).remember(remember)
     }
 
     /// Says why this machine's clock decides, also with -q: until the time of the fences has come, machines whose clocks
@@ -294,8 +301,7 @@ impl SlotJob<'_> {
             return;
         }
         let Ok(current) = self.slots.at(Timestamp::now()) else { return };
-        let remember = self.slots.remember(&current, self.keep);
-        let once = locks.once(self.settings.names[0].as_str()).remember(remember);
+        let once = self.writer(locks, &current);
         let record = last.record.as_deref().unwrap_or_default();
         if let Err(error) = once.write_down(guard, &last.slot, record).await {
             self.settings.store.messages.warning(&format!("the slot is not remembered for longer: {error}"));
@@ -354,15 +360,14 @@ impl SlotJob<'_> {
         events: &EngineEvents,
         signals: &mut Signals,
         multi: MultiGuard,
-        current: &Current,
+        slot: &SlotRun,
     ) -> Result<Exit, Failure> {
+        let SlotRun { once, current, .. } = slot;
         let mut by = text::plain(&text::holder(&self.settings.asking.label));
         while by.len() > MAX_BY {
             by.pop();
         }
         let mut record = Record { by, started: now(), ended: None, code: None };
-        let remember = self.slots.remember(current, self.keep);
-        let once = locks.once(self.settings.names[0].as_str()).remember(remember);
         let mut guard = only(multi)?;
         if !self.at_least_once {
             let text = record.text();
@@ -381,26 +386,27 @@ impl SlotJob<'_> {
         let stop = not_started(signals, job, &multi).await;
         if stop.is_some() || !multi.is_held() {
             let mut guard = only(multi)?;
-            if let Some(signal) = stop {
-                self.leave(&mut guard, &once, current, &mut record, Exit::signal(signal.as_raw()).0);
+            // At least once, nothing was begun that could have failed.
+            if let Some(signal) = stop.filter(|_| !self.at_least_once) {
+                self.leave(&mut guard, slot, &mut record, Exit::signal(signal.as_raw()).0);
             }
             let why = stop.map_or_else(|| Start::Failed(lost(&guard)), Start::Stopped);
             let _ = multi::release(MultiGuard::from(guard), events).await;
             return self.not_begun(report, why);
         }
-        let slot = Some(("OARLOCK_SLOT", current.slot.clone()));
-        let attended = run::attend(self.settings, job, report, locks, events, signals, &multi, slot).await;
+        let variable = Some(("OARLOCK_SLOT", current.slot.clone()));
+        let attended = run::attend(self.settings, job, report, locks, events, signals, &multi, variable).await;
         let mut guard = only(multi)?;
         let mut attended = match attended {
             Ok(attended) => attended,
             Err(failure) => {
-                self.leave(&mut guard, &once, current, &mut record, failure.exit().0);
+                self.leave(&mut guard, slot, &mut record, failure.exit().0);
                 let _ = multi::release(MultiGuard::from(guard), events).await;
                 return Err(failure);
             }
         };
         if !attended.lost {
-            self.leave(&mut guard, &once, current, &mut record, attended.status.exit().0);
+            self.leave(&mut guard, slot, &mut record, attended.status.exit().0);
             if self.at_least_once
                 && attended.status == Status::Code(0)
                 && let Err(error) = once.write_down(&mut guard, &current.slot, &record.text()).await
@@ -412,14 +418,23 @@ impl SlotJob<'_> {
         run::conclude(self.settings, report, events, MultiGuard::from(guard), attended).await
     }
 
-    /// Completes the record. At most once, it is left with the release: the slot is written down already.
-    fn leave(&self, guard: &mut Guard, once: &Once, current: &Current, record: &mut Record, code: u8) {
+    /// Completes the record, which the release leaves. At least once, success uses the slot up and is written down by the
+    /// caller; a failure is recorded beside the last slot that is used up.
+    fn leave(&self, guard: &mut Guard, slot: &SlotRun, record: &mut Record, code: u8) {
+        let SlotRun { once, current, last } = slot;
         (record.ended, record.code) = (Some(now()), Some(code));
-        if self.at_least_once {
+        // A slot that failed before, at most once, stays used up for those who ask for that.
+        let is_used_up = last.as_ref().is_some_and(|last| *last.slot == *current.slot);
+        let memo = if !self.at_least_once || is_used_up {
+            once.memo(&current.slot, &record.text())
+        } else if code == 0 {
             return;
-        }
-        let left = once.memo(&current.slot, &record.text()).and_then(|memo| guard.leave_memo(memo));
-        if let Err(error) = left {
+        } else {
+            let failed = Some(FailedRun { slot: current.slot.clone(), run: record.clone() });
+            let records = Records { last: last.as_ref().and_then(Record::of), failed };
+            once.memo_beside(last.as_ref(), &records.text())
+        };
+        if let Err(error) = memo.and_then(|memo| guard.leave_memo(memo)) {
             self.settings.store.messages.warning(&format!("the exit code is not recorded: {error}"));
         }
     }
@@ -437,6 +452,15 @@ impl SlotJob<'_> {
             Start::Failed(error) => Err(error.into()),
         }
     }
+}
+
+/// A slot that is run.
+struct SlotRun {
+    /// Writes it down.
+    once: Once,
+    current: Current,
+    /// The last slot that was used up before.
+    last: Option<LastSlot>,
 }
 
 /// Why a command was not started.

@@ -13,6 +13,7 @@ use crate::args::{StoreArgs, span};
 use crate::cmd::break_::who;
 use crate::cmd::ls::{in_use, without_index};
 use crate::exit::{Code, Exit, Failure};
+use crate::pace::next_look;
 use crate::signals::Signals;
 use crate::store::Store;
 use crate::top::draw::{Theme, draw};
@@ -28,7 +29,7 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Keys: ? lists them. NO_COLOR removes the colours.")]
 pub(crate) struct TopArgs {
-    /// How often the store is asked
+    /// How often the store is asked; less often if it takes more than a quarter of that to answer
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = span)]
     pub(crate) every: Duration,
     /// How long a holder that is asked to end may take
@@ -72,13 +73,13 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
     listen(told, stopped);
     let theme = Theme::from_environment();
     let mut model = Model::new(store.url.to_string(), Instant::now());
-    let (mut asked, mut due) = (false, Instant::now());
+    let (mut asked, mut due) = (None, Instant::now());
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let now = Instant::now();
-        if !asked && !model.paused && now >= due {
-            (asked, due) = (true, now + args.every);
+        if asked.is_none() && !model.paused && now >= due {
+            asked = Some(now);
             let (locks, answered) = (locks.clone(), answered.clone());
             tokio::spawn(async move {
                 let listed = in_use(&locks).await.map(|states| Snapshot::of(states, now));
@@ -101,14 +102,18 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
             },
             answer = answers.recv() => {
                 match answer {
-                    Some(Answer::Listed(Ok(snapshot))) => {
-                        asked = false;
-                        if !model.paused {
-                            model.refresh(snapshot);
+                    Some(Answer::Listed(listed)) => {
+                        let now = Instant::now();
+                        let begun = asked.take().unwrap_or(now);
+                        // Unless a key or a break asked for another look since.
+                        if due <= begun {
+                            due = next_look(begun, now, args.every);
                         }
-                    }
-                    Some(Answer::Listed(Err(error))) => {
-                        (asked, model.said) = (false, error);
+                        match listed {
+                            Ok(snapshot) if !model.paused => model.refresh(snapshot),
+                            Ok(_) => {}
+                            Err(error) => model.said = error,
+                        }
                     }
                     Some(Answer::Said(words)) => {
                         model.said = words;

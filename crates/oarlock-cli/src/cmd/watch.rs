@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash as _, Hasher as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock::error::Retry;
 use oarlock::state::{ClaimId, ResourceName, ResourceState, Waiters};
@@ -14,6 +14,7 @@ use crate::args::{StoreArgs, span};
 use crate::cmd::ls::{EVERY_KEY, in_use, without_index};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format, millis};
+use crate::pace::next_look;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on};
 
@@ -24,7 +25,7 @@ const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(50).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Events: present (held or waiting at the start, or after a gap), granted, released, waiting, \
 left, ending, gap, resumed. The store is looked at every --interval, and for a single name also when it says that \
-something changed: what begins and ends between two looks is not seen. A gap says from when to when nothing was seen.")]
+something changed, but for at most a quarter of the time: what begins and ends between two looks is not seen. A gap says from when to when nothing was seen.")]
 pub(crate) struct WatchArgs {
     /// Only names that match, with * and ?; a name without them is followed also where the store lists no names
     pub(crate) pattern: Option<String>,
@@ -78,7 +79,10 @@ impl Follower<'_> {
             if let (Some(name), None) = (self.one, &change) {
                 change = self.locks.watch(name).await.ok();
             }
-            match self.look().await {
+            let begun = Instant::now();
+            let looked = self.look().await;
+            let ended = Instant::now();
+            match looked {
                 Ok(states) => {
                     let is_first = !std::mem::replace(&mut has_looked, true);
                     if is_first && self.one.is_none() && !self.locks.info().capabilities.listing {
@@ -116,10 +120,13 @@ impl Follower<'_> {
                     None => std::future::pending().await,
                 }
             };
-            if let Ok(false) = tokio::time::timeout(self.args.interval, hint).await {
+            let next = next_look(begun, ended, self.args.interval);
+            if let Ok(false) = tokio::time::timeout_at(next.into(), hint).await {
                 change = None;
                 tokio::time::sleep(*INTERVALS.start()).await;
             }
+            // A lock that changes all the time is not looked at all the time.
+            tokio::time::sleep_until(next_look(begun, ended, Duration::ZERO).into()).await;
         }
     }
 

@@ -50,6 +50,8 @@ fn the_rights_that_locks_need_are_printed() {
     );
     let redlock = on(&context, "redlock://ada:secret@a,b,c", &["init", "--print"]);
     assert!(redlock.out.starts_with("ACL SETUSER ada on resetkeys ~* ~oarlock:beside:* "), "{redlock:?}");
+    let plain = on(&context, "redis://h?layout=plain", &["init", "--print"]);
+    assert!(plain.out.contains(" +zadd ") && !redlock.out.contains(" +z"), "a quorum has no queue: {redlock:?}");
     let etcd = on(&context, "etcd://h/team?layout=go", &["init", "--print"]);
     let wanted = "etcdctl role add locks\n\
         etcdctl role grant-permission locks readwrite team/ --prefix=true\n\

@@ -1,5 +1,11 @@
 //! What is said, where, and in which words.
 
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use oarlock_testbed::Redis;
+use oarlock_testbed::server::redis_command;
+
 use super::support::{Running, TestContext, finish};
 
 #[test]
@@ -171,4 +177,34 @@ fn two_stores_of_one_user_are_told() {
     let both = run(Some(context.path("state")));
     assert!(both.err.contains("warning") && both.err.contains("XDG_STATE_HOME"), "{both:?}");
     assert!(both.err.contains(&context.path(".local/state/oarlock")), "{both:?}");
+}
+
+/// A store that accepts connections and is silent, and one that falls silent after that: the message names what bounds
+/// the wait.
+#[test]
+fn a_silent_store_bounds_a_wait_as_it_says() {
+    let context = TestContext::new();
+    let on = |url: &str, args: &[&str]| {
+        let mut command = context.bare(["run"]);
+        command.args(args).args(["x", "--", "echo", "ran"]).env("OARLOCK_URL", url);
+        let (begun, done) = (Instant::now(), finish(command));
+        assert_eq!((done.code, done.out.as_str()), (Some(69), ""), "{args:?} {url}: {done:?}");
+        // Far less than the defaults of a lock, of which none ends here.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{args:?} {url} took {:?}", begun.elapsed());
+        done.err
+    };
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}?connect_timeout=700ms", silent.local_addr().unwrap());
+    let said = on(&url, &["-n"]);
+    assert!(said.contains("within 700 ms (connect_timeout)"), "{said}");
+    let said = on(&url, &["-w", "2"]);
+    assert!(said.contains("gave up after 2 s: "), "{said}");
+
+    // Clients are greeted, and wait for the answer to every request that may write.
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    redis_command(server.addr(), &["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap();
+    let said = on(&format!("{}?op_timeout=700ms", server.url()), &["-n"]);
+    assert!(said.contains("no answer within 700 ms (op_timeout)"), "{said}");
+    let said = on(&server.url(), &["-w", "1"]);
+    assert!(said.contains("no answer within "), "{said}");
 }

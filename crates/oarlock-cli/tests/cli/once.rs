@@ -87,6 +87,59 @@ fn a_failed_slot_is_run_again_if_asked_for() {
     assert!(text.out.contains("last slot  8") && text.out.contains("exit code 0"), "{text:?}");
 }
 
+/// `--at-least-once`: a run that failed uses no slot up, and `--show` tells of it beside the last slot that is.
+fn a_failed_run_is_shown(context: &TestContext, url: &str) {
+    let on = |args: &[&str]| {
+        let mut command = context.bare(["once", "job"]);
+        command.args(args).env("OARLOCK_URL", url);
+        finish(command)
+    };
+    let run = |slot: &str, script: &str| on(&["--slot", slot, "--at-least-once", "-c", script]);
+    let show = || -> Value { serde_json::from_str(&on(&["--show", "-o", "json"]).out).unwrap() };
+    let failed = |shown: &Value| (shown["slot"].clone(), shown["failed"]["slot"].clone());
+    // No slot is used up yet.
+    assert_eq!(run("6", "exit 5").code, Some(5));
+    let shown = show();
+    assert_eq!(failed(&shown), (Value::Null, "6".into()), "{shown}");
+    assert_eq!((&shown["failed"]["exit_code"], &shown["exit_code"]), (&5.into(), &Value::Null), "{shown}");
+    assert!(shown["failed"]["by"].is_string() && shown["failed"]["ended"].is_string(), "{shown}");
+    assert_eq!(on(&["--show", "-o", "name"]).out, "\n", "no slot is used up");
+    assert_eq!(on(&["--forget", "", "--yes"]).code, Some(75), "nor is there one to forget");
+    // It runs again, also at most once, and what failed is told no more.
+    let again = run("6", "echo again");
+    assert_eq!((again.code, again.out.as_str()), (Some(0), "again\n"), "{again:?}");
+    assert_eq!(failed(&show()), ("6".into(), Value::Null));
+    // The slot before it stays used up, with its record.
+    assert_eq!(run("7", "exit 9").code, Some(9));
+    assert_eq!(run("8", "kill -TERM $$").code, Some(143));
+    let shown = show();
+    assert_eq!(failed(&shown), ("6".into(), "8".into()), "{shown}");
+    assert_eq!((&shown["exit_code"], &shown["failed"]["exit_code"]), (&0.into(), &143.into()), "{shown}");
+    let text = on(&["--show"]).out;
+    assert!(text.contains("last slot  6\n") && text.contains("failed     8 on "), "{text}");
+    assert!(text.contains("exit code 143; it is not used up"), "{text}");
+    let done = run("6", "echo done");
+    assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
+    assert_eq!(failed(&show()), ("6".into(), "8".into()), "to ask for a slot that is done changes nothing");
+    let missing = on(&["--slot", "8", "--at-least-once", "--", "/no/such/program"]);
+    assert_eq!((missing.code, &show()["failed"]["exit_code"]), (Some(127), &127.into()), "{missing:?}");
+    let seven = on(&["--slot", "7", "--", "echo", "ran"]);
+    assert_eq!((seven.code, seven.out.as_str()), (Some(0), "ran\n"), "{seven:?}");
+    assert_eq!(failed(&show()), ("7".into(), Value::Null));
+}
+
+#[test]
+fn a_failed_run_is_shown_beside_the_slot_that_is_used_up() {
+    let context = TestContext::new();
+    a_failed_run_is_shown(&context, &context.url());
+}
+
+#[test]
+fn a_failed_run_is_shown_beside_the_slot_that_is_used_up_on_redis() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    a_failed_run_is_shown(&TestContext::new(), &server.url());
+}
+
 #[test]
 fn one_that_runs_elsewhere_is_busy() {
     let context = TestContext::new();

@@ -21,6 +21,17 @@ fn later_fence(context: &TestContext, url: &str) -> u64 {
     (0..8).map(|_| fence(context, url)).max().unwrap()
 }
 
+/// Whether `doctor` finds that this fence, which was seen before the restore, can be given again.
+fn repeats(context: &TestContext, url: &str, seen: u64) -> bool {
+    let mut command = context.bare(["doctor", "-o", "name", "--seen-fence", &seen.to_string()]);
+    command.env("OARLOCK_URL", url);
+    let done = finish(command);
+    let repeats = done.out.lines().any(|id| id == "fences-repeat");
+    assert!(!repeats || done.code == Some(2), "a promise is void: {done:?}");
+    assert!(!done.out.contains("unreachable"), "{done:?}");
+    repeats
+}
+
 /// Fences are revisions. A snapshot brings old ones back, until keys were written past the largest fence.
 #[test]
 fn etcd() {
@@ -31,12 +42,14 @@ fn etcd() {
     server.ctl(&["snapshot", "save", &snapshot]).unwrap();
     let late = later_fence(&context, &server.url());
     assert!(late > early);
+    assert!(!repeats(&context, &server.url(), late), "before the restore");
 
     let peer = "http://127.0.0.1:0";
     let cluster = format!("--initial-cluster=alone={peer}");
     let (own, data) = (format!("--initial-advertise-peer-urls={peer}"), format!("--data-dir={restored}"));
     server.ctl(&["snapshot", "restore", &snapshot, "--name=alone", &cluster, &own, &data]).unwrap();
     server.restart_with(&[("data-dir", &restored)]).unwrap();
+    assert!(repeats(&context, &server.url(), late), "doctor sees the restore by the largest fence before it");
     let again = fence(&context, &server.url());
     assert!(again <= late, "fences repeat after a restore: {again} after {late}");
 
@@ -51,6 +64,7 @@ fn etcd() {
         }
     }
     assert!(revision > late, "{revision} is not past {late}");
+    assert!(!repeats(&context, &server.url(), late), "they are raised");
     let raised = fence(&context, &server.url());
     assert!(raised > late, "{raised} after {late}");
 }
@@ -77,6 +91,7 @@ fn zookeeper() {
     ensemble.restart_after(save).unwrap();
     let late = later_fence(&context, &url);
     assert!(late > early);
+    assert!(!repeats(&context, &url, late), "before the restore");
 
     let restore = |number: usize, data: &Path| -> io::Result<()> {
         fs::remove_dir_all(data)?;
@@ -86,6 +101,7 @@ fn zookeeper() {
     ensemble.restart_after(restore).unwrap();
     let again = fence(&context, &url);
     assert!(again <= late, "fences repeat after a restore: {again} after {late}");
+    assert!(repeats(&context, &url, late), "doctor sees the restore by the largest fence before it");
 
     // "Edit currentEpoch and acceptedEpoch of all servers, while they are down, to the same larger number."
     let epoch = (late >> 32) + 1;
@@ -98,4 +114,5 @@ fn zookeeper() {
     ensemble.restart_after(raise).unwrap();
     let raised = fence(&context, &url);
     assert!(raised > late, "{raised} after {late}");
+    assert!(!repeats(&context, &url, late), "they are raised");
 }

@@ -1,6 +1,10 @@
 //! `watch`: events as lines.
 
-use oarlock_testbed::Redis;
+use std::time::Duration;
+
+use oarlock_testbed::proxy::Direction;
+use oarlock_testbed::server::redis_command;
+use oarlock_testbed::{Proxy, Redis};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -35,6 +39,40 @@ fn each_step_of_a_lock_is_a_line() {
     assert_eq!(second.finish().code, Some(0));
     assert_eq!(next(&mut watch).0, "released");
     drop(elsewhere);
+    watch.signal(Signal::TERM);
+    assert_eq!(watch.finish().code, Some(143));
+}
+
+/// Where Redis keeps the names of locks.
+const INDEXES: u32 = 256;
+
+/// A store that is slow is not asked again as soon as it has answered.
+#[test]
+fn a_slow_store_is_given_a_rest() {
+    let context = TestContext::new();
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let mut watch = context.bare(["watch", "-i", "50ms"]);
+    watch.env("OARLOCK_URL", proxy.url(&server.url(), server.addr()));
+    let mut watch = Running::start(watch);
+    let mut holder = context.bare(["hold", "x"]);
+    holder.env("OARLOCK_URL", server.url()).stdin(std::process::Stdio::piped());
+    let holder = Running::start(holder);
+    assert!(["granted", "present"].contains(&next(&mut watch).0.as_str()), "it looks");
+    assert_eq!(holder.finish().code, Some(0));
+    assert_eq!(next(&mut watch).0, "released");
+    // Names are listed by the indexes of the store, of which a look reads all.
+    let looks = || {
+        let stats = redis_command(server.addr(), &["INFO", "commandstats"]).unwrap();
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_zrange:calls=")?.split(',').next());
+        calls.unwrap_or_else(|| panic!("{stats}")).parse::<u32>().unwrap() / INDEXES
+    };
+    // A look is 16 requests one after the other, and takes more than 320 ms: with its rest, more than 1280 ms.
+    proxy.delay(Direction::ToClient, Duration::from_millis(20));
+    let before = looks();
+    std::thread::sleep(Duration::from_secs(6));
+    let looked = looks() - before;
+    assert!(looked <= 7, "{looked} looks in 6 s");
     watch.signal(Signal::TERM);
     assert_eq!(watch.finish().code, Some(143));
 }

@@ -182,10 +182,11 @@ impl Once {
     /// # Errors
     /// [`ErrorKind::Foreign`] if another program left a memo on the name; any error that the store returns.
     pub async fn last(&self) -> Result<Option<Arc<str>>> {
-        Ok(self.last_with_record().await?.map(|last| last.slot))
+        Ok(self.last_with_record().await?.map(|last| last.slot).filter(|slot| !slot.is_empty()))
     }
 
-    /// The last slot written down with its record, as the store sees it now.
+    /// The last slot written down with its record, as the store sees it now. The slot is empty if there is only a
+    /// record, of [`memo_beside`](Self::memo_beside).
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -272,12 +273,24 @@ impl Once {
     /// [`ErrorKind::InvalidClaim`] for an empty slot, or if slot and record are too long together.
     #[blocking(none)]
     pub fn memo(&self, slot: &str, record: &str) -> Result<Memo> {
-        let resource = &self.request.claim.resource;
-        check(slot, resource)?;
-        let memo = if record.is_empty() { memo(slot) } else { with_record(slot, record) };
+        check(slot, &self.request.claim.resource)?;
+        self.bounded(if record.is_empty() { memo(slot) } else { with_record(slot, record) })
+    }
+
+    /// The memo of `last` with this record in place of its own, to be left by [`Guard::leave_memo`]: for a record of
+    /// work that failed, and uses no slot up. `last` is what [`LastSlot::known_to`] the guard says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidClaim`] if slot and record are too long together.
+    #[blocking(none)]
+    pub fn memo_beside(&self, last: Option<&LastSlot>, record: &str) -> Result<Memo> {
+        self.bounded(with_record(last.map_or("", |last| &last.slot), record))
+    }
+
+    fn bounded(&self, memo: Memo) -> Result<Memo> {
         if memo.len() > MAX_MEMO_BYTES {
             let message = format!("a slot and its record have at most {MAX_MEMO_BYTES} bytes");
-            return Err(Error::new(ErrorKind::InvalidClaim, message).about(resource));
+            return Err(Error::new(ErrorKind::InvalidClaim, message).about(&self.request.claim.resource));
         }
         Ok(memo)
     }
@@ -380,7 +393,7 @@ fn with_record(slot: &str, record: &str) -> Memo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastSlot {
-    /// The slot.
+    /// The slot; empty if none is used up yet, and there is only a record.
     pub slot: Arc<str>,
     /// The record; `None` if its writer left none.
     pub record: Option<Arc<str>>,
@@ -462,6 +475,15 @@ mod tests {
             let last = LastSlot::read(Some(&with_record(slot, record)), &name).unwrap().unwrap();
             assert_eq!((&*last.slot, last.record.as_deref()), (slot, Some(record)));
         }
+    }
+
+    /// A record of work that failed where no slot is done yet: no slot may count as done for it.
+    #[test]
+    fn a_record_alone_covers_no_slot() {
+        let name = ResourceName::new("n").unwrap();
+        let last = LastSlot::read(Some(&with_record("", "{}")), &name).unwrap().unwrap();
+        assert_eq!((&*last.slot, last.record.as_deref()), ("", Some("{}")));
+        assert!(!last.covers("0") && !last.covers(" "));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) const ALL: &[&Check] = &[
     &LAG,
     &TOO_FEW_REPLICAS,
     &LOADING,
+    &KEEPALIVE,
     &SENTINEL_QUORUM,
     &SENTINEL_COUNT,
     &SENTINEL_UNABLE,
@@ -52,6 +53,12 @@ pub(super) static MEMORY: Check = Check {
     severity: Severity::Warning,
     promise: Promise::BoundedWait,
     fix: "raise maxmemory, or move other data away",
+};
+pub(super) static KEEPALIVE: Check = Check {
+    id: "redis-keepalive",
+    severity: Severity::Warning,
+    promise: Promise::LossReported,
+    fix: "CONFIG SET tcp-keepalive 300, then CONFIG REWRITE",
 };
 pub(super) static REPLICA: Check = Check {
     id: "redis-replica",

@@ -34,8 +34,15 @@ pub struct Seen {
 }
 
 /// The settings that are asked for; all of them at once would include passwords.
-const SETTINGS: [&str; 5] =
-    ["appendfsync", "min-replicas-to-write", "maxclients", "save", "stop-writes-on-bgsave-error"];
+const SETTINGS: [&str; 7] = [
+    "appendfsync",
+    "min-replicas-to-write",
+    "maxclients",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "tcp-keepalive",
+    "timeout",
+];
 
 pub(super) async fn examine(
     connector: &Connector,
@@ -132,6 +139,12 @@ impl ServerInfo {
 
     fn connections(&self, on: &mut OnServer<'_>) -> Option<()> {
         on.connections(self.number("connected_clients")?, self.number("maxclients")?);
+        // Where these are denied, the service decides about them.
+        if self.number("tcp-keepalive") == Some(0) && self.number("timeout") == Some(0) {
+            let reason = "tcp-keepalive and timeout are 0: a connection stays for ever whose client lost its power or its \
+                          network, and maxclients is reached one day";
+            on.find(&checks::KEEPALIVE, reason);
+        }
         Some(())
     }
 

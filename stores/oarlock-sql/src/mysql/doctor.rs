@@ -1,6 +1,6 @@
 //! Examines a server: what its commits are worth, and whether its locks can be used.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
@@ -123,6 +123,17 @@ const ENGINES: &str = "SELECT table_name, engine FROM information_schema.tables 
     AND table_name IN ('oarlock_format', 'oarlock_resource', 'oarlock_claim', 'oarlock_fence')
     AND engine <> 'InnoDB'";
 
+/// How long connections that hold liveness locks have asked for nothing, in seconds.
+const IDLE: &str = "SELECT threads.time FROM oarlock_session
+    JOIN (WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < 15)
+        SELECT n FROM numbers) AS locks
+    JOIN information_schema.processlist AS threads
+        ON threads.id = IS_USED_LOCK(CONCAT('oarlock_', LOWER(HEX(number)), '_', n))
+    WHERE threads.command = 'Sleep'";
+
+/// The members of a replication group, as this one sees them: itself, and whether it can reach the others.
+const GROUP: &str = "SELECT member_id = @@server_uuid, member_state FROM performance_schema.replication_group_members";
+
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
     let primary = async {
@@ -182,6 +193,9 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
     let is_cluster = server_info.is_cluster();
     server_info.judge(&mut on);
     replication(conn, &server_info, &mut on).await;
+    if server_info.is_in_group() {
+        group(conn, &mut on).await;
+    }
     if is_session(url) {
         return Ok(is_cluster);
     }
@@ -202,6 +216,8 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
         on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
         return Ok(is_cluster);
     }
+    let idle: Vec<u64> = conn.query(IDLE).await.map_err(failed)?;
+    on.idle(idle.into_iter().map(Duration::from_secs));
     let (is_alone, flavour) = probe(conn).await?;
     if !is_alone && !server_info.is_on("wsrep_on") {
         on.find(&POOLER, "a pooler is in between: a dead holder is noticed by its lease only");
@@ -284,11 +300,33 @@ impl ServerInfo {
     }
 
     fn is_cluster(&self) -> bool {
-        self.is_on("wsrep_on") || !self.text("group_replication_group_name").is_empty()
+        self.is_on("wsrep_on") || self.is_in_group()
+    }
+
+    fn is_in_group(&self) -> bool {
+        !self.text("group_replication_group_name").is_empty()
     }
 
     fn is_semi_synchronous(&self) -> bool {
         self.is_on("rpl_semi_sync_master_status") || self.is_on("rpl_semi_sync_source_status")
+    }
+}
+
+/// Whether this member of a replication group serves in it, and with a majority.
+async fn group(conn: &mut Conn, on: &mut OnServer<'_>) {
+    // A server that has a group in its configuration, and not the plugin, has no such table.
+    let Ok(members) = conn.query::<(bool, String), _>(GROUP).await else {
+        return on.cannot_tell("the state of the replication group (SELECT ON performance_schema.*)");
+    };
+    let reachable = members.iter().filter(|(_, state)| state != "UNREACHABLE").count();
+    let own = members.iter().find(|(is_own, _)| *is_own).map_or("OFFLINE", |(_, state)| state);
+    on.fact("group", format!("this member is {own}, {reachable} of {} are reachable", members.len()));
+    if own != "ONLINE" {
+        on.find(&SPLIT, format!("this member of a replication group is {own}: the group does not see its locks"));
+    } else if reachable * 2 <= members.len() {
+        let reason =
+            format!("{reachable} of {} members of the group are reachable: it waits, or grants alone", members.len());
+        on.find(&SPLIT, reason);
     }
 }
 

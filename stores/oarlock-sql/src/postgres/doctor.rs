@@ -1,6 +1,6 @@
 //! Examines a server: what its commits are worth, and whether its locks can be used.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use oarlock_core::Result;
 use oarlock_core::doctor::{
@@ -101,6 +101,8 @@ UNION ALL SELECT 'micros', (extract(epoch FROM clock_timestamp()) * 1000000)::bi
 UNION ALL SELECT 'used', sum(numbackends)::text FROM pg_stat_database
 UNION ALL SELECT 'role_used', count(*)::text FROM pg_stat_activity WHERE usename = current_user
 UNION ALL SELECT 'role_limit', rolconnlimit::text FROM pg_roles WHERE rolname = current_user
+UNION ALL SELECT 'idle', coalesce(string_agg(extract(epoch FROM clock_timestamp() - state_change)::bigint::text, ' '), '')
+    FROM pg_stat_activity WHERE application_name = 'oarlock' AND state = 'idle' AND datname = current_database()
 UNION ALL SELECT 'queue', (pg_notification_queue_usage() * 100)::int::text
 UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication
 UNION ALL SELECT 'tables', (count(*) > 0)::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
@@ -279,6 +281,8 @@ impl ServerInfo {
         } else {
             on.connections(count("used"), limit);
         }
+        let idle = self.text("idle").split(' ').filter_map(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        on.idle(idle);
         let queue = self.number("queue");
         on.fact("notification queue", format!("{queue} %"));
         if queue >= 50 {

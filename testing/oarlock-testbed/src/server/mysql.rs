@@ -10,9 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use super::{Missing, Program, Server, Settings, dying_with_us, probe};
+use crate::ports::Port;
 
 /// The folder of servers under that of build products, and of this one in it.
 const UNPACKED: &str = "servers/mysql";
+
+/// The folder of plugins in what is unpacked.
+const PLUGINS: &str = "usr/lib/mysql/plugin";
 
 /// What a server keeps.
 const DATA: &str = "data";
@@ -60,6 +64,28 @@ impl Server<MySqlProgram> {
     /// As for [`Server::start_or_skip`].
     pub fn primary_or_skip() -> anyhow::Result<Option<Self>> {
         Self::start_with_or_skip(&[(NO_LOG, "0")])
+    }
+
+    /// [`Server::start_or_skip`] for a server that can begin a replication group (`group_replication_bootstrap_group`).
+    /// It has begun none.
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn member_of_group_or_skip() -> anyhow::Result<Option<Self>> {
+        // Without the program, the start below says what is missing.
+        let plugins = MySqlProgram::find().map_or_else(|_| PathBuf::new(), |program| program.home.join(PLUGINS));
+        let port = Port::reserve()?;
+        Self::start_with_or_skip(&[
+            (NO_LOG, "0"),
+            ("gtid-mode", "ON"),
+            ("enforce-gtid-consistency", "ON"),
+            ("plugin-dir", &plugins.display().to_string()),
+            ("plugin-load-add", "group_replication.so"),
+            ("loose-group-replication-group-name", "6f61726c-6f63-4b00-8000-000000000001"),
+            ("loose-group-replication-start-on-boot", "OFF"),
+            ("loose-group-replication-local-address", &port.addr().to_string()),
+            ("report-host", "127.0.0.1"),
+        ])
     }
 
     /// Starts a replica that follows the server at `primary` without holding it up, and waits until it answers. It only

@@ -1,8 +1,10 @@
 //! A user of Redis with the rights that a command gives it, and no other.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 
@@ -58,6 +60,30 @@ impl RedisUser {
         let password = format!(">{}", Self::PASSWORD);
         let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(self.rights.split(' ')).chain([&*password]).collect();
         redis_command(addr, &words).map(|_| ())
+    }
+}
+
+/// The commands that servers were asked for.
+#[derive(Debug, Default)]
+pub struct UsedCommands(Mutex<BTreeSet<String>>);
+
+impl UsedCommands {
+    /// Reads the counters of a server, which end with its process.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn note(&self, addr: SocketAddr) -> io::Result<()> {
+        let stats = redis_command(addr, &["INFO", "commandstats"])?;
+        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split([':', '|']).next());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(names.map(str::to_owned));
+        Ok(())
+    }
+
+    /// The commands among these rules that no server was asked for.
+    pub fn unused<'a>(&self, rights: &'a str) -> Vec<&'a str> {
+        let used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands = rights.split_whitespace().filter_map(|rule| rule.strip_prefix('+')?.split('|').next());
+        commands.filter(|command| !used.contains(*command)).collect()
     }
 }
 

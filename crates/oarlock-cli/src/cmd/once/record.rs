@@ -27,17 +27,51 @@ pub(super) struct Record {
     pub(super) code: Option<u8>,
 }
 
+/// A run that used no slot up: `--at-least-once`, and its command failed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct FailedRun {
+    pub(super) slot: String,
+    #[serde(flatten)]
+    pub(super) run: Record,
+}
+
+/// All that is recorded beside the last slot that is used up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Records {
+    /// How that slot ended.
+    #[serde(flatten)]
+    pub(super) last: Option<Record>,
+    /// A run of another slot since then that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed: Option<FailedRun>,
+}
+
 /// The longest name of a machine and process that is recorded, in bytes: with the longest slot it fits into a memo.
 pub(super) const MAX_BY: usize = 200;
 
 impl Record {
     pub(super) fn of(last: &LastSlot) -> Option<Self> {
-        last.record.as_deref().and_then(|record| serde_json::from_str(record).ok())
+        Records::of(last).last
     }
 
     pub(super) fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+impl Records {
+    pub(super) fn of(last: &LastSlot) -> Self {
+        last.record.as_deref().and_then(|record| serde_json::from_str(record).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Without a slot there is only the record of a run that failed.
+fn is_used_up(last: &LastSlot) -> bool {
+    !last.slot.is_empty()
 }
 
 pub(super) fn now() -> String {
@@ -61,7 +95,7 @@ pub(super) async fn forget(store: &Store, name: &ResourceName, slot: &str, yes: 
     let once = locks.once(name.as_str()).wait(Duration::ZERO);
     let quoted = text::quoted(name.as_str());
     let refused = |why: String| Failure::new(Code::Busy, format!("not forgotten: {why}."));
-    let last = once.last_with_record().await?;
+    let last = once.last_with_record().await?.filter(is_used_up);
     let Some(last) = last.filter(|last| *last.slot == *slot) else {
         let why = format!("{} is not the last slot of {quoted}; see --show", text::quoted(slot));
         return Err(refused(why));
@@ -86,7 +120,9 @@ pub(super) async fn show(store: &Store, name: &ResourceName) -> Result<Exit, Fai
     let locks = store.connect().await?;
     let last = locks.once(name.as_str()).last_with_record().await?;
     let running = !locks.inspect(name).await?.holders.is_empty();
-    let (clock, record) = (Clock::of(&locks), last.as_ref().and_then(Record::of));
+    let clock = Clock::of(&locks);
+    let Records { last: record, failed } = last.as_ref().map(Records::of).unwrap_or_default();
+    let last = last.filter(is_used_up);
     let value = json!({
         "name": name,
         "slot": last.as_ref().map(|last| &*last.slot),
@@ -94,6 +130,13 @@ pub(super) async fn show(store: &Store, name: &ResourceName) -> Result<Exit, Fai
         "started": record.as_ref().map(|record| &record.started),
         "ended": record.as_ref().and_then(|record| record.ended.as_ref()),
         "exit_code": record.as_ref().and_then(|record| record.code),
+        "failed": failed.as_ref().map(|FailedRun { slot, run }| json!({
+            "slot": slot,
+            "by": run.by,
+            "started": run.started,
+            "ended": run.ended,
+            "exit_code": run.code,
+        })),
         "running": running,
         "clock": clock,
     });
@@ -113,6 +156,9 @@ pub(super) async fn show(store: &Store, name: &ResourceName) -> Result<Exit, Fai
                     lines.push(format!("  last slot  {}", text::plain(&last.slot)));
                     lines.extend(record.iter().map(|record| format!("  ran        {}", told(record, running))));
                 }
+            }
+            if let Some(FailedRun { slot, run }) = &failed {
+                lines.push(format!("  failed     {} {}; it is not used up", text::plain(slot), told(run, false)));
             }
             lines.push(format!("  running    {}", if running { "yes" } else { "no" }));
             lines.push(format!("  clock      {whose}"));

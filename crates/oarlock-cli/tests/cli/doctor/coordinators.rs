@@ -18,6 +18,13 @@ fn but_version(mut found: Found) -> Found {
     found
 }
 
+/// What was asked of a server, and its answer.
+fn fact(found: &Found, what: &str) -> String {
+    let mut facts = found.report["facts"].as_array().unwrap().iter();
+    let fact = facts.find(|fact| fact["what"] == what).unwrap_or_else(|| panic!("{:#}", found.report));
+    fact["value"].as_str().unwrap().to_owned()
+}
+
 /// Waits until this is found, as a warning, and nothing else.
 fn until(url: &str, id: &str) {
     let give_up = Instant::now() + PATIENCE;
@@ -62,6 +69,14 @@ fn etcd() {
     let Some(alone) = Etcd::start_with_or_skip(&[("quota-backend-bytes", "4000000")]).unwrap() else { return };
     let found = but_version(doctor(&alone.url()));
     assert_eq!(found.ids, words(&["etcd-single"]), "{:#}", found.report);
+    // Its web server tells the time to the second.
+    let offset = fact(&found, "clock");
+    assert!(offset.ends_with("this machine's; locks of this store do not depend on it"), "{offset}");
+    let found = but_version(doctor_with(&alone.url(), &["--seen-fence", "1000000"]));
+    assert_eq!(found.ids, words(&["etcd-single", "fences-repeat"]), "{:#}", found.report);
+    let mut findings = found.report["findings"].as_array().unwrap().iter();
+    let repeats = findings.find(|finding| finding["id"] == "fences-repeat").unwrap();
+    assert_eq!(repeats["severity"], "void", "{repeats}");
     let value = "x".repeat(100_000);
     for number in 0..100 {
         if alone.ctl(&["put", &format!("k{number}"), &value]).is_err() {
@@ -163,7 +178,9 @@ fn nodes(server: &ZooKeeper) -> String {
 fn no_node_is_created() {
     let Some(server) = ZooKeeper::start_or_skip().unwrap() else { return };
     let before = nodes(&server);
-    assert_eq!(doctor(&server.url()).ids, words(&["zk-standalone"]));
+    let found = doctor(&server.url());
+    assert_eq!(found.ids, words(&["zk-standalone"]), "{:#}", found.report);
+    assert!(fact(&found, "clock").starts_with("cannot be measured"), "only by a write: {:#}", found.report);
     assert_eq!(nodes(&server), before);
     let locks = oarlock::blocking::connect(server.url()).unwrap();
     let guard = locks.mutex("deploy/prod").lock().unwrap();

@@ -3,12 +3,13 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use oarlock_testbed::{Flavour, MariaDb, PgBouncer, Postgres, SqlServer};
+use oarlock_testbed::{Flavour, MariaDb, MySql, PgBouncer, Postgres, Proxy, SqlServer};
+use rustix::process::Signal;
 
-use super::{Healthy, doctor, words};
-use crate::cli::support::PATIENCE;
+use super::{Healthy, doctor, doctor_with, words};
+use crate::cli::support::{PATIENCE, Running, TestContext};
 
 /// Feeds the client of a database; false where it is not installed.
 fn feed(program: &str, args: &[&str], script: &str) -> bool {
@@ -193,6 +194,67 @@ fn a_primary_and_its_replica() {
         let found = doctor(&both.url);
         assert!(found.code == 2 && found.ids.contains("mysql-two-primaries"), "{:#}", found.report);
     }
+}
+
+/// A machine that loses its network leaves its connections on the server, which hears of nothing.
+fn connections_that_are_left(url: &str, addr: SocketAddr) {
+    oarlock::blocking::setup::init(url, None).unwrap();
+    let context = TestContext::new();
+    let proxy = Proxy::start(addr).unwrap();
+    let mut hold = context.bare(["hold", "left/behind", "-t", "2s"]);
+    hold.env("OARLOCK_URL", proxy.url(url, addr)).stdin(Stdio::piped());
+    let mut holder = Running::start(hold);
+    holder.line();
+    assert!(!doctor(url).ids.contains("idle-connections"), "none has been idle for an hour");
+    proxy.cut();
+    holder.signal(Signal::KILL);
+    holder.finish();
+    let give_up = Instant::now() + PATIENCE;
+    let finding = loop {
+        let found = doctor_with(url, &["--max-idle", "1s"]);
+        let mut findings = found.report["findings"].as_array().unwrap().iter();
+        if let Some(finding) = findings.find(|finding| finding["id"] == "idle-connections") {
+            break finding.clone();
+        }
+        assert!(Instant::now() < give_up, "{:#}", found.report);
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert_eq!(finding["severity"], "note", "{finding}");
+    assert!(finding["reason"].as_str().unwrap().contains(&addr.to_string()), "{finding}");
+}
+
+#[test]
+fn connections_that_are_left_on_postgres() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    connections_that_are_left(&server.url(), server.addr());
+}
+
+#[test]
+fn connections_that_are_left_on_mariadb_and_mysql() {
+    for flavour in [Flavour::MariaDb, Flavour::MySql] {
+        let Some(server) = SqlServer::start_with_or_skip(flavour, &[]).unwrap() else { continue };
+        connections_that_are_left(&server.url(), server.addr());
+    }
+}
+
+/// The only member of a replication group, and one that has left it.
+#[test]
+fn a_replication_group() {
+    let Some(member) = MySql::member_of_group_or_skip().unwrap() else { return };
+    let sql = |script: &str| feed_mysql(member.addr(), script);
+    if !sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1; SET GLOBAL sync_binlog = 1") {
+        return;
+    }
+    let found = doctor(&member.url());
+    assert_eq!((found.code, found.ids), (2, words(&["mysql-cluster", "mysql-no-majority"])), "{:#}", found.report);
+    sql("SET GLOBAL group_replication_bootstrap_group = ON; START GROUP_REPLICATION");
+    let healthy = Healthy::at(&member.url(), &["mysql-cluster"]);
+    sql("CREATE USER app; GRANT ALL ON locks.* TO app");
+    let found = doctor(&member.url().replace("root@", "app@"));
+    assert_eq!(found.ids, words(&["mysql-cluster", "cannot-tell"]), "{:#}", found.report);
+    sql("STOP GROUP_REPLICATION; SET GLOBAL super_read_only = 0; SET GLOBAL read_only = 0");
+    let finding = healthy.breaks("mysql-no-majority", 2);
+    assert!(finding["reason"].as_str().unwrap().contains("OFFLINE"), "{finding}");
 }
 
 /// One node of Galera is a cluster; one that lost the others has no majority.

@@ -52,6 +52,11 @@ fn one_server() {
     healthy.breaks("redis-power-loss", 1);
     set(addr, "appendfsync", "always");
 
+    // Connections of clients that lost their power stay for ever.
+    set(addr, "tcp-keepalive", "0");
+    healthy.breaks("redis-keepalive", 1);
+    set(addr, "tcp-keepalive", "300");
+
     set(addr, "maxmemory-policy", "allkeys-lru");
     assert_eq!(doctor(&healthy.url).code, 0, "without a limit nothing is evicted");
     set(addr, "maxmemory", "100mb");

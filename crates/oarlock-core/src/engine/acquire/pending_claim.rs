@@ -86,8 +86,7 @@ impl PendingClaim {
             }
             None => {
                 self.abandon();
-                let error = Error::unreachable("no answer in time").on(self.core.info.scheme).during("attempt");
-                Err(error.about(&self.claim.resource))
+                Err(self.core.late(patience).during("attempt").about(&self.claim.resource))
             }
         }
     }
