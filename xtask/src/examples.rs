@@ -115,7 +115,7 @@ mod tests {
                 assert!(root.join(format!("crates/{package}/examples/{example}.rs")).exists(), "{command}");
                 if example == "sale" {
                     let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
-                    let run = SALE.map(|number| number.parse().expect("a number"));
+                    let run = SALE.map(|number| number.parse::<u64>().expect("a number"));
                     assert_eq!((numbers.len(), &numbers[2..]), (run.len(), &run[2..]), "{command}");
                 } else {
                     assert!(EXAMPLES.contains(&example), "no part of the tests runs {command}");
