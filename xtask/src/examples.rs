@@ -23,8 +23,12 @@ const EXAMPLES: &[&str] = &[
     "web_service",
 ];
 
-/// Those that are run on Redis as well: one with several clients, one with several processes.
-const ON_REDIS: &[&str] = &["cron_once", "paused_holder"];
+/// Those that are run on Redis as well: one with several clients, one with several processes, one
+/// whose lock an operator breaks.
+const ON_REDIS: &[&str] = &["cron_once", "paused_holder", "stop_on_loss"];
+
+/// The sale of `docs/guide/flash-sale.zh.md` with fewer orders: units, requests, processes, takers, segments.
+const SALE: [&str; 5] = ["100", "960", "8", "4", "16"];
 
 /// Longer than a server takes to start on a busy machine.
 const START: Duration = Duration::from_secs(30);
@@ -33,6 +37,8 @@ const START: Duration = Duration::from_secs(30);
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     EXAMPLES.iter().try_for_each(|example| stream(&mut command(workspace, example)))?;
     let folder = tempfile::tempdir().context("cannot make a folder")?;
+    let file = folder.path().join("sale.db");
+    stream(command(workspace, "sale").arg("--").arg(file).args(SALE))?;
     let Some(server) = Server::start(folder.path())? else { return Ok(()) };
     let done = ON_REDIS.iter().try_for_each(|example| {
         let url = format!("redis+unix://{}", folder.path().join("redis.sock").display());
@@ -88,6 +94,38 @@ impl Drop for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The `cargo run … --example` commands of the guide: the package, the features, the example, its arguments.
+    #[test]
+    fn every_command_of_the_guide_names_what_is_run() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of the repository");
+        let mut found = 0;
+        let pages = ["cookbook.md", "fences.md", "flash-sale.zh.md", "questions.md", "../testing.md"];
+        for text in pages.map(|page| read(&format!("docs/guide/{page}"))) {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let commands = text.split("cargo run ").skip(1).filter_map(|rest| rest.split('`').next());
+            for command in commands.filter(|command| command.contains("--example ")) {
+                let words: Vec<_> = command.split(' ').collect();
+                let after = |flag| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
+                let (package, example) = (after("-p").expect("-p"), *after("--example").expect("--example"));
+                let manifest = read(&format!("crates/{package}/Cargo.toml"));
+                let feature = after("--features").map(|name| format!("\n{name} = ["));
+                assert!(feature.is_none_or(|line| manifest.contains(&line)), "there is no such feature: {command}");
+                assert!(root.join(format!("crates/{package}/examples/{example}.rs")).exists(), "{command}");
+                if example == "sale" {
+                    let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+                    let run = SALE.map(|number| number.parse::<u64>().expect("a number"));
+                    assert_eq!((numbers.len(), &numbers[2..]), (run.len(), &run[2..]), "{command}");
+                } else {
+                    assert!(EXAMPLES.contains(&example), "no part of the tests runs {command}");
+                    assert!(after("--url").is_none() || ON_REDIS.contains(&example), "not run on Redis: {command}");
+                }
+                found += 1;
+            }
+        }
+        assert!(found > 12, "only {found} commands");
+    }
 
     #[test]
     fn every_example_of_the_library_runs_or_only_measures() {

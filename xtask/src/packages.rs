@@ -42,6 +42,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "curl",
+        purpose: "curl(1), which writes to an object store in the guide",
+        proof: "curl",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "redis-server",
         purpose: "the server behind redis: URLs",
         proof: "redis-server",

@@ -1,12 +1,13 @@
 //! Checks the pages of the documentation: links, the table of contents, programs, the catalogue of errors.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::{Component, Path, PathBuf};
 
 mod pages {
     mod book;
     mod manifests;
+    mod programs;
 }
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -35,6 +36,25 @@ fn pages() -> BTreeMap<PathBuf, String> {
         for entry in std::fs::read_dir(folder).expect("a folder of docs") {
             let path = entry.expect("an entry").path();
             if path.is_dir() { folders.push(path) } else { add(path) }
+        }
+    }
+    pages
+}
+
+/// The pages elsewhere. Those of crates are read by rustdoc, which checks their links.
+fn pages_elsewhere() -> BTreeMap<PathBuf, String> {
+    let mut folders: Vec<_> = [".github", "interop", "python"].iter().map(|folder| root().join(folder)).collect();
+    let mut pages = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+            let path = entry.expect("an entry").path();
+            let is_page = path.extension().is_some_and(|extension| extension == "md");
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with("node_modules") {
+                folders.push(path);
+            } else if is_page {
+                let page = path.strip_prefix(root()).expect("below the root").to_owned();
+                pages.insert(page.clone(), read(page));
+            }
         }
     }
     pages
@@ -128,8 +148,48 @@ fn dead_links(pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
 fn every_link_leads_to_a_file_and_a_heading() {
     let pages = pages();
     assert!(pages.len() > 50, "only {} pages were found", pages.len());
-    let dead = dead_links(&pages);
+    let elsewhere = pages_elsewhere();
+    assert!(elsewhere.contains_key(Path::new("interop/README.md")), "{:?}", elsewhere.keys());
+    let dead = dead_links(&pages.into_iter().chain(elsewhere).collect());
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+}
+
+/// How many clicks each page of `docs/` is away from `start`, without the table of contents.
+fn clicks(start: &str, pages: &BTreeMap<PathBuf, String>) -> BTreeMap<PathBuf, usize> {
+    let mut away = BTreeMap::from([(PathBuf::from(start), 0)]);
+    let mut next = VecDeque::from([PathBuf::from(start)]);
+    while let Some(page) = next.pop_front() {
+        for link in links(&pages[&page]) {
+            let target = resolve(&page, link.split('#').next().unwrap_or_default());
+            if pages.contains_key(&target) && !target.ends_with("SUMMARY.md") && !away.contains_key(&target) {
+                away.insert(target.clone(), away[&page] + 1);
+                next.push_back(target);
+            }
+        }
+    }
+    away
+}
+
+/// No page is an orphan: a reader gets from either README to each of them, and soon.
+#[test]
+fn every_page_is_three_clicks_away_at_most() {
+    let pages = pages();
+    for start in ["README.md", "README.zh.md"] {
+        let away = clicks(start, &pages);
+        let far = pages.keys().filter(|page| page.starts_with("docs") && !page.ends_with("SUMMARY.md"));
+        let far: Vec<_> = far.filter(|page| away.get(*page).is_none_or(|clicks| *clicks > 3)).collect();
+        assert!(far.is_empty(), "too far from {start}, or without a link to it: {far:?}");
+    }
+}
+
+#[test]
+fn an_orphan_is_found() {
+    let page = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
+    let pages = [page("README.md", "[a](docs/a.md)"), page("docs/a.md", "[b](b.md#c)"), page("docs/b.md", "")];
+    let orphans = [page("docs/SUMMARY.md", "[c](c.md)"), page("docs/c.md", "[a](a.md)")];
+    let away = clicks("README.md", &pages.into_iter().chain(orphans).collect());
+    let expected = [("README.md", 0), ("docs/a.md", 1), ("docs/b.md", 2)];
+    assert_eq!(away, BTreeMap::from(expected.map(|(name, clicks)| (PathBuf::from(name), clicks))));
 }
 
 #[test]
@@ -368,6 +428,23 @@ fn the_catalogue_has_every_kind_of_error_with_its_exit_code() -> Outcome {
         .map(|kind| (kind.to_owned(), (*codes.get(kind).unwrap_or(&numbers["Internal"])).to_owned()))
         .collect();
     assert_eq!(listed, expected, "docs/errors.md differs from ErrorKind and the exit codes");
+    Ok(())
+}
+
+/// The table of exit codes has every code of the command line, with its meaning and what to do.
+#[test]
+fn the_command_line_explains_every_exit_code() -> Outcome {
+    let exit = read("crates/oarlock-cli/src/exit.rs");
+    let codes = between(&exit, "enum Code {\n", "\n}").ok_or("no Code")?;
+    let codes: BTreeSet<_> = codes.lines().filter_map(|line| line.trim_end_matches(',').split_once(" = ")).collect();
+    assert!(codes.len() > 10 && codes.iter().any(|(_, code)| *code == "75"), "{codes:?}");
+    let page = read("docs/cli.md");
+    let rows = rows(page.split_once("\n## Exit codes\n").ok_or("no exit codes")?.1);
+    assert!(rows.iter().all(|row| row.len() == 3 && row.iter().all(|cell| !cell.is_empty())), "{rows:?}");
+    for (name, code) in codes {
+        let is_there = rows.iter().any(|row| row[0].split(", ").any(|listed| listed == code));
+        assert!(is_there, "docs/cli.md does not explain the exit code {code} ({})", name.trim());
+    }
     Ok(())
 }
 

@@ -27,6 +27,7 @@ struct App {
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Paid { left: i64 },
+    BadAmount,
     NotEnough,
     Busy,
     TooLate,
@@ -36,6 +37,7 @@ impl Answer {
     fn status(&self) -> u16 {
         match self {
             Self::Paid { .. } => 200,
+            Self::BadAmount => 400,
             Self::NotEnough => 422,
             Self::Busy => 503, // with `Retry-After: 1`
             Self::TooLate => 409,
@@ -45,6 +47,9 @@ impl Answer {
 
 /// Takes `amount` from an account. Errors are answered with 500, and logged.
 async fn withdraw(app: App, account: u32, amount: i64) -> Result<Answer, Failure> {
+    if amount <= 0 {
+        return Ok(Answer::BadAmount); // before the lock: a negative amount would pay into the account
+    }
     let lock = app.locks.mutex(format!("account/{account}")).wait(app.patience).reason("withdraw");
     let guard = match lock.lock().await {
         Ok(guard) => guard,
@@ -100,6 +105,10 @@ async fn main() -> Result<(), Failure> {
     let paid = statuses.iter().filter(|status| **status == 200).count();
     println!("12 requests for 10 each from 100: {statuses:?}");
 
+    // Nobody may pay in by withdrawing less than nothing.
+    let negative = withdraw(app.clone(), 7, -10).await?;
+    println!("a request for -10: {negative:?}, status {}", negative.status());
+
     // An operator holds the account: a request gives up in time, and says so.
     let held = locks.mutex("account/7").reason("audit").lock().await?;
     let hurried = App { patience: Duration::from_millis(500), ..app };
@@ -109,5 +118,8 @@ async fn main() -> Result<(), Failure> {
 
     // When the process is asked to end (TERM): no more requests, then this.
     locks.shutdown(Duration::from_secs(5)).await?;
+    if negative.status() != 400 {
+        return Err("a negative amount was accepted".into());
+    }
     if paid == 10 && refused == Answer::Busy { Ok(()) } else { Err("an account was overdrawn, or not emptied".into()) }
 }

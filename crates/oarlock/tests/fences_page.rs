@@ -1,24 +1,37 @@
 //! Runs the statements of `docs/guide/fences.md` on real servers, as they are on the page: the write of a holder is
-//! accepted, the late write of an older one is refused.
+//! accepted, the late write of an older one is refused. The SQL of other pages is run, or compared with that page:
+//! `docs/guide/questions.md`, `docs/guide/migrate/redisson.zh.md`, `docs/guide/migrate/advisory.md`,
+//! `docs/backends/postgres.md`, `docs/backends/mysql.md`.
 
 #![cfg(all(feature = "postgres", feature = "mysql"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use oarlock::fenced::TOO_LATE_SQLSTATE;
 use oarlock_testbed::server::{EtcdProgram, MariaDbProgram, PostgresProgram, RedisProgram, Server, redis_command};
 use rusqlite::Connection;
 
 const PAGE: &str = include_str!("../../../docs/guide/fences.md");
+const QUESTIONS: &str = include_str!("../../../docs/guide/questions.md");
+const REDISSON: &str = include_str!("../../../docs/guide/migrate/redisson.zh.md");
+const ADVISORY: &str = include_str!("../../../docs/guide/migrate/advisory.md");
+const POSTGRES: &str = include_str!("../../../docs/backends/postgres.md");
+const MYSQL: &str = include_str!("../../../docs/backends/mysql.md");
 const TABLE: &str = "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL);
 ALTER TABLE account ADD COLUMN fence BIGINT NOT NULL DEFAULT 0;
 INSERT INTO account (id, balance) VALUES (7, 100);\n";
 
 /// The code block of the page that contains these words.
 fn block(words: &str) -> &'static str {
-    let mut blocks = PAGE.split("```").skip(1).step_by(2).filter(|block| block.contains(words));
+    block_of(PAGE, words)
+}
+
+fn block_of(page: &'static str, words: &str) -> &'static str {
+    let mut blocks = page.split("```").skip(1).step_by(2).filter(|block| block.contains(words));
     let found = blocks.next().unwrap_or_else(|| panic!("no block of the page has {words:?}"));
     found.split_once('\n').unwrap().1
 }
@@ -40,6 +53,21 @@ fn client(program: &str, arguments: &[&str], input: &str) -> Output {
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Without comments, and with one space between two words.
+fn plain(sql: &str) -> String {
+    let code = sql.lines().map(|line| line.split("--").next().unwrap());
+    code.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn other_pages_have_the_same_statements() {
+    assert_eq!(plain(block_of(QUESTIONS, "SET balance")).trim_end_matches(';'), statement("PostgreSQL"));
+    assert_eq!(plain(block_of(REDISSON, "SET balance")), statement("MySQL, MariaDB, SQLite"));
+    for (page, words) in [(POSTGRES, "SELECT oarlock.check"), (MYSQL, "CALL oarlock_check")] {
+        assert_eq!(plain(block_of(page, words)), plain(block(words)));
+    }
 }
 
 #[test]
@@ -102,6 +130,17 @@ async fn postgres() {
     psql("SELECT oarlock.check('balance/7', 1794758298817435);");
     let late = psql(block("SELECT oarlock.check"));
     assert!(!late.status.success() && text(&late).contains(TOO_LATE_SQLSTATE), "{}", text(&late));
+
+    let rights = psql(&format!("CREATE ROLE app;{}", block_of(POSTGRES, "GRANT USAGE")));
+    assert!(rights.status.success() && text(&rights).matches("GRANT\n").count() == 3, "{}", text(&rights));
+    let locks = oarlock::connect(server.url()).await.unwrap();
+    let guard = locks.mutex("balance/7").lock().await.unwrap();
+    let listed = text(&psql(block_of(POSTGRES, "FROM oarlock.resource")));
+    assert!(listed.contains("balance/7") && listed.contains(&guard.fence().to_string()), "{listed}");
+    guard.release().await.unwrap();
+
+    let advisory = text(&psql(block_of(ADVISORY, "pg_advisory_lock")));
+    assert!(advisory.contains("pg_advisory_unlock") && advisory.lines().any(|line| line == " t"), "{advisory}");
 }
 
 #[tokio::test]
@@ -125,4 +164,92 @@ async fn mariadb() {
     sql("CALL oarlock_check('balance/7', 1794758298817435);");
     let late = sql(block("CALL oarlock_check"));
     assert!(!late.status.success() && text(&late).contains(TOO_LATE_SQLSTATE), "{}", text(&late));
+}
+
+/// An object with conditional writes, as S3 has them: its version, the fence in its metadata, its text.
+#[derive(Default)]
+struct Object {
+    version: u32,
+    fence: u64,
+    text: String,
+    /// Another holder writes with this fence after the next reading.
+    overtaken_by: Option<u64>,
+}
+
+impl Object {
+    /// Serves one request on a connection.
+    fn serve(&mut self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream);
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line: &String| !line.is_empty()) {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            lines.push(line.trim_end().to_owned());
+        }
+        let header = |name: &str| {
+            let mut named = lines.iter().filter_map(|line| line.split_once(": "));
+            named.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
+        };
+        let mut body = vec![0; header("Content-Length").map_or(0, |length| length.parse().unwrap())];
+        reader.read_exact(&mut body).unwrap();
+        let is_same = header("If-Match").is_none_or(|tag| tag == format!("\"{}\"", self.version));
+        let status = match lines[0].split(' ').next().unwrap() {
+            "PUT" if is_same => {
+                let fence = header("x-amz-meta-fence").unwrap().parse().unwrap();
+                self.write(fence, String::from_utf8(body).unwrap());
+                "200 OK"
+            }
+            "PUT" => "412 Precondition Failed",
+            _ => "200 OK",
+        };
+        let (version, fence) = (self.version, self.fence);
+        if let Some(fence) = self.overtaken_by.take() {
+            self.write(fence, format!("written with {fence}"));
+        }
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nETag: \"{version}\"\r\nx-amz-meta-fence: {fence}\r\nContent-Length: 0\r\n\
+             Connection: close\r\n\r\n"
+        );
+        reader.get_mut().write_all(answer.as_bytes()).unwrap();
+    }
+
+    fn write(&mut self, fence: u64, text: String) {
+        (self.version, self.fence, self.text) = (self.version + 1, fence, text);
+    }
+}
+
+#[test]
+fn object_store() {
+    if let Err(error) = Command::new("curl").arg("--version").output() {
+        assert!(std::env::var_os("CI").is_none(), "curl: {error}");
+        return println!("skipped: curl: {error}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/state.json", listener.local_addr().unwrap());
+    let object = Arc::new(Mutex::new(Object::default()));
+    let store = object.clone();
+    // Four writers read, and three of them write.
+    let server = std::thread::spawn(move || {
+        listener.incoming().take(7).for_each(|stream| store.lock().unwrap().serve(stream.unwrap()));
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let write = |fence: u64| {
+        std::fs::write(folder.path().join("state.json"), format!("written with {fence}")).unwrap();
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(block("x-amz-meta-fence")).current_dir(folder.path());
+        let output = shell.env("OBJECT", &url).env("OARLOCK_FENCE", fence.to_string()).output().unwrap();
+        (output.status.code().unwrap(), object.lock().unwrap().text.clone(), text(&output))
+    };
+    for (fence, code, stored) in [(41, 0, 41), (42, 0, 42), (41, 76, 42)] {
+        let (ended, text, said) = write(fence);
+        assert_eq!((ended, &*text), (code, &*format!("written with {stored}")), "fence {fence}: {said}");
+    }
+    // It has read, then another holder writes: the condition of its own write fails.
+    object.lock().unwrap().overtaken_by = Some(44);
+    let (ended, text, said) = write(43);
+    assert_eq!((ended, &*text), (22, "written with 44"), "{said}");
+    server.join().unwrap();
+    // No object store: it does not write without a condition.
+    let (ended, _, said) = write(45);
+    assert!(ended != 0 && said.contains("cannot read the object"), "{ended}: {said}");
 }

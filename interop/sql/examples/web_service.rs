@@ -25,6 +25,7 @@ pub struct App {
 /// The answer to a request.
 enum Answer {
     Paid { left: i64 },
+    BadAmount,
     NotEnough,
     Busy,
     TooLate,
@@ -34,6 +35,7 @@ impl IntoResponse for Answer {
     fn into_response(self) -> Response {
         match self {
             Self::Paid { left } => left.to_string().into_response(),
+            Self::BadAmount => (StatusCode::BAD_REQUEST, "the amount must be 1 or more\n").into_response(),
             Self::NotEnough => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")]).into_response(),
             Self::TooLate => StatusCode::CONFLICT.into_response(),
@@ -60,6 +62,9 @@ fn failed(why: &str) -> Response {
 }
 
 async fn withdraw(app: App, account: i64, amount: i64) -> Result<Answer, Failure> {
+    if amount <= 0 {
+        return Ok(Answer::BadAmount); // before the lock: a negative amount would pay into the account
+    }
     let lock = app.locks.mutex(format!("account/{account}")).wait(app.patience).reason("withdraw");
     let guard = match lock.lock().await {
         Ok(guard) => guard,

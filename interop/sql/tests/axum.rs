@@ -15,9 +15,14 @@ use web_service::{App, router};
 
 /// Sends a request for 10 from the account 7; the answer, with its headers.
 async fn withdraw(port: u16) -> String {
+    withdraw_amount(port, "10").await
+}
+
+async fn withdraw_amount(port: u16, amount: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let request =
-        "POST /accounts/7/withdraw/10 HTTP/1.1\r\nHost: shop\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let request = format!(
+        "POST /accounts/7/withdraw/{amount} HTTP/1.1\r\nHost: shop\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_string(&mut answer));
@@ -56,6 +61,15 @@ async fn an_account_is_not_overdrawn() {
     }
     statuses.sort_unstable();
     assert_eq!(statuses, [vec!["200"; 10], vec!["422"; 2]].concat());
+
+    // Neither a negative amount, which would pay in, nor nothing, nor what is no number.
+    for amount in ["-10", "0", "-9223372036854775808", "ten"] {
+        let refused = withdraw_amount(port, amount).await;
+        assert_eq!(status(&refused), "400", "{amount}: {refused}");
+        assert!(amount == "ten" || refused.ends_with("the amount must be 1 or more\n"), "{amount}: {refused}");
+    }
+    let left: i64 = sqlx::query_scalar("select balance from account").fetch_one(&pool).await.unwrap();
+    assert_eq!(left, 0);
 
     // An operator holds the account: a request gives up in time, and says so.
     let held = locks.mutex("account/7").reason("audit").lock().await.unwrap();

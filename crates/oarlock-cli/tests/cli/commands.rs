@@ -325,16 +325,17 @@ fn few_are_left_out() {
             });
             let words: Vec<_> = words.collect();
             let has_all = !words.is_empty() && words.iter().all(|word| test.contains(word));
+            let page = Path::new(&block.page).file_name().unwrap().to_str().unwrap();
             // Another test compares the README in Chinese with the other one.
-            let page = Path::new(&block.page).file_name().unwrap().to_str().unwrap().replace(".zh.", ".");
-            assert!(test.contains(&page) || has_all, "{file} has not all of {words:?} of {}", block.place());
+            let is_named = test.contains(page) || test.contains(&page.replace(".zh.", "."));
+            assert!(is_named || has_all, "{file} has not all of {words:?} of {}", block.place());
         }
     }
     let reasons: Vec<_> = blocks.iter().filter_map(|block| block.mark("not run")).collect();
     assert!(reasons.iter().all(|reason| reason.len() > 10), "a reason for each: {reasons:?}");
     let guide = |block: &&Block| !block.page.starts_with("docs/") || block.page.starts_with("docs/guide");
     let guide = blocks.iter().filter(guide).filter(|block| block.mark("not run").is_some()).count();
-    assert!(guide <= 3 && reasons.len() <= 12, "too many commands are not run: {reasons:?}");
+    assert!(guide == 0 && reasons.len() <= 8, "too many commands are not run: {reasons:?}");
 }
 
 /// The arguments of each `oarlock` command in a text, up to what it starts itself.
