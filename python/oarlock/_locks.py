@@ -21,6 +21,9 @@ from .errors import ConfigError, Error, Lost
 #: Seconds, or a `timedelta`.
 Span = Union[float, timedelta]
 
+# Inside `Locks`, `list` is a method.
+_States = list[State]
+
 
 def _seconds(span: Optional[Span]) -> Optional[float]:
     return span.total_seconds() if isinstance(span, timedelta) else span
@@ -352,13 +355,21 @@ class Locks:
         """As `inspect()`."""
         return cast(State, await call(self._client.inspect, name))
 
-    def list(self) -> list[State]:
+    def list(self) -> _States:
         """All locks that are held or waited for."""
         return self._client.list()
+
+    async def list_async(self) -> _States:
+        """As `list()`."""
+        return cast(_States, await call(self._client.list))
 
     def break_hold(self, name: str, fence: int, *, by: str, why: str = "", grace: Span = 0.0) -> bool:
         """Ends the hold with this fence, of another program; false if there is none. The holder hears of it."""
         return self._client.break_hold(name, fence, by, why, _seconds(grace) or 0.0)
+
+    async def break_hold_async(self, name: str, fence: int, *, by: str, why: str = "", grace: Span = 0.0) -> bool:
+        """As `break_hold()`."""
+        return cast(bool, await call(self._client.break_hold, name, fence, by, why, _seconds(grace) or 0.0))
 
     def close(self, patience: Span = 5.0) -> None:
         """Releases all locks of this client, and waits for that, at most `patience`. The end of the program does so, too."""

@@ -185,3 +185,21 @@ def test_a_task_that_is_abandoned_releases(store: Store, locks: oarlock.Locks) -
 
     eventually("the lock is free", free)
     client.close()
+
+
+def test_a_coroutine_lists_locks_and_ends_a_hold(store: Store) -> None:
+    async def main() -> None:
+        async with await oarlock.connect_async(store.url) as locks:
+            name = store.name()
+            guard = await locks.mutex(name, ttl=BOUND).lock_async()
+            assert name in [state.name for state in await locks.list_async()]
+            assert name in [state.name for state in locks.list()]
+            assert not await locks.break_hold_async(name, guard.fence + 1, by="a test"), "another hold"
+            assert guard.is_held()
+            assert await locks.break_hold_async(name, guard.fence, by="a test", why="it is in the way")
+            await asyncio.wait_for(guard.lost_async(), BOUND)
+            again = locks.mutex(name).lock()
+            assert again.fence > guard.fence
+            assert locks.break_hold(name, again.fence, by="a test")
+
+    asyncio.run(main())

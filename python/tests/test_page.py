@@ -7,14 +7,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from conftest import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="the page is in the repository, not beside these tests")
 def test_the_program_of_the_page_runs(store: Store) -> None:
     program = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     for shown, ours in [("redis://localhost", store.url), ("deploy/prod", store.name())]:

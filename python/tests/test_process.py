@@ -16,11 +16,18 @@ def interpreter(code: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+# A shell starts what runs in the background with Ctrl-C ignored, and Python then leaves it so.
+WAIT = """
+import signal, sys, oarlock
+signal.signal(signal.SIGINT, signal.default_int_handler)
+oarlock.connect(sys.argv[1]).mutex(sys.argv[2], wait=float("inf")).lock()
+"""
+
+
 def test_ctrl_c_ends_a_wait(store: Store, locks: oarlock.Locks) -> None:
     name = store.name()
-    code = "import sys, oarlock; oarlock.connect(sys.argv[1]).mutex(sys.argv[2], wait=float('inf')).lock()"
     with locks.mutex(name):
-        waiter = interpreter(code, store.url, name)
+        waiter = interpreter(WAIT, store.url, name)
         eventually("it waits", lambda: locks.inspect(name).waiters)
         waiter.send_signal(signal.SIGINT)
         _, errors = waiter.communicate(timeout=BOUND)

@@ -31,6 +31,8 @@ pub(crate) enum Invocation {
     Package,
     /// Make what users install.
     Dist,
+    /// Check and make a release, and say how to publish it.
+    Release,
     /// Run the simulation over many seeds.
     Simulate(SimulateOptions),
     /// Feed hostile bytes to every reader.
@@ -86,6 +88,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Invocation
         "setup" => alone("setup", Invocation::Setup, args),
         "package" => alone("package", Invocation::Package, args),
         "dist" => alone("dist", Invocation::Dist, args),
+        "release" => alone("release", Invocation::Release, args),
         "test" => parse_test(args),
         "bench" => parse_bench(args),
         "faults" => Ok(Invocation::Faults(args.collect())),
@@ -186,6 +189,7 @@ cargo xtask bench --peers [--only NAME]…  measure locks beside those of other 
     --only NAME    this store or library only, and write nothing; may be repeated
 cargo xtask package                       pack every published crate, and compile what was packed
 cargo xtask dist                          make what users install: program, archive, Debian package, wheel
+cargo xtask release                       check and make a release, and print the commands that publish it
 cargo xtask simulate [--seeds N] [--from S] [--jobs J]
                                           the simulation of the engine over N seeds (a million)
     --replay SEED  one world only: a seed, or the JSON that a failure prints
@@ -280,6 +284,7 @@ mod tests {
             ("test --only docs=etcd", "docs"),
             ("setup now", "now"),
             ("dist fast", "fast"),
+            ("release --publish", "--publish"),
         ] {
             let why = parsed(line).expect_err(line);
             assert!(why.contains(word), "{line}: {why}");
@@ -289,9 +294,8 @@ mod tests {
     #[test]
     fn help_lists_every_command_and_part() {
         let text = help();
-        for word in
-            ["test", "bench", "faults", "interop", "package", "dist", "setup", "help", "--all", "--only", "--peers"]
-        {
+        let commands = ["test", "bench", "faults", "interop", "package", "dist", "release", "setup", "help"];
+        for word in commands.into_iter().chain(["--all", "--only", "--peers"]) {
             assert!(text.contains(word), "{word}");
         }
         for part in Part::ALL {

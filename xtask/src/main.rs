@@ -19,6 +19,7 @@ mod parts;
 mod programs;
 mod python;
 mod readme;
+mod release;
 mod report;
 mod setup;
 mod simulate;
@@ -77,6 +78,7 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         Invocation::Package => package::run(&Workspace::find()?),
         Invocation::Dist => dist::run(&Workspace::find()?).map(drop),
+        Invocation::Release => release::run(&Workspace::find()?),
         Invocation::Simulate(options) => simulate::run(&Workspace::find()?, options),
         Invocation::Fuzz(options) => fuzz::run(&Workspace::find()?, options),
         Invocation::Mutants(only) => mutants::run(&Workspace::find()?, only),

@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 }
 
 /// The crates that go to the registry, as `cargo metadata` shows them.
-fn published(workspace: &Workspace) -> anyhow::Result<Vec<Value>> {
+pub(crate) fn published(workspace: &Workspace) -> anyhow::Result<Vec<Value>> {
     let mut metadata = workspace.cargo(["metadata", "--locked", "--no-deps", "--format-version", "1"]);
     let output = metadata.stderr(Stdio::inherit()).output().context("cannot start cargo metadata")?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata said nothing")?;

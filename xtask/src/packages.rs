@@ -138,6 +138,13 @@ pub(crate) const LONG_PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "libmariadb-dev",
+        purpose: "the client library of MariaDB, which diesel links",
+        proof: "mariadb_config",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "musl-tools",
         purpose: "musl-gcc(1), for a program without libraries",
         proof: "musl-gcc",

@@ -341,3 +341,63 @@ fn a_skipped_language_is_named_and_fails_in_ci() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("interop failed: skipped") && stderr.contains("python, node, go, java"), "{stderr}");
 }
+
+/// A scene with one crate that is published, and one commit.
+fn release_scene(name: &str, script: &'static str) -> Scene {
+    let scene = Scene::new(name, script);
+    let folder = &scene.folder;
+    for (file, text) in [
+        ("CHANGELOG.md", "# Changelog\n\n## [0.2.0] - 2026-12-01\n\n- A lock.\n"),
+        ("python/Cargo.toml", "[package]\nversion = \"0.2.0\"\n"),
+        ("one/LICENSE-MIT", &"A licence. ".repeat(50)),
+        ("one/LICENSE-APACHE", &"A licence. ".repeat(50)),
+        // What the stand-ins write is no change.
+        (".gitignore", "/log\n/installed\n/target\n"),
+    ] {
+        fs::create_dir_all(folder.join(file).parent().expect("a folder")).expect("a folder");
+        fs::write(folder.join(file), text).expect("a file");
+    }
+    // As `cargo metadata` prints it.
+    let metadata = r#"{"packages": [{"name": "one", "version": "0.2.0", "dependencies": [], "publish": null,
+        "manifest_path": "HERE/one/Cargo.toml", "description": "x", "license": "x", "repository": "x", "readme": "x",
+        "rust_version": "1.89", "keywords": ["x"], "categories": ["x"], "metadata": {"docs": {"rs": {}}}}]}"#;
+    let metadata = metadata.replace("HERE", &folder.display().to_string());
+    fs::write(folder.join("installed/metadata.json"), metadata).expect("a file");
+    let who = ["-c", "user.name=Test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"];
+    for arguments in [&["init", "--quiet"][..], &["add", "."], &["commit", "--quiet", "--message", "first"]] {
+        let status = Command::new("git").args(who).args(arguments).current_dir(folder).status();
+        assert!(status.expect("git starts").success(), "git {arguments:?}");
+    }
+    scene
+}
+
+/// Packing succeeds, and building does not.
+const RELEASE: &str = r#"case "$name $1" in
+    "cargo metadata") cat "$INSTALLED/metadata.json";;
+    "cargo build") exit 3;;
+esac"#;
+
+#[test]
+fn a_release_packs_then_builds_and_publishes_nothing() {
+    let scene = release_scene("release", RELEASE);
+    let output = scene.run(&["release"]);
+    let text = stdout(&output);
+    assert!(text.contains("release: 0.2.0, after none") && text.contains("no release is tagged yet"), "{text}");
+    assert_eq!(output.status.code(), Some(3), "the build failed: {text}");
+    assert!(!text.contains("cargo publish"), "{text}");
+    let log = scene.calls("cargo");
+    let first_words: Vec<_> = log.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(first_words, ["metadata", "metadata", "package", "build"]);
+}
+
+#[test]
+fn a_commit_that_is_not_ready_is_not_packed() {
+    let scene = release_scene("release-not-ready", RELEASE);
+    fs::write(scene.folder.join("README.md"), "changed").expect("a file");
+    fs::write(scene.folder.join("python/Cargo.toml"), "[package]\nversion = \"0.1.0\"\n").expect("a file");
+    let output = scene.run(&["release"]);
+    assert_eq!(output.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(why.contains("README.md") && why.contains("python/Cargo.toml has the version `0.1.0`"), "{why}");
+    assert!(scene.calls("cargo").iter().all(|call| call.starts_with("metadata")), "{:?}", scene.calls("cargo"));
+}

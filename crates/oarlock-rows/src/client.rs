@@ -18,8 +18,8 @@ pub enum Dialect {
 
 /// A connection or a transaction of a database client.
 ///
-/// It is there for `tokio_postgres`, `mysql_async`, `rusqlite` and sqlx behind features, and takes about thirty lines for
-/// another one: a pool's connection, your own.
+/// It is there for `tokio_postgres`, `mysql_async`, `rusqlite`, sqlx and diesel behind features, and takes about thirty
+/// lines for another one: a pool's connection, your own.
 ///
 /// # Cancel safety
 /// As that of the client: a request whose future is dropped may still be carried out.
@@ -56,6 +56,11 @@ pub trait Client {
     /// `postgres::transaction`, `mysql::transaction` or the client's own call.
     fn in_transaction(&self) -> bool {
         false
+    }
+
+    /// Whether [`rows`](Self::rows) reads what a procedure returns (`CALL`).
+    fn reads_calls(&self) -> bool {
+        true
     }
 
     /// Why rows cannot be locked here now, if so.

@@ -2,17 +2,22 @@
 //!
 //! diesel has row locks of its own (`for_update()`, `skip_locked()`, `no_wait()`). What it lacks is here: which errors
 //! mean that another transaction was in the way, a transaction that is rerun then, and a limit for the wait.
-//! [`Postgres`] makes a connection a [`Client`], for stock inside a transaction.
+//! [`Postgres`] and [`MySql`] make a connection a [`Client`], for [`Versioned`](crate::Versioned),
+//! [`Locked`](crate::Locked) and stock.
 
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use diesel::connection::{LoadConnection, TransactionManager as _};
+use diesel::backend::Backend;
+use diesel::connection::{LoadConnection, SimpleConnection as _, TransactionManager as _};
+use diesel::mysql::Mysql;
 use diesel::pg::Pg;
-use diesel::query_builder::QueryFragment;
+use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
 use diesel::result::{DatabaseErrorKind, Error};
 use diesel::row::{Field as _, NamedRow};
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::{BigInt, Binary, Bool, Double, Text};
 use diesel::{Connection, QueryableByName, RunQueryDsl as _, deserialize, sql_query};
 
 use crate::{Classify, Client, Contention, Dialect, Done, Failed, Retry};
@@ -108,99 +113,185 @@ fn in_transaction<C: Connection>(conn: &mut C) -> bool {
     status.transaction_depth().is_ok_and(|depth| depth.is_some())
 }
 
-/// A connection of diesel to PostgreSQL as a [`Client`]: its futures never wait, because the connection blocks.
-///
-/// A row is the text of its last column: this is for `oarlock_stock::inside`. Read rows of your own with diesel.
-pub struct Postgres<'a, C> {
-    conn: &'a mut C,
-    in_transaction: bool,
-}
-
-impl<'a, C: Connection> Postgres<'a, C> {
-    /// This connection.
-    pub fn new(conn: &'a mut C) -> Self {
-        let in_transaction = in_transaction(conn);
-        Self { conn, in_transaction }
-    }
-}
-
-impl<C> fmt::Debug for Postgres<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Postgres").field("in_transaction", &self.in_transaction).finish_non_exhaustive()
-    }
-}
-
 /// A value to send.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
     /// Text.
     Text(String),
-    /// A whole number.
+    /// A whole number; a smaller column takes it, if it fits.
     Integer(i64),
+    /// A number.
+    Float(f64),
+    /// True or false.
+    Bool(bool),
+    /// Bytes.
+    Bytes(Vec<u8>),
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
+macro_rules! from {
+    ($($type:ty => $value:ident),*) => {
+        $(impl From<$type> for Value {
+            fn from(value: $type) -> Self {
+                Self::$value(value.into())
+            }
+        })*
+    };
 }
 
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Integer(number)
-    }
-}
+from!(String => Text, &str => Text, i64 => Integer, i32 => Integer, u32 => Integer, f64 => Float, bool => Bool);
+from!(Vec<u8> => Bytes);
 
-/// The text of the last column.
+/// A row, read as `R`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LastText(Option<String>);
+pub struct Row<R> {
+    columns: R,
+    last: Option<String>,
+}
 
-impl QueryableByName<Pg> for LastText {
-    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
-        let field = row.field_count().checked_sub(1).and_then(|last| diesel::row::Row::get(row, last));
-        let value = field.as_ref().and_then(|field| field.value());
-        Ok(Self(value.map(|value| String::from_utf8(value.as_bytes().to_vec())).transpose()?))
+impl<R> Row<R> {
+    /// What was read.
+    pub fn into_inner(self) -> R {
+        self.columns
     }
 }
 
-/// The statement with its values.
-fn bound(
-    sql: &str,
-    values: Vec<Value>,
-) -> diesel::query_builder::BoxedSqlQuery<'_, Pg, diesel::query_builder::SqlQuery> {
-    values.into_iter().fold(sql_query(sql).into_boxed(), |query, value| match value {
-        Value::Text(text) => query.bind::<Text, _>(text),
-        Value::Integer(number) => query.bind::<BigInt, _>(number),
-    })
+impl<R> Deref for Row<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.columns
+    }
 }
 
-impl<C: LoadConnection<Backend = Pg> + Send> Client for Postgres<'_, C>
-where
-    for<'q> diesel::query_builder::BoxedSqlQuery<'q, Pg, diesel::query_builder::SqlQuery>: QueryFragment<Pg>,
-{
-    type Row = LastText;
-    type Value = Value;
-    type Error = Error;
+/// Stands for a row whose columns are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread;
 
-    fn dialect(&self) -> Dialect {
-        Dialect::Postgres
+impl<DB: Backend> QueryableByName<DB> for Unread {
+    fn build<'a>(_: &impl NamedRow<'a, DB>) -> deserialize::Result<Self> {
+        Ok(Self)
     }
+}
 
-    async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<LastText>, Error> {
-        bound(sql, values).load(self.conn)
+/// What MySQL says of a statement that begins or ends a transaction: diesel prepares all but those of a batch.
+const NOT_PREPARED: &str = "not supported in the prepared statement protocol";
+
+macro_rules! client {
+    ($(#[$doc:meta])* $client:ident, $backend:ty) => {
+        $(#[$doc])*
+        pub struct $client<C, R = Unread> {
+            conn: C,
+            dialect: Dialect,
+            in_transaction: bool,
+            reads: PhantomData<fn() -> R>,
+        }
+
+        impl<C, R> $client<C, R> {
+            /// The same connection, whose rows are read as `T`.
+            pub fn reading<T: QueryableByName<$backend>>(self) -> $client<C, T> {
+                let Self { conn, dialect, in_transaction, .. } = self;
+                $client { conn, dialect, in_transaction, reads: PhantomData }
+            }
+
+            /// The statement with its values.
+            fn bound(sql: &str, values: Vec<Value>) -> BoxedSqlQuery<'_, $backend, SqlQuery> {
+                values.into_iter().fold(sql_query(sql).into_boxed(), |query, value| match value {
+                    Value::Text(text) => query.bind::<Text, _>(text),
+                    Value::Integer(number) => query.bind::<BigInt, _>(number),
+                    Value::Float(number) => query.bind::<Double, _>(number),
+                    Value::Bool(is) => query.bind::<Bool, _>(is),
+                    Value::Bytes(bytes) => query.bind::<Binary, _>(bytes),
+                })
+            }
+        }
+
+        impl<C, R> fmt::Debug for $client<C, R> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut debug = f.debug_struct(stringify!($client));
+                debug.field("in_transaction", &self.in_transaction).finish_non_exhaustive()
+            }
+        }
+
+        impl<R: QueryableByName<$backend>> QueryableByName<$backend> for Row<R> {
+            fn build<'a>(row: &impl NamedRow<'a, $backend>) -> deserialize::Result<Self> {
+                let field = row.field_count().checked_sub(1).and_then(|last| diesel::row::Row::get(row, last));
+                let value = field.as_ref().and_then(|field| field.value());
+                // Only statements of this crate need it, and theirs is text.
+                let last = value.and_then(|value| String::from_utf8(value.as_bytes().to_vec()).ok());
+                Ok(Self { columns: R::build(row)?, last })
+            }
+        }
+
+        impl<C, R> Client for $client<C, R>
+        where
+            C: DerefMut<Target: LoadConnection<Backend = $backend>> + Send,
+            R: QueryableByName<$backend> + Send + 'static,
+        {
+            type Row = Row<R>;
+            type Value = Value;
+            type Error = Error;
+
+            fn dialect(&self) -> Dialect {
+                self.dialect
+            }
+
+            async fn rows(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row<R>>, Error> {
+                Self::bound(sql, values).load(&mut *self.conn)
+            }
+
+            async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Error> {
+                let is_plain = values.is_empty();
+                match Self::bound(sql, values).execute(&mut *self.conn) {
+                    // A statement that changes rows can always be prepared.
+                    Err(Error::DatabaseError(_, said)) if is_plain && said.message().contains(NOT_PREPARED) => {
+                        self.conn.batch_execute(sql).map(|()| 0)
+                    }
+                    changed => changed.map(|changed| u64::try_from(changed).unwrap_or(u64::MAX)),
+                }
+            }
+
+            fn last_text(row: &Row<R>) -> Option<String> {
+                row.last.clone()
+            }
+
+            fn in_transaction(&self) -> bool {
+                self.in_transaction
+            }
+
+            // diesel expects to know the columns before a procedure has run.
+            fn reads_calls(&self) -> bool {
+                false
+            }
+        }
+    };
+}
+
+client! {
+    /// A connection of diesel to PostgreSQL as a [`Client`]: borrowed, as inside a transaction, or owned, as from a pool.
+    /// Its futures never wait, because the connection blocks.
+    Postgres, Pg
+}
+
+client! {
+    /// A connection of diesel to MySQL or MariaDB as a [`Client`]: borrowed, as inside a transaction, or owned, as from a
+    /// pool. Its futures never wait, because the connection blocks.
+    MySql, Mysql
+}
+
+impl<C: DerefMut<Target: Connection<Backend = Pg>>> Postgres<C> {
+    /// This connection. Whether it is in a transaction is looked at now.
+    pub fn new(mut conn: C) -> Self {
+        let in_transaction = in_transaction(&mut *conn);
+        Self { conn, dialect: Dialect::Postgres, in_transaction, reads: PhantomData }
     }
+}
 
-    async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Error> {
-        let changed = bound(sql, values).execute(self.conn)?;
-        Ok(u64::try_from(changed).unwrap_or(u64::MAX))
-    }
-
-    fn last_text(row: &LastText) -> Option<String> {
-        row.0.clone()
-    }
-
-    fn in_transaction(&self) -> bool {
-        self.in_transaction
+impl<C: DerefMut<Target: Connection<Backend = Mysql>>> MySql<C> {
+    /// This connection, and which of the two servers it is: diesel does not tell. Whether it is in a transaction is looked
+    /// at now.
+    pub fn new(mut conn: C, dialect: Dialect) -> Self {
+        let in_transaction = in_transaction(&mut *conn);
+        Self { conn, dialect, in_transaction, reads: PhantomData }
     }
 }

@@ -345,7 +345,7 @@ impl<C: Conn> Sql<C> {
         if self.conn.dialect() == Dialect::Postgres {
             return self.take_at_once(order, segment).await;
         }
-        if schema::is_mysql(self.conn.dialect()) {
+        if schema::is_mysql(self.conn.dialect()) && self.conn.reads_calls() {
             return self.take_by_call(order, segment).await;
         }
         transaction!(self, conn => {

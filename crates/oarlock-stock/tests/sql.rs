@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oarlock_rows::postgres::Cached;
 use oarlock_stock::{Error, Order, Shelf, Sql, State, Stock, Take, inside};
-use oarlock_testbed::Postgres;
+use oarlock_testbed::{MariaDb, Postgres};
 use rusqlite::Connection;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -221,6 +221,35 @@ async fn postgres_forgets_what_ended_and_a_pool_survives_its_restart() {
     assert_eq!(stock.count("purge").await.unwrap(), before);
     taken(&stock, "purge", "taker 0", 1).await;
     assert_eq!(stock.count("purge").await.unwrap(), before, "the same order takes nothing more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_forgets_what_ended_and_a_pool_survives_its_restart() {
+    let Some(server) = MariaDb::start_or_skip().unwrap() else { return };
+    let url = server.url();
+    let stock = Stock::pooled(2, move || {
+        let url = url.clone();
+        async move {
+            let conn = mysql_async::Conn::from_url(url).await;
+            Ok(Sql::new(conn.map_err(|error| Error::Store(error.into()))?))
+        }
+    });
+    what_ended_is_forgotten(&stock).await;
+    // Two clients that purge at once forget each reservation once.
+    for id in 0..6 {
+        let id = format!("late {id}");
+        taken(&stock, "purge", &id, 1).await;
+        stock.confirm("purge", &id).await.unwrap();
+    }
+    let before = stock.count("purge").await.unwrap();
+    let (one, other) = tokio::join!(stock.purge("purge", Duration::ZERO), stock.purge("purge", Duration::ZERO));
+    assert_eq!(one.unwrap() + other.unwrap(), 6);
+    assert_eq!(stock.count("purge").await.unwrap(), before, "the units stay counted");
+    server.kill().unwrap();
+    server.restart().unwrap();
+    // Every idle connection is dead: the first call opens another one, and no caller hears of it.
+    assert_eq!(stock.count("purge").await.unwrap(), before);
+    assert_eq!(stock.purge("purge", Duration::ZERO).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,3 +24,11 @@ pub fn orders_of(seller: u64) -> impl Iterator<Item = oarlock_stock::Order> {
 pub fn sold(line: Option<oarlock_stock::Reservation>) -> bool {
     line.is_some_and(|line| line.state == oarlock_stock::State::Sold)
 }
+
+/// The value of a future that never waits long: those of a connection of diesel block instead.
+///
+/// # Panics
+/// Where there is no runtime to be had.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(future)
+}

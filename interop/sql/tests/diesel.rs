@@ -7,9 +7,11 @@ use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 use diesel::result::Error;
 use oarlock_rows::diesel::{Postgres as OnPostgres, transaction, wait_up_to};
-use oarlock_rows::{Classify as _, Contention, Dialect, Retry};
-use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, orders_of, sold};
-use oarlock_stock::{Order, Take, inside};
+use oarlock_rows::{
+    Change, Classify as _, Contention, Dialect, Locked, Mode, Outcome, Retry, Version, Versioned, Wait,
+};
+use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, now, orders_of, sold};
+use oarlock_stock::{Order, Sql, Stock, Take, inside};
 use oarlock_testbed::Postgres;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,11 +30,6 @@ fn retry() -> Retry {
 fn pool(server: &Postgres) -> Pool<ConnectionManager<PgConnection>> {
     let pool = Pool::builder().max_size(8).connection_timeout(PATIENCE);
     pool.build(ConnectionManager::new(server.url())).unwrap()
-}
-
-/// The futures of a connection that blocks are done when they are polled.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 /// Decides by a row that diesel has locked.
@@ -69,7 +66,7 @@ fn a_locked_row_sells_no_more_than_there_is() {
 /// Sells from segments, and writes the shop's own row in the same transaction.
 fn order(conn: &mut PgConnection, order: &Order) -> Result<bool, Boxed> {
     let done = transaction(conn, &retry(), |conn| {
-        let mut on = OnPostgres::new(conn);
+        let mut on = OnPostgres::new(&mut *conn);
         if let Take::SoldOut { .. } = now(inside(&mut on)?.take(order))? {
             return Ok(false);
         }
@@ -88,14 +85,11 @@ fn order(conn: &mut PgConnection, order: &Order) -> Result<bool, Boxed> {
 fn stock_inside_a_transaction_sells_no_more_than_there_is() {
     let Some(server) = Postgres::start_or_skip().unwrap() else { return };
     let pool = pool(&server);
-    let tokio = tokio::runtime::Runtime::new().unwrap();
-    let stock = tokio.block_on(async {
-        let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
-        let stock = oarlock_stock::Stock::new(oarlock_stock::Sql::new(pool.acquire().await.unwrap()));
+    let stock = Stock::new(Sql::new(OnPostgres::new(pool.get().unwrap())));
+    now(async {
         stock.init().await.unwrap();
         stock.create("ticket", 4).await.unwrap();
         stock.restock("ticket", "delivery 1", UNITS).await.unwrap();
-        stock
     });
     pool.get().unwrap().batch_execute("create table orders (id text primary key)").unwrap();
     let sellers: Vec<_> = (0..SELLERS)
@@ -108,10 +102,11 @@ fn stock_inside_a_transaction_sells_no_more_than_there_is() {
         })
         .collect();
     let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
-    let count = tokio.block_on(stock.count("ticket")).unwrap();
+    let count = now(stock.count("ticket")).unwrap();
     assert_eq!((sold as u64, count.sold, count.available), (UNITS, UNITS, 0), "{count:?}");
-    // A connection of sqlx goes back to its pool by a task.
-    tokio.block_on(async move { drop(stock) });
+    // Orders that ended are forgotten, and stay counted.
+    assert_eq!(now(stock.purge("ticket", Duration::ZERO)).unwrap(), UNITS);
+    assert_eq!(now(stock.count("ticket")).unwrap(), count);
     let outside = inside(&mut OnPostgres::new(&mut *pool.get().unwrap())).map(drop).unwrap_err();
     assert!(outside.to_string().contains("transaction"), "{outside}");
 }
@@ -205,4 +200,77 @@ fn a_message_that_quotes_another_is_not_taken_for_it() {
         .unwrap();
     let error = conn.batch_execute("insert into words values ('deadlock detected')").unwrap_err();
     assert_eq!(error.contention(), None, "{error}");
+}
+
+#[derive(Debug, QueryableByName)]
+#[diesel(table_name = items)]
+struct Item {
+    stock: i64,
+}
+
+#[test]
+fn rows_are_locked_and_versions_checked() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let pool = pool(&server);
+    let (mut holder, mut other) = (pool.get().unwrap(), pool.get().unwrap());
+    let create = "create table items (id bigint primary key, stock bigint not null, version int not null); \
+                  insert into items values (1, 5, 1), (2, 6, 1)";
+    holder.batch_execute(create).unwrap();
+    let items = Locked::new("items", "id");
+    holder
+        .transaction(|holder| {
+            let mut holder = OnPostgres::new(holder).reading::<Item>();
+            let locked = now(items.lock(&mut holder, [1_i64], Mode::Update, Wait::No)).unwrap();
+            assert_eq!(locked.iter().map(|item| item.stock).collect::<Vec<_>>(), [5]);
+            let mut attempt = |wait| {
+                let locked = other.transaction(|other| {
+                    let mut other = OnPostgres::new(other).reading::<Item>();
+                    now(items.lock(&mut other, [1_i64, 2], Mode::Update, wait)).map_err(Boxed::from)
+                });
+                locked.map(|rows| rows.iter().map(|item| item.stock).collect::<Vec<_>>())
+            };
+            assert_eq!(attempt(Wait::Skip).unwrap(), [6], "the row that is not locked");
+            for wait in [Wait::No, Wait::UpTo(Duration::from_millis(50))] {
+                let busy = attempt(wait).unwrap_err();
+                assert_eq!(busy.contention(), Some(Contention::Busy), "{busy}");
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    let mut conn = OnPostgres::new(&mut *holder).reading::<Item>();
+    let refused = now(items.lock(&mut conn, [1_i64], Mode::Update, Wait::No)).map(drop).unwrap_err();
+    assert!(matches!(refused, oarlock_rows::Error::Refused(_)), "{refused}");
+    for version in [Version::integer("version"), Version::Xmin] {
+        let versions = Versioned::new("items", "id", version);
+        let before = now(versions.read(&mut conn, 2_i64)).unwrap().unwrap();
+        let done = now(versions.modify(&mut conn, 2_i64, &retry(), |item| Change::set("stock", item.stock - 1)));
+        assert_eq!(done.unwrap().value, Outcome::Changed);
+        let late = now(versions.update(&mut conn, 2_i64, &before.version, vec![("stock".to_owned(), 0.into())]));
+        let late = late.unwrap_err();
+        assert_eq!(late.contention(), Some(Contention::Stale), "{late}");
+    }
+    assert_eq!(now(Versioned::new("items", "id", Version::Xmin).read(&mut conn, 2_i64)).unwrap().unwrap().row.stock, 4);
+}
+
+#[test]
+fn stock_on_a_pool_survives_a_restart_of_the_server() {
+    let Some(server) = Postgres::start_or_skip().unwrap() else { return };
+    let url = server.url();
+    let stock = Stock::pooled(2, move || {
+        let conn = PgConnection::establish(&url).map_err(|error| oarlock_stock::Error::Store(error.into()));
+        async move { Ok(Sql::new(OnPostgres::new(Box::new(conn?)))) }
+    });
+    let order = orders_of(0).next().unwrap();
+    now(async {
+        stock.init().await.unwrap();
+        stock.create("ticket", 2).await.unwrap();
+        stock.restock("ticket", "delivery 1", 3).await.unwrap();
+        stock.take(order.clone()).await.unwrap();
+        let before = stock.count("ticket").await.unwrap();
+        server.kill().unwrap();
+        server.restart().unwrap();
+        assert_eq!(stock.count("ticket").await.unwrap(), before, "a new connection was opened");
+        stock.take(order).await.unwrap();
+        assert_eq!(stock.count("ticket").await.unwrap(), before, "the same order takes nothing more");
+    });
 }

@@ -31,7 +31,7 @@ mkdir /opt/archive
 tar -xzf /dist/oarlock-*.tar.gz -C /opt/archive --strip-components=1
 test "$(/opt/archive/oarlock run --url local:/tmp/locks unpacked -- echo ran)" = ran
 python3 -m pip install --quiet --no-index --find-links /wheels --break-system-packages --root-user-action ignore pytest /dist/oarlock-*.whl
-cd /tests
+cd /repository/python/tests
 OARLOCK_BIN=/usr/bin/oarlock OARLOCK_LOCK_PROCESS=/opt/lock-process python3 -m pytest -q -p no:cacheprovider
 # An update keeps what the user wrote, a purge does not.
 echo 'OARLOCK_URL=local:/tmp/locks' >> /etc/default/oarlock
@@ -81,7 +81,11 @@ fn lock_process(workspace: &Workspace) -> Result<PathBuf, Failure> {
 /// Copies what was made, and what tests it, into the clean system.
 fn furnish(workspace: &Workspace, dist: &Dist, root: &Path, lock_process: &Path) -> Result<(), Failure> {
     copy_folder(&dist.folder, &root.join("dist"))?;
-    copy_folder(&workspace.root().join("python/tests"), &root.join("tests"))?;
+    // At their places in the repository, without the sources of the package: the tests use what is installed.
+    let here = root.join("repository");
+    copy_folder(&workspace.root().join("python/tests"), &here.join("python/tests"))?;
+    fs::create_dir_all(here.join("docs")).context("cannot make a folder")?;
+    fs::copy(workspace.root().join("docs/python.md"), here.join("docs/python.md")).context("no page for Python")?;
     fs::copy(lock_process, root.join("opt/lock-process")).context("no program on the other side")?;
     let mut download = python::environment(workspace)?.program("python");
     download.args(["-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version=3.11", "--dest"]);
