@@ -261,7 +261,9 @@ async fn a_storm_of_broken_requests_loses_nothing() {
                     match random(4) {
                         0 => bytes[at] = u8::try_from(random(256)).unwrap(),
                         1 => bytes.truncate(at.max(1)),
-                        2 => drop(bytes.remove(at)),
+                        2 => {
+                            bytes.remove(at);
+                        }
                         _ => bytes.extend_from_within(at..),
                     }
                     bytes.resize(bytes.len().max(1), b' ');
