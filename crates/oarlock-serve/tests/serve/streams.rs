@@ -214,7 +214,7 @@ async fn only_the_first_event_of_all_locks_is_a_new_beginning() {
 #[tokio::test]
 async fn locks_that_could_not_be_read_again_feed_no_metric() {
     let mut config = Config::default();
-    (config.metrics_names, config.sample) = (vec!["x".to_owned()], Duration::from_millis(50));
+    (config.metrics_names, config.sample) = (vec!["x".to_owned()], Duration::from_millis(100));
     let (server, locks, seen) = counting_with(10, false, config).await;
     let guard = locks.mutex("x").lock().await.unwrap();
     let waiter = tokio::spawn({
